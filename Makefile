@@ -1,0 +1,46 @@
+# make demo and make test need nothing but Python 3.11 or later: they set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format types imports pytest proofs bench figures clean
+.DEFAULT_GOAL := test
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: .venv/installed  ## train an evidential network on y = x³ + noise and draw what it knows
+	$(BIN)/python examples/cubic.py
+
+test: lint types imports pytest  ## everything that must hold before a commit
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: .venv/installed
+	$(BIN)/mypy
+
+imports: .venv/installed
+	$(BIN)/lint-imports
+
+pytest: .venv/installed
+	$(BIN)/pytest
+
+proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
+	$(BIN)/pytest -m slow
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/bench_loss.py
+
+figures: .venv/installed  ## the figures of README and docs
+	$(BIN)/python examples/cubic.py --out docs/figures
+	$(BIN)/python -m evidentia.reproduce.distribution --out docs/figures
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out

@@ -1,0 +1,9 @@
+"""Runs the Python blocks of README and docs as tests: each page is one story, its blocks share their names."""
+
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["README.md", "docs/*.md"],
+).pytest()

@@ -1,0 +1,172 @@
+"""Equal-weight mixtures: what several networks, or several samples of one, say together."""
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.types import _size
+from torch.utils import _pytree
+
+from evidentia.distributions._base import Univariate
+from evidentia.errors import InputError, InputTypeError
+
+__all__ = ["Mixture"]
+
+
+class Mixture(Distribution):
+    """The members of ``components`` along ``dim`` of their batch shape, mixed with equal weights.
+
+    The components are a :class:`~evidentia.StudentT` or a :class:`~evidentia.Gaussian`; of a Normal Inverse-Gamma,
+    mix its ``predictive()``. The variance follows the law of total variance: ``within_variance`` is the mean of the
+    members' variances, ``between_variance`` the variance of their means.
+
+    >>> from evidentia import Gaussian
+    >>> two = Mixture(Gaussian(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
+    >>> two.mean, two.within_variance, two.between_variance
+    (tensor(5.), tensor(1.), tensor(25.))
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real
+
+    components: Univariate
+    dim: int
+
+    def __init__(self, components: Univariate, dim: int = 0, *, validate_args: bool | None = None) -> None:
+        if not isinstance(components, Univariate):
+            kind = type(components).__name__
+            hint = "; mix its predictive()" if hasattr(components, "predictive") else ""
+            raise InputTypeError(f"Mixture takes a StudentT or a Gaussian with a member dimension, not {kind}{hint}")
+        ndim = len(components.batch_shape)
+        if not -ndim <= dim < ndim or components.batch_shape[dim] == 0:
+            raise InputError(
+                f"Mixture: dimension {dim} of the components' batch shape {tuple(components.batch_shape)} "
+                "must exist and have at least one member"
+            )
+        # from the right, so that sample dimensions on the left do not move it
+        self._fill(components, dim % ndim - ndim, validate_args)
+
+    def _fill(self, components: Any, dim: int, validate_args: bool | None) -> None:
+        self.components, self.dim = components, dim
+        shape = getattr(components, "batch_shape", ())
+        rest = [size for k, size in enumerate(shape) if k != len(shape) + dim]
+        Distribution.__init__(self, torch.Size(rest), validate_args=validate_args)
+
+    @property
+    def members(self) -> int:
+        """How many distributions are mixed."""
+        return self.components.batch_shape[self.dim]
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        shape = list(batch_shape)
+        shape.insert(len(shape) + 1 + self.dim, self.members)
+        new: Self = self.__new__(type(self)) if _instance is None else _instance
+        new._fill(self.components.expand(shape), self.dim, self._validate_args)
+        return new
+
+    # Moments ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        return self.components.mean.mean(self.dim)
+
+    @property
+    def within_variance(self) -> Tensor:
+        """Mean of the members' variances."""
+        return self.components.variance.mean(self.dim)
+
+    @property
+    def between_variance(self) -> Tensor:
+        """Variance of the members' means (divided by their number)."""
+        return self.components.mean.var(self.dim, correction=0)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.within_variance + self.between_variance
+
+    # Density and tails ------------------------------------------------------------------------------------------------
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return torch.logsumexp(self.components.log_prob(self._member(value)), self.dim) - math.log(self.members)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y ≤ value), exact in the lower tail."""
+        return self.components.cdf(self._member(value)).mean(self.dim)
+
+    def sf(self, value: Tensor) -> Tensor:
+        """P(Y > value), exact in the upper tail."""
+        return self.components.sf(self._member(value)).mean(self.dim)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantile of probability ``value`` from below; exact in the lower tail."""
+        return self._quantile(value, upper=False)
+
+    def isf(self, value: Tensor) -> Tensor:
+        """The quantile of probability ``value`` from above; exact in the upper tail."""
+        return self._quantile(value, upper=True)
+
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        every = self.components.sample(sample_shape)
+        shape = torch.Size(sample_shape) + self.batch_shape
+        chosen = torch.randint(self.members, shape, device=every.device).unsqueeze(self.dim)
+        return every.gather(every.ndim + self.dim, chosen).squeeze(self.dim)
+
+    def _member(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return value.unsqueeze(self.dim)
+
+    def _quantile(self, p: Tensor, upper: bool) -> Tensor:
+        wide = Mixture(self.components.double(), self.dim, validate_args=False)
+        q = p.double().expand(torch.broadcast_shapes(p.shape, self.batch_shape))
+        with torch.no_grad():
+            y = wide._solve(q, upper)
+            bounded = y.isfinite()
+            y = torch.where(bounded, y, 0.0)
+            slope = wide.log_prob(y).exp()
+        # as for one Student t: a Newton step that carries the implicit derivatives
+        miss = wide.sf(y) - q if upper else q - wide.cdf(y)
+        at_end = torch.where((q == 0) ^ upper, -math.inf, math.inf)
+        answer = torch.where(bounded, y + miss / slope, torch.where((q >= 0) & (q <= 1), at_end, math.nan))
+        return answer.to(torch.promote_types(p.dtype, self.components.mean.dtype))
+
+    def _solve(self, p: Tensor, upper: bool) -> Tensor:
+        """Newton's method for the logarithm of the smaller tail, kept inside a bracket.
+
+        The quantile of a mixture lies between the smallest and the largest of its members'.
+        """
+        high = p > 0.5  # then the other tail is the smaller one
+        upper_tail = ~high if upper else high
+        q = torch.where(high, 1 - p, p)
+        each = self._member(q)
+        ends = torch.where(self._member(upper_tail), self.components.isf(each), self.components.icdf(each))
+        left, right = ends.amin(self.dim), ends.amax(self.dim)
+        y = 0.5 * (left + right)
+        for _ in range(100):
+            tail = torch.where(upper_tail, self.sf(y), self.cdf(y))
+            beyond = torch.log(tail / q) * torch.where(upper_tail, 1.0, -1.0)  # > 0: the quantile lies to the right
+            left, right = torch.where(beyond >= 0, y, left), torch.where(beyond <= 0, y, right)
+            newton = y + beyond * tail / self.log_prob(y).exp()
+            inside = (newton > left) & (newton < right)
+            step = torch.where(inside, newton, 0.5 * (left + right)) - y
+            y = y + torch.where(left < right, step, 0.0)
+            if not bool((step.abs() > 1e-14 * y.abs()).any()):
+                break
+        return y
+
+
+def _unflatten(values: Any, dim: int) -> Mixture:
+    new = Mixture.__new__(Mixture)
+    new._fill(values[0], dim, validate_args=False)
+    return new
+
+
+_pytree.register_pytree_node(
+    Mixture,
+    lambda m: ([m.components], m.dim),
+    _unflatten,
+    serialized_type_name="evidentia.Mixture",
+    flatten_with_keys_fn=lambda m: ([(_pytree.GetAttrKey("components"), m.components)], m.dim),
+)

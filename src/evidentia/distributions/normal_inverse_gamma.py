@@ -1,0 +1,239 @@
+"""The evidential distribution itself, as a ``torch.distributions`` object."""
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints, register_kl
+from torch.types import _size
+
+from evidentia.distributions._base import TreeDistribution, as_tensors, check_domain, register_pytree
+from evidentia.distributions.student_t import StudentT
+from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas import nig
+
+__all__ = ["NormalInverseGamma"]
+
+
+class NormalInverseGamma(TreeDistribution):
+    r"""Normal Inverse-Gamma over the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
+
+    :math:`\mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu)` and
+    :math:`\sigma^2 \sim \Gamma^{-1}(\alpha, \beta)`, with :math:`\nu > 0`, :math:`\alpha > 1`, :math:`\beta > 0`. The
+    event is the pair, in the last dimension.
+
+    What is stored is :math:`\alpha - 1`: pass it as ``alpha_minus_one`` where :math:`\alpha` may come close to 1, since
+    float32 cannot tell 1 + 1e-8 from 1. Parameters broadcast, and promote to float32 at least.
+
+    >>> nig = NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0)
+    >>> nig.prediction.item(), nig.aleatoric_variance.item(), nig.epistemic_variance.item()
+    (0.0, 2.0, 1.0)
+    >>> nig.predictive()
+    StudentT(df: 6.0, loc: 0.0, scale: 1.4142135381698608)
+    """
+
+    arg_constraints = {
+        "gamma": constraints.real,
+        "nu": constraints.positive,
+        "alpha_minus_one": constraints.positive,
+        "beta": constraints.positive,
+    }
+    support = constraints.stack([constraints.real, constraints.positive], dim=-1)
+    has_rsample = True
+    leaves = nig.Parameters._fields
+    event = torch.Size([2])
+
+    _parameters: nig.Parameters | None = None
+    _raw: Tensor | None = None
+    _raw_dim: int = -1
+
+    def __init__(
+        self,
+        gamma: Tensor | float,
+        nu: Tensor | float,
+        alpha: Tensor | float | None = None,
+        beta: Tensor | float | None = None,
+        *,
+        alpha_minus_one: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        if (alpha is None) == (alpha_minus_one is None):
+            raise InputTypeError(f"{owner}: pass either alpha or alpha_minus_one")
+        if beta is None:
+            raise InputTypeError(f"{owner}: beta is missing")
+        third = {"alpha": alpha} if alpha_minus_one is None else {"alpha_minus_one": alpha_minus_one}
+        given = as_tensors(owner, {"gamma": gamma, "nu": nu, **third, "beta": beta})
+        stored = list(given.values())
+        if alpha_minus_one is None:
+            stored[2] = stored[2] - 1
+        self._fill(stored, validate_args)
+        if self._validate_args:
+            check_domain(owner, given, {**self.arg_constraints, "alpha": constraints.greater_than(1)})
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
+        r"""From the four raw outputs of a network along ``dim``, which is consumed: (N, 4) → (N,), (N, T, 4) → (N, T).
+
+        :math:`\gamma` is taken as it is; :math:`\nu, \alpha-1, \beta` go through a softplus with a small floor
+        (:func:`evidentia.formulas.nig.from_raw`), so that they are valid by construction. The parameters are computed
+        when first asked for.
+        """
+        if not isinstance(raw, Tensor) or not raw.is_floating_point():
+            kind = raw.dtype if isinstance(raw, Tensor) else type(raw).__name__
+            raise InputTypeError(f"{cls.__name__}.from_raw: raw must be a floating-point tensor, not {kind}")
+        if not -raw.ndim <= dim < raw.ndim or raw.shape[dim] != 4:
+            raise InputError(
+                f"{cls.__name__}.from_raw: dimension {dim} of raw must have size 4 (gamma, nu, alpha, beta), "
+                f"but raw has shape {tuple(raw.shape)}"
+            )
+        new = cls.__new__(cls)
+        new._raw, new._raw_dim = raw, dim
+        shape = list(raw.shape)
+        del shape[dim]
+        Distribution.__init__(new, torch.Size(shape), cls.event, validate_args=False)
+        return new
+
+    def _store(self, values: tuple[Any, ...]) -> None:
+        self._parameters = nig.Parameters(*values)
+
+    # Parameters -------------------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> nig.Parameters:
+        """(γ, ν, α−1, β), as the functions of ``evidentia.formulas.nig`` take them."""
+        if self._parameters is None:
+            assert self._raw is not None
+            self._parameters = nig.from_raw(self._raw, self._raw_dim)
+        return self._parameters
+
+    @property
+    def gamma(self) -> Tensor:
+        return self.parameters.gamma
+
+    @property
+    def nu(self) -> Tensor:
+        return self.parameters.nu
+
+    @property
+    def alpha_minus_one(self) -> Tensor:
+        return self.parameters.alpha_minus_one
+
+    @property
+    def alpha(self) -> Tensor:
+        return 1 + self.parameters.alpha_minus_one
+
+    @property
+    def beta(self) -> Tensor:
+        return self.parameters.beta
+
+    # What the model says ----------------------------------------------------------------------------------------------
+
+    @property
+    def prediction(self) -> Tensor:
+        r""":math:`\mathbb E[\mu] = \gamma`."""
+        return self.gamma
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        r""":math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)`, the noise in the data."""
+        return nig.aleatoric_variance(self.alpha_minus_one, self.beta)
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        r""":math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))`, the model's own doubt."""
+        return nig.epistemic_variance(*self.parameters[1:])
+
+    @property
+    def predictive_variance(self) -> Tensor:
+        """The sum of the two, the variance of :meth:`predictive`. The likelihood identifies it, but not the split."""
+        return nig.predictive_variance(*self.parameters[1:])
+
+    @property
+    def evidence(self) -> Tensor:
+        r"""The paper's total evidence :math:`\Phi = 2\nu + \alpha`."""
+        return nig.evidence(self.nu, self.alpha_minus_one)
+
+    def predictive(self) -> StudentT:
+        r"""The distribution of a new y: Student t with :math:`2\alpha` degrees of freedom."""
+        scale = nig.predictive_scale(*self.parameters[1:])
+        return StudentT(loc=self.gamma, scale=scale, df_minus_two=2 * self.alpha_minus_one, validate_args=False)
+
+    def mutual_information(self) -> Tensor:
+        r""":math:`I(y; (\mu, \sigma^2))`: epistemic uncertainty in nats, free of units."""
+        return nig.mutual_information(self.nu, self.alpha_minus_one)
+
+    # torch's contract -------------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        r"""The pair :math:`(\mathbb E[\mu], \mathbb E[\sigma^2])`."""
+        return torch.stack([self.gamma, self.aleatoric_variance], dim=-1)
+
+    @property
+    def mode(self) -> Tensor:
+        r"""The pair :math:`(\gamma, \beta/(\alpha+\tfrac32))`."""
+        return torch.stack([self.gamma, self.beta / (2.5 + self.alpha_minus_one)], dim=-1)
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The pair :math:`(\operatorname{Var}[\mu], \operatorname{Var}[\sigma^2])`, the second infinite for α ≤ 2."""
+        return torch.stack([self.epistemic_variance, nig.variance_of_variance(self.alpha_minus_one, self.beta)], dim=-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        mu, sigma2 = self._checked(value).unbind(-1)
+        return nig.log_prob(mu, sigma2, *self.parameters)
+
+    def entropy(self) -> Tensor:
+        return nig.entropy(*self.parameters[1:])
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        shape = torch.Size(sample_shape) + self.batch_shape
+        sigma2 = self.beta / torch._standard_gamma(self.alpha.expand(shape))
+        noise = torch.randn(shape, dtype=sigma2.dtype, device=sigma2.device)
+        return torch.stack([self.gamma + (sigma2 / self.nu).sqrt() * noise, sigma2], dim=-1)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}: {p.item() if p.numel() == 1 else tuple(p.shape)}"
+            for name, p in zip(
+                ("gamma", "nu", "alpha", "beta"), (self.gamma, self.nu, self.alpha, self.beta), strict=True
+            )
+        )
+        return f"{type(self).__name__}({shown})"
+
+    # Maps -------------------------------------------------------------------------------------------------------------
+
+    def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
+        """The distribution in other units: of m + s·y. The one place where targets are scaled back."""
+        if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
+            raise InputError(f"affine: scale must be finite and not 0, got {scale}")
+        return self._from_leaves(torch.broadcast_tensors(*nig.affine(self.parameters, loc, scale)))
+
+    def discount(self, keep: Tensor | float) -> Self:
+        """Keep this share of the evidence, in (0, 1]: same prediction and noise, epistemic variance divided by it."""
+        if isinstance(keep, int | float) and not 0 < keep <= 1:
+            raise InputError(f"discount: the share of evidence to keep lies in (0, 1], got {keep}")
+        return self._from_leaves(torch.broadcast_tensors(*nig.discount(self.parameters, keep)))
+
+    def update(self, y: Tensor, dim: int | None = None) -> Self:
+        """The posterior after seeing y: one observation each, or with ``dim`` all those along that dimension."""
+        observed, along = (y.unsqueeze(-1), -1) if dim is None else (y, dim)
+        rest = list(observed.shape)
+        del rest[along]
+        if torch.Size(rest) != self.batch_shape:
+            without = "" if dim is None else f" ({tuple(rest)} without dimension {dim})"
+            raise InputError(
+                f"update: y of shape {tuple(y.shape)}{without} does not match "
+                f"the distribution's {tuple(self.batch_shape)}"
+            )
+        return self._from_leaves(nig.conjugate_update(observed, *self.parameters, dim=along))
+
+
+register_pytree(NormalInverseGamma)
+
+
+@register_kl(NormalInverseGamma, NormalInverseGamma)  # type: ignore[untyped-decorator]
+def _kl_nig_nig(p: NormalInverseGamma, q: NormalInverseGamma) -> Tensor:
+    return nig.kl_divergence(p.parameters, q.parameters)

@@ -1,0 +1,87 @@
+"""Student's t with both tails, both quantiles and the CRPS, which torch's own lacks."""
+
+from types import ModuleType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+from torch.types import _size
+
+from evidentia.distributions._base import Univariate, as_tensors, check_domain, register_pytree
+from evidentia.errors import InputTypeError
+from evidentia.formulas import student_t
+
+__all__ = ["StudentT"]
+
+
+class StudentT(Univariate):
+    r"""Student's t with degrees of freedom, location and scale: what an evidential network predicts.
+
+    Pass ``df``, or ``df_minus_two`` where it may come close to 2 and the variance :math:`s^2 n/(n-2)` matters.
+    ``cdf`` and ``icdf`` are exact in the lower tail, ``sf`` and ``isf`` in the upper one. These, ``log_prob`` and
+    ``crps`` (which needs df > 1) have gradients with respect to value, df, loc and scale.
+
+    >>> t = StudentT(df=5.0, loc=1.0, scale=2.0)
+    >>> t.isf(t.sf(torch.tensor(40.0)))
+    tensor(40.)
+    """
+
+    arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+    leaves = ("df", "loc", "scale", "df_minus_two")
+    arguments = ("df", "loc", "scale")
+    formulas: ClassVar[ModuleType] = student_t
+
+    df: Tensor
+    df_minus_two: Tensor
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        df: Tensor | float | None = None,
+        loc: Tensor | float = 0.0,
+        scale: Tensor | float = 1.0,
+        *,
+        df_minus_two: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        if (df is None) == (df_minus_two is None):
+            raise InputTypeError(f"{owner}: pass either df or df_minus_two")
+        first = {"df": df} if df_minus_two is None else {"df_minus_two": df_minus_two}
+        given = as_tensors(owner, {**first, "loc": loc, "scale": scale})
+        n = given["df"] if df_minus_two is None else given["df_minus_two"] + 2
+        excess = n - 2 if df_minus_two is None else given["df_minus_two"]
+        self._fill((n, given["loc"], given["scale"], excess), validate_args)
+        if self._validate_args:
+            check_domain(owner, given, {**self.arg_constraints, "df_minus_two": constraints.greater_than(-2)})
+
+    @property
+    def mean(self) -> Tensor:
+        """loc; undefined (nan) for df ≤ 1."""
+        return torch.where(self.df > 1, self.loc, torch.nan)
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """s² df/(df−2); infinite for 1 < df ≤ 2, undefined (nan) below."""
+        return student_t.variance(self.df_minus_two, self.scale)
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        shape = torch.Size(sample_shape) + self.batch_shape
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
+        half = 0.5 * self.df.expand(shape)
+        return self.loc + self.scale * noise * torch.rsqrt(torch._standard_gamma(half) / half)
+
+    def entropy(self) -> Tensor:
+        return student_t.entropy(self.df, self.scale)
+
+
+register_pytree(StudentT)

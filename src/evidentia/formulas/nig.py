@@ -1,0 +1,259 @@
+r"""The Normal Inverse-Gamma distribution: one function per equation of the paper.
+
+.. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad
+          \sigma^2 \sim \Gamma^{-1}(\alpha, \beta), \qquad y \mid \mu, \sigma^2 \sim \mathcal N(\mu, \sigma^2)
+
+Every function takes the parameters in the order (γ, ν, α−1, β) and works elementwise. **α−1 and not α is the
+argument**, because all variances divide by it: in float32 a network's α = 1 + 1e-8 *is* 1, and β/(α−1) infinite.
+
+"Eq. n" and "Eq. Sn" are the numbers of the paper and its supplement (Amini et al., NeurIPS 2020). Where the paper is
+wrong, the docstring says so; ``docs/errata.md`` shows each case in numbers.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from evidentia.formulas.special import LOG_2PI, binet, binet_prime, gap, lgamma_step, rho, rho_excess, rho_excess_prime
+
+__all__ = [
+    "ALPHA_MINUS_ONE_FLOOR",
+    "BETA_FLOOR",
+    "NU_FLOOR",
+    "Parameters",
+    "affine",
+    "aleatoric_variance",
+    "conjugate_update",
+    "discount",
+    "entropy",
+    "epistemic_variance",
+    "evidence",
+    "from_raw",
+    "kl_divergence",
+    "log_prob",
+    "mutual_information",
+    "nll",
+    "predictive_scale",
+    "predictive_variance",
+    "replicates_nll",
+    "variance_of_variance",
+]
+
+
+class Parameters(NamedTuple):
+    """The four parameters of a Normal Inverse-Gamma, with α−1 in the place of α."""
+
+    gamma: Tensor
+    nu: Tensor
+    alpha_minus_one: Tensor
+    beta: Tensor
+
+
+# What `from_raw` adds to each softplus. A network that shuts a parameter off entirely (its raw output at −1e4, say)
+# still gets finite variances, penalties and gradients in float32; no value a model can use is touched.
+NU_FLOOR = 1e-6
+ALPHA_MINUS_ONE_FLOOR = 1e-6
+BETA_FLOOR = 1e-9
+
+
+def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
+    r"""Four raw outputs of a network along ``dim`` → :math:`(\gamma, \nu, \alpha - 1, \beta)`.
+
+    :math:`\nu`, :math:`\alpha-1` and :math:`\beta` go through a softplus (Sec. 3.3, "Summary and implementation
+    details"), plus a floor of 1e-6, 1e-6 and 1e-9. The arithmetic is at least float32.
+    """
+    gamma, nu, alpha_minus_one, beta = raw.to(torch.promote_types(raw.dtype, torch.float32)).unbind(dim)
+    # torch's softplus is the identity from 20 on, which is wrong by 2e-9
+    return Parameters(
+        gamma,
+        softplus(nu, threshold=40) + NU_FLOOR,
+        softplus(alpha_minus_one, threshold=40) + ALPHA_MINUS_ONE_FLOOR,
+        softplus(beta, threshold=40) + BETA_FLOOR,
+    )
+
+
+# Moments ------------------------------------------------------------------------------------------------------------
+
+
+def aleatoric_variance(alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r""":math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)` (Eq. 5)."""
+    return beta / alpha_minus_one
+
+
+def epistemic_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r""":math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))` (Eq. 5).
+
+    Erratum: the derivation in the supplement (Eq. S11, S12) has the sign of :math:`\sigma^2/\nu` wrong, and
+    :math:`\sigma^2` where its expectation belongs; the printed lines equal minus the result.
+    """
+    return beta / alpha_minus_one / nu
+
+
+def predictive_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r""":math:`\operatorname{Var}[y] = \beta(1+\nu)/(\nu(\alpha-1))`, the sum of the two above."""
+    return beta / alpha_minus_one * (1 + 1 / nu)
+
+
+def predictive_scale(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""The scale :math:`\sqrt{\beta(1+\nu)/(\nu\alpha)}` of the Student-t predictive (Eq. 7).
+
+    Erratum: the paper calls the square of this "scale"; nor is that square the predictive variance.
+    """
+    return (beta * (1 + 1 / nu) / (1 + alpha_minus_one)).sqrt()
+
+
+def variance_of_variance(alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r""":math:`\operatorname{Var}[\sigma^2] = \beta^2/((\alpha-1)^2(\alpha-2))`; infinite for :math:`\alpha \le 2`."""
+    a = alpha_minus_one
+    exists = a > 1
+    return torch.where(exists, (beta / a) ** 2 / torch.where(exists, a - 1, 1.0), torch.inf)
+
+
+def evidence(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
+    r"""The paper's total evidence :math:`\Phi = 2\nu + \alpha` (Sec. 3.1).
+
+    Erratum: it is called the count of virtual observations, but an observation adds 1 to :math:`\nu` and
+    :math:`\tfrac12` to :math:`\alpha` (:func:`conjugate_update`), so that the count is :math:`\nu + 2\alpha`. The sum
+    of squared deviations is :math:`2\beta`, not :math:`2\nu`. The penalties use :math:`\Phi` as the paper defines it.
+    """
+    return 2 * nu + 1 + alpha_minus_one
+
+
+# Likelihoods --------------------------------------------------------------------------------------------------------
+
+
+def nll(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Negative log model evidence, the Student-t marginal likelihood of y (Eq. 8).
+
+    .. math:: \tfrac12\ln(2\pi\beta) + \tfrac12\ln(1 + \tfrac1\nu)
+              + (\alpha+\tfrac12)\ln\Bigl(1 + \frac{(y-\gamma)^2}{2\beta(1+1/\nu)}\Bigr) - \rho(\alpha)
+
+    Equal to the paper's expression, whose terms :math:`\alpha\ln\Omega` and :math:`(\alpha+\tfrac12)\ln(\cdot)` cancel:
+    in float32 that is wrong by 0.1 nat at :math:`\alpha = 10^5` and by 1.6 at :math:`10^6`. Written with
+    :math:`1/\nu`, the derivative by :math:`\nu` cancels nowhere either.
+    """
+    r = y - gamma
+    spread = 1 + 1 / nu
+    fit = torch.log1p(r * (r / (2 * beta * spread)))
+    return 0.5 * (LOG_2PI + beta.log() + torch.log1p(1 / nu)) + (1.5 + alpha_minus_one) * fit - rho(1 + alpha_minus_one)
+
+
+def replicates_nll(
+    y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
+) -> Tensor:
+    r"""Negative log marginal likelihood of n observations that share one :math:`(\mu, \sigma^2)`, along ``dim`` of y.
+
+    .. math:: \tfrac n2\ln 2\pi + \tfrac12\ln\frac{\nu_n}\nu + \ln\frac{\Gamma(\alpha)}{\Gamma(\alpha_n)}
+              + \alpha_n\ln\beta_n - \alpha\ln\beta
+
+    with the posterior parameters of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike it, two or more
+    replicates identify :math:`\nu`, and with it the split into aleatoric and epistemic variance.
+    """
+    n = y.shape[dim]
+    added = _added_to_beta(y, gamma, nu, dim)
+    alpha = 1 + alpha_minus_one
+    constant = 0.5 * n * (LOG_2PI + beta.log()) + 0.5 * torch.log1p(n / nu)
+    return constant - lgamma_step(alpha, 0.5 * n) + (alpha + 0.5 * n) * torch.log1p(added / beta)
+
+
+def conjugate_update(
+    y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
+) -> Parameters:
+    r"""The posterior after n observations along ``dim`` of y.
+
+    .. math:: \nu_n = \nu + n, \quad \gamma_n = \gamma + \frac{n(\bar y - \gamma)}{\nu_n}, \quad
+              \alpha_n = \alpha + \tfrac n2, \quad
+              \beta_n = \beta + \tfrac12\sum(y_i - \bar y)^2 + \frac{\nu n(\bar y - \gamma)^2}{2\nu_n}
+    """
+    n = y.shape[dim]
+    shift = (n / (nu + n)) * (y.mean(dim) - gamma)
+    return Parameters(gamma + shift, nu + n, alpha_minus_one + 0.5 * n, beta + _added_to_beta(y, gamma, nu, dim))
+
+
+def _added_to_beta(y: Tensor, gamma: Tensor, nu: Tensor, dim: int) -> Tensor:
+    n = y.shape[dim]
+    mean = y.mean(dim)
+    within = (y - mean.unsqueeze(dim)).square().sum(dim)
+    return 0.5 * within + 0.5 * n * (mean - gamma).square() / (1 + n / nu)
+
+
+def log_prob(mu: Tensor, sigma2: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Log density of the pair :math:`(\mu, \sigma^2)` (Eq. 4).
+
+    .. math:: \tfrac12\ln\frac{\nu\alpha}{4\pi^2} - \tfrac32\ln\sigma^2 - \mathrm{Binet}(\alpha)
+              - \alpha\,\mathrm{gap}\Bigl(\frac{\beta}{\alpha\sigma^2}\Bigr) - \frac{\nu(\mu-\gamma)^2}{2\sigma^2}
+
+    which is the paper's density with Stirling's formula for :math:`\Gamma(\alpha)` taken out of the power terms.
+    Erratum: the paper derives it from a factorised :math:`q(\mu)q(\sigma^2)` (Sec. 3.1, Eq. S3); the density is
+    :math:`p(\mu\mid\sigma^2)\,p(\sigma^2)` and does not factorise.
+    """
+    alpha = 1 + alpha_minus_one
+    location = nu * (mu - gamma) * ((mu - gamma) / (2 * sigma2))
+    scale = binet(alpha) + alpha * gap(beta / (alpha * sigma2))
+    return 0.5 * (nu.log() + alpha.log()) - LOG_2PI - 1.5 * sigma2.log() - scale - location
+
+
+# Information --------------------------------------------------------------------------------------------------------
+
+
+def entropy(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Differential entropy of the pair :math:`(\mu, \sigma^2)`.
+
+    :math:`\tfrac12\ln(2\pi e) + \alpha + \tfrac32\ln\beta + \ln\Gamma(\alpha) - (\alpha+\tfrac32)\psi(\alpha) -
+    \tfrac12\ln\nu`, with Stirling's formula inserted so that nothing of order :math:`\alpha\ln\alpha` is left.
+    """
+    alpha = 1 + alpha_minus_one
+    gamma_part = 1 + 0.75 / alpha - 2 * alpha.log() + binet(alpha) - (alpha + 1.5) * binet_prime(alpha)
+    return LOG_2PI + gamma_part + 1.5 * beta.log() - 0.5 * nu.log()
+
+
+def kl_divergence(p: Parameters, q: Parameters) -> Tensor:
+    r""":math:`\mathrm{KL}(\mathrm{NIG}_p \,\|\, \mathrm{NIG}_q)` as a sum of terms that are each at least zero.
+
+    .. math:: \frac{\nu_q\alpha_p}{2\beta_p}(\gamma_p - \gamma_q)^2 + \tfrac12\mathrm{gap}\frac{\nu_q}{\nu_p}
+              + \alpha_q\,\mathrm{gap}\frac{\alpha_p\beta_q}{\beta_p\alpha_q}
+              + \tfrac12\mathrm{gap}\frac{\alpha_q}{\alpha_p}
+              + \mu(\alpha_q) - \mu(\alpha_p) - (\alpha_q - \alpha_p)\mu'(\alpha_p)
+
+    with :math:`\mathrm{gap}(x) = x - 1 - \ln x` and Binet's function :math:`\mu`, which is convex.
+    Erratum: the supplement (Sec. S1.3) lacks :math:`-\tfrac12\ln(\nu_q/\nu_p)`. For NIG(.3, .7, 2.5, 1.3) against
+    NIG(−.2, 2, 3, 2) it gives 1.5200; the divergence is 0.9951.
+    """
+    alpha_p, alpha_q = 1 + p.alpha_minus_one, 1 + q.alpha_minus_one
+    location = 0.5 * q.nu * (alpha_p / p.beta) * (p.gamma - q.gamma).square() + 0.5 * gap(q.nu / p.nu)
+    rate = alpha_q * gap((alpha_p / alpha_q) * (q.beta / p.beta)) + 0.5 * gap(alpha_q / alpha_p)
+    bregman = binet(alpha_q) - binet(alpha_p) - (q.alpha_minus_one - p.alpha_minus_one) * binet_prime(alpha_p)
+    return location + rate + bregman
+
+
+def mutual_information(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
+    r""":math:`I(y; (\mu, \sigma^2))`, the epistemic part of the predictive entropy. Free of :math:`\beta` and of units.
+
+    .. math:: \tfrac12\ln(1 + \tfrac1\nu) + (\alpha+\tfrac12)\,\rho_\text{excess}'(\alpha)
+              - \rho_\text{excess}(\alpha) + \tfrac12\mu'(\alpha)
+
+    with Binet's :math:`\mu`: the entropy of the Student-t predictive minus :math:`\tfrac12\ln 2\pi e +
+    \tfrac12(\ln\beta - \psi(\alpha))`, the mean entropy of the likelihoods.
+    """
+    alpha = 1 + alpha_minus_one
+    shape = (alpha + 0.5) * rho_excess_prime(alpha) - rho_excess(alpha) + 0.5 * binet_prime(alpha)
+    return 0.5 * torch.log1p(1 / nu) + shape
+
+
+# Maps ---------------------------------------------------------------------------------------------------------------
+
+
+def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Parameters:
+    r"""The distribution of :math:`m + sy` when y has this one: :math:`(s\gamma + m, \nu, \alpha, s^2\beta)`."""
+    return Parameters(loc + scale * p.gamma, p.nu, p.alpha_minus_one, scale * (scale * p.beta))
+
+
+def discount(p: Parameters, keep: Tensor | float) -> Parameters:
+    r"""Keep a share :math:`w` of the evidence: :math:`(\gamma, w\nu, 1 + w(\alpha-1), w\beta)`.
+
+    The prediction and the aleatoric variance stay, the epistemic variance grows by :math:`1/w`; :math:`w \to 0` is the
+    limit without evidence (:math:`\nu \to 0, \alpha \to 1`).
+    """
+    return Parameters(p.gamma, keep * p.nu, keep * p.alpha_minus_one, keep * p.beta)

@@ -1,0 +1,134 @@
+"""Heads: the last layer of a network, from features to a distribution.
+
+Put one at the end of any model in the place of its last ``Linear`` or ``Conv2d``. A head computes in float32 at least,
+also under ``torch.autocast`` and in a model cast to bfloat16: eight bits of precision are enough for features, but not
+for a prediction and its variance.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, linear, softplus
+
+from evidentia.distributions import Gaussian, NormalInverseGamma
+from evidentia.errors import InputError
+
+__all__ = ["GaussianHead", "NIGConv2d", "NIGHead"]
+
+SCALE_FLOOR = 1e-6  # keeps the likelihood of a Gaussian head finite
+
+
+class _Dense(nn.Module):
+    """A linear layer with ``parameters_per_target`` outputs for each target, in the last dimension."""
+
+    parameters_per_target: int
+
+    def __init__(self, in_features: int, targets: int | None = None, *, device: Any = None, dtype: Any = None):
+        super().__init__()
+        _check_sizes(in_features=in_features, targets=targets)
+        self.in_features, self.targets = in_features, targets
+        outputs = (targets or 1) * self.parameters_per_target
+        self.linear = nn.Linear(in_features, outputs, device=device, dtype=dtype)
+
+    def raw(self, x: Tensor) -> Tensor:
+        """Raw outputs, (…, P) or (…, T, P): what to export, and what ``from_raw`` takes."""
+        if x.ndim == 0 or x.shape[-1] != self.in_features:
+            raise InputError(
+                f"{type(self).__name__} expects features of size {self.in_features} in the last dimension, "
+                f"got shape {tuple(x.shape)}"
+            )
+        with torch.autocast(x.device.type, enabled=False):
+            out = linear(*_at_least_float32(x, self.linear.weight, self.linear.bias))
+        return out if self.targets is None else out.unflatten(-1, (self.targets, self.parameters_per_target))
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, targets={self.targets}"
+
+
+class NIGHead(_Dense):
+    """Features (…, F) → :class:`~evidentia.NormalInverseGamma` of shape (…,), or (…, T) with ``targets=T``.
+
+    >>> head = NIGHead(64)
+    >>> head(torch.zeros(8, 64)).batch_shape
+    torch.Size([8])
+    >>> NIGHead(64, targets=3).raw(torch.zeros(8, 64)).shape
+    torch.Size([8, 3, 4])
+    """
+
+    parameters_per_target = 4
+
+    def forward(self, x: Tensor) -> NormalInverseGamma:
+        return NormalInverseGamma.from_raw(self.raw(x))
+
+
+class GaussianHead(_Dense):
+    """Features (…, F) → :class:`~evidentia.Gaussian` of shape (…,), or (…, T) with ``targets=T``.
+
+    The standard deviation is a softplus of the second raw output plus 1e-6.
+    """
+
+    parameters_per_target = 2
+
+    def forward(self, x: Tensor) -> Gaussian:
+        loc, scale = self.raw(x).unbind(-1)
+        return Gaussian(loc, softplus(scale, threshold=40) + SCALE_FLOOR, validate_args=False)
+
+
+class NIGConv2d(nn.Module):
+    """Feature maps (N, C, H, W) → :class:`~evidentia.NormalInverseGamma` of shape (N, H, W), or (N, T, H, W).
+
+    A convolution with "same" padding, 1×1 unless ``kernel_size`` says otherwise.
+
+    >>> NIGConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
+    torch.Size([2, 8, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        targets: int | None = None,
+        kernel_size: int = 1,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        _check_sizes(in_channels=in_channels, targets=targets, kernel_size=kernel_size)
+        self.in_channels, self.targets = in_channels, targets
+        self.conv = nn.Conv2d(
+            in_channels,
+            4 * (targets or 1),
+            kernel_size,
+            padding="same",
+            device=device,
+            dtype=dtype,
+        )
+
+    def raw(self, x: Tensor) -> Tensor:
+        """Raw outputs, (N, 4, H, W) or (N, T, 4, H, W): what to export, and what ``from_raw(raw, dim=-3)`` takes."""
+        if x.ndim not in (3, 4) or x.shape[-3] != self.in_channels:
+            raise InputError(
+                f"{type(self).__name__} expects maps of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}"
+            )
+        with torch.autocast(x.device.type, enabled=False):
+            out = conv2d(*_at_least_float32(x, self.conv.weight, self.conv.bias), padding="same")
+        return out if self.targets is None else out.unflatten(-3, (self.targets, 4))
+
+    def forward(self, x: Tensor) -> NormalInverseGamma:
+        return NormalInverseGamma.from_raw(self.raw(x), dim=-3)
+
+    def extra_repr(self) -> str:
+        return f"in_channels={self.in_channels}, targets={self.targets}"
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise InputError(f"{name} must be at least 1, got {size}")
+
+
+def _at_least_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    assert bias is not None
+    dtype = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
+    return x.to(dtype), weight.to(dtype), bias.to(dtype)
