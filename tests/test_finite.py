@@ -33,9 +33,17 @@ def draws(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def losses(raw: torch.Tensor, y: torch.Tensor):
     for penalty in PENALTIES:
-        yield penalty, lambda p=penalty: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 1.0, p, reduction="none")
+        yield (
+            penalty,
+            lambda p=penalty: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 1.0, p, reduction="none"),
+        )
     for extra in EXTRA_TERMS:
-        yield extra, lambda e=extra: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, extra={e: 1.0}, reduction="none")
+        yield (
+            extra,
+            lambda e=extra: ev.evidential_loss(
+                ev.NormalInverseGamma.from_raw(raw), y, extra={e: 1.0}, reduction="none"
+            ),
+        )
 
 
 def quantities(answer: ev.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Tensor]:

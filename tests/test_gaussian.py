@@ -3,10 +3,10 @@ import math
 import mpmath as mp
 import pytest
 import torch
-from oracles import exact
 from scipy import integrate, stats
 
 from evidentia.formulas import gaussian
+from oracles import exact
 
 LOC, SCALE = 0.5, 2.0
 

@@ -61,7 +61,9 @@ def test_heads_of_either_precision_keep_it():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ev.InputError, match=r"NIGHead expects features of size 8 in the last dimension, got shape \(5, 7\)"):
+    with pytest.raises(
+        ev.InputError, match=r"NIGHead expects features of size 8 in the last dimension, got shape \(5, 7\)"
+    ):
         ev.NIGHead(8)(torch.randn(5, 7))
     with pytest.raises(ev.InputError, match=r"NIGConv2d expects maps of shape \(N, 8, H, W\), got \(5, 7\)"):
         ev.NIGConv2d(8)(torch.randn(5, 7))

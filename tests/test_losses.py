@@ -20,7 +20,9 @@ def y():
 
 def test_loss_is_likelihood_plus_weighted_penalty_and_extras(answer, y):
     p = answer.parameters
-    expected = nig.nll(y, *p) + 0.3 * penalties.nsu(y, *p) + 2 * penalties.lipschitz_mse(y, *p) + 0.1 * penalties.ur(y, *p)
+    expected = (
+        nig.nll(y, *p) + 0.3 * penalties.nsu(y, *p) + 2 * penalties.lipschitz_mse(y, *p) + 0.1 * penalties.ur(y, *p)
+    )
     extra = {"lipschitz_mse": 2.0, "ur": 0.1}
     got = ev.evidential_loss(answer, y, weight=0.3, penalty="nsu", extra=extra, reduction="none")
     assert torch.allclose(got, expected)

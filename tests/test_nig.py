@@ -3,16 +3,22 @@
 import itertools
 
 import mpmath as mp
-import oracles
 import pytest
 import torch
-from oracles import exact
 from scipy import integrate, stats
 
 import evidentia as ev
+import oracles
 from evidentia.formulas import gaussian, nig
+from oracles import exact
 
-POINTS = [(0.3, 0.7, 2.5, 1.3), (-0.2, 2.0, 3.0, 2.0), (5.0, 0.05, 1.3, 0.2), (0.0, 40.0, 12.0, 30.0), (-3.0, 1.0, 4.5, 0.01)]
+POINTS = [
+    (0.3, 0.7, 2.5, 1.3),
+    (-0.2, 2.0, 3.0, 2.0),
+    (5.0, 0.05, 1.3, 0.2),
+    (0.0, 40.0, 12.0, 30.0),
+    (-3.0, 1.0, 4.5, 0.01),
+]
 
 
 def parameters(point, dtype=torch.float64):
@@ -231,7 +237,13 @@ def test_mutual_information_is_free_of_units_and_exact_in_the_limit():
         assert float(truth) == pytest.approx(got.item(), rel=1e-9)
 
 
-PAIRS = [(POINTS[0], POINTS[1]), (POINTS[1], POINTS[0]), (POINTS[3], POINTS[1]), (POINTS[0], POINTS[3]), (POINTS[4], POINTS[1])]
+PAIRS = [
+    (POINTS[0], POINTS[1]),
+    (POINTS[1], POINTS[0]),
+    (POINTS[3], POINTS[1]),
+    (POINTS[0], POINTS[3]),
+    (POINTS[4], POINTS[1]),
+]
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)
@@ -285,7 +297,9 @@ def test_mean_and_variance_of_an_nig_are_dependent():
     s2 = torch.as_tensor(stats.invgamma.rvs(alpha, scale=beta, size=DRAWS, random_state=8))
     mu = (s2 / nu).sqrt() * torch.randn(DRAWS, dtype=torch.float64)
     joint = nig.log_prob(mu, s2, *parameters((gamma, nu, alpha, beta)))
-    product = stats.t.logpdf(mu, 2 * alpha, gamma, (beta / (nu * alpha)) ** 0.5) + stats.invgamma.logpdf(s2, alpha, scale=beta)
+    product = stats.t.logpdf(mu, 2 * alpha, gamma, (beta / (nu * alpha)) ** 0.5) + stats.invgamma.logpdf(
+        s2, alpha, scale=beta
+    )
     assert agrees(joint - torch.as_tensor(product), 0.10200)
 
 
@@ -321,7 +335,7 @@ def test_replicates_are_exact_for_huge_alpha():
 
 
 def test_virtual_observations_are_nu_and_two_alpha():
-    """Errata E3, E4: starting from almost nothing, n observations with sum of squares SS give ν = n, 2α = n, 2β = SS."""
+    """Errata E3, E4: from almost nothing, n observations with sum of squares SS give ν = n, 2α = n, 2β = SS."""
     y = torch.randn(37, dtype=torch.float64) * 2
     start = [torch.tensor(v, dtype=torch.float64) for v in (0.0, 1e-12, -1 + 1e-12, 1e-12)]
     q = nig.conjugate_update(y, *start)

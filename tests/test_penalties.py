@@ -29,7 +29,7 @@ def test_formulas_by_hand():
 
 
 def test_kl_towards_little_evidence():
-    """Erratum E10: 3.6345 at ν = 4, α = 3, ε = 0.01 (Monte Carlo 3.6340 ± 0.0007), where the paper's form gives 0.7638."""
+    """Erratum E8: 3.6345 at ν = 4, α = 3, ε = 0.01 (Monte Carlo 3.6340 ± 0.0007); the paper's form gives 0.7638."""
     p = [torch.tensor(v, dtype=torch.float64) for v in (9.0, 0.0, 4.0, 2.0, 1.0)]
     assert penalties.kl(*p, epsilon=0.01).item() == pytest.approx(3.6345, abs=5e-5)
     assert penalties.kl_error(*p, epsilon=0.01).item() == pytest.approx(9 * 3.63446, abs=1e-3)
@@ -77,7 +77,9 @@ def test_lipschitz_mse_is_a_square_with_a_bounded_slope():
     u_alpha = 2 * beta * (1 + nu) / nu * (torch.exp(torch.digamma(alpha + 0.5) - torch.digamma(alpha)) - 1)
     root = torch.minimum(u_nu, u_alpha).sqrt()
     for side in (1 - 1e-9, 1 + 1e-9):
-        assert penalties.lipschitz_mse(gamma + root * side, gamma, nu, a, beta).item() == pytest.approx((root**2).item())
+        assert penalties.lipschitz_mse(gamma + root * side, gamma, nu, a, beta).item() == pytest.approx(
+            (root**2).item()
+        )
 
 
 def test_ur_has_a_constant_gradient_on_the_raw_output():
@@ -97,6 +99,8 @@ def test_gradients(name):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ev.InputError, match="unknown penalty 'eror'; known are error, standard_score, kl, kl_error, nsu"):
+    with pytest.raises(
+        ev.InputError, match="unknown penalty 'eror'; known are error, standard_score, kl, kl_error, nsu"
+    ):
         penalties.lookup("eror")
     assert penalties.lookup(penalties.error) is penalties.error

@@ -14,7 +14,9 @@ def run(code: str) -> str:
 
 def test_import_loads_nothing_for_plots_tables_or_commands():
     heavy = "{'matplotlib', 'pandas', 'sklearn', 'scipy', 'typer', 'rich', 'h5py', 'PIL', 'triton', 'onnx', 'pyarrow'}"
-    loaded = run(f"import torch, sys; before = set(sys.modules); import evidentia; print(({heavy} & set(sys.modules)) - before)")
+    loaded = run(
+        f"import torch, sys; before = set(sys.modules); import evidentia; print(({heavy} & set(sys.modules)) - before)"
+    )
     assert loaded == "set()"
 
 

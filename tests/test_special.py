@@ -1,10 +1,10 @@
 import mpmath as mp
-import oracles
 import pytest
 import torch
-from oracles import exact
 
+import oracles
 from evidentia.formulas import special
+from oracles import exact
 
 ALPHAS = [1e-30, 1e-10, 1e-3, 0.3, 1.0, 1 + 1e-6, 1.5, 3.0, 3.99, 4.0, 4.01, 7.99, 8.0, 15.0, 1e2, 1e4, 1e6, 1e8, 1e15]
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
@@ -55,7 +55,9 @@ def test_rho_has_second_derivatives():
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_gap_is_relatively_exact_on_both_sides_of_one(dtype):
-    x = torch.tensor([1e-30, 1e-3, 0.5, 0.74, 0.76, 0.999, 1 - 1e-5, 1 + 1e-5, 1.1, 1.24, 1.26, 2, 1e5, 1e30], dtype=dtype)
+    x = torch.tensor(
+        [1e-30, 1e-3, 0.5, 0.74, 0.76, 0.999, 1 - 1e-5, 1 + 1e-5, 1.1, 1.24, 1.26, 2, 1e5, 1e30], dtype=dtype
+    )
     slopes = torch.func.vmap(torch.func.grad(special.gap))(x)
     for xi, value, slope in zip(x, special.gap(x), slopes, strict=True):
         truth = exact(xi) - 1 - mp.log(exact(xi))

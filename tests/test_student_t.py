@@ -3,13 +3,13 @@
 import math
 
 import mpmath as mp
-import oracles
 import pytest
 import torch
-from oracles import exact
 from scipy import integrate, stats
 
+import oracles
 from evidentia.formulas import student_t
+from oracles import exact
 
 DF = [2 + 1e-6, 2.1, 3.0, 7.7, 8.0, 15.9, 30.0, 1e2, 1e3, 1e5, 1e8]
 TAILS = [1e-30, 1e-20, 1e-10, 1e-4, 0.01, 0.2, 0.49, 0.5]
@@ -90,7 +90,12 @@ def test_small_degrees_of_freedom_also_work():
 def test_gradients_by_every_argument(f):
     y, df, loc, scale = (
         torch.tensor(v, dtype=torch.float64, requires_grad=True)
-        for v in ([-2.0, 0.3, 0.0, 1.5, 9.0], [2.5, 5.0, 9.0, 40.0, 3.0], [0.1, 0.0, 0.0, 0.2, 0.0], [1.0, 2.0, 3.0, 0.5, 1.0])
+        for v in (
+            [-2.0, 0.3, 0.0, 1.5, 9.0],
+            [2.5, 5.0, 9.0, 40.0, 3.0],
+            [0.1, 0.0, 0.0, 0.2, 0.0],
+            [1.0, 2.0, 3.0, 0.5, 1.0],
+        )
     )
     assert torch.autograd.gradcheck(f, (y, df, loc, scale))
     assert torch.autograd.gradgradcheck(f, (y, df, loc, scale))
@@ -107,7 +112,9 @@ def test_gradients_of_quantiles(f):
 
 def test_gradient_by_df_is_exact_for_large_df():
     df = torch.tensor(1e6, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(student_t.cdf(torch.tensor(-2.0, dtype=torch.float64), df, *standard(torch.float64)), df)
+    (slope,) = torch.autograd.grad(
+        student_t.cdf(torch.tensor(-2.0, dtype=torch.float64), df, *standard(torch.float64)), df
+    )
     h = mp.mpf(1)
     truth = (oracles.t_tail(2, mp.mpf(10) ** 6 + h) - oracles.t_tail(2, mp.mpf(10) ** 6 - h)) / (2 * h)
     assert slope.item() == pytest.approx(float(truth), rel=1e-5)
@@ -141,7 +148,9 @@ def test_crps_against_quadrature(df, y):
     loc, scale = 0.1, 1.5
     # in w = asinh((x − loc)/scale) the tails fall exponentially
     w0 = math.asinh((y - loc) / scale)
-    below = integrate.quad(lambda w: stats.t.cdf(math.sinh(w), df) ** 2 * math.cosh(w), -30, w0, epsabs=1e-12, limit=300)
+    below = integrate.quad(
+        lambda w: stats.t.cdf(math.sinh(w), df) ** 2 * math.cosh(w), -30, w0, epsabs=1e-12, limit=300
+    )
     above = integrate.quad(lambda w: stats.t.sf(math.sinh(w), df) ** 2 * math.cosh(w), w0, 30, epsabs=1e-12, limit=300)
     got = student_t.crps(*(torch.tensor(v, dtype=torch.float64) for v in (y, df, loc, scale)))
     assert got.item() == pytest.approx(scale * (below[0] + above[0]), rel=1e-8)

@@ -81,7 +81,9 @@ def test_vmap_returns_distributions(setting):
     assert isinstance(answer, ev.NormalInverseGamma)
     assert answer.batch_shape == (32,)
     assert torch.allclose(answer.beta, net(x).beta)
-    mixture = torch.func.vmap(lambda raw: ev.Mixture(ev.NormalInverseGamma.from_raw(raw).predictive()))(torch.randn(7, 3, 2, 4))
+    mixture = torch.func.vmap(lambda raw: ev.Mixture(ev.NormalInverseGamma.from_raw(raw).predictive()))(
+        torch.randn(7, 3, 2, 4)
+    )
     assert mixture.batch_shape == (7, 2)
     assert mixture.log_prob(torch.zeros(7, 2)).shape == (7, 2)
     tails = torch.func.vmap(lambda x, y: net(x).predictive().cdf(y))(x, y)
