@@ -18,7 +18,6 @@ from torch import Tensor
 
 import evidentia as ev
 
-
 WEIGHT = 0.01
 
 

@@ -57,7 +57,7 @@ def evidential_loss(
     >>> import torch, evidentia as ev
     >>> answer = ev.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
     >>> ev.evidential_loss(answer, torch.tensor([0.5, 3.0]), weight=0.01)
-    tensor(2.1484)
+    tensor(2.5999)
     """
     if not isinstance(nig, NormalInverseGamma):
         raise InputTypeError(f"evidential_loss takes a NormalInverseGamma, not {type(nig).__name__}")

@@ -17,6 +17,7 @@ class Gaussian(Univariate, Normal):
 
     torch's ``cdf`` answers 0 for every z below −8.3 and has no upper tail of its own.
 
+    >>> import torch
     >>> Gaussian(0.0, 1.0).sf(torch.tensor(10.0))
     tensor(7.6199e-24)
     """
