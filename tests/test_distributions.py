@@ -191,6 +191,8 @@ def test_update_is_conjugate():
     at_once = d.update(y, dim=1)
     assert torch.allclose(step.beta, at_once.beta)
     assert torch.allclose(step.gamma, at_once.gamma)
+    with pytest.raises(ev.InputTypeError, match=r"update: y must be a floating-point tensor, not torch\.int64"):
+        d.update(torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ev.InputError, match=r"y of shape \(5,\) does not match the distribution's \(3,\)"):
         d.update(torch.zeros(5))
     with pytest.raises(ev.InputError, match=r"y of shape \(3, 5\) \(\(5,\) without dimension 0\)"):

@@ -219,6 +219,9 @@ class NormalInverseGamma(TreeDistribution):
 
     def update(self, y: Tensor, dim: int | None = None) -> Self:
         """The posterior after seeing y: one observation each, or with ``dim`` all those along that dimension."""
+        if not isinstance(y, Tensor) or not y.is_floating_point():
+            kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
+            raise InputTypeError(f"update: y must be a floating-point tensor, not {kind}")
         observed, along = (y.unsqueeze(-1), -1) if dim is None else (y, dim)
         rest = list(observed.shape)
         del rest[along]

@@ -1,0 +1,85 @@
+"""The same numbers on a GPU. Runs where there is one: PYTHONPATH=src pytest --confcutdir=tests tests/test_cuda.py."""
+
+import pytest
+import torch
+from torch import nn
+
+import evidentia as ev
+from evidentia.formulas.penalties import PENALTIES
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+
+
+@pytest.fixture
+def raw():
+    return torch.randn(1000, 4) * torch.logspace(-1, 3, 1000).unsqueeze(1)
+
+
+@pytest.fixture
+def y():
+    return torch.randn(1000)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_loss_and_gradient_agree_with_the_cpu(raw, y, penalty):
+    answers = []
+    for device in ("cpu", "cuda"):
+        leaf = raw.to(device).requires_grad_()
+        loss = ev.evidential_loss(
+            ev.NormalInverseGamma.from_raw(leaf),
+            y.to(device),
+            0.1,
+            penalty,
+            extra={"lipschitz_mse": 1.0},
+            reduction="none",
+        )
+        answers.append((loss.cpu(), torch.autograd.grad(loss.sum(), leaf)[0].cpu()))
+    for a, b in zip(*answers, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_tails_and_quantiles_agree_with_the_cpu(raw, y):
+    here = ev.NormalInverseGamma.from_raw(raw).predictive()
+    there = ev.NormalInverseGamma.from_raw(raw.cuda()).predictive()
+    level = torch.full_like(y, 0.05)
+    for name, value in (("cdf", y), ("sf", y), ("icdf", level), ("isf", level), ("crps", y)):
+        a, b = getattr(here, name)(value), getattr(there, name)(value.cuda()).cpu()
+        assert torch.allclose(a, b, rtol=1e-4), name
+
+
+def test_compiled_step_agrees_with_eager(y):
+    net = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), ev.NIGHead(16)).cuda()
+    x, y = torch.randn(1000, 3, device="cuda"), y.cuda()
+
+    def step(x, y):
+        return ev.evidential_loss(net(x), y, 0.1)
+
+    compiled = torch.compile(step, fullgraph=True)
+    for a, b in zip(
+        torch.autograd.grad(step(x, y), net.parameters()),
+        torch.autograd.grad(compiled(x, y), net.parameters()),
+        strict=True,
+    ):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_autocast_and_graph_capture(y):
+    net = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), ev.NIGHead(16)).cuda()
+    x, y = torch.randn(1000, 3, device="cuda"), y.cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert ev.evidential_loss(net(x), y).dtype == torch.float32
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            ev.evidential_loss(net(x), y).backward()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = ev.evidential_loss(net(x), y)
+    graph.replay()
+    assert torch.allclose(captured, ev.evidential_loss(net(x), y))
+
+
+def test_devices_that_differ_are_named(raw, y):
+    with pytest.raises(ev.InputError, match="y is on cpu but the prediction on cuda:0"):
+        ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw.cuda()), y)
