@@ -46,7 +46,7 @@ class Mixture(Distribution):
                 "must exist and have at least one member"
             )
         # from the right, so that sample dimensions on the left do not move it
-        self._fill(components, dim % ndim - ndim, validate_args)
+        self._fill(components, dim % ndim - ndim, components._validate_args if validate_args is None else validate_args)
 
     def _fill(self, components: Any, dim: int, validate_args: bool | None) -> None:
         self.components, self.dim = components, dim
