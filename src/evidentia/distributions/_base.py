@@ -96,6 +96,8 @@ class TreeDistribution(Distribution):
 class Univariate(TreeDistribution):
     """A distribution of one number whose density, tails, quantiles and CRPS are the functions of a formula module."""
 
+    loc: Tensor
+    scale: Tensor
     formulas: ClassVar[ModuleType]
     arguments: ClassVar[tuple[str, ...]]
 
@@ -125,6 +127,10 @@ class Univariate(TreeDistribution):
     def crps(self, value: Tensor) -> Tensor:
         """Continuous ranked probability score (smaller is better), in the units of y."""
         return self._call("crps", self._checked(value))
+
+    def half_spread(self) -> Tensor:
+        """Half the mean distance of two independent draws, ½E|X−X'|."""
+        raise NotImplementedError
 
 
 def register_pytree(cls: type[TreeDistribution]) -> None:

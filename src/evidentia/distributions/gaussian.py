@@ -33,5 +33,9 @@ class Gaussian(Univariate, Normal):
         if self._validate_args:
             check_domain(owner, given, self.arg_constraints)
 
+    def half_spread(self) -> Tensor:
+        """Half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
+        return gaussian.half_spread(self.scale)
+
 
 register_pytree(Gaussian)

@@ -80,6 +80,10 @@ class StudentT(Univariate):
         half = 0.5 * self.df.expand(shape)
         return self.loc + self.scale * noise * torch.rsqrt(torch._standard_gamma(half) / half)
 
+    def half_spread(self) -> Tensor:
+        """Half the mean distance of two independent draws, ½E|X−X'|; needs df > 1."""
+        return student_t.half_spread(self.df, self.scale)
+
     def entropy(self) -> Tensor:
         return student_t.entropy(self.df, self.scale)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evidentia.formulas.special import LOG_2PI, in_float64
 
-__all__ = ["cdf", "crps", "entropy", "icdf", "isf", "log_prob", "sf"]
+__all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "sf"]
 
 
 def log_prob(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -51,9 +51,14 @@ def crps(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     def formula(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
         z = (y - loc) / scale
         density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        return scale * (z * torch.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))
+        return scale * (z * torch.erf(z / math.sqrt(2)) + 2 * density) - half_spread(scale)
 
     return in_float64(formula, y, loc, scale)
+
+
+def half_spread(scale: Tensor) -> Tensor:
+    r""":math:`\tfrac12\mathbb E|X-X'| = \sigma/\sqrt\pi`."""
+    return scale / math.sqrt(math.pi)
 
 
 def _lower(z: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from evidentia.formulas.special import LOG_2PI, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
-__all__ = ["cdf", "crps", "entropy", "icdf", "isf", "log_prob", "sf", "variance"]
+__all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "sf", "variance"]
 
 
 def log_prob(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -82,13 +82,18 @@ def crps(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     return in_float64(lambda y, df, loc, scale: scale * _standard_crps((y - loc) / scale, df), y, df, loc, scale)
 
 
+def half_spread(df: Tensor, scale: Tensor) -> Tensor:
+    r""":math:`\tfrac12\mathbb E|X-X'|`, the last term of the CRPS, for df > 1."""
+    # √n/(n−1) · exp(2ρ(n/2) − ρ(n−½)) with the powers of n taken out, which cancel for large n
+    shape = torch.exp(2 * rho_excess(0.5 * df) - rho_excess(df - 0.5)) * torch.rsqrt(1 - 0.5 / df)
+    return scale * shape * (df / (df - 1)) / math.sqrt(math.pi)
+
+
 def _standard_crps(z: Tensor, df: Tensor) -> Tensor:
     size = torch.where(z < 0, -z, z)
     within = size * (1 - 2 * _upper_tail(size, df))
     density = 2 * _density(z, df) * (df / (df - 1)) * (1 + z * (z / df))
-    # sqrt(n)/(n-1) · exp(2ρ(n/2) − ρ(n−½)) with the powers of n taken out, which cancel for large n
-    shape = torch.exp(2 * rho_excess(0.5 * df) - rho_excess(df - 0.5)) * torch.rsqrt(1 - 0.5 / df)
-    return within + density - shape * (df / (df - 1)) / math.sqrt(math.pi)
+    return within + density - half_spread(df, torch.ones_like(df))
 
 
 def _lower(z: Tensor, df: Tensor) -> Tensor:

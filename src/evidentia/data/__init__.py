@@ -1,0 +1,1 @@
+"""Data: where rows come from, how they are divided, and how they are encoded."""

@@ -1,0 +1,26 @@
+"""The Gaussian likelihood: mean and deviation per target. A population of such networks is a deep ensemble."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from evidentia.distributions import Gaussian
+from evidentia.losses import gaussian_loss
+from evidentia.nn.heads import SCALE_FLOOR
+
+__all__ = ["GaussianLikelihood"]
+
+
+@dataclass(frozen=True)
+class GaussianLikelihood:
+    """Maximum likelihood of a normal distribution (the paper's Sec. 2.2)."""
+
+    outputs = 2
+
+    def answer(self, raw: Tensor) -> Gaussian:
+        loc, scale = raw.unbind(-1)
+        return Gaussian(loc, softplus(scale, threshold=40) + SCALE_FLOOR, validate_args=False)
+
+    def loss(self, answer: Gaussian, y: Tensor) -> Tensor:
+        return gaussian_loss(answer, y, reduction="none")

@@ -1,0 +1,16 @@
+"""Metrics: ``(prediction, y) → number``."""
+
+from evidentia.metrics.calibration import calibration_curve, calibration_error, coverage, coverage_curve, pit
+from evidentia.metrics.scores import crps, interval_score, nll, rmse
+
+__all__ = [
+    "calibration_curve",
+    "calibration_error",
+    "coverage",
+    "coverage_curve",
+    "crps",
+    "interval_score",
+    "nll",
+    "pit",
+    "rmse",
+]

@@ -1,0 +1,83 @@
+"""Many independent networks as one module, over a leading member axis.
+
+The networks of a tabular model are so small that a training step of one is all overhead. M of them as one batched
+matrix product cost little more than one: the twenty splits of a benchmark, the folds and weights of a search, or the
+members of a mixture train in the time of a single run.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from evidentia.errors import InputError
+from evidentia.nn.mlp import ACTIVATIONS, MLP, check_architecture, draw_layers
+
+__all__ = ["Population"]
+
+
+class Population(nn.Module):
+    """M multi-layer perceptrons that share nothing but their shape: (M, N, F) or (N, F) → (M, N, outputs).
+
+    Every parameter has the member as its first dimension. Member i starts as the network ``MLP(seed=seeds[i])``.
+
+    >>> Population(seeds=range(5), in_features=8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
+    torch.Size([5, 3, 4])
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        in_features: int,
+        hidden: Sequence[int] = (50,),
+        outputs: int = 4,
+        activation: str = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.sizes = (in_features, *hidden, outputs)
+        check_architecture(self.sizes, activation, dropout)
+        if not len(seeds):
+            raise InputError("a population needs at least one member: seeds is empty")
+        self.seeds, self.activation, self.dropout = tuple(int(s) for s in seeds), activation, dropout
+        drawn = [draw_layers(self.sizes, seed) for seed in self.seeds]
+        self.weights = nn.ParameterList(torch.stack([d[k][0] for d in drawn]) for k in range(len(self.sizes) - 1))
+        self.biases = nn.ParameterList(
+            torch.stack([d[k][1] for d in drawn]).unsqueeze(1) for k in range(len(self.sizes) - 1)
+        )
+
+    @property
+    def members(self) -> int:
+        """How many networks there are."""
+        return len(self.seeds)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 2:
+            x = x.expand(self.members, *x.shape)
+        if x.ndim != 3 or x.shape[0] != self.members or x.shape[2] != self.sizes[0]:
+            raise InputError(
+                f"Population expects features of shape ({self.members}, N, {self.sizes[0]}) or (N, {self.sizes[0]}), "
+                f"got {tuple(x.shape)}"
+            )
+        *inner, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in inner:
+            x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
+            if self.dropout:
+                x = functional.dropout(x, self.dropout, self.training)
+        return torch.baddbmm(last[1], x, last[0])
+
+    def member(self, i: int) -> MLP:
+        """A copy of one member as a plain network."""
+        first, *hidden, last = self.sizes
+        mlp = MLP(first, hidden, last, self.activation, self.dropout, self.seeds[i])
+        mlp.to(self.weights[0])
+        with torch.no_grad():
+            for mine, theirs in zip(self.weights, mlp.weights, strict=True):
+                theirs.copy_(mine[i])
+            for mine, theirs in zip(self.biases, mlp.biases, strict=True):
+                theirs.copy_(mine[i, 0])
+        return mlp
+
+    def extra_repr(self) -> str:
+        return f"members={self.members}, sizes={self.sizes}, activation={self.activation}, dropout={self.dropout}"

@@ -1,0 +1,6 @@
+"""The one training loop."""
+
+from evidentia.training.batches import Batches, LoaderBatches, TableBatches
+from evidentia.training.loop import Settings, Training, resolve_device, train
+
+__all__ = ["Batches", "LoaderBatches", "Settings", "TableBatches", "Training", "resolve_device", "train"]

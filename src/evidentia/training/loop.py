@@ -1,0 +1,321 @@
+"""The one training loop, for a population of tabular networks and for a single module of any kind."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evidentia.errors import InputError
+from evidentia.training.batches import Batches
+from evidentia.training.checkpoint import load_checkpoint, save_checkpoint
+from evidentia.training.progress import Progress
+
+__all__ = ["Settings", "Training", "resolve_device", "train"]
+
+Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+Validate = Callable[[nn.Module], Tensor]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. Every number can be left alone."""
+
+    steps: int = 4000
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    warmup: float = 0.05  # share of the steps in which the learning rate rises from 0
+    schedule: str = "cosine"  # or "constant", after the warm-up
+    clip: float | None = 10.0  # largest norm of a member's gradient
+    evaluate_every: int = 100
+    patience: int | None = None  # evaluations without improvement after which a member stops
+    precision: str = "float32"  # or "bfloat16": autocast of the network; heads and losses stay in float32
+    checkpoint_every: int = 10  # in evaluations
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "learning_rate", "evaluate_every", "checkpoint_every"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
+        if not 0 <= self.warmup < 1:
+            raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
+        if self.schedule not in ("cosine", "constant"):
+            raise InputError(f"unknown schedule {self.schedule!r}; known are cosine, constant")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
+
+    def rate(self, step: Tensor) -> Tensor:
+        """The learning rate of a step, worked out on its device so that a captured graph can do it too."""
+        warm = max(1, round(self.warmup * self.steps))
+        rising = ((step + 1) / warm).clamp(max=1)
+        if self.schedule == "constant":
+            return self.learning_rate * rising
+        progress = ((step - warm) / max(1, self.steps - warm)).clamp(0, 1)
+        return self.learning_rate * rising * 0.5 * (1 + torch.cos(math.pi * progress))
+
+
+@dataclass
+class Training:
+    """What came of it, with one entry per member where it says tensor."""
+
+    best_score: Tensor
+    best_step: Tensor
+    diverged: Tensor  # a result like any other: such a member is never run again
+    stopped_early: Tensor
+    steps: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def resolve_device(name: str | torch.device = "auto") -> torch.device:
+    """«auto» is CUDA where there is one, else the CPU; mps only when asked for."""
+    if isinstance(name, str) and name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {name!s} was asked for, but this machine has no CUDA device; use 'auto' or 'cpu'")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device mps was asked for, but this machine has none; use 'auto' or 'cpu'")
+    return device
+
+
+def train(
+    module: nn.Module,
+    batches: Batches,
+    loss: Loss,
+    *,
+    validate: Validate | None = None,
+    settings: Settings | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = False,
+) -> Training:
+    """Train ``module`` in place, and leave it with the best weights of each member.
+
+    Args:
+        module: a :class:`~evidentia.nn.Population`, or any module, which counts as one member.
+        batches: :class:`TableBatches` or :class:`LoaderBatches`.
+        loss: (module, batch) → the loss of each member, or a scalar.
+        validate: module → a score per member, smaller is better; without it the last weights are kept.
+        settings: how long and how fast.
+        checkpoint: a file to write while training, and to continue from if it exists. Delete it to start anew.
+        progress: show a bar on a terminal, plain lines elsewhere.
+
+    A member whose weights or score stop being finite is marked as diverged and left behind; the others go on untouched.
+    ``KeyboardInterrupt`` ends the training and keeps the best so far.
+    """
+    run = _Run(module, batches, loss, validate, settings or Settings())
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        run.restore(load_checkpoint(path, run.device))
+    started = time.perf_counter() - run.result.seconds
+    with Progress(run.settings.steps, enabled=progress) as bar:
+        try:
+            while run.step < run.settings.steps and not run.finished:
+                run.advance()
+                run.result.seconds = time.perf_counter() - started
+                bar.update(run.step, run.result.history[-1])
+                if path is not None and len(run.result.history) % run.settings.checkpoint_every == 0:
+                    save_checkpoint(path, run.state())
+        except KeyboardInterrupt:
+            run.result.interrupted = True
+    run.keep_best()
+    run.result.seconds = time.perf_counter() - started
+    if path is not None and run.result.interrupted:
+        save_checkpoint(path, run.state())
+    return run.result
+
+
+class _Run:
+    """The state of one training, and its step."""
+
+    def __init__(
+        self, module: nn.Module, batches: Batches, loss: Loss, validate: Validate | None, settings: Settings
+    ) -> None:
+        self.module, self.batches, self.loss, self.validate, self.settings = module, batches, loss, validate, settings
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise InputError("the module has no parameters to train")
+        self.device = self.parameters[0].device
+        self.members = int(getattr(module, "members", 1))
+        self.grouped = hasattr(module, "members")
+        self.step = 0
+        self.clock = torch.zeros((), device=self.device)
+        self.rate = torch.tensor(0.0, device=self.device)
+        cuda = self.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=self.rate,
+            weight_decay=settings.weight_decay,
+            fused=self.device.type in ("cpu", "cuda"),
+            capturable=cuda,
+        )
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.captures = cuda and batches.static
+        self.last_loss = torch.zeros(self.members, device=self.device)
+        self.best = [p.detach().clone() for p in self.parameters]
+        blank = torch.zeros(self.members, device=self.device)
+        self.stale = blank.clone()
+        self.result = Training(
+            best_score=torch.full_like(blank, math.inf),
+            best_step=torch.zeros(self.members, dtype=torch.int64, device=self.device),
+            diverged=blank.bool(),
+            stopped_early=blank.bool(),
+        )
+        self.finished = False
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Steps up to the next evaluation, and that evaluation."""
+        every = self.settings.evaluate_every
+        until = min(self.settings.steps, (self.step // every + 1) * every)
+        self.module.train()
+        while self.step < until:
+            self._one_step()
+            self.step += 1
+        self._evaluate()
+
+    def _one_step(self) -> None:
+        if not self.captures:
+            self._update()
+        elif self.graph is None:
+            # the first steps run on a side stream, as capturing demands; they are steps like any other
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._update()
+            torch.cuda.current_stream().wait_stream(stream)
+            if self.step >= 2:
+                self.graph = torch.cuda.CUDAGraph()
+                self.optimizer.zero_grad(set_to_none=True)
+                with torch.cuda.graph(self.graph):
+                    self._update(captured=True)
+        else:
+            self.graph.replay()
+
+    def _update(self, captured: bool = False) -> None:
+        if not captured:
+            self.optimizer.zero_grad(set_to_none=True)
+        batch = self.batches.next()
+        half = self.settings.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16) if half else contextlib.nullcontext():
+            each = self.loss(self.module, batch)
+        each.sum().backward()
+        self._clip()
+        self.rate.copy_(self.settings.rate(self.clock))
+        self.optimizer.step()
+        self.clock += 1
+        self.last_loss.copy_(each.detach().float().expand(self.members))
+
+    def _clip(self) -> None:
+        """Shorten each member's gradient to the largest norm allowed, without a look at the others'."""
+        if self.settings.clip is None:
+            return
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if not self.grouped:
+            nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
+            return
+        squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
+        factor = (self.settings.clip / (squares.sqrt() + 1e-6)).clamp(max=1)
+        for g in gradients:
+            g.mul_(factor.view(-1, *[1] * (g.ndim - 1)))
+
+    # Evaluations ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        self.module.eval()
+        result = self.result
+        healthy = torch.stack([self._per_member(p.isfinite()).all(1) for p in self.parameters]).all(0)
+        score = self.last_loss if self.validate is None else self.validate(self.module).detach().float().reshape(-1)
+        healthy = healthy & score.isfinite()
+        result.diverged |= ~healthy
+        running = healthy & ~result.stopped_early & ~result.diverged
+        # without validation the last healthy weights are the ones to keep
+        better = running & ((score < result.best_score) | (self.validate is None))
+        for kept, p in zip(self.best, self.parameters, strict=True):
+            choice = better.view(-1, *[1] * (p.ndim - 1)) if self.grouped else better
+            kept.copy_(torch.where(choice, p, kept))
+        result.best_score = torch.where(better, score, result.best_score)
+        result.best_step = torch.where(better, self.step, result.best_step)
+        self.stale = torch.where(better, 0, self.stale + 1)
+        if self.settings.patience is not None:
+            result.stopped_early |= running & (self.stale >= self.settings.patience)
+        result.steps = self.step
+        result.history.append(
+            {
+                "step": self.step,
+                "loss": _mean_of(self.last_loss, healthy),
+                "score": _mean_of(score, healthy),
+                "running": int((~result.diverged & ~result.stopped_early).sum()),
+            }
+        )
+        self.finished = result.history[-1]["running"] == 0
+
+    def _per_member(self, p: Tensor) -> Tensor:
+        return p.flatten(1) if self.grouped else p.reshape(1, -1)
+
+    @torch.no_grad()
+    def keep_best(self) -> None:
+        """Give every member its best weights."""
+        self._now = [p.detach().clone() for p in self.parameters]
+        for p, kept in zip(self.parameters, self.best, strict=True):
+            p.copy_(kept)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        weights = getattr(self, "_now", None) or [p.detach() for p in self.parameters]
+        result = self.result
+        return {
+            "settings": {k: v for k, v in vars(self.settings).items() if k != "checkpoint_every"},
+            "shapes": [list(p.shape) for p in self.parameters],
+            "step": self.step,
+            "weights": weights,
+            "buffers": dict(self.module.named_buffers()),
+            "best": self.best,
+            "optimizer": self.optimizer.state_dict(),
+            "batches": self.batches.state(),
+            "stale": self.stale,
+            "last_loss": self.last_loss,
+            "clock": self.clock,
+            "best_score": result.best_score,
+            "best_step": result.best_step,
+            "diverged": result.diverged,
+            "stopped_early": result.stopped_early,
+            "seconds": result.seconds,
+            "history": result.history,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        mine = self.state()
+        for key in ("settings", "shapes"):
+            if state[key] != mine[key]:
+                raise InputError(f"the checkpoint belongs to another run: its {key} are {state[key]}, not {mine[key]}")
+        with torch.no_grad():
+            for target, values in ((self.parameters, state["weights"]), (self.best, state["best"])):
+                for p, value in zip(target, values, strict=True):
+                    p.copy_(value)
+            for name, buffer in self.module.named_buffers():
+                buffer.copy_(state["buffers"][name])
+            self.clock.copy_(state["clock"])
+            self.last_loss.copy_(state["last_loss"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+        self.batches.restore(state["batches"])
+        self.step, self.stale = state["step"], state["stale"]
+        for name in ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history"):
+            setattr(self.result, name, state[name])
+        self.result.steps = self.step
+        self.finished = bool(self.result.history) and self.result.history[-1]["running"] == 0
+
+
+def _mean_of(x: Tensor, healthy: Tensor) -> float:
+    return float(torch.where(healthy, x, 0.0).sum() / healthy.sum()) if bool(healthy.any()) else math.nan
