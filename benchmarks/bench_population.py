@@ -1,8 +1,8 @@
 """Twenty splits of one table as one population, against twenty fits one after the other in a plain PyTorch loop.
 
 The same work on both sides: network, loss, batches of the same size, AdamW with warm-up and cosine, clipping,
-validation and best weights. The limit of the plain loop is the overhead of launching a few hundred tiny operations a step; the
-population launches as many for all networks together.
+validation and best weights. The limit of the plain loop is the overhead of launching a few hundred tiny operations a
+step; the population launches as many for all networks together.
 
     python benchmarks/bench_population.py [--data DATA] [--set concrete] [--device cuda] [--steps 1000]
 
@@ -23,7 +23,7 @@ from torch import nn
 import evidentia as ev
 from evidentia import metrics
 from evidentia.data import splits, uci
-from evidentia.methods import Evidential, Member, Network, fit, hold_out
+from evidentia.methods import Evidential, Member, Network, Recipe, fit, hold_out
 from evidentia.prediction import Prediction
 from evidentia.training import Settings, resolve_device
 
@@ -107,7 +107,7 @@ def main() -> None:
     method = Evidential(weight=0.01)
 
     def population():
-        fitted = fit(method, x, y, members, network=network, settings=settings, batch_size=BATCH, device=device)
+        fitted = fit(method, x, y, members, recipe=Recipe(network, settings, BATCH), device=device)
         return [fitted.predict(x[test], [k]) for k, (_, test) in enumerate(parts)]
 
     def singles():
@@ -115,7 +115,7 @@ def main() -> None:
         return [predict(test) for predict, (_, test) in zip(nets, parts, strict=True)]
 
     warm_up = Settings(steps=20, evaluate_every=10)
-    fit(method, x, y, members, network=network, settings=warm_up, device=device)
+    fit(method, x, y, members, recipe=Recipe(network, warm_up, BATCH), device=device)
     plain_fit(x, y, members[0], network, warm_up, str(device))
     seconds, nll = {}, {}
     for name, way in {"population": population, "one by one": singles}.items():

@@ -15,9 +15,9 @@ import numpy as np
 
 from evidentia import metrics
 from evidentia.data import uci
-from evidentia.methods import Evidential, Network, fit, hold_out
+from evidentia.methods import Evidential, Recipe, fit, hold_out
 from evidentia.record import environment, write_record
-from evidentia.training import Settings, resolve_device
+from evidentia.training import resolve_device
 
 # mean test NLL at or below which a set counts as reached
 FLOOR = {
@@ -34,20 +34,13 @@ FLOOR = {
 SCORES = {"rmse": metrics.rmse, "nll": metrics.nll, "coverage_90": metrics.coverage}
 
 
-def recipe(rows: int) -> tuple[Network, Settings, int]:
-    """Network, settings and batch size from the number of training rows."""
-    if rows < 5000:
-        return Network((128, 128)), Settings(steps=4000, learning_rate=1e-3, evaluate_every=50), 64
-    return Network((256, 256, 256)), Settings(steps=20_000, learning_rate=1e-3, evaluate_every=200), 256
-
-
 def run(name: str, options: argparse.Namespace) -> dict:
     table = uci.load(name, options.data)
     splits = table.splits[: options.splits]
     groups = [
         hold_out(train, range(1000 * k, 1000 * k + options.members), share=0.1) for k, (train, _) in enumerate(splits)
     ]
-    network, settings, batch_size = recipe(len(splits[0][0]))
+    recipe = Recipe.for_rows(len(splits[0][0]))
     method = Evidential(weight=options.weight)
     started = time.perf_counter()
     fitted = fit(
@@ -55,9 +48,7 @@ def run(name: str, options: argparse.Namespace) -> dict:
         table.x,
         table.y,
         [m for group in groups for m in group],
-        network=network,
-        settings=settings,
-        batch_size=batch_size,
+        recipe=recipe,
         device=options.device,
         progress=True,
     )
@@ -70,9 +61,7 @@ def run(name: str, options: argparse.Namespace) -> dict:
         per_split.append({"split": k, "test_rows": len(test), **scores})
     training = fitted.training
     return {
-        "network": asdict(network),
-        "settings": asdict(settings),
-        "batch_size": batch_size,
+        "recipe": asdict(recipe),
         "method": {"name": "evidential", "weight": method.weight, "penalty": method.penalty},
         "members": options.members,
         "seeds": list(fitted.population.seeds),

@@ -29,9 +29,13 @@ class Evidential:
         return NormalInverseGamma.from_raw(raw)
 
     def loss(self, answer: NormalInverseGamma, y: Tensor) -> Tensor:
-        weight: float | Tensor
-        if isinstance(self.weight, int | float):
-            weight = self.weight
-        else:
-            weight = torch.tensor(list(self.weight), device=y.device).view(-1, *[1] * (y.ndim - 1))
+        weight = self.weight if isinstance(self.weight, int | float) else self._per_member(y)
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
+
+    def _per_member(self, y: Tensor) -> Tensor:
+        """The weights as (M, 1, 1) on the device of y, made once: a captured graph cannot copy from the host."""
+        known: Tensor | None = self.__dict__.get("_weights")
+        if known is None or known.device != y.device:
+            known = torch.tensor(self.weight, dtype=torch.float32, device=y.device).view(-1, *[1] * (y.ndim - 1))
+            object.__setattr__(self, "_weights", known)
+        return known

@@ -102,11 +102,13 @@ def train(
         loss: (module, batch) → the loss of each member, or a scalar.
         validate: module → a score per member, smaller is better; without it the last weights are kept.
         settings: how long and how fast.
-        checkpoint: a file to write while training, and to continue from if it exists. Delete it to start anew.
+        checkpoint: a file to write while training, and to continue from if it exists, to the same numbers. Delete it to
+            start anew.
         progress: show a bar on a terminal, plain lines elsewhere.
 
     A member whose weights or score stop being finite is marked as diverged and left behind; the others go on untouched.
-    ``KeyboardInterrupt`` ends the training and keeps the best so far.
+    ``KeyboardInterrupt`` ends the training and keeps the best so far; a checkpoint stays as last written, since an
+    interrupt may come in the middle of a step.
     """
     run = _Run(module, batches, loss, validate, settings or Settings())
     path = None if checkpoint is None else Path(checkpoint)
@@ -121,12 +123,12 @@ def train(
                 bar.update(run.step, run.result.history[-1])
                 if path is not None and len(run.result.history) % run.settings.checkpoint_every == 0:
                     save_checkpoint(path, run.state())
+            if path is not None:
+                save_checkpoint(path, run.state())
         except KeyboardInterrupt:
             run.result.interrupted = True
     run.keep_best()
     run.result.seconds = time.perf_counter() - started
-    if path is not None and run.result.interrupted:
-        save_checkpoint(path, run.state())
     return run.result
 
 
@@ -157,7 +159,9 @@ class _Run:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
         self.last_loss = torch.zeros(self.members, device=self.device)
-        self.best = [p.detach().clone() for p in self.parameters]
+        # what is kept of the best moment: weights, and for a module of the user's own also its running statistics
+        self.kept_tensors = [*self.parameters, *([] if self.grouped else module.buffers())]
+        self.best = [p.detach().clone() for p in self.kept_tensors]
         blank = torch.zeros(self.members, device=self.device)
         self.stale = blank.clone()
         self.result = Training(
@@ -238,8 +242,8 @@ class _Run:
         running = healthy & ~result.stopped_early & ~result.diverged
         # without validation the last healthy weights are the ones to keep
         better = running & ((score < result.best_score) | (self.validate is None))
-        for kept, p in zip(self.best, self.parameters, strict=True):
-            choice = better.view(-1, *[1] * (p.ndim - 1)) if self.grouped else better
+        for kept, p in zip(self.best, self.kept_tensors, strict=True):
+            choice = better.view(-1, *[1] * (p.ndim - 1)) if self.grouped else better[0]
             kept.copy_(torch.where(choice, p, kept))
         result.best_score = torch.where(better, score, result.best_score)
         result.best_step = torch.where(better, self.step, result.best_step)
@@ -263,21 +267,19 @@ class _Run:
     @torch.no_grad()
     def keep_best(self) -> None:
         """Give every member its best weights."""
-        self._now = [p.detach().clone() for p in self.parameters]
-        for p, kept in zip(self.parameters, self.best, strict=True):
+        for p, kept in zip(self.kept_tensors, self.best, strict=True):
             p.copy_(kept)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
-        weights = getattr(self, "_now", None) or [p.detach() for p in self.parameters]
         result = self.result
         return {
             "settings": {k: v for k, v in vars(self.settings).items() if k != "checkpoint_every"},
             "shapes": [list(p.shape) for p in self.parameters],
             "step": self.step,
-            "weights": weights,
+            "weights": [p.detach() for p in self.parameters],
             "buffers": dict(self.module.named_buffers()),
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),

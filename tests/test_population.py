@@ -1,0 +1,59 @@
+import pytest
+import torch
+from torch import nn
+
+import evidentia as ev
+from evidentia.nn import MLP, Population
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
+def test_a_member_is_the_network_of_its_seed(activation):
+    population = Population([3, 1, 4], 5, (7, 6), 4, activation)
+    x = torch.randn(3, 9, 5)
+    for i, seed in enumerate(population.seeds):
+        alone = MLP(5, (7, 6), 4, activation, seed=seed)
+        assert torch.allclose(population(x)[i], alone(x[i]), atol=1e-6)
+        assert torch.allclose(population.member(i)(x[i]), alone(x[i]), atol=1e-6)
+    shared = population(x[0])
+    assert shared.shape == (3, 9, 4)
+    assert torch.allclose(shared[0], population(x)[0], atol=1e-6)
+
+
+def test_an_mlp_computes_what_linear_layers_do():
+    mlp = MLP(5, (7,), 2, "relu", seed=1)
+    layers = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 2))
+    with torch.no_grad():
+        for layer, weight, bias in zip((layers[0], layers[2]), mlp.weights, mlp.biases, strict=True):
+            layer.weight.copy_(weight.T)
+            layer.bias.copy_(bias)
+    x = torch.randn(9, 5)
+    assert torch.allclose(mlp(x), layers(x), atol=1e-6)
+    # and starts in the same range
+    assert mlp.weights[0].abs().max() <= 5**-0.5
+    assert mlp.weights[0].abs().max() > 0.9 * 5**-0.5
+
+
+def test_members_do_not_change_with_the_size_of_the_population():
+    few, many = Population([7, 8], 5), Population([1, 2, 7, 8, 9], 5)
+    assert torch.equal(few.weights[0][0], many.weights[0][2])
+
+
+def test_dropout_drops_in_training_only():
+    population = Population([0, 1], 5, (200,), 4, dropout=0.5)
+    x = torch.randn(9, 5)
+    assert not torch.equal(population(x), population(x))
+    population.eval()
+    assert torch.equal(population(x), population(x))
+
+
+def test_bad_populations_are_refused():
+    with pytest.raises(ev.InputError, match="unknown activation 'elu'; known are relu, silu, gelu, tanh"):
+        Population([0], 5, activation="elu")
+    with pytest.raises(ev.InputError, match="seeds is empty"):
+        Population([], 5)
+    with pytest.raises(ev.InputError, match="layer sizes must be at least 1"):
+        MLP(5, (0,))
+    with pytest.raises(ev.InputError, match=r"dropout must lie in \[0, 1\), got 1"):
+        MLP(5, dropout=1.0)
+    with pytest.raises(ev.InputError, match=r"shape \(2, N, 5\) or \(N, 5\), got \(3, 9, 5\)"):
+        Population([0, 1], 5)(torch.zeros(3, 9, 5))

@@ -1,0 +1,412 @@
+import io
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import evidentia as ev
+from evidentia.nn import Population
+from evidentia.training import LoaderBatches, Settings, TableBatches, resolve_device, train
+from evidentia.training.batches import _hash
+from evidentia.training.progress import Progress
+
+ROWS, FEATURES = 60, 3
+
+
+def table(dtype=torch.float32):
+    g = torch.Generator().manual_seed(5)
+    x = torch.randn(ROWS, FEATURES, generator=g, dtype=dtype)
+    return x, x[:, 0] ** 2 + 0.1 * torch.randn(ROWS, generator=g, dtype=dtype)
+
+
+def nll(module, batch):
+    x, y = batch
+    return ev.evidential_loss(ev.NormalInverseGamma.from_raw(module(x)), y, 0.01, reduction="none").mean(-1)
+
+
+def setting(seeds=(0, 1, 2), dtype=torch.float32, batch_size=8):
+    x, y = table(dtype)
+    rows = [torch.arange(ROWS)[torch.arange(ROWS) % 5 != s % 5] for s in seeds]
+    population = Population(seeds, FEATURES, (16,), 4, "silu").to(dtype)
+    return population, TableBatches(x, y, rows, seeds, batch_size)
+
+
+def validate_on(x, y):
+    return lambda module: nll(module, (x.expand(module.members, -1, -1), y.expand(module.members, -1)))
+
+
+# Batches ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_member_draws_from_its_own_rows_only():
+    rows = [torch.arange(0, 10), torch.arange(10, 40), torch.tensor([50])]
+    x = torch.arange(ROWS, dtype=torch.float32).unsqueeze(1)
+    batches = TableBatches(x, x[:, 0], rows, [0, 1, 2], 64)
+    for _ in range(20):
+        drawn, target = batches.next()
+        assert torch.equal(drawn[..., 0], target)
+        for k, allowed in enumerate(rows):
+            assert torch.isin(target[k].long(), allowed).all()
+
+
+def test_draws_are_uniform_and_differ_between_members_and_steps():
+    x = torch.arange(ROWS, dtype=torch.float32).unsqueeze(1)
+    batches = TableBatches(x, x[:, 0], [torch.arange(ROWS)] * 2, [0, 1], 600)
+    draws = torch.stack([batches.next()[1] for _ in range(100)])
+    counts = torch.bincount(draws[:, 0].long().flatten(), minlength=ROWS).double()
+    expected = 100 * 600 / ROWS
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert chi2 < ROWS - 1 + 5 * (2 * (ROWS - 1)) ** 0.5
+    assert not torch.equal(draws[:, 0], draws[:, 1])
+    assert not torch.equal(draws[0], draws[1])
+    bits = _hash(torch.tensor([[1]]), torch.tensor(2), torch.arange(100_000).unsqueeze(0))
+    assert ((bits >> torch.arange(62).unsqueeze(1)) & 1).double().mean(1).sub(0.5).abs().max() < 0.01
+
+
+def test_a_member_gets_the_same_batches_in_any_population():
+    x, y = table()
+    rows = [torch.arange(20), torch.arange(30)]
+    both, alone = TableBatches(x, y, rows, [4, 9], 8), TableBatches(x, y, rows[1:], [9], 8)
+    for _ in range(5):
+        assert torch.equal(both.next()[0][1], alone.next()[0][0])
+
+
+def test_bad_batches_are_refused():
+    x, y = table()
+    with pytest.raises(ev.InputError, match="member 1 has no rows"):
+        TableBatches(x, y, [torch.arange(3), torch.arange(0)], [0, 1], 8)
+    with pytest.raises(ev.InputError, match="1 sets of rows for 2 seeds"):
+        TableBatches(x, y, [torch.arange(3)], [0, 1], 8)
+    with pytest.raises(ev.InputError, match="batch_size must be at least 1"):
+        TableBatches(x, y, [torch.arange(3)], [0], 0)
+    with pytest.raises(ev.InputError, match="the loader gives no batches"):
+        LoaderBatches([], torch.device("cpu")).next()
+
+
+# The loop -----------------------------------------------------------------------------------------------------------
+
+
+def test_member_i_equals_the_network_trained_alone():
+    """In float64 over 200 steps: against a population of one, and against a loop written out with torch's own parts."""
+    seeds, settings = (0, 1, 2, 3), Settings(steps=200, weight_decay=0.01, clip=1.0, evaluate_every=200)
+    population, batches = setting(seeds, torch.float64)
+    train(population, batches, nll, settings=settings)
+    for i, seed in enumerate(seeds):
+        alone, own = setting((seed,), torch.float64)
+        train(alone, own, nll, settings=settings)
+        plain, own = setting((seed,), torch.float64)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1.0, weight_decay=0.01)
+        for step in range(200):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.rate(torch.tensor(float(step), dtype=torch.float64)).item()
+            optimizer.zero_grad()
+            nll(plain, own.next()).sum().backward()
+            nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            optimizer.step()
+        for mine, theirs, written in zip(population.parameters(), alone.parameters(), plain.parameters(), strict=True):
+            assert torch.allclose(mine[i], theirs[0], rtol=1e-9, atol=1e-11)
+            assert torch.allclose(mine[i], written[0], rtol=1e-4, atol=1e-6)  # its learning rates are float32
+
+
+def test_training_learns_and_keeps_the_best_weights():
+    x, y = table()
+    population, batches = setting()
+    validate = validate_on(x, y)
+    start = validate(population)
+    result = train(population, batches, nll, validate=validate, settings=Settings(steps=600, learning_rate=1e-2))
+    assert (result.best_score < start - 0.5).all()
+    assert torch.allclose(validate(population), result.best_score, atol=1e-5)
+    assert result.steps == 600
+    assert not result.diverged.any()
+    assert [h["step"] for h in result.history] == [100, 200, 300, 400, 500, 600]
+
+
+def test_same_seed_same_result():
+    runs = []
+    for _ in range(2):
+        population, batches = setting()
+        train(population, batches, nll, settings=Settings(steps=50))
+        runs.append([p.clone() for p in population.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_a_diverging_member_is_marked_and_its_neighbours_stay_untouched():
+    def explosive(module, batch):
+        loss = nll(module, batch)
+        factor = torch.ones_like(loss)
+        factor[1] = torch.nan if batches.step > 120 else 1.0
+        return loss * factor
+
+    x, y = table()
+    settings = Settings(steps=300, evaluate_every=50)
+    population, batches = setting()
+    result = train(population, batches, explosive, validate=validate_on(x, y), settings=settings)
+    healthy, own = setting((0, 2))
+    own.rows, own.counts = batches.rows[[0, 2]], batches.counts[[0, 2]]
+    expected = train(healthy, own, nll, validate=validate_on(x, y), settings=settings)
+    assert result.diverged.tolist() == [False, True, False]
+    assert torch.allclose(result.best_score[[0, 2]], expected.best_score, rtol=1e-4)
+    assert result.best_step[1] <= 100  # what it had before stays
+    assert all(p.isfinite().all() for p in population.parameters())
+
+
+def test_members_stop_one_by_one():
+    scores = iter([[5.0, 5.0], [4.0, 6.0], [3.0, 7.0], [2.0, 1.0], [1.0, 0.0], [0.5, 0.0]])
+    population, batches = setting((0, 1))
+    seen = []
+
+    def validate(module):
+        seen.append([p.clone() for p in module.parameters()])
+        return torch.tensor(next(scores))
+
+    result = train(
+        population, batches, nll, validate=validate, settings=Settings(steps=60, evaluate_every=10, patience=2)
+    )
+    assert result.best_score.tolist() == [0.5, 5.0]  # the second stopped after two evaluations without improvement
+    assert result.best_step.tolist() == [60, 10]
+    assert result.stopped_early.tolist() == [False, True]
+    assert torch.equal(population.weights[0][1], seen[0][0][1])
+    assert torch.equal(population.weights[0][0], seen[5][0][0])
+
+
+def test_the_loop_ends_when_all_have_stopped():
+    population, batches = setting((0, 1))
+    result = train(
+        population,
+        batches,
+        nll,
+        validate=lambda m: torch.ones(2),
+        settings=Settings(steps=10_000, evaluate_every=5, patience=3),
+    )
+    assert result.steps == 20
+    assert result.stopped_early.all()
+
+
+def test_clipping_is_per_member():
+    def loud(module, batch):
+        return nll(module, batch) * torch.tensor([1.0, 1e6])
+
+    population, batches = setting((0, 1))
+    alone, own = setting((0,))
+    settings = Settings(steps=20, clip=1e-3)
+    train(population, batches, loud, settings=settings)
+    train(alone, own, nll, settings=settings)
+    assert torch.allclose(population.weights[0][0], alone.weights[0][0], atol=1e-6)
+
+
+def test_an_interrupt_keeps_the_best_so_far():
+    x, y = table()
+    population, batches = setting()
+    validate, calls = validate_on(x, y), []
+
+    def interrupted(module):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return validate(module)
+
+    result = train(population, batches, nll, validate=interrupted, settings=Settings(steps=10_000, evaluate_every=20))
+    assert result.interrupted
+    assert result.steps == 60
+    assert torch.allclose(validate(population), result.best_score, atol=1e-5)
+
+
+@pytest.mark.parametrize("when", [30, 40, 70])
+def test_a_stopped_run_resumes_to_the_same_numbers(tmp_path, when):
+    x, y = table()
+    settings = Settings(steps=100, evaluate_every=10, checkpoint_every=2)
+    through, batches = setting()
+    expected = train(through, batches, nll, validate=validate_on(x, y), settings=settings)
+
+    def stop(module, batch):
+        if batches.step > when:
+            raise KeyboardInterrupt
+        return nll(module, batch)
+
+    path = tmp_path / "run.ckpt"
+    population, batches = setting()
+    train(population, batches, stop, validate=validate_on(x, y), settings=settings, checkpoint=path)
+    population, batches = setting()
+    result = train(population, batches, nll, validate=validate_on(x, y), settings=settings, checkpoint=path)
+    assert torch.equal(result.best_score, expected.best_score)
+    assert torch.equal(result.best_step, expected.best_step)
+    assert [h["step"] for h in result.history] == [h["step"] for h in expected.history]
+    assert all(torch.equal(a, b) for a, b in zip(population.parameters(), through.parameters(), strict=True))
+    # and once more: a finished run is not run again
+    population, batches = setting()
+    again = train(population, batches, stop, validate=validate_on(x, y), settings=settings, checkpoint=path)
+    assert torch.equal(again.best_score, expected.best_score)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_process_resumes_to_the_same_numbers(tmp_path):
+    """The process dies without warning in the middle of training; a second one continues from its file."""
+    program = textwrap.dedent("""
+        import os, sys, torch
+        sys.path.insert(0, sys.argv[2])
+        from test_training import nll, setting, table, validate_on
+        from evidentia.training import Settings, train
+        population, batches = setting()
+        def loss(module, batch):
+            if sys.argv[3] == "die" and batches.step > 70:
+                os.kill(os.getpid(), 9)
+            return nll(module, batch)
+        settings = Settings(steps=100, evaluate_every=10, checkpoint_every=1)
+        validate = validate_on(*table())
+        result = train(population, batches, loss, validate=validate, settings=settings, checkpoint=sys.argv[1])
+        print(result.best_score.tolist())
+    """)
+    here = str(Path(__file__).parent)
+
+    def run(path, mode):
+        return subprocess.run(
+            [sys.executable, "-c", program, str(path), here, mode], capture_output=True, text=True, check=False
+        )
+
+    killed = run(tmp_path / "a.ckpt", "die")
+    assert killed.returncode == -9
+    resumed, whole = run(tmp_path / "a.ckpt", "live"), run(tmp_path / "b.ckpt", "live")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout == whole.stdout
+
+
+def test_bad_checkpoints_are_refused(tmp_path):
+    path = tmp_path / "run.ckpt"
+    population, batches = setting()
+    train(population, batches, nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
+    with pytest.raises(ev.InputError, match="belongs to another run: its settings"):
+        train(*setting(), nll, settings=Settings(steps=20), checkpoint=path)
+    with pytest.raises(ev.InputError, match="belongs to another run: its shapes"):
+        train(*setting((0, 1)), nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ev.InputError, match=r"cannot be read .*delete it to start anew"):
+        train(*setting(), nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
+
+
+# A module of the user's own -----------------------------------------------------------------------------------------
+
+
+def own_setting(shuffle=True):
+    torch.manual_seed(3)
+    x, y = table()
+    net = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), ev.NIGHead(16))
+    loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=shuffle)
+    return net, LoaderBatches(loader, torch.device("cpu"))
+
+
+def own_loss(module, batch):
+    return ev.evidential_loss(module(batch[0]), batch[1])
+
+
+def own_validate(module):
+    x, y = table()
+    return ev.evidential_loss(module(x), y, weight=0.0)
+
+
+def test_the_loop_trains_any_module_from_a_loader():
+    net, batches = own_setting()
+    start = own_validate(net.eval()).item()
+    result = train(net, batches, own_loss, validate=own_validate, settings=Settings(steps=300, learning_rate=1e-2))
+    assert result.best_score.shape == (1,)
+    assert result.best_score.item() < start - 0.3
+    assert own_validate(net.eval()).item() == pytest.approx(result.best_score.item(), abs=1e-5)
+
+
+def test_training_from_a_loader_resumes_to_the_same_numbers(tmp_path):
+    settings = Settings(steps=60, evaluate_every=7, checkpoint_every=1)
+    net, batches = own_setting()
+    expected = train(net, batches, own_loss, validate=own_validate, settings=settings)
+    stopped, batches = own_setting()
+    count = []
+
+    def stop(module, batch):
+        count.append(1)
+        if len(count) == 33:
+            raise KeyboardInterrupt
+        return own_loss(module, batch)
+
+    train(stopped, batches, stop, validate=own_validate, settings=settings, checkpoint=tmp_path / "c")
+    resumed, batches = own_setting()
+    result = train(resumed, batches, own_loss, validate=own_validate, settings=settings, checkpoint=tmp_path / "c")
+    assert torch.equal(result.best_score, expected.best_score)
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), resumed.state_dict().values(), strict=True))
+
+
+def test_bfloat16_trains():
+    net, batches = own_setting()
+    start = own_validate(net.eval()).item()
+    result = train(
+        net,
+        batches,
+        own_loss,
+        validate=own_validate,
+        settings=Settings(steps=200, learning_rate=1e-2, precision="bfloat16"),
+    )
+    assert result.best_score.item() < start
+
+
+# Around it ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
+    settings = Settings(steps=100, learning_rate=2.0, warmup=0.1)
+    rates = [settings.rate(torch.tensor(float(s))).item() for s in range(100)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[9] == pytest.approx(2.0)
+    assert rates[55] == pytest.approx(1.0)
+    assert rates[99] < 0.01
+    flat = Settings(steps=100, learning_rate=2.0, warmup=0.0, schedule="constant")
+    assert flat.rate(torch.tensor(70.0)).item() == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 0}, "steps must be greater than 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be greater than 0"),
+        ({"warmup": 1.0}, r"warmup is a share of the steps in \[0, 1\)"),
+        ({"schedule": "step"}, "unknown schedule 'step'; known are cosine, constant"),
+        ({"precision": "half"}, "unknown precision 'half'; known are float32, bfloat16"),
+    ],
+)
+def test_bad_settings_are_refused(arguments, message):
+    with pytest.raises(ev.InputError, match=message):
+        Settings(**arguments)
+
+
+def test_devices():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ev.InputError, match="this machine has no CUDA device"):
+            resolve_device("cuda")
+    with pytest.raises(ev.InputError, match="the module has no parameters"):
+        train(nn.Identity(), setting()[1], nll)
+
+
+def test_progress_is_plain_where_there_is_no_terminal(monkeypatch):
+    stream = io.StringIO()
+    with Progress(100, stream=stream) as bar:
+        bar.update(10, {"loss": 1.0, "score": 2.0, "running": 3})
+        assert stream.getvalue() == ""  # nothing in the first two seconds
+        bar.started -= 5
+        bar.shown -= 5
+        bar.update(50, {"loss": 1.0, "score": 2.0, "running": 3})
+    assert stream.getvalue() == "step 50/100  loss 1.0000  validation 2.0000  running 3  5 s left\n"
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Progress(100, stream=stream) as bar:
+        bar.update(50, {"loss": 1.0, "score": 2.0, "running": 3})
+    assert "validation 2.0000" in stream.getvalue()
