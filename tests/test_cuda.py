@@ -83,3 +83,66 @@ def test_autocast_and_graph_capture(y):
 def test_devices_that_differ_are_named(raw, y):
     with pytest.raises(ev.InputError, match="y is on cpu but the prediction on cuda:0"):
         ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw.cuda()), y)
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+
+
+def fitted_on(device, static=True, steps=200, checkpoint=None, stop_at=None):
+    """A population trained on one device; ``static=False`` forbids the captured graph."""
+    import test_training
+    from evidentia.training import Settings, TableBatches, train
+
+    x, y = test_training.table()
+    seeds = (0, 1, 2)
+    rows = [torch.arange(60)[torch.arange(60) % 5 != s] for s in seeds]
+    population, _ = test_training.setting(seeds)
+    population.to(device)
+    batches = TableBatches(x.to(device), y.to(device), rows, seeds, 8)
+    batches.static = static
+    calls = []
+
+    def validate(module):
+        calls.append(1)
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        return test_training.validate_on(x.to(device), y.to(device))(module)
+
+    settings = Settings(steps=steps, evaluate_every=20, checkpoint_every=1)
+    result = train(population, batches, test_training.nll, validate=validate, settings=settings, checkpoint=checkpoint)
+    return result, population
+
+
+def test_the_captured_step_is_the_eager_one():
+    captured, a = fitted_on("cuda")
+    eager, b = fitted_on("cuda", static=False)
+    assert torch.allclose(captured.best_score, eager.best_score, atol=1e-4)
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        assert torch.allclose(p, q, atol=1e-3)
+
+
+def test_a_gpu_finds_what_the_cpu_finds():
+    there, _ = fitted_on("cuda")
+    here, _ = fitted_on("cpu")
+    assert torch.allclose(there.best_score.cpu(), here.best_score, atol=0.02)
+
+
+def test_same_seed_same_result_and_resumed_runs_too(tmp_path):
+    whole, a = fitted_on("cuda")
+    fitted_on("cuda", checkpoint=tmp_path / "c", stop_at=6)
+    resumed, b = fitted_on("cuda", checkpoint=tmp_path / "c")
+    assert torch.equal(whole.best_score, resumed.best_score)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_one_weight_per_member_can_be_captured():
+    import numpy as np
+
+    from evidentia.methods import Evidential, Network, Recipe, fit, hold_out
+    from evidentia.training import Settings
+
+    x = np.random.default_rng(0).standard_normal((100, 3))
+    recipe = Recipe(Network((8,)), Settings(steps=20, evaluate_every=10), 8)
+    fitted = fit(Evidential([0.0, 0.1]), x, x[:, 0], hold_out(np.arange(100), [0, 1]), recipe=recipe, device="cuda")
+    assert fitted.training.steps == 20
+    assert fitted.predict(x).std.shape == (100,)

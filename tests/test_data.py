@@ -1,0 +1,198 @@
+import functools
+import hashlib
+import http.server
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import evidentia as ev
+from evidentia.data import splits, uci
+from evidentia.data.cubic import cubic
+from evidentia.data.encoding import Scaling
+
+DATA = Path(os.environ.get("EVIDENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+needs_data = pytest.mark.skipif(not (DATA / "uci").is_dir(), reason="no data folder; set EVIDENTIA_DATA")
+
+
+# Cubic, scaling, splits ---------------------------------------------------------------------------------------------
+
+
+def test_cubic():
+    x, y = cubic(100_000, seed=1)
+    assert x.shape == (100_000, 1)
+    assert (x.min(), x.max()) == (-4, 4)
+    assert np.std(y - x[:, 0] ** 3) == pytest.approx(3, rel=0.01)
+    assert np.array_equal(cubic(seed=3)[1], cubic(seed=3)[1])
+
+
+def test_scaling_uses_each_members_own_rows():
+    x = torch.tensor([[0.0, 5.0], [2.0, 5.0], [1000.0, 5.0]], dtype=torch.float64)
+    scaling = Scaling.fit(x, [torch.tensor([0, 1]), torch.tensor([0, 1, 2])])
+    assert scaling.loc[0, 0].tolist() == [1, 5]
+    assert scaling.scale[0, 0].tolist() == [1, 1]  # a constant column is only centred
+    assert scaling(x)[0, :, 0].tolist() == [-1, 1, 999]
+    assert scaling(x)[1, :, 0].std(correction=0).item() == pytest.approx(1)
+    assert torch.equal(scaling.select([1]).loc, scaling.loc[1:])
+
+
+def check_partition(split, n):
+    train, test = split
+    assert sorted([*train, *test]) == list(range(n))
+    assert len(train)
+    assert len(test)
+
+
+def test_random_splits():
+    split = splits.random(100, 0.2, seed=1)
+    check_partition(split, 100)
+    assert len(split[1]) == 20
+    assert not np.array_equal(split[1], splits.random(100, 0.2, seed=2)[1])
+
+
+def test_groups_stay_together():
+    groups = np.random.default_rng(0).choice(list("abcdefgh"), 200)
+    train, test = splits.by_group(groups, 0.25)
+    check_partition((train, test), 200)
+    assert not set(groups[train]) & set(groups[test])
+    check_partition(splits.by_group(["a", "b"], 0.9), 2)
+
+
+def test_the_future_is_not_known():
+    times = np.array([3, 1, 2, 5, 5, 4, 5])
+    train, test = splits.by_time(times, 0.2)
+    check_partition((train, test), 7)
+    assert times[train].max() < times[test].min()
+    assert set(test) == {3, 4, 6}
+
+
+def test_gaps_and_tails():
+    feature = np.random.default_rng(0).permutation(30)
+    train, test = splits.gap(feature)
+    check_partition((train, test), 30)
+    assert sorted(feature[test]) == list(range(10, 20))
+    train, test = splits.tail(feature)
+    check_partition((train, test), 30)
+    assert sorted(feature[test]) == [*range(5), *range(25, 30)]
+
+
+def test_splits_that_cannot_be_made():
+    with pytest.raises(ev.InputError, match="cannot split 1 row;"):
+        splits.random(1)
+    with pytest.raises(ev.InputError, match="must lie between 0 and 1, got 1"):
+        splits.random(10, 1)
+    with pytest.raises(ev.InputError, match="at least two groups, got 1"):
+        splits.by_group(["a", "a"])
+    with pytest.raises(ev.InputError, match="at least two moments"):
+        splits.by_time([1, 1, 1])
+
+
+# UCI ----------------------------------------------------------------------------------------------------------------
+
+
+@needs_data
+@pytest.mark.parametrize("name", uci.SETS)
+def test_standard_splits_are_partitions(name):
+    table = uci.load(name, DATA)
+    entry = uci.SETS[name]
+    assert table.x.shape[0] == table.y.shape[0] == entry.rows
+    assert len(table.splits) == entry.splits
+    for split in table.splits:
+        check_partition(split, entry.rows)
+    assert np.isfinite(table.x).all()
+    assert np.isfinite(table.y).all()
+
+
+@needs_data
+def test_targets_are_the_standard_ones():
+    assert uci.load("energy", DATA).y[0] == 15.55  # heating, not cooling
+    naval = uci.load("naval", DATA)
+    assert naval.x.shape[1] == 16
+    assert naval.y.min() == pytest.approx(0.95)  # compressor decay
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A tiny set with the layout of the real ones, served over HTTP from this machine."""
+    source = tmp_path / "origin" / "tiny" / "data"
+    source.mkdir(parents=True)
+    files = {
+        "data.txt": "1 2 3\n4 5 6\n7 8 9\n",
+        "index_features.txt": "0\n1\n",
+        "index_target.txt": "2\n",
+        "index_train_0.txt": "0.0e+00\n2.0e+00\n",
+        "index_test_0.txt": "1\n",
+    }
+    for file, text in files.items():
+        (source / file).write_text(text)
+    entry = uci._Set("tiny", 3, 1, "", "")
+    digest = hashlib.sha256("".join(files[f] for f in entry.index_files).encode()).hexdigest()
+    entry = replace(entry, data_sha256=hashlib.sha256(files["data.txt"].encode()).hexdigest(), index_sha256=digest)
+    monkeypatch.setattr(uci, "SETS", {"tiny": entry})
+    handler = functools.partial(_Quiet, directory=str(tmp_path / "origin"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield source, f"http://127.0.0.1:{server.server_port}", tmp_path / "data"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_set_is_fetched_checked_and_read(made_up, monkeypatch):
+    _, origin, data = made_up
+    folder = uci.download("tiny", data, origin)
+    assert folder == data / "uci" / "tiny"
+    table = uci.load("tiny", data)
+    assert table.x.tolist() == [[1, 2], [4, 5], [7, 8]]
+    assert table.y.tolist() == [3, 6, 9]
+    assert [part.tolist() for part in table.splits[0]] == [[0, 2], [1]]
+    monkeypatch.setenv("EVIDENTIA_DATA", str(data))
+    assert uci.load("tiny").y.tolist() == [3, 6, 9]
+    (folder / "data.txt").unlink()
+    uci.download("tiny", data, origin)  # completes a folder that lost a file
+    assert uci.load("tiny", data).y.tolist() == [3, 6, 9]
+
+
+def test_a_changed_file_is_refused_and_leaves_nothing(made_up):
+    source, origin, data = made_up
+    (source / "data.txt").write_text("1 2 3\n4 5 6\n7 8 8\n")
+    with pytest.raises(ev.InputError, match=r"tiny: data\.txt differ from the canonical ones"):
+        uci.download("tiny", data, origin)
+    assert not (data / "uci" / "tiny").exists()
+
+
+def test_a_truncated_file_on_disk_is_refused(made_up):
+    _, origin, data = made_up
+    folder = uci.download("tiny", data, origin)
+    (folder / "index_test_0.txt").write_text("")
+    with pytest.raises(ev.InputError, match="the index files differ"):
+        uci.load("tiny", data)
+
+
+def test_without_a_network_the_message_says_which_file_to_put_where(made_up):
+    source, origin, data = made_up
+    with pytest.raises(
+        ev.InputError, match=r"data\.txt is missing \(5 files in all\).*put the files of https://.*tiny/data"
+    ):
+        uci.load("tiny", data)
+    (source / "index_target.txt").unlink()
+    with pytest.raises(ev.InputError, match=r"index_target\.txt could not be fetched .*by hand"):
+        uci.download("tiny", data, origin)
+
+
+def test_unknown_sets_and_folders(monkeypatch):
+    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
+    with pytest.raises(ev.InputError, match="unknown UCI set 'iris'; known are boston, concrete"):
+        uci.load("iris")
+    with pytest.raises(ev.InputError, match="no data folder: pass one, or set the environment variable EVIDENTIA_DATA"):
+        uci.load("yacht")

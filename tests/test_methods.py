@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+
+import evidentia as ev
+from evidentia import metrics
+from evidentia.data.cubic import cubic
+from evidentia.methods import Evidential, GaussianLikelihood, Member, Network, Recipe, fit, hold_out
+from evidentia.training import Settings
+
+QUICK = Recipe(Network((32,)), Settings(steps=300, learning_rate=1e-2, evaluate_every=50), 32)
+
+
+def data(n=200, seed=0):
+    g = np.random.default_rng(seed)
+    x = g.standard_normal((n, 3))
+    return x, 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(n)
+
+
+@pytest.mark.parametrize("method", [Evidential(), GaussianLikelihood()])
+def test_a_population_learns(method):
+    x, y = data()
+    train = np.arange(150)
+    fitted = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK)
+    p = fitted.predict(x[150:])
+    assert p.shape == (50,)
+    assert p.distribution.members == 4
+    assert metrics.rmse(p, y[150:]) < 0.7 * y.std()
+    assert 0.7 < metrics.coverage(p, y[150:]) <= 1
+    some = fitted.predict(x[150:], members=[1, 3])
+    assert some.distribution.members == 2
+    assert np.allclose(fitted.predict(x[150:], members=[1]).mean, _mean_of_member(fitted, x[150:], 1))
+
+
+def _mean_of_member(fitted, x, i):
+    whole = fitted.predict(x).distribution.components.loc
+    return whole[i].numpy()
+
+
+def test_test_rows_leave_no_trace():
+    """Whatever stands in rows that no member was given, the fit is the same to the last bit."""
+    x, y = data()
+    members = hold_out(np.arange(100), range(2))
+    plain = fit(Evidential(), x, y, members, recipe=QUICK).predict(x[100:])
+    y2 = y.copy()
+    y2[100:] = 1e6
+    assert np.array_equal(fit(Evidential(), x, y2, members, recipe=QUICK).predict(x[100:]).mean, plain.mean)
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(1e-6, 0.0), (1e6, 0.0), (1.0, 1e6), (-2.0, 3.0)])
+def test_predictions_follow_the_units_of_y(factor, shift):
+    x, y = data()
+    members = hold_out(np.arange(150), range(2))
+    base = fit(Evidential(), x, y, members, recipe=QUICK).predict(x[150:])
+    moved = fit(Evidential(), x, shift + factor * y, members, recipe=QUICK).predict(x[150:])
+    if factor > 0:  # mirrored targets start from other networks
+        assert np.allclose((moved.mean - shift) / factor, base.mean, rtol=1e-3, atol=1e-3)
+        assert np.allclose(moved.std / abs(factor), base.std, rtol=1e-3)
+        assert np.allclose(moved.epistemic_std / abs(factor), base.epistemic_std, rtol=1e-2, atol=1e-4)
+    assert metrics.nll(moved, shift + factor * y[150:]) == pytest.approx(
+        metrics.nll(base, y[150:]) + np.log(abs(factor)), abs=0.5
+    )
+
+
+def test_features_of_very_different_scale():
+    x, y = data()
+    scaled = x * [1e-9, 1.0, 1e9] + [0.0, 1e6, 0.0]
+    members = hold_out(np.arange(150), range(2))
+    a = fit(Evidential(), x, y, members, recipe=QUICK).predict(x[150:])
+    b = fit(Evidential(), scaled, y, members, recipe=QUICK).predict(scaled[150:])
+    assert np.allclose(a.mean, b.mean, atol=1e-2)
+
+
+def test_many_targets():
+    x, y = data()
+    both = np.stack([y, 100 - 5 * y], axis=1)
+    p = fit(Evidential(), x, both, hold_out(np.arange(150), range(3)), recipe=QUICK).predict(x[150:])
+    assert p.shape == (50, 2)
+    for t in range(2):
+        assert np.corrcoef(p.mean[:, t], both[150:, t])[0, 1] > 0.8
+    assert np.median(p.std[:, 1] / p.std[:, 0]) == pytest.approx(5, rel=0.5)
+
+
+def test_one_weight_per_member():
+    x, y = data()
+    members = [Member(m.train, m.validation, 7) for m in hold_out(np.arange(150), [7]) * 2]
+    fitted = fit(Evidential(weight=[0.0, 1.0]), x, y, members, recipe=QUICK)
+    alone = fit(Evidential(weight=1.0), x, y, members[1:], recipe=QUICK)
+    one, other = fitted.predict(x[150:], [0]), fitted.predict(x[150:], [1])
+    assert np.allclose(other.mean, alone.predict(x[150:]).mean, atol=1e-3)
+    # more penalty, more of the variance called epistemic
+    shares = [p.decompose("paper").epistemic.mean() / p.variance.mean() for p in (one, other)]
+    assert shares[1] > shares[0]
+
+
+def test_each_member_holds_out_its_own_rows():
+    rows = np.arange(50, 150)
+    members = hold_out(rows, [1, 2], share=0.2)
+    for m in members:
+        assert len(m.validation) == 20
+        assert sorted([*m.train.tolist(), *m.validation.tolist()]) == rows.tolist()
+    assert members[0].validation.tolist() != members[1].validation.tolist()
+
+
+def test_a_mixture_recovers_known_noise():
+    x, y = cubic(500, seed=0)
+    recipe = Recipe(Network((64, 64)), Settings(steps=1000, learning_rate=5e-3, evaluate_every=50), 64)
+    p = fit(Evidential(), x, y, hold_out(np.arange(500), range(4)), recipe=recipe).predict(x)
+    assert np.median(p.aleatoric_std) == pytest.approx(3, rel=0.2)
+    assert np.median(np.sqrt(p.decompose("paper").aleatoric)) < 2.7  # the paper's reading does not
+
+
+def test_recipes_grow_with_the_table():
+    small, large = Recipe.for_rows(500), Recipe.for_rows(50_000)
+    assert small.settings.steps < large.settings.steps
+    assert sum(small.network.hidden) < sum(large.network.hidden)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.zeros(10)}, r"x must have shape \(rows, features\), got \(10,\)"),
+        ({"y": np.zeros(9)}, r"y must have shape \(10,\) or \(10, targets\), got \(9,\)"),
+        ({"x": np.full((10, 2), np.nan)}, r"x has 10 rows with NaN or infinite values \(first: row 0\)"),
+        ({"y": np.r_[np.zeros(9), np.inf]}, r"y has 1 rows with NaN or infinite values \(first: row 9\)"),
+        ({"members": []}, "no members to fit"),
+        (
+            {"members": [Member(torch.arange(3), torch.arange(0), 0)]},
+            "member 0 has 3 training and 0 validation rows",
+        ),
+    ],
+)
+def test_bad_tables_are_refused(change, message):
+    good = {
+        "x": np.random.default_rng(0).random((10, 2)),
+        "y": np.arange(10.0),
+        "members": hold_out(np.arange(10), [0]),
+    }
+    with pytest.raises(ev.InputError, match=message):
+        fit(Evidential(), **{**good, **change}, recipe=QUICK)
+
+
+def test_features_to_predict_must_have_the_columns_of_training():
+    x, y = data(60)
+    fitted = fit(Evidential(), x, y, hold_out(np.arange(60), [0]), recipe=Recipe(Network((4,)), Settings(steps=2), 4))
+    with pytest.raises(ev.InputError, match=r"x must have shape \(N, 3\), got \(5, 2\)"):
+        fitted.predict(np.zeros((5, 2)))

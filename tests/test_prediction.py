@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+import evidentia as ev
+from evidentia import metrics
+from evidentia.formulas import gaussian, student_t
+from evidentia.prediction import Prediction
+
+
+def evidential(members=3, shape=(5,)):
+    g = torch.Generator().manual_seed(2)
+    return ev.NormalInverseGamma.from_raw(torch.randn(members, *shape, 4, generator=g))
+
+
+def ensemble(members=3, shape=(5,)):
+    g = torch.Generator().manual_seed(2)
+    return ev.Gaussian(torch.randn(members, *shape, generator=g), torch.rand(members, *shape, generator=g) + 0.2)
+
+
+def members_of(p, row):
+    """scipy's version of the members of one row."""
+    m = p.distribution.components
+    if isinstance(m, ev.Gaussian):
+        return [stats.norm(m.loc[k, row].item(), m.scale[k, row].item()) for k in range(len(m.loc))]
+    return [stats.t(m.df[k, row].item(), m.loc[k, row].item(), m.scale[k, row].item()) for k in range(len(m.loc))]
+
+
+def mixture_cdf(p, row, x):
+    return np.mean([d.cdf(x) for d in members_of(p, row)])
+
+
+def mixture_density(p, row, x):
+    return np.mean([d.pdf(x) for d in members_of(p, row)])
+
+
+# Decompositions -----------------------------------------------------------------------------------------------------
+
+
+def test_one_network_by_the_papers_formula():
+    nig = evidential(1)
+    p = Prediction(nig)
+    aleatoric, epistemic = p.decompose("paper")
+    assert np.allclose(aleatoric, nig.aleatoric_variance[0])
+    assert np.allclose(epistemic, nig.epistemic_variance[0])
+    assert np.allclose(p.variance, aleatoric + epistemic)
+    assert p.default_decomposition == "paper"
+    assert np.allclose(p.mean, nig.gamma[0])
+
+
+def test_one_network_has_no_identified_epistemic_part():
+    p = Prediction(evidential(1))
+    assert np.allclose(p.decompose("identified").aleatoric, p.variance)
+    assert p.decompose("identified").epistemic is None
+
+
+def test_several_networks():
+    nig = evidential(4)
+    p = Prediction(nig)
+    identified, paper = p.decompose("identified"), p.decompose("paper")
+    assert p.default_decomposition == "identified"
+    assert np.allclose(identified.aleatoric, nig.predictive_variance.mean(0))
+    assert np.allclose(identified.epistemic, nig.gamma.var(0, correction=0))
+    assert np.allclose(paper.aleatoric, nig.aleatoric_variance.mean(0))
+    # whatever the reading, the total is the same
+    assert np.allclose(identified.aleatoric + identified.epistemic, p.variance)
+    assert np.allclose(paper.aleatoric + paper.epistemic, p.variance)
+    assert np.allclose(p.aleatoric_std**2 + p.epistemic_std**2, p.variance)
+
+
+def test_a_single_gaussian_has_no_epistemic_part():
+    p = Prediction(ensemble(1))
+    assert p.epistemic_std is None
+    assert np.allclose(p.aleatoric_std, p.std)
+    assert Prediction(ensemble(3)).epistemic_std.min() > 0
+
+
+# Quantities ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [evidential(), ensemble(), evidential(1), ensemble(1), evidential(2, (5, 3))])
+def test_shapes_and_kinds(answer):
+    p = Prediction(answer)
+    shape = tuple(answer.batch_shape[1:])
+    assert p.shape == shape
+    assert len(p) == 5
+    y = np.zeros(shape)
+    for value in (p.mean, p.std, p.log_prob(y), p.density(y), p.cdf(y), p.entropy(), p.crps(y), p.quantile(0.3)):
+        assert isinstance(value, np.ndarray)
+        assert value.dtype == np.float64
+        assert value.shape == shape
+    assert p.interval(0.9).shape == (*shape, 2)
+    assert p.quantile([0.1, 0.5, 0.9]).shape == (*shape, 3)
+    assert (np.diff(p.quantile([0.1, 0.5, 0.9]), axis=-1) > 0).all()
+
+
+@pytest.mark.parametrize("answer", [evidential(), ensemble()])
+def test_tails_quantiles_and_intervals_agree_with_scipy(answer):
+    p = Prediction(answer)
+    ends = p.interval(0.8)
+    for row in range(5):
+        assert p.cdf(np.full(5, 0.7))[row] == pytest.approx(mixture_cdf(p, row, 0.7))
+        assert mixture_cdf(p, row, ends[row, 0]) == pytest.approx(0.1)
+        assert mixture_cdf(p, row, ends[row, 1]) == pytest.approx(0.9)
+        assert mixture_cdf(p, row, p.quantile(0.25)[row]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("answer", [evidential(), ensemble(), evidential(1)])
+def test_entropy_and_crps_of_mixtures_against_quadrature(answer):
+    p = Prediction(answer)
+    y = np.array([-2.0, 0.0, 0.3, 1.0, 5.0])
+    for row in range(3):
+
+        def surprise(w, row=row):
+            d = mixture_density(p, row, np.sinh(w))
+            return -d * np.log(d) * np.cosh(w) if d > 0 else 0.0
+
+        entropy = integrate.quad(surprise, -25, 25, limit=500, epsabs=1e-9, points=[-1, 0, 1])[0]
+        assert p.entropy()[row] == pytest.approx(entropy, abs=1e-5)
+        w0 = np.arcsinh(y[row])
+        below = integrate.quad(
+            lambda w, row=row: mixture_cdf(p, row, np.sinh(w)) ** 2 * np.cosh(w), -20, w0, limit=300
+        )[0]
+        above = integrate.quad(
+            lambda w, row=row: (1 - mixture_cdf(p, row, np.sinh(w))) ** 2 * np.cosh(w), w0, 20, limit=300
+        )[0]
+        assert p.crps(y)[row] == pytest.approx(below + above, rel=1e-4)
+
+
+def test_half_the_mean_distance_of_two_draws():
+    g = np.random.default_rng(0)
+    a, b = g.standard_t(5.0, 400_000), g.standard_t(5.0, 400_000)
+    assert student_t.half_spread(torch.tensor(5.0), torch.tensor(2.0)).item() == pytest.approx(
+        np.abs(a - b).mean(), rel=5e-3
+    )
+    assert gaussian.half_spread(torch.tensor(2.0)).item() == pytest.approx(2 / np.pi**0.5)
+
+
+def test_frames():
+    p = Prediction(evidential())
+    frame = p.to_frame(0.8, index=list("abcde"))
+    assert list(frame.columns) == ["mean", "std", "aleatoric_std", "epistemic_std", "lower_0.8", "upper_0.8"]
+    assert list(frame.index) == list("abcde")
+    assert np.allclose(frame["upper_0.8"], p.interval(0.8)[:, 1])
+    assert "epistemic_std" not in Prediction(ensemble(1)).to_frame().columns
+    wide = Prediction(evidential(2, (5, 2))).to_frame(names=["u", "v"])
+    assert list(wide.columns)[:2] == ["u_mean", "u_std"]
+    assert wide.shape == (5, 12)
+
+
+def test_bad_input_is_named():
+    p = Prediction(evidential())
+    with pytest.raises(ev.InputError, match=r"y has shape \(4,\) but the prediction \(5,\)"):
+        p.log_prob(np.zeros(4))
+    with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got 90"):
+        p.interval(90)
+    with pytest.raises(ev.InputError, match="quantiles lie between 0 and 1"):
+        p.quantile([0.5, 2])
+    with pytest.raises(ev.InputError, match="unknown decomposition 'total'; known are paper, identified"):
+        p.decompose("total")
+    with pytest.raises(ev.InputError, match=r"\(members, rows\) or \(members, rows, targets\), got \(5,\)"):
+        Prediction(ev.Gaussian(torch.zeros(5), 1.0))
+    with pytest.raises(ev.InputError, match="not StudentT"):
+        Prediction(evidential().predictive())
+    with pytest.raises(ev.InputError, match="1 names for 2 targets"):
+        Prediction(evidential(2, (5, 2))).to_frame(names=["u"])
+
+
+# Metrics ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def right():
+    """A prediction that is right by construction: y is drawn from the mixture it states."""
+    torch.manual_seed(0)
+    p = Prediction(evidential(3, (1500,)))
+    return p, p.distribution.sample().numpy()
+
+
+def test_scores_of_one_gaussian_by_hand():
+    p = Prediction(ev.Gaussian(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]])))
+    y = np.array([0.5, 4.0])
+    assert metrics.rmse(p, y) == pytest.approx(np.sqrt((0.25 + 9) / 2))
+    assert metrics.nll(p, y) == pytest.approx(-stats.norm.logpdf(y, [0, 1], [1, 2]).mean())
+    low, high = stats.norm.interval(0.9, [0, 1], [1, 2])
+    assert metrics.interval_score(p, y, 0.9) == pytest.approx(np.mean(high - low + 20 * np.maximum(y - high, 0)))
+    z = (y - [0, 1]) / [1, 2]
+    crps = np.array([1, 2]) * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - np.pi**-0.5)
+    assert metrics.crps(p, y) == pytest.approx(crps.mean(), rel=1e-6)
+
+
+def test_a_right_prediction_is_calibrated(right):
+    p, y = right
+    n = len(y)
+    assert stats.kstest(metrics.pit(p, y), "uniform").pvalue > 1e-3
+    for level in (0.5, 0.9, 0.99):
+        assert abs(metrics.coverage(p, y, level) - level) < 4 * (level * (1 - level) / n) ** 0.5
+    assert metrics.calibration_error(p, y) < 0.02
+    assert metrics.nll(p, y) == pytest.approx(p.entropy().mean(), abs=0.1)
+
+
+def test_coverage_counts_what_lies_in_the_interval(right):
+    p, y = right
+    ends = p.interval(0.7)
+    assert metrics.coverage(p, y, 0.7) == np.mean((y >= ends[:, 0]) & (y <= ends[:, 1]))
+    levels = np.array([0.1, 0.8])
+    assert metrics.calibration_curve(p, y, levels) == pytest.approx([np.mean(y <= p.quantile(q)) for q in levels])
+
+
+def test_a_wrong_prediction_scores_worse(right):
+    p, y = right
+    for wrong in (p.members.affine(1.0, 1.0), p.members.affine(0.0, 3.0)):
+        other = Prediction(wrong)
+        for score in (metrics.nll, metrics.crps, metrics.interval_score, metrics.calibration_error):
+            assert score(other, y) > score(p, y), score.__name__
