@@ -4,6 +4,7 @@ from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, Stude
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
 from evidentia.nn import GaussianHead, NIGConv2d, NIGHead
+from evidentia.prediction import Prediction
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "NIGConv2d",
     "NIGHead",
     "NormalInverseGamma",
+    "Prediction",
     "StudentT",
     "evidential_loss",
     "gaussian_loss",

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -23,8 +24,9 @@ def environment(device: Any = "cpu") -> dict[str, Any]:
 
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    packages = {}
-    for package in ("evidentia", "torch", "numpy", "scipy", "scikit-learn"):
+    # the source tree also runs without being installed, and then only the package itself knows its version
+    packages = {"evidentia": getattr(sys.modules["evidentia"], "__version__", "unknown")}
+    for package in ("torch", "numpy", "scipy", "scikit-learn"):
         try:
             packages[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
