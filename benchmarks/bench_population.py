@@ -91,6 +91,19 @@ def plain_fit(x: np.ndarray, y: np.ndarray, member: Member, network: Network, se
     return predict
 
 
+def step_milliseconds(x: np.ndarray, y: np.ndarray, hidden: tuple[int, ...], device: torch.device) -> float:
+    """Of a population of 100, captured; the difference of a long and a short run leaves out how it starts."""
+    members = hold_out(np.arange(len(x)), range(100))
+    seconds = []
+    for steps in (500, 2500):
+        recipe = Recipe(Network(hidden), Settings(steps=steps, evaluate_every=steps), BATCH)
+        started = time.perf_counter()
+        fit(Evidential(weight=0.01), x, y, members, recipe=recipe, device=device)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return 1e3 * (seconds[1] - seconds[0]) / 2000
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", default=None)
@@ -125,6 +138,9 @@ def main() -> None:
             torch.cuda.synchronize()
         seconds[name] = time.perf_counter() - started
         nll[name] = np.array([metrics.nll(p, y[test]) for p, (_, test) in zip(predictions, parts, strict=True)])
+    if device.type == "cuda":
+        for hidden in ((50,), (128, 128)):
+            print(f"100 members of {hidden}: {step_milliseconds(x, y, hidden, device):.2f} ms a step")
     label = (
         torch.cuda.get_device_name()
         if device.type == "cuda"
