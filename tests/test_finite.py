@@ -74,7 +74,7 @@ def tails(answer: ev.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Ten
     return {"cdf": t.cdf(y), "sf": t.sf(y), "icdf": t.icdf(level), "isf": t.isf(level), "crps": t.crps(y)}
 
 
-def check(raw: torch.Tensor, y: torch.Tensor, mixed: bool) -> None:
+def check_finite(raw: torch.Tensor, y: torch.Tensor, mixed: bool) -> None:
     if mixed:
         # what a bfloat16 network hands over; the head's own layer stays in float32
         raw, y = raw.bfloat16(), y.bfloat16()
@@ -92,12 +92,12 @@ def check(raw: torch.Tensor, y: torch.Tensor, mixed: bool) -> None:
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16 autocast"])
 def test_corners_are_finite(mixed):
-    check(*corners(), mixed)
+    check_finite(*corners(), mixed)
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16 autocast"])
 def test_draws_are_finite(mixed):
-    check(*draws(200_000, seed=0), mixed)
+    check_finite(*draws(200_000, seed=0), mixed)
 
 
 def test_gradients_of_every_quantity_are_finite():
@@ -120,7 +120,7 @@ def test_variances_are_finite_until_they_must_be_infinite():
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16 autocast"])
 def test_ten_million_draws_are_finite(mixed):
     for seed in range(20):
-        check(*draws(500_000, seed=seed + 1), mixed)
+        check_finite(*draws(500_000, seed=seed + 1), mixed)
         if seed < 2:
             raw, y = draws(200_000, seed=seed + 101)
             for name, value in tails(ev.NormalInverseGamma.from_raw(raw), y).items():

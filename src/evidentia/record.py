@@ -2,15 +2,14 @@
 
 import json
 import math
-import os
 import platform
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from evidentia.errors import InputError
+from evidentia.files import write_whole
 
 __all__ = ["environment", "read_record", "write_record"]
 
@@ -41,17 +40,8 @@ def environment(device: Any = "cpu") -> dict[str, Any]:
 def write_record(folder: str | Path, record: dict[str, Any]) -> Path:
     """Write ``folder/record.json`` whole or not at all. Numbers that are not finite become null, with a note."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"schema": SCHEMA, **_plain(record)}, indent=1, allow_nan=False) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=FILE, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(folder / FILE)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(folder / FILE, lambda file: file.write(text.encode()))
     return folder / FILE
 
 

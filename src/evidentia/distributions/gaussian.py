@@ -1,7 +1,7 @@
 """The normal distribution with exact tails, for the Gaussian-likelihood baselines."""
 
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 from torch.distributions import Normal
@@ -32,6 +32,11 @@ class Gaussian(Univariate, Normal):
         self._fill((given["loc"], given["scale"]), validate_args)
         if self._validate_args:
             check_domain(owner, given, self.arg_constraints)
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
+        """From the two raw outputs of a network along ``dim``, which is consumed: (N, 2) → (N,)."""
+        return cls._from_leaves(gaussian.from_raw(raw, dim))
 
     def half_spread(self) -> Tensor:
         """Half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""

@@ -8,10 +8,20 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from evidentia.formulas.special import LOG_2PI, in_float64
 
-__all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "sf"]
+__all__ = ["cdf", "crps", "entropy", "from_raw", "half_spread", "icdf", "isf", "log_prob", "sf"]
+
+
+SCALE_FLOOR = 1e-6  # keeps the likelihood finite where a network shuts its deviation off
+
+
+def from_raw(raw: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """Two raw outputs of a network along ``dim`` → (mean, deviation), the second by a softplus plus 1e-6."""
+    loc, scale = raw.to(torch.promote_types(raw.dtype, torch.float32)).unbind(dim)
+    return loc, softplus(scale, threshold=40) + SCALE_FLOOR
 
 
 def log_prob(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

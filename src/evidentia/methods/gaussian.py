@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from evidentia.distributions import Gaussian
 from evidentia.losses import gaussian_loss
-from evidentia.nn.heads import SCALE_FLOOR
 
 __all__ = ["GaussianLikelihood"]
 
@@ -19,8 +17,7 @@ class GaussianLikelihood:
     outputs = 2
 
     def answer(self, raw: Tensor) -> Gaussian:
-        loc, scale = raw.unbind(-1)
-        return Gaussian(loc, softplus(scale, threshold=40) + SCALE_FLOOR, validate_args=False)
+        return Gaussian.from_raw(raw)
 
     def loss(self, answer: Gaussian, y: Tensor) -> Tensor:
         return gaussian_loss(answer, y, reduction="none")

@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, linear, softplus
+from torch.nn.functional import conv2d, linear
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.errors import InputError
 
 __all__ = ["GaussianHead", "NIGConv2d", "NIGHead"]
-
-SCALE_FLOOR = 1e-6  # keeps the likelihood of a Gaussian head finite
 
 
 class _Dense(nn.Module):
@@ -71,8 +69,7 @@ class GaussianHead(_Dense):
     parameters_per_target = 2
 
     def forward(self, x: Tensor) -> Gaussian:
-        loc, scale = self.raw(x).unbind(-1)
-        return Gaussian(loc, softplus(scale, threshold=40) + SCALE_FLOOR, validate_args=False)
+        return Gaussian.from_raw(self.raw(x))
 
 
 class NIGConv2d(nn.Module):

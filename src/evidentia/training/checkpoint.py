@@ -1,29 +1,20 @@
 """Checkpoints: written whole or not at all, and read without running any code."""
 
-import os
 import pickle
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from evidentia.errors import InputError
+from evidentia.files import write_whole
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write beside the file and swap, so that a kill or a full disk leaves the last good one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(state, file)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write the state; a kill in the middle leaves the last good one."""
+    write_whole(path, lambda file: torch.save(state, file))
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
