@@ -50,13 +50,13 @@ class TableBatches:
         self.x, self.y = x, y
         padded, counts = pad_rows(rows)
         self.rows, self.counts = padded.to(x.device), counts.to(x.device).unsqueeze(1)
-        self.seeds = torch.tensor(list(seeds), dtype=torch.int64, device=x.device).unsqueeze(1)
-        self.places = torch.arange(batch_size, device=x.device).unsqueeze(0)
+        seed = torch.tensor(list(seeds), dtype=torch.int64, device=x.device).unsqueeze(1)
+        self.streams = seed * _SEED + torch.arange(batch_size, device=x.device) * _PLACE
         self.step = torch.zeros((), dtype=torch.int64, device=x.device)
 
     def next(self) -> tuple[Tensor, Tensor]:
         """(M, B, F) features and (M, B, …) targets."""
-        chosen = self.rows.gather(1, _hash(self.seeds, self.step, self.places) % self.counts)
+        chosen = self.rows.gather(1, _hash(self.streams + self.step * _STEP) % self.counts)
         self.step += 1
         return self.x[chosen], self.y[chosen]
 
@@ -67,9 +67,11 @@ class TableBatches:
         self.step.fill_(state["step"])
 
 
-def _hash(seed: Tensor, step: Tensor, place: Tensor) -> Tensor:
-    """Non-negative 62-bit integers that look random: the finaliser of SplitMix64 over a mix of the three."""
-    h = seed * -7046029254386353131 + step * -4417276706812531889 + place * 2685821657736338717
+_SEED, _STEP, _PLACE = -7046029254386353131, -4417276706812531889, 2685821657736338717  # odd, and far apart
+
+
+def _hash(h: Tensor) -> Tensor:
+    """Non-negative 62-bit integers that look random: the finaliser of SplitMix64."""
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685), (31, 1)):
         # torch shifts arithmetically: cut off the copies of the sign
         h = (h ^ ((h >> shift) & ((1 << (64 - shift)) - 1))) * factor

@@ -49,7 +49,7 @@ class Settings:
             raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
 
     def rate(self, step: Tensor) -> Tensor:
-        """The learning rate of a step, worked out on its device so that a captured graph can do it too."""
+        """The learning rate of these steps."""
         warm = max(1, round(self.warmup * self.steps))
         rising = ((step + 1) / warm).clamp(max=1)
         if self.schedule == "constant":
@@ -146,7 +146,9 @@ class _Run:
         self.members = int(getattr(module, "members", 1))
         self.grouped = hasattr(module, "members")
         self.step = 0
-        self.clock = torch.zeros((), device=self.device)
+        # learning rates wait on the device, where a captured graph finds them
+        self.rates = settings.rate(torch.arange(settings.steps)).to(self.device)
+        self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, device=self.device)
         cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
@@ -211,7 +213,7 @@ class _Run:
             each = self.loss(self.module, batch)
         each.sum().backward()
         self._clip()
-        self.rate.copy_(self.settings.rate(self.clock))
+        self.rate.copy_(self.rates.index_select(0, self.clock)[0])
         self.optimizer.step()
         self.clock += 1
         self.last_loss.copy_(each.detach().float().expand(self.members))
@@ -224,8 +226,8 @@ class _Run:
         if not self.grouped:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
             return
-        squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
-        factor = (self.settings.clip / (squares.sqrt() + 1e-6)).clamp(max=1)
+        norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
+        factor = (self.settings.clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1)
         for g in gradients:
             g.mul_(factor.view(-1, *[1] * (g.ndim - 1)))
 
