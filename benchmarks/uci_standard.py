@@ -1,7 +1,7 @@
 """The nine UCI sets on their standard splits: a mixture of eight evidential networks per split, all trained at once.
 
-Every choice is made before the test rows are seen: the recipe depends on the number of training rows alone, and each
-network stops by its own tenth of the training rows. The test rows are used once, for the numbers in the record.
+The recipe depends on the number of training rows alone, and each network stops by its own tenth of the training rows.
+The test rows of a run are used once, for the numbers in the record.
 
     python benchmarks/uci_standard.py --data DATA [--sets yacht,energy] [--device cuda] [--out out/uci_standard]
 """

@@ -40,6 +40,14 @@ def test_scaling_uses_each_members_own_rows():
     assert torch.equal(scaling.select([1]).loc, scaling.loc[1:])
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_scaling_knows_a_constant_column_in_any_unit(unit):
+    x = unit * torch.tensor([[0.1, 1.0, 0.0], [0.1, 2.0, 0.0], [0.1, 3.0, 0.0]], dtype=torch.float64)
+    scaling = Scaling.fit(x, [torch.arange(3)])
+    assert scaling.scale[0, 0].tolist() == pytest.approx([1, unit * (2 / 3) ** 0.5, 1])
+    assert scaling(x)[0].abs().max() < 2
+
+
 def check_partition(split, n):
     train, test = split
     assert sorted([*train, *test]) == list(range(n))

@@ -62,6 +62,22 @@ def test_predictions_follow_the_units_of_y(factor, shift):
     )
 
 
+def test_edges_of_a_table():
+    x, y = data(60)
+    members = hold_out(np.arange(60), range(2))
+    fitted = fit(Evidential(), x, y, members, recipe=QUICK)
+    nothing = fitted.predict(x[:0])
+    assert nothing.mean.shape == nothing.std.shape == (0,)
+    assert nothing.interval().shape == (0, 2)
+    assert len(nothing.to_frame()) == 0
+    assert fitted.predict(x[:1]).mean.shape == (1,)
+    constant = fit(Evidential(), x, np.full(60, 7.0), members, recipe=QUICK).predict(x)
+    assert np.abs(constant.mean - 7).max() < 0.2
+    assert constant.std.max() < 0.5
+    blind = fit(Evidential(), np.zeros_like(x), y, members, recipe=QUICK).predict(np.zeros((1, 3)))
+    assert blind.std[0] == pytest.approx(y.std(), rel=0.5)  # features that say nothing leave the spread of y
+
+
 def test_features_of_very_different_scale():
     x, y = data()
     scaled = x * [1e-9, 1.0, 1e9] + [0.0, 1e6, 0.0]

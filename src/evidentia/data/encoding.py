@@ -29,7 +29,7 @@ class Scaling:
             mean, std = part.mean(0), part.std(0, correction=0)
             loc.append(mean)
             # the deviation of a constant column is rounding, not spread
-            scale.append(torch.where(std > 1e-12 * (1 + mean.abs()), std, 1.0))
+            scale.append(torch.where(std > 1e-12 * part.abs().amax(0), std, 1.0))
         return cls(torch.stack(loc).unsqueeze(1).to(table.dtype), torch.stack(scale).unsqueeze(1).to(table.dtype))
 
     def __call__(self, x: Tensor) -> Tensor:

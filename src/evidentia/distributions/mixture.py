@@ -81,7 +81,7 @@ class Mixture(Distribution):
     @property
     def between_variance(self) -> Tensor:
         """Variance of the members' means (divided by their number)."""
-        return self.components.mean.var(self.dim, correction=0)
+        return self._variance_of(self.components.mean)
 
     @property
     def variance(self) -> Tensor:
@@ -135,6 +135,9 @@ class Mixture(Distribution):
 
         return wide._integrate(surprise).to(self.components.mean.dtype)
 
+    def _variance_of(self, x: Tensor) -> Tensor:
+        return (x - x.mean(self.dim, keepdim=True)).square().mean(self.dim)  # torch's own warns where there are no rows
+
     def _wide(self) -> "Mixture":
         return Mixture(self.components.double(), self.dim, validate_args=False)
 
@@ -144,7 +147,7 @@ class Mixture(Distribution):
     def _integrate(self, f: Callable[[Tensor], Tensor]) -> Tensor:
         """∫ f over the line, from the mean outwards in steps that grow with the distance (Takahasi and Mori 1974)."""
         loc = self.components.loc.mean(self.dim)
-        spread = self.components.scale.square().mean(self.dim) + self.components.loc.var(self.dim, correction=0)
+        spread = self.components.scale.square().mean(self.dim) + self._variance_of(self.components.loc)
         unit = spread.sqrt()
         total = torch.zeros_like(loc)
         step = 0.2
