@@ -1,27 +1,19 @@
-"""What a method is, and how a population of its networks is fitted to the rows of a table."""
+"""What a method is, and what has to be said before one is fitted: members, network, recipe."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
-from evidentia.data.encoding import Scaling
 from evidentia.data.splits import random
 from evidentia.distributions import Gaussian, NormalInverseGamma
-from evidentia.errors import InputError
-from evidentia.nn import Population
-from evidentia.prediction import Prediction
-from evidentia.training import Settings, TableBatches, Training, resolve_device, train
-from evidentia.training.batches import pad_rows
+from evidentia.training import Settings
 
-__all__ = ["Fitted", "Member", "Method", "Network", "Recipe", "fit", "hold_out"]
-
-CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
+__all__ = ["Member", "Method", "Network", "Recipe", "hold_out"]
 
 
 class Method(Protocol):
@@ -82,197 +74,3 @@ def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[
         inner, validation = random(len(table), share, seed)
         members.append(Member(table[torch.as_tensor(inner)], table[torch.as_tensor(validation)], seed))
     return members
-
-
-def fit(
-    method: Method,
-    x: ArrayLike,
-    y: ArrayLike,
-    members: Sequence[Member],
-    *,
-    recipe: Recipe | None = None,
-    device: str | torch.device = "auto",
-    checkpoint: str | Path | None = None,
-    progress: bool = False,
-) -> "Fitted":
-    """Train one network per member, all at once. Each sees its own rows only, standardised by its training rows.
-
-    Args:
-        method: how raw outputs become an answer and a loss.
-        x: features (N, F), numbers.
-        y: targets (N,) or (N, T), in any units.
-        members: one entry per network; :func:`hold_out` makes them.
-        recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
-        device: "auto", "cpu", "cuda" or "mps".
-        checkpoint: a file to continue from, as in :func:`evidentia.training.train`.
-        progress: show it.
-    """
-    place = resolve_device(device)
-    features = torch.as_tensor(np.asarray(x, dtype=float))
-    targets = torch.as_tensor(np.asarray(y, dtype=float))
-    _check_table(features, targets, members)
-    recipe = recipe or Recipe.for_rows(max(len(m.train) for m in members))
-    network = recipe.network
-    one_target = targets.ndim == 1
-    targets = targets.reshape(len(targets), -1)
-    # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
-    rows = [m.train for m in members]
-    scale_x, scale_y = Scaling.fit(features, rows), Scaling.fit(targets, rows)
-    table = _Table.build(features, targets, members, scale_x, scale_y, place)
-    seeds = [m.seed for m in members]
-    population = Population(
-        seeds,
-        features.shape[1],
-        network.hidden,
-        method.outputs * targets.shape[1],
-        network.activation,
-        network.dropout,
-    ).to(place)
-    fitted = Fitted(method, population, scale_x, scale_y, one_target)
-
-    def loss(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return method.loss(fitted.raw_answer(module, table.scaled_x(batch[0])), table.scaled_y(batch[1])).mean((1, 2))
-
-    fitted.training = train(
-        population,
-        TableBatches(table.x, table.y, rows, seeds, recipe.batch_size),
-        loss,
-        validate=table.validation_nll(fitted),
-        settings=recipe.settings,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    return fitted
-
-
-@dataclass
-class Fitted:
-    """A trained population with what it needs to predict."""
-
-    method: Method
-    population: Population
-    scale_x: Scaling
-    scale_y: Scaling
-    one_target: bool
-    training: Training = field(init=False)
-
-    def raw_answer(self, module: nn.Module, x: Tensor) -> NormalInverseGamma | Gaussian:
-        """The answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
-        return self.method.answer(module(x).unflatten(-1, (-1, self.method.outputs)))
-
-    @torch.no_grad()
-    def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
-        """The mixture of these members (default: all) on features (N, F), in the units of y."""
-        chosen = list(range(self.population.members)) if members is None else list(members)
-        features = torch.as_tensor(np.asarray(x, dtype=float))
-        if features.ndim != 2 or features.shape[1] != self.population.sizes[0]:
-            raise InputError(f"x must have shape (N, {self.population.sizes[0]}), got {tuple(features.shape)}")
-        place = self.population.weights[0].device
-        some = self.population if members is None else self._select(chosen)
-        scale_x, scale_y = self.scale_x.select(chosen), self.scale_y.select(chosen)
-        parts = []
-        for chunk in features.split(max(1, CHUNK // len(chosen))):
-            answer = self.raw_answer(some, scale_x(chunk).float().to(place))
-            parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
-        whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
-        whole = _affine(whole, scale_y.loc, scale_y.scale)
-        if self.one_target:
-            whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
-        return Prediction(whole)
-
-    def _select(self, members: list[int]) -> Population:
-        """A population of some members, for a forward pass."""
-        first, *hidden, last = self.population.sizes
-        seeds = [self.population.seeds[i] for i in members]
-        some = Population(seeds, first, hidden, last, self.population.activation, self.population.dropout)
-        some.to(self.population.weights[0].device).eval()
-        for mine, theirs in zip(self.population.parameters(), some.parameters(), strict=True):
-            theirs.copy_(mine[members])
-        return some
-
-
-def _affine(answer: Any, loc: Tensor, scale: Tensor) -> Any:
-    if isinstance(answer, Gaussian):
-        return Gaussian(loc + scale * answer.loc, scale.abs() * answer.scale, validate_args=False)
-    return answer.affine(loc, scale)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The table on the device, in float32, roughly scaled for all and then exactly for each member."""
-
-    x: Tensor
-    y: Tensor
-    inner_x: Scaling
-    inner_y: Scaling
-    validation: Tensor
-    weights: Tensor
-
-    @classmethod
-    def build(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        members: Sequence[Member],
-        scale_x: Scaling,
-        scale_y: Scaling,
-        place: torch.device,
-    ) -> "_Table":
-        # the first member's scaling brings every column near unit scale; the others' differ from it by a little
-        first_x, first_y = scale_x.select([0]), scale_y.select([0])
-        validation, counts = pad_rows([m.validation for m in members])
-        weights = (torch.arange(validation.shape[1]) < counts.unsqueeze(1)) / counts.unsqueeze(1)
-
-        def ready(t: Tensor) -> Tensor:
-            return t.float().to(place)
-
-        def inner(own: Scaling, shared: Scaling) -> Scaling:
-            return Scaling(ready((own.loc - shared.loc) / shared.scale), ready(own.scale / shared.scale))
-
-        return cls(
-            ready(first_x(x)[0]),
-            ready(first_y(y)[0]),
-            inner(scale_x, first_x),
-            inner(scale_y, first_y),
-            validation.to(place),
-            ready(weights),
-        )
-
-    def scaled_x(self, x: Tensor) -> Tensor:
-        return self.inner_x(x)
-
-    def scaled_y(self, y: Tensor) -> Tensor:
-        return self.inner_y(y)
-
-    def validation_nll(self, fitted: Fitted) -> Any:
-        """Module → the negative log likelihood of each member on its own validation rows (scaled targets)."""
-
-        def score(module: nn.Module) -> Tensor:
-            x, y = self.x[self.validation], self.y[self.validation]
-            answer = fitted.raw_answer(module, self.scaled_x(x))
-            predictive: Any = answer.predictive() if isinstance(answer, NormalInverseGamma) else answer
-            nll = -predictive.log_prob(self.scaled_y(y)).mean(-1)
-            mean: Tensor = (nll * self.weights).sum(1)
-            return mean
-
-        return score
-
-
-def _check_table(x: Tensor, y: Tensor, members: Sequence[Member]) -> None:
-    if x.ndim != 2:
-        raise InputError(f"x must have shape (rows, features), got {tuple(x.shape)}")
-    if y.ndim not in (1, 2) or len(y) != len(x):
-        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {tuple(y.shape)}")
-    if not members:
-        raise InputError("no members to fit")
-    for name, table in (("x", x), ("y", y)):
-        bad = ~table.isfinite().reshape(len(table), -1).all(1)
-        if bad.any():
-            raise InputError(
-                f"{name} has {int(bad.sum())} rows with NaN or infinite values (first: row {int(bad.nonzero()[0])})"
-            )
-    for k, member in enumerate(members):
-        if not len(member.train) or not len(member.validation):
-            raise InputError(
-                f"member {k} has {len(member.train)} training and {len(member.validation)} validation rows"
-            )
