@@ -98,7 +98,7 @@ def fitted_on(device, static=True, steps=200, checkpoint=None, stop_at=None):
     rows = [torch.arange(60)[torch.arange(60) % 5 != s] for s in seeds]
     population, _ = test_training.setting(seeds)
     population.to(device)
-    batches = TableBatches(x.to(device), y.to(device), rows, seeds, 8)
+    batches = TableBatches((x.to(device), y.to(device)), rows, seeds, 8)
     batches.static = static
     calls = []
 

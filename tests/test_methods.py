@@ -109,6 +109,20 @@ def test_one_weight_per_member():
     assert shares[1] > shares[0]
 
 
+def test_sample_weights_decide_between_two_truths():
+    x, _ = data(200)
+    y = np.where(np.arange(200) % 2 == 0, 1.0, -1.0) + 0.1 * x[:, 0]
+    weight = np.where(np.arange(200) % 2 == 0, 1.0, 0.0)
+    members = hold_out(np.arange(200), range(2))
+    p = fit(Evidential(), x, y, members, recipe=QUICK, sample_weight=weight).predict(x)
+    assert np.abs(p.mean - 1).mean() < 0.3
+    even = fit(Evidential(), x, y, members, recipe=QUICK, sample_weight=np.full(200, 7.0)).predict(x)
+    assert np.allclose(even.mean, fit(Evidential(), x, y, members, recipe=QUICK).predict(x).mean, atol=1e-2)
+    for bad in (np.ones(3), -np.ones(200), np.zeros(200), np.full(200, np.nan)):
+        with pytest.raises(ev.InputError, match="sample_weight must"):
+            fit(Evidential(), x, y, members, recipe=QUICK, sample_weight=bad)
+
+
 def test_each_member_holds_out_its_own_rows():
     rows = np.arange(50, 150)
     members = hold_out(rows, [1, 2], share=0.2)

@@ -33,7 +33,7 @@ def setting(seeds=(0, 1, 2), dtype=torch.float32, batch_size=8):
     x, y = table(dtype)
     rows = [torch.arange(ROWS)[torch.arange(ROWS) % 5 != s % 5] for s in seeds]
     population = Population(seeds, FEATURES, (16,), 4, "silu").to(dtype)
-    return population, TableBatches(x, y, rows, seeds, batch_size)
+    return population, TableBatches((x, y), rows, seeds, batch_size)
 
 
 def validate_on(x, y):
@@ -46,7 +46,7 @@ def validate_on(x, y):
 def test_each_member_draws_from_its_own_rows_only():
     rows = [torch.arange(0, 10), torch.arange(10, 40), torch.tensor([50])]
     x = torch.arange(ROWS, dtype=torch.float32).unsqueeze(1)
-    batches = TableBatches(x, x[:, 0], rows, [0, 1, 2], 64)
+    batches = TableBatches((x, x[:, 0]), rows, [0, 1, 2], 64)
     for _ in range(20):
         drawn, target = batches.next()
         assert torch.equal(drawn[..., 0], target)
@@ -56,7 +56,7 @@ def test_each_member_draws_from_its_own_rows_only():
 
 def test_draws_are_uniform_and_differ_between_members_and_steps():
     x = torch.arange(ROWS, dtype=torch.float32).unsqueeze(1)
-    batches = TableBatches(x, x[:, 0], [torch.arange(ROWS)] * 2, [0, 1], 600)
+    batches = TableBatches((x, x[:, 0]), [torch.arange(ROWS)] * 2, [0, 1], 600)
     draws = torch.stack([batches.next()[1] for _ in range(100)])
     counts = torch.bincount(draws[:, 0].long().flatten(), minlength=ROWS).double()
     expected = 100 * 600 / ROWS
@@ -71,7 +71,7 @@ def test_draws_are_uniform_and_differ_between_members_and_steps():
 def test_a_member_gets_the_same_batches_in_any_population():
     x, y = table()
     rows = [torch.arange(20), torch.arange(30)]
-    both, alone = TableBatches(x, y, rows, [4, 9], 8), TableBatches(x, y, rows[1:], [9], 8)
+    both, alone = TableBatches((x, y), rows, [4, 9], 8), TableBatches((x, y), rows[1:], [9], 8)
     for _ in range(5):
         assert torch.equal(both.next()[0][1], alone.next()[0][0])
 
@@ -79,11 +79,11 @@ def test_a_member_gets_the_same_batches_in_any_population():
 def test_bad_batches_are_refused():
     x, y = table()
     with pytest.raises(ev.InputError, match="member 1 has no rows"):
-        TableBatches(x, y, [torch.arange(3), torch.arange(0)], [0, 1], 8)
+        TableBatches((x, y), [torch.arange(3), torch.arange(0)], [0, 1], 8)
     with pytest.raises(ev.InputError, match="1 sets of rows for 2 seeds"):
-        TableBatches(x, y, [torch.arange(3)], [0, 1], 8)
+        TableBatches((x, y), [torch.arange(3)], [0, 1], 8)
     with pytest.raises(ev.InputError, match="batch_size must be at least 1"):
-        TableBatches(x, y, [torch.arange(3)], [0], 0)
+        TableBatches((x, y), [torch.arange(3)], [0], 0)
     with pytest.raises(ev.InputError, match="the loader gives no batches"):
         LoaderBatches([], torch.device("cpu")).next()
 

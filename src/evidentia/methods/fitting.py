@@ -32,6 +32,7 @@ def fit(
     *,
     recipe: Recipe | None = None,
     device: str | torch.device = "auto",
+    sample_weight: ArrayLike | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> "Fitted":
@@ -44,13 +45,15 @@ def fit(
         members: one entry per network; :func:`hold_out` makes them.
         recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
         device: "auto", "cpu", "cuda" or "mps".
+        sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`.
         progress: show it.
     """
     place = resolve_device(device)
     features = torch.as_tensor(np.asarray(x, dtype=float))
     targets = torch.as_tensor(np.asarray(y, dtype=float))
-    _check_table(features, targets, members)
+    weights = None if sample_weight is None else torch.as_tensor(np.asarray(sample_weight, dtype=float))
+    _check_table(features, targets, members, weights)
     recipe = recipe or Recipe.for_rows(max(len(m.train) for m in members))
     network = recipe.network
     one_target = targets.ndim == 1
@@ -58,7 +61,7 @@ def fit(
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
     rows = [m.train for m in members]
     scale_x, scale_y = Scaling.fit(features, rows), Scaling.fit(targets, rows)
-    table = _Table.build(features, targets, members, scale_x, scale_y, place)
+    table = _Table.build(features, targets, weights, members, scale_x, scale_y, place)
     seeds = [m.seed for m in members]
     population = Population(
         seeds,
@@ -70,12 +73,13 @@ def fit(
     ).to(place)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
 
-    def loss(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1])).mean((1, 2))
+    def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
+        return each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
 
     fitted.training = train(
         population,
-        TableBatches(table.x, table.y, rows, seeds, recipe.batch_size),
+        TableBatches(table.tensors, rows, seeds, recipe.batch_size),
         loss,
         validate=table.validation_nll(fitted),
         settings=recipe.settings,
@@ -143,6 +147,7 @@ class _Table:
 
     x: Tensor
     y: Tensor
+    row_weights: Tensor | None  # of mean 1
     own_x: Scaling
     own_y: Scaling
     validation: Tensor
@@ -153,6 +158,7 @@ class _Table:
         cls,
         x: Tensor,
         y: Tensor,
+        row_weights: Tensor | None,
         members: Sequence[Member],
         scale_x: Scaling,
         scale_y: Scaling,
@@ -161,7 +167,11 @@ class _Table:
         # the first member's scaling brings every column near unit scale; the others' differ from it by a little
         first_x, first_y = scale_x.select([0]), scale_y.select([0])
         validation, counts = pad_rows([m.validation for m in members])
-        weights = (torch.arange(validation.shape[1]) < counts.unsqueeze(1)) / counts.unsqueeze(1)
+        weights = (torch.arange(validation.shape[1]) < counts.unsqueeze(1)).double()
+        if row_weights is not None:
+            row_weights = row_weights / row_weights.mean()
+            weights = weights * row_weights[validation]
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
 
         def ready(t: Tensor) -> Tensor:
             return t.float().to(place)
@@ -172,11 +182,17 @@ class _Table:
         return cls(
             ready(first_x(x)[0]),
             ready(first_y(y)[0]),
+            None if row_weights is None else ready(row_weights),
             inner(scale_x, first_x),
             inner(scale_y, first_y),
             validation.to(place),
             ready(weights),
         )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What batches are drawn from."""
+        return (self.x, self.y) if self.row_weights is None else (self.x, self.y, self.row_weights)
 
     def validation_nll(self, fitted: Fitted) -> Any:
         """Module → the negative log likelihood of each member on its own validation rows (scaled targets)."""
@@ -192,7 +208,12 @@ class _Table:
         return score
 
 
-def _check_table(x: Tensor, y: Tensor, members: Sequence[Member]) -> None:
+def _check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:
+    if weights is not None:
+        if weights.shape != (len(x),):
+            raise InputError(f"sample_weight must have shape ({len(x)},), got {tuple(weights.shape)}")
+        if not (weights.isfinite().all() and (weights >= 0).all() and weights.sum() > 0):
+            raise InputError("sample_weight must be finite, at least 0, and not all 0")
     if x.ndim != 2:
         raise InputError(f"x must have shape (rows, features), got {tuple(x.shape)}")
     if y.ndim not in (1, 2) or len(y) != len(x):

@@ -16,7 +16,7 @@ class Batches(Protocol):
 
     static: bool  # whether every batch has one shape and is made on the device, so that a step can be captured
 
-    def next(self) -> tuple[Tensor, Tensor]: ...
+    def next(self) -> tuple[Tensor, ...]: ...
 
     def state(self) -> dict[str, Any]: ...
 
@@ -41,24 +41,24 @@ class TableBatches:
 
     static = True
 
-    def __init__(self, x: Tensor, y: Tensor, rows: Sequence[Tensor], seeds: Sequence[int], batch_size: int) -> None:
-        """Table x (N, F) and y (N, …); rows and seeds have one entry per member."""
+    def __init__(self, tables: Sequence[Tensor], rows: Sequence[Tensor], seeds: Sequence[int], batch_size: int) -> None:
+        """Features (N, F), targets (N, …) and what else has N rows; rows and seeds have one entry per member."""
         if len(rows) != len(seeds):
             raise InputError(f"{len(rows)} sets of rows for {len(seeds)} seeds; each member needs one of both")
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        self.x, self.y = x, y
+        self.tables, device = tuple(tables), tables[0].device
         padded, counts = pad_rows(rows)
-        self.rows, self.counts = padded.to(x.device), counts.to(x.device).unsqueeze(1)
-        seed = torch.tensor(list(seeds), dtype=torch.int64, device=x.device).unsqueeze(1)
-        self.streams = seed * _SEED + torch.arange(batch_size, device=x.device) * _PLACE
-        self.step = torch.zeros((), dtype=torch.int64, device=x.device)
+        self.rows, self.counts = padded.to(device), counts.to(device).unsqueeze(1)
+        seed = torch.tensor(list(seeds), dtype=torch.int64, device=device).unsqueeze(1)
+        self.streams = seed * _SEED + torch.arange(batch_size, device=device) * _PLACE
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        """(M, B, F) features and (M, B, …) targets."""
+    def next(self) -> tuple[Tensor, ...]:
+        """Of each table a batch per member: (M, B, F) features, (M, B, …) targets, …"""
         chosen = self.rows.gather(1, _hash(self.streams + self.step * _STEP) % self.counts)
         self.step += 1
-        return self.x[chosen], self.y[chosen]
+        return tuple(table[chosen] for table in self.tables)
 
     def state(self) -> dict[str, Any]:
         return {"step": int(self.step)}

@@ -18,7 +18,7 @@ from evidentia.training.progress import Progress
 
 __all__ = ["Settings", "Training", "resolve_device", "train"]
 
-Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 Validate = Callable[[nn.Module], Tensor]
 
 
