@@ -38,6 +38,16 @@ def test_members_do_not_change_with_the_size_of_the_population():
     assert torch.equal(few.weights[0][0], many.weights[0][2])
 
 
+def test_some_members_can_be_taken_out():
+    population = Population([3, 1, 4], 5, (7,), 4)
+    x = torch.randn(9, 5)
+    some = population.select([2, 0], torch.float64)
+    assert some.seeds == (4, 3)
+    assert torch.allclose(some(x.double()).float(), population(x)[[2, 0]], atol=1e-6)
+    assert population.members == 3
+    assert population.weights[0].dtype == torch.float32
+
+
 def test_dropout_drops_in_training_only():
     population = Population([0, 1], 5, (200,), 4, dropout=0.5)
     x = torch.randn(9, 5)

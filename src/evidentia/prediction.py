@@ -60,6 +60,8 @@ class Prediction:
             self.members.predictive() if isinstance(self.members, NormalInverseGamma) else self.members
         )
         self.distribution = Mixture(each, dim=0, validate_args=False)
+        self.index: Any = None  # of the rows and names of the targets, where the caller knows them
+        self.names: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return int(self.distribution.batch_shape[0])
@@ -160,6 +162,7 @@ class Prediction:
         """A data frame with mean, std, both parts and an interval; the columns of several targets are prefixed."""
         import pandas as pd
 
+        index, names = self.index if index is None else index, names or self.names
         parts = self.decompose()
         ends = self.interval(coverage)
         columns = {

@@ -50,9 +50,9 @@ def fit(
         progress: show it.
     """
     place = resolve_device(device)
-    features = torch.as_tensor(np.asarray(x, dtype=float))
-    targets = torch.as_tensor(np.asarray(y, dtype=float))
-    weights = None if sample_weight is None else torch.as_tensor(np.asarray(sample_weight, dtype=float))
+    features = torch.from_numpy(np.array(x, dtype=float))
+    targets = torch.from_numpy(np.array(y, dtype=float))
+    weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     _check_table(features, targets, members, weights)
     recipe = recipe or Recipe.for_rows(max(len(m.train) for m in members))
     network = recipe.network
@@ -108,31 +108,23 @@ class Fitted:
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """The mixture of these members (default: all) on features (N, F), in the units of y."""
         chosen = list(range(self.population.members)) if members is None else list(members)
-        features = torch.as_tensor(np.asarray(x, dtype=float))
+        features = torch.from_numpy(np.array(x, dtype=float))
         if features.ndim != 2 or features.shape[1] != self.population.sizes[0]:
             raise InputError(f"x must have shape (N, {self.population.sizes[0]}), got {tuple(features.shape)}")
         place = self.population.weights[0].device
-        some = self.population if members is None else self._select(chosen)
+        # in float64 on the CPU, so that a row's answer does not depend on how many others are asked for with it
+        dtype = torch.float64 if place.type == "cpu" else torch.float32
+        some = self.population.select(chosen, dtype)
         scale_x, scale_y = self.scale_x.select(chosen), self.scale_y.select(chosen)
         parts = []
         for chunk in features.split(max(1, CHUNK // len(chosen))):
-            answer = self.raw_answer(some, scale_x(chunk).float().to(place))
+            answer = self.raw_answer(some, scale_x(chunk).to(place, dtype))
             parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = _affine(whole, scale_y.loc, scale_y.scale)
         if self.one_target:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
         return Prediction(whole)
-
-    def _select(self, members: list[int]) -> Population:
-        """A population of some members, for a forward pass."""
-        first, *hidden, last = self.population.sizes
-        seeds = [self.population.seeds[i] for i in members]
-        some = Population(seeds, first, hidden, last, self.population.activation, self.population.dropout)
-        some.to(self.population.weights[0].device).eval()
-        for mine, theirs in zip(self.population.parameters(), some.parameters(), strict=True):
-            theirs.copy_(mine[members])
-        return some
 
 
 def _affine(answer: Any, loc: Tensor, scale: Tensor) -> Any:

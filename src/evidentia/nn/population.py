@@ -5,6 +5,7 @@ matrix product cost little more than one: the twenty splits of a benchmark, the 
 members of a mixture train in the time of a single run.
 """
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -66,6 +67,17 @@ class Population(nn.Module):
             if self.dropout:
                 x = functional.dropout(x, self.dropout, self.training)
         return torch.baddbmm(last[1], x, last[0])
+
+    def select(self, members: Sequence[int], dtype: torch.dtype | None = None) -> "Population":
+        """A population of copies of some members, for prediction; in another precision if asked."""
+        chosen = list(members)
+        some = copy.copy(self)
+        some._modules = dict(self._modules)  # a module's own copy shares them
+        some.seeds = tuple(self.seeds[i] for i in chosen)
+        with torch.no_grad():
+            some.weights = nn.ParameterList(w[chosen].to(dtype or w.dtype) for w in self.weights)
+            some.biases = nn.ParameterList(b[chosen].to(dtype or b.dtype) for b in self.biases)
+        return some
 
     def member(self, i: int) -> MLP:
         """A copy of one member as a plain network."""
