@@ -21,6 +21,8 @@ REGRESSORS = [
     ev.EvidentialRegressor(members=1, **QUICK),
     ev.EnsembleRegressor(members=2, **QUICK),
     ev.GaussianRegressor(**QUICK),
+    ev.DropoutRegressor(**QUICK),
+    ev.BayesRegressor(**{**QUICK, "steps": 300}),
 ]
 # Networks draw random batches and hold rows out, so that a weight of 2 is not a row that stands twice.
 # scikit-learn's own MLPRegressor fails this check for the same reason when it stops early.

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,17 @@ import torch
 import evidentia as ev
 from evidentia import metrics
 from evidentia.data.cubic import cubic
-from evidentia.methods import Evidential, GaussianLikelihood, Member, Network, Recipe, fit, hold_out
+from evidentia.methods import (
+    BayesByBackprop,
+    Evidential,
+    GaussianLikelihood,
+    MCDropout,
+    Member,
+    Network,
+    Recipe,
+    fit,
+    hold_out,
+)
 from evidentia.training import Settings
 
 QUICK = Recipe(Network((32,)), Settings(steps=300, learning_rate=1e-2, evaluate_every=50), 32)
@@ -17,24 +29,28 @@ def data(n=200, seed=0):
     return x, 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(n)
 
 
-@pytest.mark.parametrize("method", [Evidential(), GaussianLikelihood()])
+@pytest.mark.parametrize(
+    "method", [Evidential(), GaussianLikelihood(), MCDropout(samples=3), BayesByBackprop(samples=3)]
+)
 def test_a_population_learns(method):
     x, y = data()
     train = np.arange(150)
-    fitted = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK)
+    recipe = replace(QUICK, network=replace(QUICK.network, dropout=0.05 if isinstance(method, MCDropout) else 0.0))
+    fitted = fit(method, x, y, hold_out(train, range(4)), recipe=recipe)
     p = fitted.predict(x[150:])
+    each = getattr(method, "samples", 1)
     assert p.shape == (50,)
-    assert p.distribution.members == 4
+    assert p.distribution.members == 4 * each
     assert metrics.rmse(p, y[150:]) < 0.7 * y.std()
     assert 0.7 < metrics.coverage(p, y[150:]) <= 1
     some = fitted.predict(x[150:], members=[1, 3])
-    assert some.distribution.members == 2
-    assert np.allclose(fitted.predict(x[150:], members=[1]).mean, _mean_of_member(fitted, x[150:], 1))
-
-
-def _mean_of_member(fitted, x, i):
-    whole = fitted.predict(x).distribution.components.loc
-    return whole[i].numpy()
+    assert some.distribution.members == 2 * each
+    own = p.distribution.components.loc[each : 2 * each].mean(0)
+    assert np.allclose(fitted.predict(x[150:], members=[1]).mean, own)
+    state = torch.get_rng_state()
+    again = fit(method, x, y, hold_out(train, range(4)), recipe=recipe).predict(x[150:])
+    assert np.array_equal(again.mean, p.mean)  # same seeds, same draws
+    assert torch.equal(state, torch.get_rng_state())  # and none taken from anybody else
 
 
 def test_test_rows_leave_no_trace():

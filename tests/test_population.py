@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import evidentia as ev
-from evidentia.nn import MLP, Population
+from evidentia.nn import MLP, BayesPopulation, Population
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
@@ -67,3 +67,33 @@ def test_bad_populations_are_refused():
         MLP(5, dropout=1.0)
     with pytest.raises(ev.InputError, match=r"shape \(2, N, 5\) or \(N, 5\), got \(3, 9, 5\)"):
         Population([0, 1], 5)(torch.zeros(3, 9, 5))
+
+
+def test_thinned_networks_average_to_the_whole():
+    population = Population([0, 1], 5, (400,), 2, "relu", dropout=0.5)
+    x = torch.randn(4, 5)
+    population.eval()
+    thin = population.thin(300, torch.Generator().manual_seed(0))
+    assert thin.members == 600
+    drawn = thin.eval()(x).unflatten(0, (2, 300))
+    assert torch.allclose(drawn.mean(1), population(x), atol=0.1)
+    assert drawn.std(1).min() > 0
+    again = population.thin(300, torch.Generator().manual_seed(0))
+    assert torch.equal(again.weights[1], thin.weights[1])
+
+
+def test_a_bayesian_population():
+    bayes = BayesPopulation([0, 1], 5, (50,), 2, initial_std=0.1)
+    x = torch.randn(4, 5)
+    assert not torch.equal(bayes(x), bayes(x))  # drawn anew in training
+    bayes.eval()
+    assert torch.equal(bayes(x), Population([0, 1], 5, (50,), 2)(x))  # the means otherwise
+    drawn = bayes.draw(500, torch.Generator().manual_seed(0))
+    spread = drawn.weights[0].unflatten(0, (2, 500)).std(1)
+    assert torch.allclose(spread, torch.full_like(spread, 0.1), rtol=0.2)
+    normal = torch.distributions.Normal
+    expected = sum(
+        torch.distributions.kl_divergence(normal(m, 0.1), normal(0.0, 1.0)).flatten(1).sum(1)
+        for m in (*bayes.weights, *bayes.biases)
+    )
+    assert torch.allclose(bayes.divergence(), expected, rtol=1e-4)

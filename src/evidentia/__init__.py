@@ -10,12 +10,21 @@ from evidentia.nn import GaussianHead, NIGConv2d, NIGHead
 from evidentia.prediction import Prediction
 
 if TYPE_CHECKING:
-    from evidentia.estimators import EnsembleRegressor, EvidentialRegressor, GaussianRegressor, load
+    from evidentia.estimators import (
+        BayesRegressor,
+        DropoutRegressor,
+        EnsembleRegressor,
+        EvidentialRegressor,
+        GaussianRegressor,
+        load,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BayesRegressor",
     "ConstantWeight",
+    "DropoutRegressor",
     "DualAscent",
     "EnsembleRegressor",
     "EvidentiaError",
@@ -38,7 +47,14 @@ __all__ = [
 ]
 
 # scikit-learn takes a second to import: only who uses a regressor waits for it
-_ESTIMATORS = ("EnsembleRegressor", "EvidentialRegressor", "GaussianRegressor", "load")
+_ESTIMATORS = (
+    "BayesRegressor",
+    "DropoutRegressor",
+    "EnsembleRegressor",
+    "EvidentialRegressor",
+    "GaussianRegressor",
+    "load",
+)
 
 
 def __getattr__(name: str) -> Any:

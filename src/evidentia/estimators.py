@@ -20,12 +20,29 @@ from sklearn.utils.validation import (
 from evidentia.data.encoding import Encoding, Scaling
 from evidentia.data.table import Table, read_table
 from evidentia.errors import InputError
-from evidentia.methods import Evidential, Fitted, GaussianLikelihood, Method, Recipe, fit, hold_out
-from evidentia.nn import Population
+from evidentia.methods import (
+    BayesByBackprop,
+    Evidential,
+    Fitted,
+    GaussianLikelihood,
+    MCDropout,
+    Method,
+    Network,
+    Recipe,
+    fit,
+    hold_out,
+)
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Prediction
 
-__all__ = ["EnsembleRegressor", "EvidentialRegressor", "GaussianRegressor", "load"]
+__all__ = [
+    "BayesRegressor",
+    "DropoutRegressor",
+    "EnsembleRegressor",
+    "EvidentialRegressor",
+    "GaussianRegressor",
+    "load",
+]
 
 Array = NDArray[np.float64]
 
@@ -78,7 +95,10 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         self.encoding_ = Encoding.fit(_rows_of(table, rows))
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
-        seeds = [int(s) for s in np.random.SeedSequence(base).generate_state(self._check_members(), np.uint32)]
+        seeds = [
+            int(s)
+            for s in np.random.SeedSequence(base).generate_state(_at_least_one("members", self.members), np.uint32)
+        ]
         self.fitted_ = fit(
             self._method(),
             self.encoding_.transform(table),
@@ -117,11 +137,6 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self.predict_distribution(X).interval(coverage)
 
     # Settings ---------------------------------------------------------------------------------------------------------
-
-    def _check_members(self) -> int:
-        if not isinstance(self.members, int | np.integer) or self.members < 1:
-            raise InputError(f"members must be a whole number of at least 1, got {self.members!r}")
-        return int(self.members)
 
     def _recipe(self, rows: int) -> Recipe:
         """What the number of rows suggests, with the parameters that were given."""
@@ -189,14 +204,16 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return save_model(folder, tensors, settings)
 
     def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
-        network = settings["network"]
-        first, *hidden, last = network["sizes"]
-        population = Population(network["seeds"], first, hidden, last, network["activation"], network["dropout"])
+        saved = settings["network"]
+        first, *hidden, last = saved["sizes"]
+        network = Network(tuple(hidden), saved["activation"], saved["dropout"])
+        method = self._method()
+        population = method.build(saved["seeds"], first, last, network)
         prefix = "population."
         population.load_state_dict({k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)})
         self.encoding_ = Encoding.from_dict(settings["encoding"])
         self.fitted_ = Fitted(
-            self._method(),
+            method,
             population.eval(),
             Scaling(tensors["x.loc"], tensors["x.scale"]),
             Scaling(tensors["y.loc"], tensors["y.scale"]),
@@ -219,6 +236,12 @@ def load(folder: str | Path) -> "_Regressor":
         raise InputError(f"{folder} holds a model of the unknown kind {name!r}; known are {known}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["parameters"].items()}
     return _Regressor._registry[name](**parameters)._restore(tensors, settings)
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
 
 
 def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
@@ -350,3 +373,81 @@ class GaussianRegressor(_Regressor):
 
     def _method(self) -> Method:
         return GaussianLikelihood()
+
+
+class DropoutRegressor(_Regressor):
+    """Monte Carlo dropout: one network with a Gaussian likelihood, ``samples`` thinned ones to predict with.
+
+    Parameters as for :class:`GaussianRegressor`, with the ``dropout`` rate and the number of ``samples``.
+    """
+
+    members = 1
+
+    def __init__(
+        self,
+        samples: int = 5,
+        dropout: float = 0.05,
+        hidden: tuple[int, ...] | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        validation_share: float = 0.1,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.samples = samples
+        self.dropout = dropout
+        self.hidden = hidden
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_share = validation_share
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _method(self) -> Method:
+        return MCDropout(_at_least_one("samples", self.samples))
+
+    def _recipe(self, rows: int) -> Recipe:
+        recipe = super()._recipe(rows)
+        return replace(recipe, network=replace(recipe.network, dropout=self.dropout))
+
+
+class BayesRegressor(_Regressor):
+    """Bayes by backprop: a normal distribution over every weight, ``samples`` draws to predict with.
+
+    Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the deviation of the prior.
+    """
+
+    members = 1
+
+    def __init__(
+        self,
+        samples: int = 5,
+        prior_std: float = 1.0,
+        hidden: tuple[int, ...] | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        validation_share: float = 0.1,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.samples = samples
+        self.prior_std = prior_std
+        self.hidden = hidden
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_share = validation_share
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _method(self) -> Method:
+        if not self.prior_std > 0:
+            raise InputError(f"prior_std must be greater than 0, got {self.prior_std}")
+        return BayesByBackprop(_at_least_one("samples", self.samples), self.prior_std)

@@ -1,8 +1,22 @@
 """The evidential method and its baselines, as peers behind one small interface."""
 
 from evidentia.methods.base import Member, Method, Network, Recipe, hold_out
+from evidentia.methods.bayes import BayesByBackprop
+from evidentia.methods.dropout import MCDropout
 from evidentia.methods.evidential import Evidential
 from evidentia.methods.fitting import Fitted, fit
 from evidentia.methods.gaussian import GaussianLikelihood
 
-__all__ = ["Evidential", "Fitted", "GaussianLikelihood", "Member", "Method", "Network", "Recipe", "fit", "hold_out"]
+__all__ = [
+    "BayesByBackprop",
+    "Evidential",
+    "Fitted",
+    "GaussianLikelihood",
+    "MCDropout",
+    "Member",
+    "Method",
+    "Network",
+    "Recipe",
+    "fit",
+    "hold_out",
+]

@@ -1,8 +1,9 @@
 """What a method is, and what has to be said before one is fitted: members, network, recipe."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,21 +12,36 @@ from torch import Tensor
 
 from evidentia.data.splits import random
 from evidentia.distributions import Gaussian, NormalInverseGamma
+from evidentia.nn import Population
 from evidentia.training import Settings
 
 __all__ = ["Member", "Method", "Network", "Recipe", "hold_out"]
 
 
-class Method(Protocol):
-    """A method supplies the raw outputs it needs, its answer to them, its loss, and its score for validation."""
+class Method(ABC):
+    """A method is its raw outputs, its answer to them and its loss; some also build or draw networks their own way."""
 
-    outputs: int
+    outputs: ClassVar[int]
 
+    @abstractmethod
     def answer(self, raw: Tensor) -> NormalInverseGamma | Gaussian:
         """Raw outputs (…, outputs) → a distribution of shape (…)."""
 
+    @abstractmethod
     def loss(self, answer: Any, y: Tensor) -> Tensor:
         """What is minimised, elementwise."""
+
+    def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
+        """The networks to train."""
+        return Population(seeds, in_features, network.hidden, outputs, network.activation, network.dropout)
+
+    def complexity(self, population: Any) -> Tensor | None:
+        """A term per member that is added to its loss once per data set, in nats."""
+        return None
+
+    def networks(self, population: Any) -> tuple[Population, int]:
+        """The networks to predict with, and how many of them stand for each member."""
+        return population, 1
 
 
 @dataclass(frozen=True)

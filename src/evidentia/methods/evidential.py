@@ -9,12 +9,13 @@ from torch import Tensor
 from evidentia.distributions import NormalInverseGamma
 from evidentia.formulas.penalties import Penalty
 from evidentia.losses import evidential_loss
+from evidentia.methods.base import Method
 
 __all__ = ["Evidential"]
 
 
 @dataclass(frozen=True)
-class Evidential:
+class Evidential(Method):
     """Deep evidential regression.
 
     ``weight`` is λ for standardised targets: one number, or one per member of the population.

@@ -55,7 +55,6 @@ def fit(
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     _check_table(features, targets, members, weights)
     recipe = recipe or Recipe.for_rows(max(len(m.train) for m in members))
-    network = recipe.network
     one_target = targets.ndim == 1
     targets = targets.reshape(len(targets), -1)
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
@@ -63,29 +62,28 @@ def fit(
     scale_x, scale_y = Scaling.fit(features, rows), Scaling.fit(targets, rows)
     table = _Table.build(features, targets, weights, members, scale_x, scale_y, place)
     seeds = [m.seed for m in members]
-    population = Population(
-        seeds,
-        features.shape[1],
-        network.hidden,
-        method.outputs * targets.shape[1],
-        network.activation,
-        network.dropout,
-    ).to(place)
+    population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(place)
+    row_counts = torch.tensor([len(r) for r in rows], device=place)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
-        return each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
+        fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
+        complexity = method.complexity(module)
+        return fit_term if complexity is None else fit_term + complexity / row_counts
 
-    fitted.training = train(
-        population,
-        TableBatches(table.tensors, rows, seeds, recipe.batch_size),
-        loss,
-        validate=table.validation_nll(fitted),
-        settings=recipe.settings,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+    # dropout and weight noise draw from torch's own generator: the same draws for the same seeds, and none for others
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+        torch.manual_seed(seeds[0])
+        fitted.training = train(
+            population,
+            TableBatches(table.tensors, rows, seeds, recipe.batch_size),
+            loss,
+            validate=table.validation_nll(fitted),
+            settings=recipe.settings,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
     return fitted
 
 
@@ -114,10 +112,13 @@ class Fitted:
         place = self.population.weights[0].device
         # in float64 on the CPU, so that a row's answer does not depend on how many others are asked for with it
         dtype = torch.float64 if place.type == "cpu" else torch.float32
-        some = self.population.select(chosen, dtype)
-        scale_x, scale_y = self.scale_x.select(chosen), self.scale_y.select(chosen)
+        some, each = self.method.networks(self.population)
+        drawn = [i * each + k for i in chosen for k in range(each)]
+        some = some.select(drawn, dtype).eval()
+        scaled_as = [i for i in chosen for _ in range(each)]
+        scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
         parts = []
-        for chunk in features.split(max(1, CHUNK // len(chosen))):
+        for chunk in features.split(max(1, CHUNK // len(drawn))):
             answer = self.raw_answer(some, scale_x(chunk).to(place, dtype))
             parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)

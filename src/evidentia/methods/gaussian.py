@@ -6,12 +6,13 @@ from torch import Tensor
 
 from evidentia.distributions import Gaussian
 from evidentia.losses import gaussian_loss
+from evidentia.methods.base import Method
 
 __all__ = ["GaussianLikelihood"]
 
 
 @dataclass(frozen=True)
-class GaussianLikelihood:
+class GaussianLikelihood(Method):
     """Maximum likelihood of a normal distribution (the paper's Sec. 2.2)."""
 
     outputs = 2

@@ -6,7 +6,8 @@ members of a mixture train in the time of a single run.
 """
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.nn import functional
 from evidentia.errors import InputError
 from evidentia.nn.mlp import ACTIVATIONS, MLP, check_architecture, draw_layers
 
-__all__ = ["Population"]
+__all__ = ["BayesPopulation", "Population"]
 
 
 class Population(nn.Module):
@@ -54,6 +55,9 @@ class Population(nn.Module):
         return len(self.seeds)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._pass(self._checked(x), self.weights, self.biases)
+
+    def _checked(self, x: Tensor) -> Tensor:
         if x.ndim == 2:
             x = x.expand(self.members, *x.shape)
         if x.ndim != 3 or x.shape[0] != self.members or x.shape[2] != self.sizes[0]:
@@ -61,7 +65,10 @@ class Population(nn.Module):
                 f"Population expects features of shape ({self.members}, N, {self.sizes[0]}) or (N, {self.sizes[0]}), "
                 f"got {tuple(x.shape)}"
             )
-        *inner, last = zip(self.weights, self.biases, strict=True)
+        return x
+
+    def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
+        *inner, last = zip(weights, biases, strict=True)
         for weight, bias in inner:
             x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
             if self.dropout:
@@ -79,6 +86,20 @@ class Population(nn.Module):
             some.biases = nn.ParameterList(b[chosen].to(dtype or b.dtype) for b in self.biases)
         return some
 
+    def thin(self, samples: int, generator: torch.Generator) -> "Population":
+        """Each member ``samples`` times over, with hidden units dropped at the dropout rate, the same for all rows.
+
+        These are Monte Carlo draws of a dropout network, as networks: one batched pass evaluates them all, and a row's
+        answer does not depend on the others in the table. The members' draws stand one after the other.
+        """
+        some = self.select([i for i in range(self.members) for _ in range(samples)])
+        keep = 1 - self.dropout
+        with torch.no_grad():
+            for weight in list(some.weights)[1:]:  # a dropped unit sends nothing to the next layer
+                kept = torch.rand(weight.shape[:2], generator=generator) < keep
+                weight.mul_((kept / keep).to(weight).unsqueeze(2))
+        return some
+
     def member(self, i: int) -> MLP:
         """A copy of one member as a plain network."""
         first, *hidden, last = self.sizes
@@ -93,3 +114,62 @@ class Population(nn.Module):
 
     def extra_repr(self) -> str:
         return f"members={self.members}, sizes={self.sizes}, activation={self.activation}, dropout={self.dropout}"
+
+
+class BayesPopulation(Population):
+    """Networks with an independent normal distribution over every weight (Blundell et al. 2015).
+
+    ``weights`` and ``biases`` are the means. In training each pass draws weights, one set per member; in evaluation the
+    means are used. :meth:`draw` makes plain networks of draws.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        in_features: int,
+        hidden: Sequence[int] = (50,),
+        outputs: int = 4,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        prior_std: float = 1.0,
+        initial_std: float = 0.01,
+    ) -> None:
+        super().__init__(seeds, in_features, hidden, outputs, activation, dropout)
+        self.prior_std = prior_std
+        raw = math.log(math.expm1(initial_std))
+        self.raw_weight_stds = nn.ParameterList(torch.full_like(w, raw) for w in self.weights)
+        self.raw_bias_stds = nn.ParameterList(torch.full_like(b, raw) for b in self.biases)
+
+    def _distributions(self) -> list[tuple[Tensor, Tensor]]:
+        means = [*self.weights, *self.biases]
+        return [
+            (m, functional.softplus(r))
+            for m, r in zip(means, [*self.raw_weight_stds, *self.raw_bias_stds], strict=True)
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        drawn = [m + s * torch.randn_like(m) for m, s in self._distributions()]
+        depth = len(self.weights)
+        return self._pass(self._checked(x), drawn[:depth], drawn[depth:])
+
+    def divergence(self) -> Tensor:
+        """KL of each member's weights from the prior N(0, prior_std²), in closed form."""
+        total = torch.zeros(self.members, device=self.weights[0].device)
+        for mean, std in self._distributions():
+            ratio = (std / self.prior_std).square()
+            each = 0.5 * (ratio + (mean / self.prior_std).square() - 1 - ratio.log())
+            total = total + each.flatten(1).sum(1)
+        return total
+
+    def draw(self, samples: int, generator: torch.Generator) -> Population:
+        """Plain networks with drawn weights, ``samples`` of each member, one after the other."""
+        first, *hidden, last = self.sizes
+        seeds = [seed for seed in self.seeds for _ in range(samples)]
+        plain = Population(seeds, first, hidden, last, self.activation).to(self.weights[0])
+        with torch.no_grad():
+            for p, (mean, std) in zip([*plain.weights, *plain.biases], self._distributions(), strict=True):
+                noise = torch.randn(p.shape, generator=generator).to(p)
+                p.copy_(mean.repeat_interleave(samples, 0) + std.repeat_interleave(samples, 0) * noise)
+        return plain

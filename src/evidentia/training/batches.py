@@ -110,7 +110,7 @@ class LoaderBatches:
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
 
     def state(self) -> dict[str, Any]:
-        return {"done": self.done, "generator": self.generator, "now": torch.get_rng_state()}
+        return {"done": self.done, "generator": self.generator}
 
     def restore(self, state: dict[str, Any]) -> None:
         torch.set_rng_state(state["generator"])
@@ -118,4 +118,3 @@ class LoaderBatches:
         self.iterator = iter(self.loader)
         for _ in range(self.done):
             next(self.iterator)
-        torch.set_rng_state(state["now"])

@@ -24,7 +24,7 @@ def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise InputError(f"checkpoint {path} cannot be read ({error}); delete it to start anew") from error
     # random states live on the CPU, wherever the rest goes
-    for key in ("generator", "now"):
-        if key in state["batches"]:
-            state["batches"][key] = state["batches"][key].cpu()
+    state["generator"] = state["generator"].cpu()
+    if "generator" in state["batches"]:
+        state["batches"]["generator"] = state["batches"]["generator"].cpu()
     return state

@@ -286,6 +286,7 @@ class _Run:
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state(),
+            "generator": torch.get_rng_state(),
             "stale": self.stale,
             "last_loss": self.last_loss,
             "clock": self.clock,
@@ -314,6 +315,7 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
         self.batches.restore(state["batches"])
+        torch.set_rng_state(state["generator"])
         self.step, self.stale = state["step"], state["stale"]
         for name in ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history"):
             setattr(self.result, name, state[name])
