@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT
+from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ class Prediction:
             )
         with torch.no_grad():
             self.members = torch.utils._pytree.tree_map(lambda p: p.detach().cpu().double(), members)
-        each: StudentT | Gaussian = (
-            self.members.predictive() if isinstance(self.members, NormalInverseGamma) else self.members
-        )
-        self.distribution = Mixture(each, dim=0, validate_args=False)
+        self.distribution = Mixture(self.members.predictive(), dim=0, validate_args=False)
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
         self.names: Sequence[str] | None = None
 

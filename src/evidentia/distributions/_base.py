@@ -39,6 +39,13 @@ def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
         raise InputError(f"{owner}: shapes that do not broadcast: {shapes}") from None
 
 
+def check_floating(what: str, value: Any) -> None:
+    """Raise where a floating-point tensor is needed and something else was given."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise InputTypeError(f"{what} must be a floating-point tensor, not {kind}")
+
+
 def check_domain(owner: str, parameters: Mapping[str, Tensor], domains: Mapping[str, Any]) -> None:
     """Raise, with the first offender and how many there are, where a parameter is not finite or leaves its domain."""
     for name, value in parameters.items():

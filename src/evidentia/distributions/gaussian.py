@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -37,6 +38,14 @@ class Gaussian(Univariate, Normal):
     def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
         """From the two raw outputs of a network along ``dim``, which is consumed: (N, 2) → (N,)."""
         return cls._from_leaves(gaussian.from_raw(raw, dim))
+
+    def predictive(self) -> Self:
+        """The distribution of a new y: itself. A Normal Inverse-Gamma has one too, so that callers need not ask."""
+        return self
+
+    def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
+        """The distribution in other units: of m + s·y."""
+        return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
 
     def half_spread(self) -> Tensor:
         """Half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""

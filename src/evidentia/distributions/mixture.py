@@ -12,8 +12,11 @@ from torch.utils import _pytree
 
 from evidentia.distributions._base import Univariate
 from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas.special import half_line_rule
 
 __all__ = ["Mixture"]
+
+_RULE = half_line_rule(step=0.2, first=-17, last=65)  # up to e^13 units away: variances may barely exist
 
 
 class Mixture(Distribution):
@@ -145,16 +148,12 @@ class Mixture(Distribution):
         return torch.promote_types(value.dtype, self.components.mean.dtype)
 
     def _integrate(self, f: Callable[[Tensor], Tensor]) -> Tensor:
-        """∫ f over the line, from the mean outwards in steps that grow with the distance (Takahasi and Mori 1974)."""
+        """∫ f over the line, from the mean outwards in steps that grow with the distance."""
         loc = self.components.loc.mean(self.dim)
         spread = self.components.scale.square().mean(self.dim) + self._variance_of(self.components.loc)
         unit = spread.sqrt()
         total = torch.zeros_like(loc)
-        step = 0.2
-        for k in range(-17, 66):  # up to e^13 units away: variances may barely exist
-            x = step * k
-            u = math.exp(x - math.exp(-x))
-            weight = step * u * (1 + math.exp(-x))
+        for u, weight in _RULE:
             total = total + weight * (f(loc + u * unit) + f(loc - u * unit))
         return total * unit
 

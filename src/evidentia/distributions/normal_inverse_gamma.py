@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.types import _size
 
-from evidentia.distributions._base import TreeDistribution, as_tensors, check_domain, register_pytree
+from evidentia.distributions._base import TreeDistribution, as_tensors, check_domain, check_floating, register_pytree
 from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import nig
@@ -80,9 +80,7 @@ class NormalInverseGamma(TreeDistribution):
         (:func:`evidentia.formulas.nig.from_raw`), so that they are valid by construction. The parameters are computed
         when first asked for.
         """
-        if not isinstance(raw, Tensor) or not raw.is_floating_point():
-            kind = raw.dtype if isinstance(raw, Tensor) else type(raw).__name__
-            raise InputTypeError(f"{cls.__name__}.from_raw: raw must be a floating-point tensor, not {kind}")
+        check_floating(f"{cls.__name__}.from_raw: raw", raw)
         if not -raw.ndim <= dim < raw.ndim or raw.shape[dim] != 4:
             raise InputError(
                 f"{cls.__name__}.from_raw: dimension {dim} of raw must have size 4 (gamma, nu, alpha, beta), "
@@ -219,9 +217,7 @@ class NormalInverseGamma(TreeDistribution):
 
     def update(self, y: Tensor, dim: int | None = None) -> Self:
         """The posterior after seeing y: one observation each, or with ``dim`` all those along that dimension."""
-        if not isinstance(y, Tensor) or not y.is_floating_point():
-            kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
-            raise InputTypeError(f"update: y must be a floating-point tensor, not {kind}")
+        check_floating("update: y", y)
         observed, along = (y.unsqueeze(-1), -1) if dim is None else (y, dim)
         rest = list(observed.shape)
         del rest[along]

@@ -25,6 +25,7 @@ __all__ = [
     "binet",
     "binet_prime",
     "gap",
+    "half_line_rule",
     "in_float64",
     "lgamma_step",
     "rho",
@@ -142,6 +143,19 @@ def gap(x: Tensor) -> Tensor:
         tail = tail * s2 + 1 / k
     far = torch.where(near, 2.0, x)
     return torch.where(near, d * s - 2 * s * s2 * tail, far - 1 - far.log())
+
+
+def half_line_rule(step: float, first: int, last: int) -> list[tuple[float, float]]:
+    """Nodes and weights of ∫_0^∞ f(u) du: the trapezoidal rule in x, u = exp(x − exp(−x)), x = first·step … last·step.
+
+    Double-exponential at 0, exponential far out (Takahasi and Mori 1974), for smooth f that fall as exp(−u) or slower.
+    """
+    rule = []
+    for k in range(first, last + 1):
+        x = step * k
+        u = math.exp(x - math.exp(-x))
+        rule.append((u, step * u * (1 + math.exp(-x))))
+    return rule
 
 
 def in_float64(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidentia.formulas.special import LOG_2PI, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
+from evidentia.formulas.special import LOG_2PI, half_line_rule, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
 __all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "sf", "variance"]
 
@@ -138,11 +138,7 @@ def _upper_tail(t: Tensor, df: Tensor) -> Tensor:
     return tail
 
 
-# Nodes and weights of ∫_0^∞ f(u) du by the trapezoidal rule in x, u = exp(x − exp(−x)), for f that fall like exp(−u).
-_STEP = 0.125
-_GRID = [_STEP * k for k in range(-27, 30)]
-_NODES = [math.exp(x - math.exp(-x)) for x in _GRID]
-_WEIGHTS = [_STEP * u * (1 + math.exp(-x)) for u, x in zip(_NODES, _GRID, strict=True)]
+_RULE = half_line_rule(step=0.125, first=-27, last=29)
 
 
 def _tanh(t: Tensor, df: Tensor) -> Tensor:
@@ -157,7 +153,7 @@ def _tail_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # E ≈ n(τs + s²/2) reaches 1 at s = unit: in this unit the integrand lies between exp(−u) and exp(−u²)
     unit = (2 / df) / (tau + (tau * tau + 2 / df).sqrt())
     g, g1 = torch.zeros_like(unit), torch.zeros_like(unit)
-    for u, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for u, weight in _RULE:
         half = torch.sinh(0.5 * u * unit)
         # cosh s − 1 = 2 sinh²(s/2) and sinh s = 2 sinh(s/2) cosh(s/2): a sum of positive terms
         e = df * torch.log1p(2 * half * (half + tau * (1 + half * half).sqrt()))

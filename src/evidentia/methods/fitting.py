@@ -122,16 +122,10 @@ class Fitted:
             answer = self.raw_answer(some, scale_x(chunk).to(place, dtype))
             parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
-        whole = _affine(whole, scale_y.loc, scale_y.scale)
+        whole = whole.affine(scale_y.loc, scale_y.scale)
         if self.one_target:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
         return Prediction(whole)
-
-
-def _affine(answer: Any, loc: Tensor, scale: Tensor) -> Any:
-    if isinstance(answer, Gaussian):
-        return Gaussian(loc + scale * answer.loc, scale.abs() * answer.scale, validate_args=False)
-    return answer.affine(loc, scale)
 
 
 @dataclass(frozen=True)
@@ -193,10 +187,8 @@ class _Table:
         def score(module: nn.Module) -> Tensor:
             x, y = self.x[self.validation], self.y[self.validation]
             answer = fitted.raw_answer(module, self.own_x(x))
-            predictive: Any = answer.predictive() if isinstance(answer, NormalInverseGamma) else answer
-            nll = -predictive.log_prob(self.own_y(y)).mean(-1)
-            mean: Tensor = (nll * self.weights).sum(1)
-            return mean
+            nll = -answer.predictive().log_prob(self.own_y(y)).mean(-1)
+            return (nll * self.weights).sum(1)
 
         return score
 

@@ -5,7 +5,6 @@ matrix product cost little more than one: the twenty splits of a benchmark, the 
 members of a mixture train in the time of a single run.
 """
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 
@@ -78,13 +77,17 @@ class Population(nn.Module):
     def select(self, members: Sequence[int], dtype: torch.dtype | None = None) -> "Population":
         """A population of copies of some members, for prediction; in another precision if asked."""
         chosen = list(members)
-        some = copy.copy(self)
-        some._modules = dict(self._modules)  # a module's own copy shares them
-        some.seeds = tuple(self.seeds[i] for i in chosen)
-        with torch.no_grad():
-            some.weights = nn.ParameterList(w[chosen].to(dtype or w.dtype) for w in self.weights)
-            some.biases = nn.ParameterList(b[chosen].to(dtype or b.dtype) for b in self.biases)
-        return some
+        weights, biases = ([p.detach()[chosen].to(dtype or p.dtype) for p in ps] for ps in (self.weights, self.biases))
+        return self._plain(chosen, weights, biases)
+
+    def _plain(self, members: Sequence[int], weights: Iterable[Tensor], biases: Iterable[Tensor]) -> "Population":
+        """A population of this shape with these tensors in the place of drawn ones."""
+        some = Population.__new__(Population)
+        nn.Module.__init__(some)
+        some.sizes, some.activation, some.dropout = self.sizes, self.activation, self.dropout
+        some.seeds = tuple(self.seeds[i] for i in members)
+        some.weights, some.biases = nn.ParameterList(weights), nn.ParameterList(biases)
+        return some.train(self.training)
 
     def thin(self, samples: int, generator: torch.Generator) -> "Population":
         """Each member ``samples`` times over, with hidden units dropped at the dropout rate, the same for all rows.
@@ -165,11 +168,9 @@ class BayesPopulation(Population):
 
     def draw(self, samples: int, generator: torch.Generator) -> Population:
         """Plain networks with drawn weights, ``samples`` of each member, one after the other."""
-        first, *hidden, last = self.sizes
-        seeds = [seed for seed in self.seeds for _ in range(samples)]
-        plain = Population(seeds, first, hidden, last, self.activation).to(self.weights[0])
-        with torch.no_grad():
-            for p, (mean, std) in zip([*plain.weights, *plain.biases], self._distributions(), strict=True):
-                noise = torch.randn(p.shape, generator=generator).to(p)
-                p.copy_(mean.repeat_interleave(samples, 0) + std.repeat_interleave(samples, 0) * noise)
-        return plain
+        members = [i for i in range(self.members) for _ in range(samples)]
+        drawn, depth = [], len(self.weights)
+        for mean, std in self._distributions():
+            noise = torch.randn(len(members), *mean.shape[1:], generator=generator).to(mean)
+            drawn.append(mean.detach()[members] + std.detach()[members] * noise)
+        return self._plain(members, drawn[:depth], drawn[depth:])
