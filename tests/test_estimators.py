@@ -176,13 +176,49 @@ def test_bad_input_is_named_and_a_failed_fit_changes_nothing(change, message):
     assert np.array_equal(model.predict(good["X"]), before)
 
 
+@pytest.mark.parametrize(
+    ("regressor", "attribute"),
+    [
+        (ev.EvidentialRegressor(members=2, evidence_weight="auto", **QUICK), "evidence_weight_"),
+        (ev.DropoutRegressor(dropout="auto", **QUICK), "dropout_"),
+    ],
+)
+def test_auto_chooses_by_cross_validation_and_remembers(regressor, attribute, tmp_path, diabetes):
+    x, y = diabetes[0][:150], diabetes[1][:150]
+    model = clone(regressor).fit(x, y)
+    chosen = getattr(model, attribute)
+    assert chosen in model.search_.candidates
+    assert model.search_.scores.shape == (len(model.search_.candidates), 5)
+    model.save(tmp_path / "model")
+    again = ev.load(tmp_path / "model")
+    assert getattr(again, attribute) == chosen
+    assert again.get_params() == model.get_params()
+    assert np.array_equal(again.predict(x), model.predict(x))
+    fixed = clone(regressor).set_params(**{attribute.rstrip("_"): chosen}).fit(x, y)
+    assert np.array_equal(fixed.predict(x), model.predict(x))  # the search leaves no other trace
+    with pytest.raises(ev.InputError, match="4 rows are too few for a search over 5 folds"):
+        clone(regressor).fit(x[:4], y[:4])
+
+
+def test_columns_of_very_different_scale_and_duplicated_names():
+    g = np.random.default_rng(0)
+    x = g.standard_normal((120, 3))
+    y = x[:, 0] + x[:, 1] - x[:, 2] + 0.1 * g.standard_normal(120)
+    model = ev.EvidentialRegressor(members=1, hidden=(32,), steps=400, random_state=0)
+    plain = clone(model).fit(x, y).predict(x)
+    assert np.allclose(clone(model).fit(x * [1e-6, 1.0, 1e6], y).predict(x * [1e-6, 1.0, 1e6]), plain, atol=1e-2)
+    with pytest.raises(ev.InputError, match="column names must be unique; 'a' stands more than once"):
+        clone(model).fit(pd.DataFrame(x, columns=["a", "b", "a"]), y)
+
+
 def test_bad_parameters_are_named():
     x, y = np.random.default_rng(0).random((20, 2)), np.arange(20.0)
     for parameters, message in (
         ({"members": 0}, "members must be a whole number of at least 1, got 0"),
         ({"penalty": "l2"}, "unknown penalty 'l2'"),
-        ({"evidence_weight": -1.0}, "weight must be a finite number"),
-        ({"validation_share": 1.5}, "must lie between 0 and 1"),
+        ({"evidence_weight": -1.0}, "evidence_weight must be 'auto' or a number of at least 0, got -1.0"),
+        ({"evidence_weight": "best"}, "evidence_weight must be 'auto' or a number of at least 0, got 'best'"),
+        ({"validation_share": 1.5}, r"validation_share must be a number in \[0, 1\), got 1.5"),
         ({"steps": -3}, "steps must be greater than 0"),
     ):
         with pytest.raises(ev.InputError, match=message):

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -30,13 +28,12 @@ def data(n=200, seed=0):
 
 
 @pytest.mark.parametrize(
-    "method", [Evidential(), GaussianLikelihood(), MCDropout(samples=3), BayesByBackprop(samples=3)]
+    "method", [Evidential(), GaussianLikelihood(), MCDropout(samples=3, rate=0.05), BayesByBackprop(samples=3)]
 )
 def test_a_population_learns(method):
     x, y = data()
     train = np.arange(150)
-    recipe = replace(QUICK, network=replace(QUICK.network, dropout=0.05 if isinstance(method, MCDropout) else 0.0))
-    fitted = fit(method, x, y, hold_out(train, range(4)), recipe=recipe)
+    fitted = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK)
     p = fitted.predict(x[150:])
     each = getattr(method, "samples", 1)
     assert p.shape == (50,)
@@ -48,9 +45,16 @@ def test_a_population_learns(method):
     own = p.distribution.components.loc[each : 2 * each].mean(0)
     assert np.allclose(fitted.predict(x[150:], members=[1]).mean, own)
     state = torch.get_rng_state()
-    again = fit(method, x, y, hold_out(train, range(4)), recipe=recipe).predict(x[150:])
+    again = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK).predict(x[150:])
     assert np.array_equal(again.mean, p.mean)  # same seeds, same draws
     assert torch.equal(state, torch.get_rng_state())  # and none taken from anybody else
+
+
+def test_a_fit_does_not_mind_where_it_is_called():
+    x, y = data()
+    with torch.inference_mode():
+        fitted = fit(Evidential(), x, y, hold_out(np.arange(100), [0]), recipe=QUICK)
+    assert metrics.rmse(fitted.predict(x), y) < y.std()
 
 
 def test_test_rows_leave_no_trace():
@@ -171,8 +175,8 @@ def test_recipes_grow_with_the_table():
         ({"y": np.r_[np.zeros(9), np.inf]}, r"y has 1 rows with NaN or infinite values \(first: row 9\)"),
         ({"members": []}, "no members to fit"),
         (
-            {"members": [Member(torch.arange(3), torch.arange(0), 0)]},
-            "member 0 has 3 training and 0 validation rows",
+            {"members": [*hold_out(np.arange(10), [0]), Member(torch.arange(3), torch.arange(0), 0)]},
+            "member 1 has 3 training and 0 validation rows",
         ),
     ],
 )

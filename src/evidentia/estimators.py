@@ -1,6 +1,6 @@
 """The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -31,9 +31,11 @@ from evidentia.methods import (
     Recipe,
     fit,
     hold_out,
+    search,
 )
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Prediction
+from evidentia.training import Settings
 
 __all__ = [
     "BayesRegressor",
@@ -47,10 +49,20 @@ __all__ = [
 Array = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """A parameter that may be "auto": what the regressor and its method call it, and what is tried."""
+
+    parameter: str
+    field: str
+    candidates: tuple[float, ...]  # of those that tie, the first is taken
+
+
 class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """What the regressors share. Subclasses name their parameters and say which method they are."""
 
     _registry: ClassVar[dict[str, type["_Regressor"]]] = {}
+    _choice: ClassVar[_Choice | None] = None
 
     members: int
     hidden: tuple[int, ...] | None
@@ -95,20 +107,17 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         self.encoding_ = Encoding.fit(_rows_of(table, rows))
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
-        seeds = [
-            int(s)
-            for s in np.random.SeedSequence(base).generate_state(_at_least_one("members", self.members), np.uint32)
-        ]
-        self.fitted_ = fit(
-            self._method(),
-            self.encoding_.transform(table),
-            target,
-            hold_out(rows, seeds, self.validation_share),
-            recipe=self._recipe(len(rows)),
-            sample_weight=weights,
-            device=self.device,
-            progress=self.verbose,
-        )
+        seeds = np.random.SeedSequence(base).generate_state(_at_least_one("members", self.members), np.uint32)
+        x = self.encoding_.transform(table)
+        options: dict[str, Any] = {
+            "recipe": self._recipe(len(rows)),
+            "sample_weight": weights,
+            "device": self.device,
+            "progress": self.verbose,
+        }
+        method = self._choose(self._method(), x, target, rows, base, options)
+        members = hold_out(rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1))
+        self.fitted_ = fit(method, x, target, members, **options)
         training = self.fitted_.training
         self.training_ = {
             "steps": training.steps,
@@ -118,6 +127,38 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         }
         self.target_names_ = [str(c) for c in y.columns] if hasattr(y, "columns") else None
         return self
+
+    def _choose(
+        self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
+    ) -> Method:
+        """The method with the number that "auto" stands for; what was tried is in ``search_``."""
+        if self._choice is None:
+            return method
+        name, self.search_ = self._choice.parameter, None
+        if isinstance(getattr(self, name), str):
+            self.search_ = search(
+                method,
+                self._choice.field,
+                self._choice.candidates,
+                x,
+                y,
+                [rows],
+                folds=5 if len(rows) < 5000 else 3,
+                seed=seed,
+                validation_share=self.validation_share,
+                **options,
+            )[0]
+            method = replace(method, **{self._choice.field: self.search_.chosen})  # type: ignore[type-var]
+        setattr(self, f"{name}_", getattr(method, self._choice.field))
+        return method
+
+    def _chosen(self, high: float = np.inf) -> float:
+        """The parameter that may be "auto", for which the first candidate stands in."""
+        assert self._choice is not None
+        value = getattr(self, self._choice.parameter)
+        if isinstance(value, str) and value == "auto":
+            return self._choice.candidates[0]
+        return _number(self._choice.parameter, value, high, also="'auto' or ")
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
         """The mean, (N,) or (N, T); with ``return_std`` also the standard deviation of the predictive distribution."""
@@ -138,9 +179,12 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Settings ---------------------------------------------------------------------------------------------------------
 
+    def _suggested(self, rows: int) -> Recipe:
+        return Recipe.for_rows(rows)
+
     def _recipe(self, rows: int) -> Recipe:
         """What the number of rows suggests, with the parameters that were given."""
-        suggested = Recipe.for_rows(rows)
+        suggested = self._suggested(rows)
         settings, network = suggested.settings, suggested.network
         if self.steps is not None:
             every = max(1, min(settings.evaluate_every, self.steps // 20))
@@ -154,8 +198,8 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _read(self, X: Any, reset: bool) -> Table:  # noqa: N803
         """Scikit-learn's checks with its own words, then ours."""
         if hasattr(X, "columns") or hasattr(X, "column_names"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
             table = read_table(X)
+            validate_data(self, X, reset=reset, skip_check_array=True)
             if reset and table.rows < 2:
                 raise InputError(f"Found array with {table.rows} sample(s) while a minimum of 2 is required.")
             return table
@@ -193,8 +237,8 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "seeds": list(population.seeds),
                 "sizes": list(population.sizes),
                 "activation": population.activation,
-                "dropout": population.dropout,
             },
+            "chosen": None if self._choice is None else getattr(self, f"{self._choice.parameter}_"),
             "one_target": f.one_target,
             "target_names": self.target_names_,
             "n_features_in": int(self.n_features_in_),
@@ -206,8 +250,11 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
         saved = settings["network"]
         first, *hidden, last = saved["sizes"]
-        network = Network(tuple(hidden), saved["activation"], saved["dropout"])
+        network = Network(tuple(hidden), saved["activation"])
         method = self._method()
+        if self._choice is not None:
+            method = replace(method, **{self._choice.field: settings["chosen"]})  # type: ignore[type-var]
+            setattr(self, f"{self._choice.parameter}_", settings["chosen"])
         population = method.build(saved["seeds"], first, last, network)
         prefix = "population."
         population.load_state_dict({k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)})
@@ -238,6 +285,14 @@ def load(folder: str | Path) -> "_Regressor":
     return _Regressor._registry[name](**parameters)._restore(tensors, settings)
 
 
+def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> float:
+    """A number in [0, high)."""
+    if isinstance(value, bool | str) or not isinstance(value, int | float | np.number) or not 0 <= value < high:
+        span = "of at least 0" if high == np.inf else f"in [0, {high})"
+        raise InputError(f"{name} must be {also}a number {span}, got {value!r}")
+    return float(value)
+
+
 def _at_least_one(name: str, value: Any) -> int:
     if not isinstance(value, int | np.integer) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -266,10 +321,10 @@ class EvidentialRegressor(_Regressor):
     Parameters
     ----------
         members: networks in the mixture. One is the paper's method; several identify the split of the variance.
-        evidence_weight: λ of the evidence penalty, for standardised targets.
+        evidence_weight: λ of the evidence penalty, for standardised targets; "auto" chooses it by cross-validation.
         penalty: which penalty, see :mod:`evidentia.formulas.penalties`.
         hidden, steps, batch_size, learning_rate: by default from the number of rows.
-        validation_share: of the rows, which each network keeps to decide when it was best.
+        validation_share: of the rows, which each network keeps to decide when it was best; 0 trains to the end.
         device: "auto" (CUDA if there is one), "cpu", "cuda" or "mps".
         random_state: as in scikit-learn.
         verbose: show progress.
@@ -281,10 +336,13 @@ class EvidentialRegressor(_Regressor):
     (50, 2)
     """
 
+    # of weights that tie, the smallest: docs/tables.md has the figures
+    _choice = _Choice("evidence_weight", "weight", (0.0, 0.001, 0.01, 0.1, 1.0))
+
     def __init__(
         self,
         members: int = 8,
-        evidence_weight: float = 0.01,
+        evidence_weight: float | str = 0.01,
         penalty: str = "error",
         hidden: tuple[int, ...] | None = None,
         steps: int | None = None,
@@ -308,7 +366,7 @@ class EvidentialRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
-        return Evidential(self.evidence_weight, self.penalty)
+        return Evidential(self._chosen(), self.penalty)
 
 
 class EnsembleRegressor(_Regressor):
@@ -378,15 +436,18 @@ class GaussianRegressor(_Regressor):
 class DropoutRegressor(_Regressor):
     """Monte Carlo dropout: one network with a Gaussian likelihood, ``samples`` thinned ones to predict with.
 
-    Parameters as for :class:`GaussianRegressor`, with the ``dropout`` rate and the number of ``samples``.
+    Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the ``dropout`` rate, which "auto"
+    chooses by cross-validation.
     """
 
     members = 1
+    # of rates that tie, the largest
+    _choice = _Choice("dropout", "rate", (0.3, 0.2, 0.1, 0.05, 0.02, 0.005))
 
     def __init__(
         self,
         samples: int = 5,
-        dropout: float = 0.05,
+        dropout: float | str = 0.05,
         hidden: tuple[int, ...] | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
@@ -408,17 +469,15 @@ class DropoutRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
-        return MCDropout(_at_least_one("samples", self.samples))
-
-    def _recipe(self, rows: int) -> Recipe:
-        recipe = super()._recipe(rows)
-        return replace(recipe, network=replace(recipe.network, dropout=self.dropout))
+        return MCDropout(_at_least_one("samples", self.samples), self._chosen(high=1))
 
 
 class BayesRegressor(_Regressor):
     """Bayes by backprop: a normal distribution over every weight, ``samples`` draws to predict with.
 
-    Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the deviation of the prior.
+    Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the deviation of the prior. The
+    network is smaller and trains to the end on all rows: a normal distribution over every weight of a large network on
+    few rows falls back to the prior, and the prior keeps it from overfitting.
     """
 
     members = 1
@@ -426,12 +485,12 @@ class BayesRegressor(_Regressor):
     def __init__(
         self,
         samples: int = 5,
-        prior_std: float = 1.0,
+        prior_std: float = 3.0,
         hidden: tuple[int, ...] | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        validation_share: float = 0.1,
+        validation_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
@@ -451,3 +510,8 @@ class BayesRegressor(_Regressor):
         if not self.prior_std > 0:
             raise InputError(f"prior_std must be greater than 0, got {self.prior_std}")
         return BayesByBackprop(_at_least_one("samples", self.samples), self.prior_std)
+
+    def _suggested(self, rows: int) -> Recipe:
+        if rows < 5000:
+            return Recipe(Network((50,)), Settings(steps=8000, learning_rate=1e-2, evaluate_every=400), 64)
+        return Recipe(Network((128, 128)), Settings(steps=20_000, learning_rate=5e-3, evaluate_every=1000), 256)

@@ -6,6 +6,7 @@ from evidentia.methods.dropout import MCDropout
 from evidentia.methods.evidential import Evidential
 from evidentia.methods.fitting import Fitted, fit
 from evidentia.methods.gaussian import GaussianLikelihood
+from evidentia.methods.search import Search, search
 
 __all__ = [
     "BayesByBackprop",
@@ -17,6 +18,8 @@ __all__ = [
     "Method",
     "Network",
     "Recipe",
+    "Search",
     "fit",
     "hold_out",
+    "search",
 ]

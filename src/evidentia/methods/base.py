@@ -33,15 +33,16 @@ class Method(ABC):
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
         """The networks to train."""
-        return Population(seeds, in_features, network.hidden, outputs, network.activation, network.dropout)
+        return Population(seeds, in_features, network.hidden, outputs, network.activation)
 
     def complexity(self, population: Any) -> Tensor | None:
         """A term per member that is added to its loss once per data set, in nats."""
         return None
 
-    def networks(self, population: Any) -> tuple[Population, int]:
-        """The networks to predict with, and how many of them stand for each member."""
-        return population, 1
+    def networks(self, population: Any, members: Sequence[int]) -> Population:
+        """The networks to predict with: equally many for each of these members, one member after the other."""
+        some: Population = population.select(members)
+        return some
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,14 @@ class Network:
 
     hidden: tuple[int, ...] = (128, 128)
     activation: str = "silu"
-    dropout: float = 0.0
 
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a population: the rows it learns from, the rows that tell it when to stop, and its seed."""
+    """One network of a population: the rows it learns from, the rows that tell it when to stop, and its seed.
+
+    Without validation rows (in none of the members) the last weights are kept.
+    """
 
     train: Tensor
     validation: Tensor
@@ -83,8 +86,13 @@ class Recipe:
 
 
 def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[Member]:
-    """Members that each keep their own share of these rows for validation, chosen by their seed."""
+    """Members that each keep their own share of these rows for validation, chosen by their seed.
+
+    With a share of 0 they learn from all rows, and train to the end.
+    """
     table = torch.as_tensor(np.asarray(rows), dtype=torch.int64)
+    if share == 0:
+        return [Member(table, table[:0], seed) for seed in seeds]
     members = []
     for seed in seeds:
         inner, validation = random(len(table), share, seed)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from evidentia.methods.base import Network
@@ -16,20 +15,23 @@ __all__ = ["BayesByBackprop"]
 
 @dataclass(frozen=True)
 class BayesByBackprop(GaussianLikelihood):
-    """Minimise the negative evidence lower bound; predict with ``samples`` draws of the weights as one population."""
+    """Minimise the negative evidence lower bound; predict with ``samples`` draws of the weights as one population.
+
+    ``prior_std`` is that of a layer's output for inputs of size 1: one number, or one per member.
+    """
 
     samples: int = 5
-    prior_std: float = 1.0
+    prior_std: float | Sequence[float] = 3.0
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
         return BayesPopulation(
-            seeds, in_features, network.hidden, outputs, network.activation, network.dropout, self.prior_std
+            seeds, in_features, network.hidden, outputs, network.activation, prior_std=self.prior_std
         )
 
     def complexity(self, population: Any) -> Tensor:
         divergence: Tensor = population.divergence()
         return divergence
 
-    def networks(self, population: Any) -> tuple[Population, int]:
-        generator = torch.Generator().manual_seed(population.seeds[0])
-        return population.draw(self.samples, generator), self.samples
+    def networks(self, population: Any, members: Sequence[int]) -> Population:
+        drawn: Population = population.draw(members, self.samples)
+        return drawn

@@ -1,10 +1,9 @@
 """Monte Carlo dropout (Gal and Ghahramani 2016), with a Gaussian likelihood."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-
+from evidentia.methods.base import Network
 from evidentia.methods.gaussian import GaussianLikelihood
 from evidentia.nn import Population
 
@@ -15,11 +14,14 @@ __all__ = ["MCDropout"]
 class MCDropout(GaussianLikelihood):
     """Train with dropout, predict with ``samples`` thinned networks, evaluated as one population.
 
-    The rate is that of the network. A draw drops the same units for all rows; the draws follow from the seeds.
+    ``rate`` is one number, or one per member. A draw drops the same units for all rows and follows from the seed.
     """
 
     samples: int = 5
+    rate: float | Sequence[float] = 0.05
 
-    def networks(self, population: Any) -> tuple[Population, int]:
-        generator = torch.Generator().manual_seed(population.seeds[0])
-        return population.thin(self.samples, generator), self.samples
+    def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
+        return Population(seeds, in_features, network.hidden, outputs, network.activation, self.rate)
+
+    def networks(self, population: Population, members: Sequence[int]) -> Population:
+        return population.thin(members, self.samples)

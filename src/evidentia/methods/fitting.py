@@ -24,6 +24,8 @@ __all__ = ["Fitted", "fit"]
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit(
     method: Method,
     x: ArrayLike,
@@ -79,7 +81,7 @@ def fit(
             population,
             TableBatches(table.tensors, rows, seeds, recipe.batch_size),
             loss,
-            validate=table.validation_nll(fitted),
+            validate=table.validation_nll(fitted) if any(len(m.validation) for m in members) else None,
             settings=recipe.settings,
             checkpoint=checkpoint,
             progress=progress,
@@ -112,13 +114,11 @@ class Fitted:
         place = self.population.weights[0].device
         # in float64 on the CPU, so that a row's answer does not depend on how many others are asked for with it
         dtype = torch.float64 if place.type == "cpu" else torch.float32
-        some, each = self.method.networks(self.population)
-        drawn = [i * each + k for i in chosen for k in range(each)]
-        some = some.select(drawn, dtype).eval()
-        scaled_as = [i for i in chosen for _ in range(each)]
+        some = self.method.networks(self.population, chosen).to(dtype).eval()
+        scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
         parts = []
-        for chunk in features.split(max(1, CHUNK // len(drawn))):
+        for chunk in features.split(max(1, CHUNK // some.members)):
             answer = self.raw_answer(some, scale_x(chunk).to(place, dtype))
             parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
@@ -153,7 +153,8 @@ class _Table:
     ) -> "_Table":
         # the first member's scaling brings every column near unit scale; the others' differ from it by a little
         first_x, first_y = scale_x.select([0]), scale_y.select([0])
-        validation, counts = pad_rows([m.validation for m in members])
+        # where there are no validation rows, this table of them is not used
+        validation, counts = pad_rows([m.validation if len(m.validation) else m.train[:1] for m in members])
         weights = (torch.arange(validation.shape[1]) < counts.unsqueeze(1)).double()
         if row_weights is not None:
             row_weights = row_weights / row_weights.mean()
@@ -211,8 +212,9 @@ def _check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tenso
             raise InputError(
                 f"{name} has {int(bad.sum())} rows with NaN or infinite values (first: row {int(bad.nonzero()[0])})"
             )
+    validated = any(len(m.validation) for m in members)
     for k, member in enumerate(members):
-        if not len(member.train) or not len(member.validation):
+        if not len(member.train) or (validated and not len(member.validation)):
             raise InputError(
                 f"member {k} has {len(member.train)} training and {len(member.validation)} validation rows"
             )

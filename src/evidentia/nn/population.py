@@ -6,26 +6,39 @@ members of a mixture train in the time of a single run.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from evidentia.errors import InputError
-from evidentia.nn.mlp import ACTIVATIONS, MLP, check_architecture, draw_layers
+from evidentia.nn.mlp import ACTIVATIONS, MLP, by_output, check_architecture, draw_layers
 
 __all__ = ["BayesPopulation", "Population"]
+
+
+def per_member(name: str, value: float | Sequence[float], members: int) -> tuple[float, ...]:
+    """One number for each member, or the same for all."""
+    if not isinstance(value, Sequence):
+        return (float(value),) * members
+    if len(value) != members:
+        raise InputError(f"{name} has {len(value)} values for {members} members; give one number, or one per member")
+    return tuple(float(v) for v in value)
 
 
 class Population(nn.Module):
     """M multi-layer perceptrons that share nothing but their shape: (M, N, F) or (N, F) → (M, N, outputs).
 
-    Every parameter has the member as its first dimension. Member i starts as the network ``MLP(seed=seeds[i])``.
+    Every parameter has the member as its first dimension; dropout may be one rate per member. Member i starts as the
+    network ``MLP(seed=seeds[i])``.
 
     >>> Population(seeds=range(5), in_features=8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
     torch.Size([5, 3, 4])
     """
+
+    keep: Tensor
 
     def __init__(
         self,
@@ -34,14 +47,15 @@ class Population(nn.Module):
         hidden: Sequence[int] = (50,),
         outputs: int = 4,
         activation: str = "relu",
-        dropout: float = 0.0,
+        dropout: float | Sequence[float] = 0.0,
     ) -> None:
         super().__init__()
         self.sizes = (in_features, *hidden, outputs)
-        check_architecture(self.sizes, activation, dropout)
         if not len(seeds):
             raise InputError("a population needs at least one member: seeds is empty")
-        self.seeds, self.activation, self.dropout = tuple(int(s) for s in seeds), activation, dropout
+        self.seeds, self.activation = tuple(int(s) for s in seeds), activation
+        self._set_dropout(per_member("dropout", dropout, len(self.seeds)))
+        check_architecture(self.sizes, activation, *self.dropout)
         drawn = [draw_layers(self.sizes, seed) for seed in self.seeds]
         self.weights = nn.ParameterList(torch.stack([d[k][0] for d in drawn]) for k in range(len(self.sizes) - 1))
         self.biases = nn.ParameterList(
@@ -69,44 +83,61 @@ class Population(nn.Module):
     def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
         *inner, last = zip(weights, biases, strict=True)
         for weight, bias in inner:
-            x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
-            if self.dropout:
-                x = functional.dropout(x, self.dropout, self.training)
-        return torch.baddbmm(last[1], x, last[0])
+            x = self._drop(ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight)))
+        return torch.baddbmm(last[1], x, by_output(last[0]))
 
-    def select(self, members: Sequence[int], dtype: torch.dtype | None = None) -> "Population":
-        """A population of copies of some members, for prediction; in another precision if asked."""
+    def _set_dropout(self, rates: Sequence[float]) -> None:
+        self.dropout = tuple(rates)
+        keep = torch.tensor([1 - rate for rate in rates], dtype=torch.float32)
+        self.register_buffer("keep", keep.view(-1, 1, 1), persistent=False)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        """Dropout in training, each member at its own rate."""
+        if not self.training or not any(self.dropout):
+            return x
+        return x * (torch.rand_like(x) < self.keep) / self.keep
+
+    def select(self, members: Sequence[int]) -> "Population":
+        """A population of copies of some members, for prediction."""
         chosen = list(members)
-        weights, biases = ([p.detach()[chosen].to(dtype or p.dtype) for p in ps] for ps in (self.weights, self.biases))
+        weights, biases = ([p.detach()[chosen] for p in ps] for ps in (self.weights, self.biases))
         return self._plain(chosen, weights, biases)
 
     def _plain(self, members: Sequence[int], weights: Iterable[Tensor], biases: Iterable[Tensor]) -> "Population":
         """A population of this shape with these tensors in the place of drawn ones."""
         some = Population.__new__(Population)
         nn.Module.__init__(some)
-        some.sizes, some.activation, some.dropout = self.sizes, self.activation, self.dropout
+        some.sizes, some.activation = self.sizes, self.activation
         some.seeds = tuple(self.seeds[i] for i in members)
         some.weights, some.biases = nn.ParameterList(weights), nn.ParameterList(biases)
-        return some.train(self.training)
+        some._set_dropout([self.dropout[i] for i in members])
+        return some.to(some.weights[0].device).train(self.training)
 
-    def thin(self, samples: int, generator: torch.Generator) -> "Population":
-        """Each member ``samples`` times over, with hidden units dropped at the dropout rate, the same for all rows.
+    def _noise(self, draw: Callable[..., Tensor], members: Sequence[int], samples: int, sizes: Sequence[int]) -> Any:
+        """For each of these sizes, ``samples`` draws for each of these members, from the member's seed alone."""
+        generators = [torch.Generator().manual_seed(self.seeds[i]) for i in members]
+        drawn = torch.cat([draw(samples, sum(sizes), generator=g) for g in generators])
+        return drawn.to(self.weights[0]).split(list(sizes), 1)
+
+    def thin(self, members: Sequence[int], samples: int) -> "Population":
+        """These members ``samples`` times over, with hidden units dropped at the dropout rate, the same for all rows.
 
         These are Monte Carlo draws of a dropout network, as networks: one batched pass evaluates them all, and a row's
-        answer does not depend on the others in the table. The members' draws stand one after the other.
+        answer does not depend on the others in the table. The members' draws follow from their seeds, and stand one
+        after the other.
         """
-        some = self.select([i for i in range(self.members) for _ in range(samples)])
-        keep = 1 - self.dropout
+        some = self.select([i for i in members for _ in range(samples)])
         with torch.no_grad():
-            for weight in list(some.weights)[1:]:  # a dropped unit sends nothing to the next layer
-                kept = torch.rand(weight.shape[:2], generator=generator) < keep
-                weight.mul_((kept / keep).to(weight).unsqueeze(2))
+            uniform = self._noise(torch.rand, members, samples, self.sizes[1:-1])
+            for weight, u in zip(list(some.weights)[1:], uniform, strict=True):
+                # a dropped unit sends nothing to the next layer
+                weight.mul_((u.unsqueeze(2) < some.keep) / some.keep)
         return some
 
     def member(self, i: int) -> MLP:
         """A copy of one member as a plain network."""
         first, *hidden, last = self.sizes
-        mlp = MLP(first, hidden, last, self.activation, self.dropout, self.seeds[i])
+        mlp = MLP(first, hidden, last, self.activation, self.dropout[i], self.seeds[i])
         mlp.to(self.weights[0])
         with torch.no_grad():
             for mine, theirs in zip(self.weights, mlp.weights, strict=True):
@@ -122,9 +153,13 @@ class Population(nn.Module):
 class BayesPopulation(Population):
     """Networks with an independent normal distribution over every weight (Blundell et al. 2015).
 
-    ``weights`` and ``biases`` are the means. In training each pass draws weights, one set per member; in evaluation the
-    means are used. :meth:`draw` makes plain networks of draws.
+    ``weights`` and ``biases`` are the means. The prior of a weight is N(0, prior_std²/inputs), so that it says the same
+    about the function whatever the width. In training every row sees its own draw of the pre-activations, which has the
+    distribution that drawn weights would give it and far less noise in the gradient (Kingma et al. 2015); in evaluation
+    the means are used. :meth:`draw` makes plain networks of drawn weights.
     """
+
+    prior_std: Tensor
 
     def __init__(
         self,
@@ -133,15 +168,18 @@ class BayesPopulation(Population):
         hidden: Sequence[int] = (50,),
         outputs: int = 4,
         activation: str = "relu",
-        dropout: float = 0.0,
-        prior_std: float = 1.0,
-        initial_std: float = 0.01,
+        dropout: float | Sequence[float] = 0.0,
+        prior_std: float | Sequence[float] = 1.0,
+        initial_std: float = 0.1,
     ) -> None:
         super().__init__(seeds, in_features, hidden, outputs, activation, dropout)
-        self.prior_std = prior_std
-        raw = math.log(math.expm1(initial_std))
-        self.raw_weight_stds = nn.ParameterList(torch.full_like(w, raw) for w in self.weights)
-        self.raw_bias_stds = nn.ParameterList(torch.full_like(b, raw) for b in self.biases)
+        each = per_member("prior_std", prior_std, self.members)
+        self.register_buffer("prior_std", torch.tensor(each).view(-1, 1, 1), persistent=False)
+        stds = [math.log(math.expm1(initial_std / math.sqrt(size))) for size in self.sizes[:-1]]
+        self.raw_weight_stds = nn.ParameterList(
+            torch.full_like(w, raw) for w, raw in zip(self.weights, stds, strict=True)
+        )
+        self.raw_bias_stds = nn.ParameterList(torch.full_like(b, raw) for b, raw in zip(self.biases, stds, strict=True))
 
     def _distributions(self) -> list[tuple[Tensor, Tensor]]:
         means = [*self.weights, *self.biases]
@@ -153,24 +191,35 @@ class BayesPopulation(Population):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        drawn = [m + s * torch.randn_like(m) for m, s in self._distributions()]
+        x, pairs = self._checked(x), self._distributions()
         depth = len(self.weights)
-        return self._pass(self._checked(x), drawn[:depth], drawn[depth:])
+        for k in range(depth):
+            (weight, weight_std), (bias, bias_std) = pairs[k], pairs[depth + k]
+            mean = torch.baddbmm(bias, x, weight)
+            variance = torch.baddbmm(bias_std.square(), x.square(), weight_std.square())
+            x = mean + variance.sqrt() * torch.randn_like(mean)
+            if k < depth - 1:
+                x = self._drop(ACTIVATIONS[self.activation](x))
+        return x
 
     def divergence(self) -> Tensor:
-        """KL of each member's weights from the prior N(0, prior_std²), in closed form."""
+        """KL of each member's weights from the prior, in closed form."""
         total = torch.zeros(self.members, device=self.weights[0].device)
-        for mean, std in self._distributions():
-            ratio = (std / self.prior_std).square()
-            each = 0.5 * (ratio + (mean / self.prior_std).square() - 1 - ratio.log())
+        sizes = self.sizes[:-1]
+        for (mean, std), size in zip(self._distributions(), (*sizes, *[1] * len(sizes)), strict=True):
+            prior = self.prior_std / math.sqrt(size)
+            ratio = (std / prior).square()
+            each = 0.5 * (ratio + (mean / prior).square() - 1 - ratio.log())
             total = total + each.flatten(1).sum(1)
         return total
 
-    def draw(self, samples: int, generator: torch.Generator) -> Population:
-        """Plain networks with drawn weights, ``samples`` of each member, one after the other."""
-        members = [i for i in range(self.members) for _ in range(samples)]
-        drawn, depth = [], len(self.weights)
-        for mean, std in self._distributions():
-            noise = torch.randn(len(members), *mean.shape[1:], generator=generator).to(mean)
-            drawn.append(mean.detach()[members] + std.detach()[members] * noise)
-        return self._plain(members, drawn[:depth], drawn[depth:])
+    def draw(self, members: Sequence[int], samples: int) -> Population:
+        """Plain networks with drawn weights, ``samples`` of each of these members, one after the other."""
+        copies = [i for i in members for _ in range(samples)]
+        pairs, depth = self._distributions(), len(self.weights)
+        noise = self._noise(torch.randn, members, samples, [m[0].numel() for m, _ in pairs])
+        drawn = [
+            (m[copies] + s[copies] * part.view(-1, *m.shape[1:])).detach()
+            for (m, s), part in zip(pairs, noise, strict=True)
+        ]
+        return self._plain(copies, drawn[:depth], drawn[depth:])

@@ -1,0 +1,104 @@
+"""Choose a method's one number (λ, dropout rate, prior) by cross-validation: candidates x folds as one population."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evidentia.errors import InputError
+from evidentia.methods.base import Method, Recipe, hold_out
+from evidentia.methods.fitting import fit
+
+__all__ = ["Search", "folds_of", "one_standard_error", "search"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was tried, how it scored, and what was chosen."""
+
+    parameter: str
+    candidates: tuple[float, ...]
+    scores: Array  # (candidates, folds): the negative log likelihood of a fold's rows, in nats a row
+    chosen: float
+
+
+def search(
+    method: Method,
+    parameter: str,
+    candidates: Sequence[float],
+    x: ArrayLike,
+    y: ArrayLike,
+    groups: Sequence[ArrayLike],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    validation_share: float = 0.1,
+    recipe: Recipe | None = None,
+    sample_weight: ArrayLike | None = None,
+    **options: Any,
+) -> list[Search]:
+    """For each group of rows, which candidate for ``method.parameter`` to use on them; all groups searched at once.
+
+    One network per group, candidate and fold. The networks of a fold start alike, see the same batches and stop by the
+    same rows, which are not those of the fold they are scored on, so that they differ in the candidate alone.
+
+    Args:
+        method: a method whose ``parameter`` takes one value per member.
+        candidates: in the order of preference: of those that tie, the first is chosen.
+        groups: rows of the table (x, y), each a set of training rows. Rows in no group leave no trace.
+        folds, seed, validation_share: how a group is divided.
+        recipe, sample_weight, **options: as for :func:`evidentia.methods.fit`.
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+    tried = tuple(float(c) for c in candidates)
+    parts = [folds_of(rows, folds, seed) for rows in groups]
+    # (group, fold, candidate) with the candidate as the fastest index
+    members = [
+        member
+        for group in parts
+        for k in range(folds)
+        for member in hold_out(np.concatenate(group[:k] + group[k + 1 :]), [seed + k], validation_share) * len(tried)
+    ]
+    each = replace(method, **{parameter: tried * (len(parts) * folds)})  # type: ignore[type-var]
+    fitted = fit(each, x, y, members, recipe=recipe, sample_weight=sample_weight, **options)
+    diverged = fitted.training.diverged.cpu().numpy()
+    scores = np.full((len(parts), folds, len(tried)), np.inf)
+    for index in np.ndindex(*scores.shape):
+        member, rows = int(np.ravel_multi_index(index, scores.shape)), parts[index[0]][index[1]]
+        if not diverged[member]:
+            surprise = -fitted.predict(x[rows], [member]).log_prob(y[rows])
+            scores[index] = np.average(surprise.reshape(len(rows), -1).mean(1), weights=weights[rows])
+    return [Search(parameter, tried, group.T, tried[one_standard_error(group.T)]) for group in scores]
+
+
+def folds_of(rows: ArrayLike, folds: int, seed: int) -> list[NDArray[np.int64]]:
+    """These rows in so many parts of equal size, at random."""
+    table = np.asarray(rows, dtype=np.int64)
+    # a fold's networks need two rows to learn from and one to stop by
+    if folds < 2 or len(table) < max(folds, 5):
+        raise InputError(
+            f"{len(table)} rows are too few for a search over {folds} folds, which needs at least {max(folds, 5)}; "
+            "fix the parameter to a number instead of 'auto'"
+        )
+    return [np.sort(part) for part in np.array_split(np.random.default_rng(seed).permutation(table), folds)]
+
+
+def one_standard_error(scores: Array) -> int:
+    """The first candidate that ties with the best: its mean excess over the best is within one standard error.
+
+    The error is that of the excess, fold by fold: what makes a fold hard is common to all candidates and cancels.
+    """
+    mean = scores.mean(1)
+    if not np.isfinite(mean).any():
+        raise InputError("no candidate has a finite score on every fold; is the learning rate too large?")
+    best = int(np.nanargmin(np.where(np.isfinite(mean), mean, np.inf)))
+    for k, row in enumerate(scores):
+        excess = row - scores[best]
+        if k == best or (np.isfinite(mean[k]) and excess.mean() <= excess.std(ddof=1) / np.sqrt(len(excess))):
+            return k
+    return best
