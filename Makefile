@@ -38,6 +38,7 @@ proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 bench: .venv/installed
 	$(BIN)/python benchmarks/bench_loss.py
 	$(BIN)/python benchmarks/bench_population.py
+	$(BIN)/python benchmarks/bench_predict.py
 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures

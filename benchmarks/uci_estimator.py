@@ -59,10 +59,11 @@ def main() -> None:
             write_record(options.out, record)
         scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}
         diverged = sum(sum(row["training"]["diverged"]) for row in rows)
+        mark = "" if scores["nll"].mean() <= FLOOR[name] else "  above the floor"
         print(
             f"{name:10s}{scores['nll'].mean():9.3f} ± {scores['nll'].std(ddof=1) / len(rows) ** 0.5:.3f}"
             f"{FLOOR[name]:8.2f}{scores['rmse'].mean():10.4f}{scores['coverage_90'].mean():9.3f}"
-            f"{scores['seconds'].sum():9.1f}  {diverged}{'' if scores['nll'].mean() <= FLOOR[name] else '  above the floor'}",
+            f"{scores['seconds'].sum():9.1f}  {diverged}{mark}",
             flush=True,
         )
     print(f"device: {record['environment']['device']['name']}; record: {options.out / 'record.json'}")

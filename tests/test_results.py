@@ -8,6 +8,46 @@ import pytest
 from evidentia.record import read_record
 
 DOCS = Path(__file__).parents[1] / "docs"
+SETS = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]
+
+
+def mean_and_error(values):
+    values = np.array(values)
+    return f"{values.mean():.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}".replace("-", "−")
+
+
+def rows_of(page, name):
+    lines = [line for line in (DOCS / page).read_text().splitlines() if line.startswith(f"| {name} |")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_tables_of_the_regressors(name):
+    members, out_of_the_box, baselines = rows_of("tables.md", name)
+    runs = read_record(DOCS / "results" / "uci_estimator")["sets"][name]
+    assert out_of_the_box[1] == mean_and_error([run["nll"] for run in runs])
+    assert out_of_the_box[3] == f"{np.mean([run['coverage_90'] for run in runs]):.3f}"
+    assert len(runs) == (5 if name == "protein" else 20)
+    assert not any(any(run["training"]["diverged"]) for run in runs)
+    mixtures = [r for r in read_record(DOCS / "results" / "members")["rows"] if r["set"] == name]
+    means = {c: np.mean([r["nll"] for r in mixtures if r["members"] == c]) for c in (1, 2, 3, 5, 8, 16)}
+    assert members[1:] == [f"{means[c] - means[16]:+.3f}".replace("-", "−") for c in (1, 2, 3, 5, 8)]
+    for column, folder, method in ((1, "baselines", "ensemble"), (5, "baselines_first", "dropout")):
+        assert baselines[column] == mean_and_error(
+            read_record(DOCS / "results" / folder)["results"][method][name]["nll"]
+        )
+
+
+def test_the_table_of_ties():
+    rows = read_record(DOCS / "results" / "tie_side")["rows"]
+    lines = (DOCS / "tables.md").read_text().splitlines()
+    names = {"smallest that ties": "smallest tied", "best": "best", "largest that ties": "largest tied"}
+    for words, rule in (names | {"always 0": "0", "always 1": "1"}).items():
+        (line,) = [line for line in lines if line.startswith(f"| {words} |")]
+        for cell, kind, digits in zip(line.strip("|").split("|")[1:], ("random", "gap"), (3, 2), strict=True):
+            gaps = [r["scores"][r["picked"][rule]]["nll"] - r["scores"][2]["nll"] for r in rows if r["kind"] == kind]
+            error = np.std(gaps, ddof=1) / len(gaps) ** 0.5
+            assert cell.strip() == f"{np.mean(gaps):+.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
 
 @pytest.mark.parametrize(
