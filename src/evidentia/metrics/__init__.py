@@ -1,9 +1,13 @@
 """Metrics: ``(prediction, y) → number``."""
 
 from evidentia.metrics.calibration import calibration_curve, calibration_error, coverage, coverage_curve, pit
+from evidentia.metrics.ranking import aurg, auroc, ause, retention_curve
 from evidentia.metrics.scores import crps, interval_score, nll, rmse
 
 __all__ = [
+    "aurg",
+    "auroc",
+    "ause",
     "calibration_curve",
     "calibration_error",
     "coverage",
@@ -12,5 +16,6 @@ __all__ = [
     "interval_score",
     "nll",
     "pit",
+    "retention_curve",
     "rmse",
 ]

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
+from evidentia.report.figures import save
 
-__all__ = ["draw", "main"]
+__all__ = ["main", "run"]
 
 EVIDENCE = (0.25, 1.0, 8.0)  # ν = α − 1 of the three densities of panel A; their prediction and noise are the same
 SAMPLES = 12
@@ -32,15 +35,11 @@ def _density(ax: Any, nig: NormalInverseGamma) -> None:
     ax.set(xlabel="μ", xlim=(-3, 3), ylim=(0, 3))
 
 
-def draw(path: Path, seed: int = 0) -> None:
-    """Draw the figure to ``path``."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+def run(out: Path, seed: int = 0) -> list[Path]:
+    """Draw the figure into the folder ``out``, as PNG and SVG."""
     torch.manual_seed(seed)
-    figure, axes = plt.subplot_mosaic([["a0", "a1", "a2"], ["b", "c", "c"]], figsize=(10, 6), layout="constrained")
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    axes = figure.subplot_mosaic([["a0", "a1", "a2"], ["b", "c", "c"]])
     family = [NormalInverseGamma(torch.tensor(0.0, dtype=torch.float64), e, 1 + e, e) for e in EVIDENCE]
     for name, nig, evidence in zip(("a0", "a1", "a2"), family, EVIDENCE, strict=True):
         _density(axes[name], nig)
@@ -51,7 +50,7 @@ def draw(path: Path, seed: int = 0) -> None:
     chosen = family[-1]
     pairs = chosen.sample((SAMPLES,))
     _density(axes["b"], chosen)
-    colours = plt.get_cmap("plasma")(np.linspace(0, 0.85, SAMPLES))
+    colours = colormaps["plasma"](np.linspace(0, 0.85, SAMPLES))
     axes["b"].scatter(pairs[:, 0], pairs[:, 1], c=colours, s=22, edgecolor="black", lw=0.5, zorder=3)
     axes["b"].set_title(f"B   {SAMPLES} draws of (μ, σ²)", loc="left")
     axes["b"].set_ylabel("σ²")
@@ -67,9 +66,7 @@ def draw(path: Path, seed: int = 0) -> None:
     axes["c"].legend(frameon=False)
     for ax in axes.values():
         ax.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    return save(figure, out, "distribution")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,12 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m evidentia.reproduce.distribution", description="Draw the paper's Fig. 2."
     )
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for distribution.png (default: out)")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the figure (default: out)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws (default: 0)")
     options = parser.parse_args(arguments)
-    path = options.out / "distribution.png"
-    draw(path, options.seed)
-    print(f"Figure: {path}")
+    paths = run(options.out, options.seed)
+    print(f"Figure: {paths[0]}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""The verbs together, and what happens to errors."""
+
+import sys
+
+import typer
+
+from evidentia import __version__
+from evidentia.cli import reproduce
+from evidentia.errors import EvidentiaError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="evidentia",
+    help="Calibrated aleatoric and epistemic uncertainty for regression, in one forward pass.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(reproduce.app, name="reproduce")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Show the version and stop.")
+) -> None:
+    if version:
+        print(f"evidentia {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise typer.Exit(2)
+
+
+def main() -> None:
+    """Run; what a user can act on is one sentence and exit code 2, everything else a traceback."""
+    try:
+        app()
+    except (EvidentiaError, OSError) as error:
+        print(f"evidentia: {error}", file=sys.stderr)
+        sys.exit(2)

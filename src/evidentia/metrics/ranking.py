@@ -1,0 +1,151 @@
+"""Whether the uncertain rows are the wrong ones: ``(prediction, y) → number or curve``; only the order matters."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evidentia.errors import InputError
+from evidentia.prediction import Prediction
+
+__all__ = ["aurg", "auroc", "ause", "retention_curve"]
+
+Array = NDArray[np.float64]
+
+
+def retention_curve(
+    prediction: Prediction,
+    y: ArrayLike,
+    uncertainty: ArrayLike | str = "std",
+    error: str = "rmse",
+    points: int = 100,
+) -> tuple[Array, Array]:
+    """Error of the rows that are left when the most uncertain ones are dropped: (share kept, error of the kept).
+
+    Args:
+        uncertainty: what to rank by: "std" (the default), "aleatoric", "epistemic", "entropy", or an array of the shape
+            of y. A part that the prediction does not have is refused.
+        error: "rmse" or "mae", of the mean.
+        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
+
+    Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
+    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
+    targets count as so many rows.
+    """
+    if error not in ("rmse", "mae"):
+        raise InputError(f"unknown error {error!r}; known are rmse, mae")
+    if not isinstance(points, int | np.integer) or points < 2:
+        raise InputError(f"points must be a whole number of at least 2, got {points!r}")
+    distance = np.abs(prediction.mean - prediction._target(y).numpy()).ravel()
+    rows = len(distance)
+    if rows == 0:
+        raise InputError("the prediction has no rows; a ranking needs at least one")
+    if not np.isfinite(distance).all():
+        bad = int(np.sum(~np.isfinite(distance)))
+        raise InputError(f"{bad} of {rows} errors y − mean are NaN or infinite; leave out the rows without a finite y")
+    loss = distance**2 if error == "rmse" else distance
+    score = _uncertainty(prediction, uncertainty).ravel()
+
+    order = np.lexsort((loss, score))  # by loss within ties: then not even the rounding depends on the order of rows
+    loss, score = loss[order], score[order]
+    first = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])  # row of each group of ties
+    total = np.add.reduceat(loss, first)
+    mean = total / np.diff(np.r_[first, rows])
+    below = np.r_[0.0, np.cumsum(total)[:-1]]
+    kept = np.unique(-(-rows * np.arange(1, points + 1) // points))[::-1]  # ⌈rows · j/points⌉, without floats
+    last = np.searchsorted(first, kept - 1, side="right") - 1  # the group that is cut
+    # (kept − first)/kept is exactly 1 for a single group, (kept − first) · mean / kept need not be its mean
+    curve = below[last] / kept + (kept - first[last]) / kept * mean[last]
+    return kept / rows, np.sqrt(curve) if error == "rmse" else curve
+
+
+def ause(
+    prediction: Prediction,
+    y: ArrayLike,
+    uncertainty: ArrayLike | str = "std",
+    error: str = "rmse",
+    points: int = 100,
+) -> float:
+    """Area under the sparsification error (Ilg et al. 2018): ∫ (e(s) − oracle(s)) ds / e(1), smaller is better.
+
+    e(s) is the :func:`retention_curve` at the share s kept, the oracle the curve of the ranking by the true error. The
+    trapezoidal rule over the shares of the curve; divided by the error of all rows, so free of units. 0 is ideal.
+    """
+    share, kept = retention_curve(prediction, y, uncertainty, error, points)
+    oracle = retention_curve(prediction, y, np.abs(prediction.mean - np.asarray(y, dtype=float)), error, points)[1]
+    return _relative_area(share, kept - oracle, kept[0])
+
+
+def aurg(
+    prediction: Prediction,
+    y: ArrayLike,
+    uncertainty: ArrayLike | str = "std",
+    error: str = "rmse",
+    points: int = 100,
+) -> float:
+    """Area under the random gain (Poggi et al. 2020): ∫ (e(1) − e(s)) ds / e(1), larger is better.
+
+    A random ranking leaves the error of all rows e(1) at every share kept and has 0; a misleading one is negative. The
+    curve, the rule and the division are those of :func:`ause`.
+    """
+    share, kept = retention_curve(prediction, y, uncertainty, error, points)
+    return _relative_area(share, kept[0] - kept, kept[0])
+
+
+def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
+    """P(outside > inside) + ½ P(outside = inside): how well a score tells unfamiliar rows from familiar ones.
+
+    The scores are uncertainties of rows in and out of distribution; 1 separates them, ½ is chance.
+
+    >>> auroc(inside=[0.1, 0.2, 0.3], outside=[0.3, 0.9])
+    0.9166666666666666
+    """
+    scores = []
+    for name, values in (("inside", inside), ("outside", outside)):
+        if values is None:  # which NumPy would read as one NaN
+            raise InputError(f"the scores {name} are None: the prediction has no such uncertainty; take another")
+        array = np.asarray(values, dtype=float).ravel()
+        if array.size == 0:
+            raise InputError(f"there are no scores {name}; auroc needs at least one on each side")
+        if np.isnan(array).any():
+            raise InputError(f"{int(np.isnan(array).sum())} of {array.size} scores {name} are NaN; leave them out")
+        scores.append(array)
+    low, high = np.sort(scores[0]), scores[1]
+    # twice the wins: those below, and those below or equal
+    wins = np.searchsorted(low, high, side="left").sum() + np.searchsorted(low, high, side="right").sum()
+    return float(wins / (2 * low.size * high.size))
+
+
+def _uncertainty(prediction: Prediction, uncertainty: ArrayLike | str) -> Array:
+    """The array that a name stands for, or the array itself, without NaN; infinite values rank like any other."""
+    kind = uncertainty
+    if kind is None:  # what prediction.epistemic_std is where there is none
+        raise InputError("the uncertainty is None: the prediction has no such part; rank by 'std' instead")
+    if not isinstance(kind, str):
+        values = np.asarray(kind, dtype=float)
+        if values.shape != prediction.shape:
+            raise InputError(
+                f"the uncertainty has shape {values.shape} but the prediction {prediction.shape}; they must be equal"
+            )
+    elif kind in ("std", "entropy"):
+        values = prediction.std if kind == "std" else prediction.entropy()
+    elif kind in ("aleatoric", "epistemic"):
+        part = prediction.aleatoric_std if kind == "aleatoric" else prediction.epistemic_std
+        if part is None:
+            raise InputError(
+                f"the prediction has no {kind} uncertainty: {kind}_std is None, as the epistemic one of a single "
+                "Gaussian network is; rank by 'std', or predict with several networks"
+            )
+        values = part
+    else:
+        raise InputError(
+            f"unknown uncertainty {kind!r}; known are std, aleatoric, epistemic, entropy, or give an array"
+        )
+    if np.isnan(values).any():
+        bad = int(np.isnan(values).sum())
+        raise InputError(f"{bad} of {values.size} uncertainties are NaN, which has no rank; leave those rows out")
+    return values
+
+
+def _relative_area(share: Array, gap: Array, whole: float) -> float:
+    """∫ gap d(share) / whole; without any error every ranking is as good as the oracle and as chance: 0."""
+    area = np.sum((share[:-1] - share[1:]) * (gap[:-1] + gap[1:]) / 2)  # NumPy 1 has no trapezoid
+    return float(area / whole) if whole > 0 else 0.0

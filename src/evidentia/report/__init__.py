@@ -1,0 +1,1 @@
+"""Records and predictions as tables and figures."""

@@ -1,0 +1,70 @@
+"""Tables for people (markdown) and for programs (CSV), from the same rows."""
+
+import csv
+import functools
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from evidentia.files import write_whole
+
+__all__ = ["markdown", "mean_and_error", "write_table"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def mean_and_error(values: ArrayLike, digits: int = 3) -> str:
+    """Mean ± standard error; the mean alone for a single value, «diverged» where one is not finite.
+
+    >>> mean_and_error([1.0, 2.0, 3.0], digits=2)
+    '2.00 ± 0.58'
+    """
+    given = np.asarray(values, dtype=float)
+    if not np.isfinite(given).all():
+        return "diverged"
+    text = f"{given.mean():.{digits}f}"
+    if given.size > 1:
+        text += f" ± {given.std(ddof=1) / given.size**0.5:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def markdown(rows: Rows) -> str:
+    """A markdown table; the columns are those of the first row. Numbers are shown with four digits, None as a dash.
+
+    >>> print(markdown([{"set": "yacht", "NLL": 0.12345}]))
+    | set | NLL |
+    |---|---|
+    | yacht | 0.1235 |
+    """
+    columns = list(rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row.get(c)) for c in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return (f"{value:.4g}" if np.isfinite(value) else "diverged").replace("-", "−")
+    return str(value)
+
+
+def write_table(folder: str | Path, name: str, rows: Rows) -> Path:
+    """Write ``name.csv``, with every digit, and ``name.md``; returns the latter."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    contents = {"csv": text.getvalue(), "md": markdown(rows) + "\n"}
+    for kind, content in contents.items():
+        write_whole(Path(folder) / f"{name}.{kind}", functools.partial(_put, content.encode()))
+    return Path(folder) / f"{name}.md"
+
+
+def _put(content: bytes, file: BinaryIO) -> None:
+    file.write(content)

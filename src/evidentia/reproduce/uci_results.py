@@ -1,0 +1,132 @@
+"""The record of a UCI run as tables and a figure, with the paper's numbers in the next column."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from evidentia.distributions import StudentT
+from evidentia.report.figures import COLOURS, legend, new_figure, save
+from evidentia.report.tables import mean_and_error, write_table
+from evidentia.reproduce.paper import TABLE_1
+
+__all__ = ["compare", "write_results"]
+
+Array = NDArray[np.float64]
+DIGITS = {"naval": {"rmse": 5, "nll": 3}, "kin8nm": {"rmse": 4, "nll": 3}}
+
+
+def write_results(record: dict[str, Any], out: Path) -> list[Path]:
+    """Everything that can be said about the sets and methods that are there."""
+    results = record["results"]
+    if record["plan"]["protocol"] == "published":
+        return [write_table(out, "published", _published_rows(results))]
+    paths = [write_table(out, score, _standard_rows(results, score)) for score in ("nll", "rmse")]
+    paths.append(write_table(out, "all_scores", _long_rows(results)))
+    against = _paired_rows(results)
+    if against:
+        paths += [write_table(out, "paired", against), *_figure(against, out)]
+    return paths
+
+
+def _values(result: dict[str, Any], score: str) -> Array:
+    key = "splits" if "splits" in result else "trials"
+    return np.array([np.nan if row[score] is None else row[score] for row in result[key]], dtype=float)
+
+
+def _paper(name: str, method: str, score: str) -> float | None:
+    known = TABLE_1.get(name, {}).get(method)
+    return None if known is None else float(getattr(known, score))
+
+
+def _standard_rows(results: dict[str, Any], score: str) -> list[dict[str, Any]]:
+    rows = []
+    for name, methods in results.items():
+        row: dict[str, Any] = {"set": name}
+        for method, result in methods.items():
+            row[method] = mean_and_error(_values(result, score), DIGITS.get(name, {}).get(score, 3))
+            if method in ("evidential", "ensemble", "dropout"):
+                row[f"{method}, paper"] = _paper(name, method, score)
+        rows.append(row)
+    return rows
+
+
+def _published_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The minima over test batches beside the paper's column, and the last weights on all test rows."""
+    rows = []
+    for name, methods in results.items():
+        for method, result in methods.items():
+            row: dict[str, Any] = {"set": name, "method": method}
+            for score in ("nll", "rmse"):
+                digits = DIGITS.get(name, {}).get(score, 3)
+                row[f"{score}, minimum over test batches"] = mean_and_error(_values(result, f"{score}_min"), digits)
+                row[f"{score}, paper"] = _paper(name, method, score)
+                row[f"{score}, last weights"] = mean_and_error(_values(result, score), digits)
+            rows.append(row)
+    return rows
+
+
+def _long_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name, methods in results.items():
+        for method, result in methods.items():
+            scores = [key for key in result["splits"][0] if key != "split"]
+            means = {score: float(_values(result, score).mean()) for score in scores}
+            times = {"milliseconds": result["milliseconds"], "seconds": result["seconds"]}
+            rows.append({"set": name, "method": method, **means, **times, "diverged": len(result["diverged"])})
+    return rows
+
+
+def compare(ours: Array, theirs: Array) -> dict[str, float | str]:
+    """A paired comparison over splits: the mean difference, its standard error, and who wins at the 5 % level."""
+    gap = ours - theirs
+    error = float(gap.std(ddof=1) / len(gap) ** 0.5)
+    # the quantile of Student's t with n − 1 degrees of freedom
+    level = StudentT(torch.tensor(float(len(gap) - 1), dtype=torch.float64), 0.0, 1.0).icdf(torch.tensor(0.975))
+    verdict = "tie"
+    if not np.isfinite(gap).all():
+        verdict = "diverged"
+    elif abs(gap.mean()) > float(level) * error:
+        verdict = "win" if gap.mean() < 0 else "loss"
+    return {"difference": float(gap.mean()), "error": error, "verdict": verdict}
+
+
+def _paired_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Evidential less each other method, split by split: a negative difference is a win."""
+    return [
+        {"set": name, "against": method, "score": score}
+        | compare(_values(methods["evidential"], score), _values(result, score))
+        for score in ("nll", "rmse", "crps")
+        for name, methods in results.items()
+        if "evidential" in methods
+        for method, result in methods.items()
+        if method != "evidential" and len(result["splits"]) > 1
+    ]
+
+
+def _figure(rows: list[dict[str, Any]], out: Path) -> list[Path]:
+    """NLL of the evidential method less that of each other, with two standard errors."""
+    shown = [row for row in rows if row["score"] == "nll"]
+    names = list(dict.fromkeys(row["set"] for row in shown))
+    others = list(dict.fromkeys(row["against"] for row in shown))
+    figure, axes = new_figure(1, 1, (7, 0.5 + 0.45 * len(names) + 0.8))
+    ax = axes[0, 0]
+    colours = dict(zip(("gaussian", "ensemble", "dropout", "bayes"), _palette(), strict=True))
+    for k, other in enumerate(others):
+        mine = [row for row in shown if row["against"] == other]
+        places = [names.index(row["set"]) + 0.17 * (k - (len(others) - 1) / 2) for row in mine]
+        gaps, errors = [row["difference"] for row in mine], [2 * row["error"] for row in mine]
+        ax.errorbar(gaps, places, xerr=errors, fmt="o", ms=4, lw=1.2, color=colours[other], label=other)
+    ax.axvline(0, color=COLOURS["truth"], lw=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xscale("symlog", linthresh=0.1)
+    ax.set_xlabel("NLL, evidential less the other, ± 2 standard errors (left: evidential is better)", fontsize=9)
+    legend(ax)
+    return save(figure, out, "paired_nll")
+
+
+def _palette() -> tuple[str, ...]:
+    return COLOURS["more"], COLOURS["epistemic"], COLOURS["aleatoric"], COLOURS["other"]
