@@ -65,3 +65,25 @@ def test_the_table_of_the_standard_splits(name):
     assert len(nll) == (5 if name == "protein" else 20)
     assert record["diverged"] == []
     assert record["test_evaluations"] == len(nll)
+
+
+def test_the_numbers_of_the_toy_experiments():
+    """The page quotes what the committed tables say."""
+    page = (DOCS / "reproduce.md").read_text()
+    cubic = read_record(DOCS / "results" / "cubic")
+    assert not cubic["quick"]
+    shown = {"Gaussian likelihood": "Gaussian likelihood", "ensemble": "ensemble of 5", "dropout": "dropout, 5 draws"}
+    shown |= {"Bayes by backprop": "Bayes by backprop, 5 draws"}
+    for method, result in cubic["methods"].items():
+        keys = ("nll_inside", "coverage_90_inside", "aleatoric_inside")
+        medians = [np.median([n[key] for n in result["numbers"]]) for key in keys]
+        nll, inside, aleatoric = (f"{m:.{d}f}" for m, d in zip(medians, (3, 2, 2), strict=True))
+        assert f"| {shown.get(method, method)} | {nll} | {inside} | {aleatoric} |" in page
+        assert not any(result["diverged"])
+    rows = read_record(DOCS / "results" / "disentangle")["rows"]
+    for penalty, words in (("standard_score", "standard score"), ("error", "error")):
+        (mixture,) = [r for r in rows if r["penalty"] == penalty and r["reading"] == "identified"]
+        cells = f"{mixture['total_error']:.2f} | {mixture['aleatoric_error']:.2f} | {mixture['aleatoric_share']:.2f}"
+        assert f"| {words} | mixture of 8 | identified | {cells} |" in page
+        ones = [r["aleatoric_share"] for r in rows if r["penalty"] == penalty and r["model"] == "one network"]
+        assert f"{np.median(ones):.2f} ({min(ones):.2f} to {max(ones):.2f}) |" in page

@@ -174,6 +174,9 @@ def uci(
     device: Device = "auto",
     quick: Quick = False,
     protocol: Annotated[str, typer.Option(help="standard, or published: minima over test batches.")] = "standard",
+    targets: Annotated[
+        str | None, typer.Option(help="Of energy and naval: standard or published (default: the protocol's).")
+    ] = None,
     network: Annotated[str, typer.Option(help="best: the library's; paper: 1×50 ReLU, 40 epochs.")] = "best",
     sets: Annotated[str | None, typer.Option(help="Names with commas, as in yacht,boston (default: all nine).")] = None,
     methods: Annotated[str | None, typer.Option(help="Names with commas (default: all five).")] = None,
@@ -187,7 +190,8 @@ def uci(
     chosen: dict[str, Any] = {
         k: tuple(v.split(",")) for k, v in (("sets", sets), ("methods", methods)) if v is not None
     }
-    plan = uci_experiment.Plan(protocol=protocol, network=network, members=members, search=search, **chosen)
+    chosen |= {"protocol": protocol, "targets": targets, "network": network}
+    plan = uci_experiment.Plan(members=members, search=search, **chosen)
     folder = out or Path("out/reproduce") / f"uci_{protocol}_{network}"
     _report(lambda: uci_experiment.run(plan, folder, data, device, quick))
 
@@ -209,11 +213,13 @@ def everything(data: Data = None, out: Out = None, device: Device = "auto", quic
         options = Options(folder / name, device, quick)
         _report(functools.partial(experiment, options))
     if quick:
-        plan = uci_experiment.Plan(sets=("diabetes",))
-        _report(lambda: uci_experiment.run(plan, folder / "uci", data, device, quick=True))
+        for protocol, network in (("standard", "best"), ("published", "paper")):
+            plan = uci_experiment.Plan(sets=("diabetes",), protocol=protocol, network=network)
+            where = folder / f"uci_{protocol}_{network}"
+            _report(functools.partial(uci_experiment.run, plan, where, data, device, quick=True))
         print(
-            "Left out: the nine UCI sets (diabetes, which comes with scikit-learn, stood in for them), the published "
-            "protocol, the paper's network, and most of the training. Run without --quick, with --data, for those."
+            "Left out: the nine UCI sets (diabetes, of scikit-learn, stood in for them), the search of λ "
+            "and of the dropout rate, and most of the training. Run without --quick, with --data, for those."
         )
         return
     for protocol in uci_experiment.PROTOCOLS:

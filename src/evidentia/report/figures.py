@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-__all__ = ["COLOURS", "band", "legend", "new_figure", "save", "sweep"]
+__all__ = ["COLOURS", "band", "legend", "legend_below", "new_figure", "save", "sweep"]
 
 # Okabe and Ito's palette, safe for colour-blind readers
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -41,6 +41,12 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], **options: An
 def legend(ax: Any, **options: Any) -> None:
     """A small legend on white, so that it can be read on any panel."""
     ax.legend(fontsize=7, facecolor="white", edgecolor="none", framealpha=0.85, **options)
+
+
+def legend_below(figure: Figure, ax: Any) -> None:
+    """One legend for all panels, under them, made of what is in this one."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
 
 
 def band(ax: Any, x: Array, mean: Array, std: Array | None, colour: str, label: str) -> None:

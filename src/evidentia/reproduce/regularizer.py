@@ -11,7 +11,7 @@ import numpy as np
 from evidentia.data.cubic import cubic
 from evidentia.formulas import penalties
 from evidentia.methods import Evidential, Fitted
-from evidentia.report.figures import COLOURS, band, legend, new_figure, save, sweep
+from evidentia.report.figures import COLOURS, band, legend, legend_below, new_figure, save, sweep
 from evidentia.report.tables import write_table
 from evidentia.reproduce.toy import GRID, TRAINED, Options, Toy, dress, numbers, train_toy, write
 
@@ -75,7 +75,9 @@ def _claim(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _panels(fits: dict[str, Fitted], weights: Sequence[float], toy: Toy, out: Path) -> list[Path]:
-    figure, axes = new_figure(len(fits), len(weights), (2.1 * len(weights), 2.0 * len(fits)), sharex=True, sharey=True)
+    figure, axes = new_figure(
+        len(fits), len(weights), (2.1 * len(weights), 2.0 * len(fits) + 0.4), sharex=True, sharey=True
+    )
     data = cubic(toy.rows, toy.noise, TRAINED, seed=0)
     for row, (name, fitted) in zip(axes, fits.items(), strict=True):
         for k, ax in enumerate(row):
@@ -87,7 +89,7 @@ def _panels(fits: dict[str, Fitted], weights: Sequence[float], toy: Toy, out: Pa
         ax.set_title(f"λ = {weight:g}", fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("x", fontsize=9)
-    legend(axes[0, 0], loc="upper left")
+    legend_below(figure, axes[0, 0])
     return save(figure, out, "figure_s2")
 
 

@@ -67,6 +67,7 @@ class Plan:
     sets: tuple[str, ...] = tuple(uci.SETS)
     methods: tuple[str, ...] = METHODS
     protocol: str = "standard"
+    targets: str | None = None  # of energy and naval: standard or published; None is those of the protocol
     network: str = "best"
     members: int = 5
     search: bool = True  # λ and the dropout rate, on training rows; else 0.01 and 0.05
@@ -89,7 +90,7 @@ class Plan:
 
 def table_of(name: str, plan: Plan, data: Path | None) -> uci.UCITable:
     """The set with the splits of the protocol."""
-    table = diabetes() if name == "diabetes" else uci.load(name, data, target=plan.protocol)
+    table = diabetes() if name == "diabetes" else uci.load(name, data, target=plan.targets or plan.protocol)
     if plan.protocol == "published":
         test = UCI_SETTINGS[name].test if name in UCI_SETTINGS else 0.1
         return uci.published_split(table, test)
@@ -196,7 +197,7 @@ def run(
 
 def _continued(out: Path, record: dict[str, Any]) -> dict[str, Any]:
     before = read_record(out)
-    same = ("protocol", "network", "members", "search", "splits", "steps")
+    same = ("protocol", "targets", "network", "members", "search", "splits", "steps")
     for key in same:
         if before["plan"][key] != record["plan"][key]:
             raise InputError(

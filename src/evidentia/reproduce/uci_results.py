@@ -111,7 +111,7 @@ def _figure(rows: list[dict[str, Any]], out: Path) -> list[Path]:
     shown = [row for row in rows if row["score"] == "nll"]
     names = list(dict.fromkeys(row["set"] for row in shown))
     others = list(dict.fromkeys(row["against"] for row in shown))
-    figure, axes = new_figure(1, 1, (7, 0.5 + 0.45 * len(names) + 0.8))
+    figure, axes = new_figure(1, 1, (7, 0.5 + 0.45 * len(names) + 1.0))
     ax = axes[0, 0]
     colours = dict(zip(("gaussian", "ensemble", "dropout", "bayes"), _palette(), strict=True))
     for k, other in enumerate(others):
@@ -121,10 +121,10 @@ def _figure(rows: list[dict[str, Any]], out: Path) -> list[Path]:
         ax.errorbar(gaps, places, xerr=errors, fmt="o", ms=4, lw=1.2, color=colours[other], label=other)
     ax.axvline(0, color=COLOURS["truth"], lw=1)
     ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
+    ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_xscale("symlog", linthresh=0.1)
     ax.set_xlabel("NLL, evidential less the other, ± 2 standard errors (left: evidential is better)", fontsize=9)
-    legend(ax)
+    legend(ax, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(others))
     return save(figure, out, "paired_nll")
 
 
