@@ -20,33 +20,9 @@ from evidentia import metrics
 from evidentia.data import splits, uci
 from evidentia.methods import GaussianLikelihood, MCDropout, Network, Recipe, fit, hold_out, search
 from evidentia.record import environment, write_record
+from evidentia.reproduce.paper import TABLE_1
 from evidentia.training import Settings, resolve_device
 
-# RMSE and NLL in the two papers, same splits
-PAPER = {
-    "ensemble": {
-        "boston": (3.28, 2.41),
-        "concrete": (6.03, 3.06),
-        "energy": (2.09, 1.38),
-        "kin8nm": (0.09, -1.20),
-        "naval": (0.00, -5.63),
-        "power": (4.11, 2.79),
-        "protein": (4.71, 2.83),
-        "wine": (0.64, 0.94),
-        "yacht": (1.58, 1.18),
-    },
-    "dropout": {
-        "boston": (2.97, 2.46),
-        "concrete": (5.23, 3.04),
-        "energy": (1.66, 1.99),
-        "kin8nm": (0.10, -0.95),
-        "naval": (0.01, -3.80),
-        "power": (4.02, 2.80),
-        "protein": (4.36, 2.89),
-        "wine": (0.62, 0.93),
-        "yacht": (1.11, 1.55),
-    },
-}
 LEARNING_RATES = (0.1, 0.03, 0.01)
 RATES = (0.2, 0.1, 0.05, 0.01, 0.005)
 
@@ -84,7 +60,9 @@ def dropout(table: uci.UCITable, device: str) -> tuple[list, dict]:
     groups = [train for train, _ in table.splits]
     common = {"recipe": recipe, "device": device}
     method = MCDropout(samples=100)
-    found = search(method, "rate", RATES, table.x, table.y, groups, folds=3, validation_share=0, **common)
+    found = search(
+        method, table.x, table.y, groups, parameter="rate", candidates=RATES, folds=3, validation_share=0, **common
+    )
     rates = [s.chosen for s in found]
     members = [hold_out(train, [100 * k], 0)[0] for k, train in enumerate(groups)]
     fitted = fit(MCDropout(samples=100, rate=rates), table.x, table.y, members, **common)
@@ -116,10 +94,10 @@ def main() -> None:
             answers, notes = METHODS[which](table, options.device)
             pairs = [(p, table.y[test]) for p, (_, test) in zip(answers, table.splits, strict=True)]
             nll, rmse = (np.array([f(p, y) for p, y in pairs]) for f in (metrics.nll, metrics.rmse))
-            published = PAPER[which][name]
+            published = TABLE_1[name][which]
             print(
-                f"{which:10s}{name:10s}{nll.mean():9.3f} ± {nll.std(ddof=1) / len(nll) ** 0.5:.3f}{published[1]:11.2f}"
-                f"{rmse.mean():10.4f}{published[0]:11.2f}{'' if nll.mean() <= published[1] else '  behind'}",
+                f"{which:10s}{name:10s}{nll.mean():9.3f} ± {nll.std(ddof=1) / len(nll) ** 0.5:.3f}{published.nll:11.2f}"
+                f"{rmse.mean():10.4f}{published.rmse:11.2f}{'' if nll.mean() <= published.nll else '  behind'}",
                 flush=True,
             )
             entry = {"nll": nll, "rmse": rmse, "seconds": time.perf_counter() - started, **notes}

@@ -53,11 +53,10 @@ def run(name: str, kind: str, options: argparse.Namespace) -> list[dict]:
     recipe = Recipe.for_rows(len(pairs[0][0]))
     found = search(
         Evidential(),
-        "weight",
-        WEIGHTS,
         table.x,
         table.y,
         [kept for kept, _ in pairs],
+        candidates=WEIGHTS,
         folds=options.folds,
         recipe=recipe,
         device=options.device,

@@ -45,7 +45,7 @@ def test_folds_part_the_rows():
 def test_scores_are_those_of_networks_fitted_one_by_one():
     x, y = data()
     rows = np.arange(100)
-    found = search(Evidential(), "weight", (0.0, 1.0), x, y, [rows], folds=3, seed=7, recipe=QUICK)[0]
+    found = search(Evidential(), x, y, [rows], candidates=(0.0, 1.0), folds=3, seed=7, recipe=QUICK)[0]
     assert found.scores.shape == (2, 3)
     assert found.chosen in (0.0, 1.0)
     parts = folds_of(rows, 3, 7)
@@ -57,13 +57,13 @@ def test_scores_are_those_of_networks_fitted_one_by_one():
 def test_groups_are_searched_as_if_alone_and_other_rows_leave_no_trace():
     x, y = data()
     groups = [np.arange(60), np.arange(40, 100)]
-    both = search(Evidential(), "weight", (0.0, 0.1), x, y, groups, folds=2, recipe=QUICK)
+    both = search(Evidential(), x, y, groups, candidates=(0.0, 0.1), folds=2, recipe=QUICK)
     changed = y.copy()
     changed[100:] = 1e9
-    again = search(Evidential(), "weight", (0.0, 0.1), x, changed, groups, folds=2, recipe=QUICK)
+    again = search(Evidential(), x, changed, groups, candidates=(0.0, 0.1), folds=2, recipe=QUICK)
     for a, b in zip(both, again, strict=True):
         assert np.array_equal(a.scores, b.scores)
-    alone = search(Evidential(), "weight", (0.0, 0.1), x, y, groups[1:], folds=2, recipe=QUICK)[0]
+    alone = search(Evidential(), x, y, groups[1:], candidates=(0.0, 0.1), folds=2, recipe=QUICK)[0]
     assert np.allclose(alone.scores, both[1].scores, atol=0.02)
 
 
@@ -71,7 +71,7 @@ def test_a_search_finds_what_is_clearly_better():
     g = np.random.default_rng(0)
     x = g.uniform(-1, 1, (200, 3))  # no row lies far from the others: its surprise would decide alone
     y = 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(200)
-    found = search(MCDropout(), "rate", (0.8, 0.01), x, y, [np.arange(200)], folds=4, recipe=QUICK)[0]
+    found = search(MCDropout(), x, y, [np.arange(200)], candidates=(0.8, 0.01), folds=4, recipe=QUICK)[0]
     assert found.chosen == 0.01
 
 
@@ -80,7 +80,7 @@ def test_rows_of_weight_zero_do_not_score():
     y[:30] = 1e3  # nonsense that no one should count
     weight = np.r_[np.zeros(30), np.ones(90)]
     found = search(
-        Evidential(), "weight", (0.0, 0.1), x, y, [np.arange(30, 120)], folds=2, recipe=QUICK, sample_weight=weight
+        Evidential(), x, y, [np.arange(30, 120)], candidates=(0.0, 0.1), folds=2, recipe=QUICK, sample_weight=weight
     )[0]
     assert (found.scores < 3).all()
 
@@ -90,3 +90,9 @@ def test_a_population_without_validation_rows_keeps_its_last_weights():
     fitted = fit(GaussianLikelihood(), x, y, hold_out(np.arange(100), [0], share=0), recipe=QUICK)
     assert fitted.training.best_step.tolist() == [200]
     assert ev.metrics.rmse(fitted.predict(x[100:]), y[100:]) < y.std()
+
+
+def test_a_method_without_a_number_has_nothing_to_search():
+    x, y = data()
+    with pytest.raises(ev.InputError, match="GaussianLikelihood has nothing to search"):
+        search(GaussianLikelihood(), x, y, [np.arange(100)])

@@ -1,6 +1,6 @@
 """The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -48,20 +48,11 @@ __all__ = [
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """A parameter that may be "auto": what the regressor and its method call it, and what is tried."""
-
-    parameter: str
-    field: str
-    candidates: tuple[float, ...]  # of those that tie, the first is taken
-
-
 class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """What the regressors share. Subclasses name their parameters and say which method they are."""
 
     _registry: ClassVar[dict[str, type["_Regressor"]]] = {}
-    _choice: ClassVar[_Choice | None] = None
+    _auto: ClassVar[str | None] = None  # the parameter that may be "auto": what the method calls ``searched``
 
     members: int
     hidden: tuple[int, ...] | None
@@ -131,33 +122,23 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
     ) -> Method:
         """The method with the number that "auto" stands for; what was tried is in ``search_``."""
-        if self._choice is None:
+        if self._auto is None or method.searched is None:
             return method
-        name, self.search_ = self._choice.parameter, None
-        if isinstance(getattr(self, name), str):
-            self.search_ = search(
-                method,
-                self._choice.field,
-                self._choice.candidates,
-                x,
-                y,
-                [rows],
-                folds=5 if len(rows) < 5000 else 3,
-                seed=seed,
-                validation_share=self.validation_share,
-                **options,
-            )[0]
-            method = replace(method, **{self._choice.field: self.search_.chosen})  # type: ignore[type-var]
-        setattr(self, f"{name}_", getattr(method, self._choice.field))
+        field, self.search_ = method.searched[0], None
+        if isinstance(getattr(self, self._auto), str):
+            share = self.validation_share
+            self.search_ = search(method, x, y, [rows], seed=seed, validation_share=share, **options)[0]
+            method = replace(method, **{field: self.search_.chosen})  # type: ignore[type-var]
+        setattr(self, f"{self._auto}_", getattr(method, field))
         return method
 
-    def _chosen(self, high: float = np.inf) -> float:
-        """The parameter that may be "auto", for which the first candidate stands in."""
-        assert self._choice is not None
-        value = getattr(self, self._choice.parameter)
+    def _number_or_auto(self, usual: float, high: float = np.inf) -> float:
+        """The parameter that may be "auto", for which the usual value stands in until it is chosen."""
+        assert self._auto is not None
+        value = getattr(self, self._auto)
         if isinstance(value, str) and value == "auto":
-            return self._choice.candidates[0]
-        return _number(self._choice.parameter, value, high, also="'auto' or ")
+            return usual
+        return _number(self._auto, value, high, also="'auto' or ")
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
         """The mean, (N,) or (N, T); with ``return_std`` also the standard deviation of the predictive distribution."""
@@ -234,7 +215,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "sizes": list(population.sizes),
                 "activation": population.activation,
             },
-            "chosen": None if self._choice is None else getattr(self, f"{self._choice.parameter}_"),
+            "chosen": None if self._auto is None else getattr(self, f"{self._auto}_"),
             "one_target": f.one_target,
             "target_names": self.target_names_,
             "n_features_in": int(self.n_features_in_),
@@ -248,9 +229,9 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         first, *hidden, last = saved["sizes"]
         network = Network(tuple(hidden), saved["activation"])
         method = self._method()
-        if self._choice is not None:
-            method = replace(method, **{self._choice.field: settings["chosen"]})  # type: ignore[type-var]
-            setattr(self, f"{self._choice.parameter}_", settings["chosen"])
+        if self._auto is not None and method.searched is not None:
+            method = replace(method, **{method.searched[0]: settings["chosen"]})  # type: ignore[type-var]
+            setattr(self, f"{self._auto}_", settings["chosen"])
         population = method.build(saved["seeds"], first, last, network)
         prefix = "population."
         population.load_state_dict({k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)})
@@ -332,8 +313,7 @@ class EvidentialRegressor(_Regressor):
     (50, 2)
     """
 
-    # of weights that tie, the smallest: docs/tables.md has the figures
-    _choice = _Choice("evidence_weight", "weight", (0.0, 0.001, 0.01, 0.1, 1.0))
+    _auto = "evidence_weight"
 
     def __init__(
         self,
@@ -362,7 +342,7 @@ class EvidentialRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
-        return Evidential(self._chosen(), self.penalty)
+        return Evidential(self._number_or_auto(0.01), self.penalty)
 
 
 class EnsembleRegressor(_Regressor):
@@ -437,8 +417,7 @@ class DropoutRegressor(_Regressor):
     """
 
     members = 1
-    # of rates that tie, the largest
-    _choice = _Choice("dropout", "rate", (0.3, 0.2, 0.1, 0.05, 0.02, 0.005))
+    _auto = "dropout"
 
     def __init__(
         self,
@@ -465,7 +444,7 @@ class DropoutRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
-        return MCDropout(_at_least_one("samples", self.samples), self._chosen(high=1))
+        return MCDropout(_at_least_one("samples", self.samples), self._number_or_auto(0.05, high=1))
 
 
 class BayesRegressor(_Regressor):

@@ -23,6 +23,8 @@ class Method(ABC):
 
     outputs: ClassVar[int]
     validation_share: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
+    # the one number worth a search: which it is, and what to try, in the order of preference among ties
+    searched: ClassVar[tuple[str, tuple[float, ...]] | None] = None
 
     def recipe(self, rows: int) -> "Recipe":
         """Network and settings that suit a table of so many rows."""

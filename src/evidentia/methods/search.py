@@ -28,34 +28,40 @@ class Search:
 
 def search(
     method: Method,
-    parameter: str,
-    candidates: Sequence[float],
     x: ArrayLike,
     y: ArrayLike,
     groups: Sequence[ArrayLike],
     *,
-    folds: int = 5,
+    parameter: str | None = None,
+    candidates: Sequence[float] | None = None,
+    folds: int | None = None,
     seed: int = 0,
     validation_share: float = 0.1,
     recipe: Recipe | None = None,
     sample_weight: ArrayLike | None = None,
     **options: Any,
 ) -> list[Search]:
-    """For each group of rows, which candidate for ``method.parameter`` to use on them; all groups searched at once.
+    """For each group of rows, which number the method should use on them; all groups searched at once.
 
     One network per group, candidate and fold. The networks of a fold start alike, see the same batches and stop by the
     same rows, which are not those of the fold they are scored on, so that they differ in the candidate alone.
 
     Args:
-        method: a method whose ``parameter`` takes one value per member.
+        method: what it wants searched is in ``method.searched``, unless it is said here:
+        parameter: a field of the method that takes one value per member.
         candidates: in the order of preference: of those that tie, the first is chosen.
         groups: rows of the table (x, y), each a set of training rows. Rows in no group leave no trace.
-        folds, seed, validation_share: how a group is divided.
+        folds: 5 by default, 3 from 5,000 rows on.
+        seed, validation_share: how a group is divided.
         recipe, sample_weight, **options: as for :func:`evidentia.methods.fit`.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-    tried = tuple(float(c) for c in candidates)
+    if method.searched is None and (parameter is None or candidates is None):
+        raise InputError(f"{type(method).__name__} has nothing to search; say which parameter, and which candidates")
+    usual = method.searched or ("", ())
+    parameter, tried = parameter or usual[0], tuple(float(c) for c in candidates or usual[1])
+    folds = folds or (5 if min(np.size(rows) for rows in groups) < 5000 else 3)
     parts = [folds_of(rows, folds, seed) for rows in groups]
     # (group, fold, candidate) with the candidate as the fastest index
     members = [

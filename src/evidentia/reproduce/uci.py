@@ -55,8 +55,6 @@ SCORES = {
     "coverage_90": metrics.coverage,
     "calibration_error": metrics.calibration_error,
 }
-EVIDENCE_WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0)  # of those that tie, the first: as in EvidentialRegressor
-DROPOUT_RATES = (0.2, 0.1, 0.05, 0.02, 0.005)
 TRIALS = 20
 
 
@@ -214,12 +212,11 @@ def standard(table: uci.UCITable, name: str, plan: Plan, options: dict[str, Any]
     recipe = recipe_of(method, table.name, len(groups[0]), plan)
     share = method.validation_share if plan.network == "best" else 0.0
     chosen = None
-    if plan.search and plan.network == "best" and name in ("evidential", "dropout"):
-        parameter, candidates = ("weight", EVIDENCE_WEIGHTS) if name == "evidential" else ("rate", DROPOUT_RATES)
-        folds = 5 if len(groups[0]) < 5000 else 2
-        found = search(method, parameter, candidates, table.x, table.y, groups, folds=folds, recipe=recipe, **options)
+    if plan.search and plan.network == "best" and method.searched is not None:
+        found = search(method, table.x, table.y, groups, validation_share=share, recipe=recipe, **options)
         chosen = [s.chosen for s in found]
-        method = replace(method, **{parameter: tuple(c for c in chosen for _ in range(size))})  # type: ignore[type-var]
+        each = tuple(c for c in chosen for _ in range(size))
+        method = replace(method, **{method.searched[0]: each})  # type: ignore[type-var]
     members = [m for k, rows in enumerate(groups) for m in hold_out(rows, range(1000 * k, 1000 * k + size), share)]
     fitted = fit(method, table.x, table.y, members, recipe=recipe, **options)
     scores = []
