@@ -99,13 +99,14 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
         seeds = np.random.SeedSequence(base).generate_state(_at_least_one("members", self.members), np.uint32)
         x = self.encoding_.transform(table)
+        method = self._method()
         options: dict[str, Any] = {
-            "recipe": self._recipe(len(rows)),
+            "recipe": self._recipe(method.recipe(len(rows))),
             "sample_weight": weights,
             "device": self.device,
             "progress": self.verbose,
         }
-        method = self._choose(self._method(), x, target, rows, base, options)
+        method = self._choose(method, x, target, rows, base, options)
         members = hold_out(rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1))
         self.fitted_ = fit(method, x, target, members, **options)
         training = self.fitted_.training
@@ -159,9 +160,8 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Settings ---------------------------------------------------------------------------------------------------------
 
-    def _recipe(self, rows: int) -> Recipe:
-        """What the number of rows suggests, with the parameters that were given."""
-        suggested = self._method().recipe(rows)
+    def _recipe(self, suggested: Recipe) -> Recipe:
+        """What was suggested, with the parameters that were given."""
         settings, network = suggested.settings, suggested.network
         if self.steps is not None:
             every = max(1, min(settings.evaluate_every, self.steps // 20))

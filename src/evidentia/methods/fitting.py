@@ -60,7 +60,7 @@ def fit(
     targets = torch.from_numpy(np.array(y, dtype=float))
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     _check_table(features, targets, members, weights)
-    recipe = recipe or Recipe.for_rows(max(len(m.train) for m in members))
+    recipe = recipe or method.recipe(max(len(m.train) for m in members))
     one_target = targets.ndim == 1
     targets = targets.reshape(len(targets), -1)
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
