@@ -1,11 +1,28 @@
 """The same numbers on a GPU. Runs where there is one: PYTHONPATH=src pytest --confcutdir=tests tests/test_cuda.py."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import evidentia as ev
 from evidentia.formulas.penalties import PENALTIES
+from evidentia.methods import (
+    BayesByBackprop,
+    Evidential,
+    GaussianLikelihood,
+    MCDropout,
+    Network,
+    Recipe,
+    fit,
+    hold_out,
+)
+from evidentia.methods.fused import Fused
+from evidentia.reproduce.uci import ReleasedEvidential
+from evidentia.training import Settings
+
+if torch.cuda.is_available():  # Triton comes with torch where there is CUDA
+    from evidentia.kernels.small_networks import Likelihood, Rows, run_steps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 
@@ -146,3 +163,65 @@ def test_one_weight_per_member_can_be_captured():
     fitted = fit(Evidential([0.0, 0.1]), x, x[:, 0], hold_out(np.arange(100), [0, 1]), recipe=recipe, device="cuda")
     assert fitted.training.steps == 20
     assert fitted.predict(x).std.shape == (100,)
+
+
+def _small_networks(method, steps, fused, device="cuda", **settings):
+    x = np.random.default_rng(0).normal(size=(60, 5)) * [1, 2, 3, 4, 1e3]
+    y = x[:, 0] ** 2 + 0.1 * x[:, 1]
+    members = [m for k in range(3) for m in hold_out(np.arange(5 * k, 5 * k + 40), [k], 0)]
+    usual = {"learning_rate": 3e-3, "warmup": 0.0, "schedule": "constant", "clip": None, "evaluate_every": 6}
+    recipe = Recipe(Network((50,), "relu"), Settings(steps=steps, **(usual | settings)), 3)
+    return fit(method, np.asfortranarray(x), y, members, recipe=recipe, device=device, fused=fused)
+
+
+def _largest_gap(a, b):
+    with torch.no_grad():
+        pairs = zip(a.population.parameters(), b.population.parameters(), strict=True)
+        return max(float((p - q).abs().max()) for p, q in pairs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Evidential(0.05), lambda: Evidential((0.0, 0.1, 1.0)), ReleasedEvidential, GaussianLikelihood],
+)
+def test_steps_in_one_kernel_are_those_of_the_loop(make):
+    slow, fast = (_small_networks(make(), 24, fused) for fused in (False, True))
+    start = _small_networks(make(), 1, True, learning_rate=1e-9)
+    assert _largest_gap(start, fast) > 1e-2
+    assert _largest_gap(slow, fast) < 1e-5
+    assert slow.training.history[-1]["loss"] == pytest.approx(fast.training.history[-1]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("method", "draw"), [(MCDropout(5, 0.3), "rand"), (BayesByBackprop(5), "randn")])
+def test_noisy_steps_in_one_kernel_are_those_of_the_loop(method, draw, monkeypatch):
+    drawn = []
+
+    def remember(t):
+        drawn.append(getattr(torch, draw)(t.shape, device=t.device))
+        return drawn[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, f"{draw}_like", remember)
+        patch.setattr("evidentia.training.batches.TableBatches.static", False)  # a captured graph would draw unseen
+        slow = _small_networks(method, 12, False)
+    layers = 1 if draw == "rand" else 2
+    noise = torch.cat([torch.stack(drawn[k::layers], 1) for k in range(layers)], -1)
+    parts = iter(noise.split(6, 1))
+    monkeypatch.setattr(Fused, "_noise", lambda self, chosen: next(parts).contiguous())
+    assert _largest_gap(slow, _small_networks(method, 12, True)) < 1e-5
+
+
+@pytest.mark.parametrize("raw", [-30.0, -12.0, 0.0, 30.0, 1e4])
+def test_gradient_in_the_kernel_is_exact_at_the_edges(raw):
+    sizes, bias = (1, 16, 4), torch.tensor([0.3, raw, raw, raw])
+    y = torch.tensor([[1.0]], device="cuda")
+    state = torch.zeros(3, 1, 16 + 64 + 16 + 4, device="cuda")
+    state[0, 0, -4:] = bias
+    one = torch.ones(1, device="cuda")
+    rows = Rows(y, y, torch.zeros(1, 1, 1, dtype=torch.int64, device="cuda"), 0 * one[None], one[None], 0 * one, one)
+    run_steps(state, sizes, rows, Likelihood(True, 0.1 * one), 0 * one, one)
+    leaf = bias.double().requires_grad_()
+    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(leaf), torch.tensor(1.0).double(), 0.1)
+    (exact,) = torch.autograd.grad(loss, leaf)
+    # Adam's first moment after one step from zero is a tenth of the gradient
+    assert torch.allclose(10 * state[1, 0, -4:].cpu().double(), exact, rtol=2e-5, atol=1e-12)

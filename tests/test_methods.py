@@ -195,3 +195,9 @@ def test_features_to_predict_must_have_the_columns_of_training():
     fitted = fit(Evidential(), x, y, hold_out(np.arange(60), [0]), recipe=Recipe(Network((4,)), Settings(steps=2), 4))
     with pytest.raises(ev.InputError, match=r"x must have shape \(N, 3\), got \(5, 2\)"):
         fitted.predict(np.zeros((5, 2)))
+
+
+def test_one_kernel_is_refused_with_its_reason():
+    x, y = data()
+    with pytest.raises(ev.InputError, match="cannot be trained in one kernel: the device is cpu, not cuda"):
+        fit(Evidential(), x, y, hold_out(np.arange(len(y)), [0]), device="cpu", fused=True)

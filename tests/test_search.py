@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,17 @@ def test_a_method_without_a_number_has_nothing_to_search():
     x, y = data()
     with pytest.raises(ev.InputError, match="GaussianLikelihood has nothing to search"):
         search(GaussianLikelihood(), x, y, [np.arange(100)])
+
+
+def test_a_search_may_take_fewer_steps(monkeypatch):
+    steps = []
+
+    def watched(*args, recipe, **kwargs):
+        steps.append(recipe.settings.steps)
+        return fit(*args, recipe=recipe, **kwargs)
+
+    monkeypatch.setattr(sys.modules["evidentia.methods.search"], "fit", watched)
+    x, y = data()
+    for effort in (1.0, 0.1):
+        search(Evidential(), x, y, [np.arange(60)], folds=2, recipe=QUICK, effort=effort, device="cpu")
+    assert steps == [200, 20]

@@ -43,6 +43,40 @@ def validate_on(x, y):
 # Batches ------------------------------------------------------------------------------------------------------------
 
 
+def test_rows_drawn_ahead_are_those_of_the_batches_to_come():
+    x = torch.arange(50.0).unsqueeze(1)
+    rows = [torch.arange(50), torch.arange(10, 17)]
+    ahead, one_by_one = (TableBatches((x,), rows, [4, 9], 3) for _ in range(2))
+    one_by_one.next(), ahead.next()
+    drawn = ahead.skip(5)
+    assert torch.equal(x[drawn], torch.stack([one_by_one.next()[0] for _ in range(5)], 1))
+    assert torch.equal(ahead.next()[0], one_by_one.next()[0])
+
+
+def test_a_stretch_takes_the_place_of_steps(tmp_path):
+    """It is asked for the steps up to each evaluation, with Adam's state, which a checkpoint keeps."""
+    asked = []
+
+    def stretch(parameters, first, second, rates, before):
+        asked.append((before, len(rates), float(first[0].flatten()[0])))
+        for p, m in zip(parameters, first, strict=True):
+            p.zero_()
+            m.add_(2.0)
+        return torch.full((2,), 7.0)
+
+    def run(stretch):
+        settings = Settings(steps=25, evaluate_every=10, checkpoint_every=1)
+        net, batches = setting((0, 1))
+        return net, train(net, batches, nll, stretch=stretch, settings=settings, checkpoint=tmp_path / "state")
+
+    with pytest.raises(ZeroDivisionError):
+        run(lambda *given: stretch(*given) if given[-1] < 20 else 1 // 0)
+    net, result = run(stretch)
+    assert asked == [(0, 10, 0.0), (10, 10, 2.0), (20, 5, 4.0)]
+    assert not any(p.any() for p in net.parameters())
+    assert (result.steps, result.history[-1]["loss"]) == (25, 7.0)
+
+
 def test_each_member_draws_from_its_own_rows_only():
     rows = [torch.arange(0, 10), torch.arange(10, 40), torch.tensor([50])]
     x = torch.arange(ROWS, dtype=torch.float32).unsqueeze(1)

@@ -46,6 +46,10 @@ class Method(ABC):
         """A term per member that is added to its loss once per data set, in nats."""
         return None
 
+    def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
+        """The loss as ``kernels.small_networks.Likelihood`` wants it, or None if the kernel does not have it."""
+        return None
+
     def networks(self, population: Any, members: Sequence[int]) -> Population:
         """The networks to predict with: equally many for each of these members, one member after the other."""
         some: Population = population.select(members)

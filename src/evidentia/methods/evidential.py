@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from evidentia.distributions import NormalInverseGamma
 from evidentia.formulas.penalties import Penalty
 from evidentia.losses import evidential_loss
 from evidentia.methods.base import Method
+from evidentia.nn.population import per_member
 
 __all__ = ["Evidential"]
 
@@ -33,6 +35,12 @@ class Evidential(Method):
     def loss(self, answer: NormalInverseGamma, y: Tensor) -> Tensor:
         weight = self.weight if isinstance(self.weight, int | float) else self._per_member(y)
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
+
+    def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
+        if self.penalty != "error" or self.extra:
+            return None
+        weight = torch.tensor(per_member("weight", self.weight, members), dtype=torch.float32, device=device)
+        return {"evidential": True, "weight": weight}
 
     def _per_member(self, y: Tensor) -> Tensor:
         """The weights as (M, 1, 1) on the device of y, made once: a captured graph cannot copy from the host."""

@@ -14,6 +14,7 @@ from evidentia.data.encoding import Scaling
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.methods.base import Member, Method, Recipe
+from evidentia.methods.fused import Fused, obstacle
 from evidentia.nn import Population
 from evidentia.prediction import Prediction
 from evidentia.training import TableBatches, Training, resolve_device, train
@@ -37,6 +38,7 @@ def fit(
     sample_weight: ArrayLike | None = None,
     standardise: bool = True,
     validate: "Callable[[Fitted], Tensor] | None" = None,
+    fused: bool | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> "Fitted":
@@ -52,6 +54,8 @@ def fit(
         sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
         standardise: if False, networks see features and targets as they are, and λ has the unit 1/y.
         validate: a score of each member in the place of its validation rows'; smaller is better.
+        fused: train in one kernel without a launch between steps, which small networks on CUDA can; by default where
+            possible.
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`.
         progress: show it.
     """
@@ -72,6 +76,12 @@ def fit(
     population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(place)
     row_counts = torch.tensor([len(r) for r in rows], device=place)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
+    batches = TableBatches(table.tensors, rows, seeds, recipe.batch_size)
+    why_not = obstacle(method, population, recipe, weights is not None)
+    if fused and why_not:
+        raise InputError(f"these networks cannot be trained in one kernel: {why_not}; leave out fused=True")
+    quick = fused is not False and why_not is None
+    stretch = Fused(method, population, batches, table.own_x, table.own_y, row_counts) if quick else None
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
@@ -84,10 +94,11 @@ def fit(
         torch.manual_seed(seeds[0])
         fitted.training = train(
             population,
-            TableBatches(table.tensors, rows, seeds, recipe.batch_size),
+            batches,
             loss,
             validate=_score(table, fitted, members, validate),
             settings=recipe.settings,
+            stretch=stretch,
             checkpoint=checkpoint,
             progress=progress,
         )

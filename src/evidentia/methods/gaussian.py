@@ -1,7 +1,9 @@
 """The Gaussian likelihood: mean and deviation per target. A population of such networks is a deep ensemble."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from evidentia.distributions import Gaussian
@@ -22,3 +24,6 @@ class GaussianLikelihood(Method):
 
     def loss(self, answer: Gaussian, y: Tensor) -> Tensor:
         return gaussian_loss(answer, y, reduction="none")
+
+    def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
+        return {"evidential": False, "weight": torch.zeros(members, device=device)}

@@ -38,6 +38,7 @@ def search(
     seed: int = 0,
     validation_share: float = 0.1,
     recipe: Recipe | None = None,
+    effort: float = 1.0,
     sample_weight: ArrayLike | None = None,
     **options: Any,
 ) -> list[Search]:
@@ -53,6 +54,7 @@ def search(
         groups: rows of the table (x, y), each a set of training rows. Rows in no group leave no trace.
         folds: 5 by default, 3 from 5,000 rows on.
         seed, validation_share: how a group is divided.
+        effort: the share of the recipe's steps that the networks of the search get.
         recipe, sample_weight, **options: as for :func:`evidentia.methods.fit`.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
@@ -70,6 +72,10 @@ def search(
         for k in range(folds)
         for member in hold_out(np.concatenate(group[:k] + group[k + 1 :]), [seed + k], validation_share) * len(tried)
     ]
+    if effort != 1.0:
+        recipe = recipe or method.recipe(max(len(m.train) for m in members))
+        steps = max(1, round(effort * recipe.settings.steps))
+        recipe = replace(recipe, settings=replace(recipe.settings, steps=steps))
     each = replace(method, **{parameter: tried * (len(parts) * folds)})  # type: ignore[type-var]
     fitted = fit(each, x, y, members, recipe=recipe, sample_weight=sample_weight, **options)
     diverged = fitted.training.diverged.cpu().numpy()

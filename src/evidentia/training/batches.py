@@ -60,6 +60,13 @@ class TableBatches:
         self.step += 1
         return tuple(table[chosen] for table in self.tables)
 
+    def skip(self, steps: int) -> Tensor:
+        """The rows of the next ``steps`` batches, (M, steps, B), for someone else to use."""
+        ahead = self.step + torch.arange(steps, device=self.step.device).view(-1, 1)
+        drawn = _hash(self.streams.unsqueeze(1) + ahead * _STEP) % self.counts.unsqueeze(1)
+        self.step += steps
+        return self.rows.gather(1, drawn.flatten(1)).view_as(drawn)
+
     def state(self) -> dict[str, Any]:
         return {"step": int(self.step)}
 
