@@ -1,7 +1,9 @@
 """Modules: the parts networks are made of."""
 
+from evidentia.nn.density import FeatureDensity
 from evidentia.nn.heads import GaussianHead, NIGConv2d, NIGHead
 from evidentia.nn.mlp import MLP
 from evidentia.nn.population import BayesPopulation, Population
+from evidentia.nn.unet import UNet
 
-__all__ = ["MLP", "BayesPopulation", "GaussianHead", "NIGConv2d", "NIGHead", "Population"]
+__all__ = ["MLP", "BayesPopulation", "FeatureDensity", "GaussianHead", "NIGConv2d", "NIGHead", "Population", "UNet"]

@@ -1,0 +1,97 @@
+"""How far features lie from those of the training set: the one room for out-of-distribution scores by features.
+
+A density is fitted on training features only, never on data it will be asked about, and adds one small matrix product
+to a forward pass.
+"""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from evidentia.errors import InputError
+from evidentia.nn.heads import _check_sizes
+
+__all__ = ["FeatureDensity"]
+
+FLOOR = 1e-10
+"""The least variance along any direction, over the greatest: what never moved in training counts as almost fixed."""
+
+
+class FeatureDensity(nn.Module):
+    """Mahalanobis distance of features (…, D) from the training set's: √((x − μ)ᵀ Σ⁻¹ (x − μ)), of shape (…).
+
+    Make one with :meth:`fit`; ``FeatureDensity(D)`` itself is empty, answers NaN, and is there to load a state into.
+    The buffers are float64, since the directions that tell most are those of the smallest variance.
+
+    >>> density = FeatureDensity.fit(torch.randn(500, 8))
+    >>> bool(density(torch.full((8,), 9.0)) > density(torch.zeros(8)))
+    True
+    """
+
+    mean: Tensor
+    whiten: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        _check_sizes(features=features)
+        self.register_buffer("mean", torch.full((features,), torch.nan, dtype=torch.float64))
+        self.register_buffer("whiten", torch.full((features, features), torch.nan, dtype=torch.float64))
+
+    @classmethod
+    @torch.no_grad()
+    def fit(cls, features: Tensor, shrinkage: float | None = None) -> Self:
+        """From training features (N, D), whose covariance is drawn towards a multiple of the identity.
+
+        ``shrinkage`` runs from 0, the plain covariance, to 1, the identity alone; None takes the estimate of Ledoit
+        and Wolf (2004). Variances have a floor of 1e-10 of the greatest, so that too few rows or a constant column give
+        finite distances too. With any shrinkage the distance depends on the features' units: scale them alike first.
+        """
+        _check_training(features, shrinkage)
+        mean = features.double().mean(0)
+        x = features.double() - mean
+        covariance = x.mT @ x / len(x)
+        target = covariance.trace() / len(mean) * torch.eye(len(mean), dtype=x.dtype, device=x.device)
+        part = _ledoit_wolf(x, covariance, target) if shrinkage is None else shrinkage
+        variances, directions = torch.linalg.eigh(torch.lerp(covariance, target, part))
+        new = cls(len(mean)).to(x.device)
+        new.mean.copy_(mean)
+        new.whiten.copy_(directions * variances.clamp(min=FLOOR * variances[-1]).rsqrt())
+        return new
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.ndim == 0 or features.shape[-1] != len(self.mean):
+            raise InputError(
+                f"FeatureDensity expects features of size {len(self.mean)} in the last dimension, "
+                f"got shape {tuple(features.shape)}"
+            )
+        with torch.autocast(features.device.type, enabled=False):
+            dtype = torch.promote_types(torch.promote_types(features.dtype, self.mean.dtype), torch.float32)
+            whitened = (features.to(dtype) - self.mean.to(dtype)) @ self.whiten.to(dtype)
+            distance: Tensor = torch.linalg.vector_norm(whitened, dim=-1)
+        return distance.to(torch.promote_types(features.dtype, torch.float32))
+
+    def extra_repr(self) -> str:
+        return f"features={len(self.mean)}"
+
+
+def _check_training(features: Tensor, shrinkage: float | None) -> None:
+    if features.ndim != 2 or features.shape[0] < 2 or features.shape[1] < 1:
+        raise InputError(f"features must have shape (N, D) with at least 2 rows, got {tuple(features.shape)}")
+    if shrinkage is not None and not 0 <= shrinkage <= 1:
+        raise InputError(f"shrinkage must lie in [0, 1], got {shrinkage}; None estimates it")
+    bad = ~features.isfinite().all(1)
+    if bool(bad.any()):
+        raise InputError(
+            f"features must be finite: {int(bad.sum())} of {len(bad)} rows have NaN or infinite values, the first is "
+            f"row {int(bad.nonzero()[0])}; leave them out, or look for the network that made them"
+        )
+    if bool((features == features[0]).all()):
+        raise InputError(f"all {len(features)} rows of features are the same; a distance needs features that vary")
+
+
+def _ledoit_wolf(x: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
+    """The part of the target that makes the expected squared error of the covariance least, from centred rows."""
+    apart = (covariance - target).square().sum()
+    noise = (x.square().sum(1).square().mean() - covariance.square().sum()) / len(x)
+    return torch.where(apart > 0, noise / apart, torch.zeros_like(apart)).clamp(0, 1)

@@ -1,0 +1,139 @@
+"""A U-Net for maps: the network of Amini et al. (2020) for monocular depth, with a healthy head as the default."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, interpolate, max_pool2d, relu
+
+from evidentia.errors import InputError, InputTypeError
+from evidentia.nn.heads import _at_least_float32, _check_sizes
+
+__all__ = ["UNet"]
+
+HEADS = ("direct", "paper")
+
+
+class UNet(nn.Module):
+    """Images (N, C, H, W) → raw maps (N, outputs, H, W), the same size: four outputs for an evidential answer.
+
+    Each encoder block is two 3×3 convolutions with ReLU, twice as wide as the block before; the decoder up-samples,
+    puts the encoder's maps beside its own, and convolves twice. Spatial ``dropout`` follows each pooling and stands
+    nowhere else. Weights are Glorot uniform and biases zero; a ``seed`` draws them and leaves torch's generator be.
+
+    ``head="direct"`` is one 1×1 convolution. ``head="paper"`` squeezes an evidential answer through four channels and
+    a ReLU first, as the authors did: where those channels die in training, all four maps follow what is left of them,
+    or stay constant. Use it to repeat their work only. With any other number of outputs the two are the same. The head
+    computes in float32 at least, also under ``torch.autocast``.
+
+    >>> UNet(width=4, blocks=3)(torch.zeros(2, 3, 16, 20)).shape
+    torch.Size([2, 4, 16, 20])
+    """
+
+    def __init__(
+        self,
+        outputs: int = 4,
+        in_channels: int = 3,
+        width: int = 32,
+        blocks: int = 5,
+        dropout: float = 0.0,
+        head: str = "direct",
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check_sizes(outputs=outputs, in_channels=in_channels, width=width, blocks=blocks)
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout must lie in [0, 1), got {dropout}")
+        if head not in HEADS:
+            raise InputError(f"unknown head {head!r}; known are {', '.join(HEADS)}")
+        self.in_channels, self.multiple = in_channels, 2 ** (blocks - 1)
+        widths = [width * 2**k for k in range(blocks)]
+        self.encoder = nn.ModuleList(_block(i, o) for i, o in itertools.pairwise([in_channels, *widths]))
+        self.drops = nn.ModuleList(nn.Dropout2d(dropout) for _ in widths[1:])
+        self.decoder = nn.ModuleList(_block(3 * w, w) for w in reversed(widths[:-1]))
+        squeezed = [4] if head == "paper" and outputs == 4 else []
+        sizes = [width, *squeezed, outputs]
+        self.head = nn.ModuleList(_conv(i, o, 1) for i, o in itertools.pairwise(sizes))
+        self._draw(None if seed is None else torch.Generator().manual_seed(seed))
+
+    def _draw(self, generator: torch.Generator | None) -> None:
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.xavier_uniform_(layer.weight, generator=generator)
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._decode(self._encode(x))
+
+    def forward_with_features(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Raw maps, and the spatial mean of every encoder block's output, (N, width·2ᵏ) in float32 at least.
+
+        One pass gives both, so that a score of the features, such as :class:`~evidentia.nn.FeatureDensity`, costs next
+        to nothing.
+        """
+        maps = self._encode(x)
+        features = tuple(m.mean((2, 3), dtype=torch.promote_types(m.dtype, torch.float32)) for m in maps)
+        return self._decode(maps), features
+
+    def _encode(self, x: Tensor) -> list[Tensor]:
+        """The output of every encoder block, from the finest to the coarsest."""
+        self._check(x)
+        maps = [self.encoder[0](x)]
+        for drop, block in zip(self.drops, list(self.encoder)[1:], strict=True):
+            maps.append(block(drop(max_pool2d(maps[-1], 2))))
+        return maps
+
+    def _decode(self, maps: list[Tensor]) -> Tensor:
+        *skips, x = maps
+        for block, skip in zip(self.decoder, reversed(skips), strict=True):
+            x = block(torch.cat([interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
+        with torch.autocast(x.device.type, enabled=False):
+            for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
+                x = conv2d(*_at_least_float32(relu(x) if k else x, layer.weight, layer.bias))
+        return x
+
+    def _check(self, x: Tensor) -> None:
+        if not x.is_floating_point():
+            raise InputTypeError(
+                f"UNet expects floating-point images, not {x.dtype}; convert, and scale bytes by 1/255"
+            )
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise InputError(f"UNet expects images of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}")
+        sizes, step = tuple(x.shape[2:]), self.multiple
+        if any(size < 1 or size % step for size in sizes):
+            height, width = (max(-(-size // step), 1) * step for size in sizes)
+            raise InputError(
+                f"UNet with {len(self.encoder)} blocks expects heights and widths that are multiples of {step}, "
+                f"got {sizes[0]}×{sizes[1]}; the next that fit are {height}×{width}: resize, pad or crop the images"
+            )
+
+    @contextmanager
+    def sampling(self) -> Iterator[Self]:
+        """Dropout on, whatever the mode, and as it was afterwards: each pass inside is one Monte Carlo draw.
+
+        >>> net = UNet(width=4, blocks=2, dropout=0.5).eval()
+        >>> x = torch.ones(1, 3, 8, 8)
+        >>> with net.sampling():
+        ...     draws = torch.stack([net(x) for _ in range(5)])
+        """
+        before = [drop.training for drop in self.drops]
+        try:
+            for drop in self.drops:
+                drop.train()
+            yield self
+        finally:
+            for drop, mode in zip(self.drops, before, strict=True):
+                drop.train(mode)
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(_conv(inputs, outputs, 3), nn.ReLU(), _conv(outputs, outputs, 3), nn.ReLU())
+
+
+def _conv(inputs: int, outputs: int, size: int) -> nn.Conv2d:
+    """A convolution with "same" padding and no weights yet: torch's first draw would come from the global generator."""
+    return cast(nn.Conv2d, nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, padding=size // 2))

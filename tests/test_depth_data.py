@@ -1,0 +1,452 @@
+import io
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evidentia as ev
+from evidentia.data import depth
+from evidentia.data.depth import DepthSet, fill_depth, load_images, load_nyu, split_scenes
+
+h5py = pytest.importorskip("h5py")
+Image = pytest.importorskip("PIL.Image")
+
+DATA = Path(os.environ.get("EVIDENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+needs_nyu = pytest.mark.skipif(
+    not (DATA / "nyu_v2_160x128.zip").is_file(), reason="no nyu_v2_160x128.zip; set EVIDENTIA_DATA"
+)
+needs_camvid = pytest.mark.skipif(
+    not (DATA / "camvid_160x128.zip").is_file(), reason="no camvid_160x128.zip; set EVIDENTIA_DATA"
+)
+
+
+def encode(array, kind):
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, kind)
+    return file.getvalue()
+
+
+def grey(value, size=(6, 8)):
+    return np.full((*size, 3), value, np.uint8)
+
+
+@pytest.fixture
+def pairs():
+    """A tiny set: three frames of two scenes, each of one grey and one depth."""
+    files = {"index.csv": b"file_index0,matlab_index1,official_split,scene\n0,1,test,a\n1,2,train,b\n2,3,train,b\n"}
+    for k, millimetres in enumerate((500, 2000, 4000)):
+        files[f"image/{k:04d}.jpg"] = encode(grey(50 * k), "JPEG")
+        files[f"depth/{k:04d}.png"] = encode(np.full((6, 8), millimetres, np.uint16), "PNG")
+    return files
+
+
+def write_zip(path, files):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def write_folder(path, files):
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+# Pairs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", ["", "nyu/"])
+@pytest.mark.parametrize("write", [write_zip, write_folder])
+def test_zip_and_folder_are_read_alike(pairs, tmp_path, write, inside):
+    files = {inside + name: content for name, content in pairs.items()}
+    files |= {"__MACOSX/image/._0000.jpg": b"", inside + ".DS_Store": b""}
+    found = load_nyu(write(tmp_path / "set.zip", files))
+    assert len(found) == 3
+    assert found.image.shape == (3, 6, 8, 3)
+    assert found.image.dtype == np.uint8
+    assert found.image[:, 0, 0, 0].tolist() == pytest.approx([0, 50, 100], abs=1)
+    assert found.disparity.dtype == np.float32
+    assert found.disparity[:, 3, 3].tolist() == [1, 0.5, 0.25]  # nearer than one metre is one
+    assert found.scene.tolist() == ["a", "b", "b"]
+    assert found.official.tolist() == ["test", "train", "train"]
+    assert not found.synthetic
+
+
+def test_an_index_of_scenes_alone_is_enough(pairs, tmp_path):
+    pairs["index.csv"] = b"scene\nx\ny\nz\n"
+    found = load_nyu(write_zip(tmp_path / "set.zip", pairs))
+    assert found.scene.tolist() == ["x", "y", "z"]
+    assert found.official is None
+
+
+def test_select(pairs, tmp_path):
+    found = load_nyu(write_zip(tmp_path / "set.zip", pairs)).select([2, 0])
+    assert found.scene.tolist() == ["b", "a"]
+    assert found.official.tolist() == ["train", "test"]
+    assert found.disparity[:, 0, 0].tolist() == [0.25, 1]
+    assert found.image.shape == (2, 6, 8, 3)
+
+
+def test_shapes_must_belong_together():
+    with pytest.raises(ev.InputError, match=r"mine: shapes .* got image \(2, 4, 4, 3\), disparity \(2, 4, 5\)"):
+        DepthSet("mine", np.zeros((2, 4, 4, 3), np.uint8), np.zeros((2, 4, 5), np.float32), np.array(["a", "b"]))
+
+
+def change(name, content):
+    return lambda files: files.update({name: content})
+
+
+def without(start):
+    return lambda files: [files.pop(name) for name in list(files) if name.startswith(start)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without("depth/"), r"set\.zip holds no depth; files such as depth/0000\.png"),
+        (without("image/"), r"set\.zip holds no image; files such as image/0000\.jpg"),
+        (without("depth/0001"), "frame 0001 has no depth"),
+        (without("image/0002"), "frame 0002 has no image"),
+        (without("index"), r"has no index\.csv, which names the scene"),
+        (change("index.csv", b"file_index0,place\n0,a\n"), r"index\.csv lacks the column scene, it has .*place"),
+        (change("index.csv", b"file_index0,scene\n0,a\n1,b\n"), r"frame 0002 has no row in index\.csv"),
+        (change("index.csv", b"file_index0,scene\n0,a\n0,b\n"), r"index\.csv, line 3: each frame needs a number"),
+        (change("index.csv", b"file_index0,scene\n0,a\n1,\n"), r"index\.csv, line 3: each frame needs .* a scene"),
+        (change("image/0001.jpg", b"not an image"), r"image/0001\.jpg cannot be read"),
+        (change("image/0001.jpg", encode(grey(1, (64, 64)), "JPEG")[:-80]), r"image/0001\.jpg cannot be read.*trunc"),
+        (change("depth/0001.png", b""), r"depth/0001\.png cannot be read"),
+        (change("depth/0002.png", encode(np.ones((6, 8), np.uint8), "PNG")), r"depth/0002\.png must be 16-bit.*mode L"),
+        (change("image/0001.jpg", encode(grey(1, (6, 9)), "JPEG")), r"image/0001\.jpg is 9×6, image/0000\.jpg is 8×6"),
+        (
+            change("depth/0001.png", encode(np.ones((3, 4), np.uint16), "PNG")),
+            r"depth/0001\.png is 4×3, image/0000\.jpg is 8×6",
+        ),
+        (change("depth/0001.png", encode(np.zeros((6, 8), np.uint16), "PNG")), r"depth/0001\.png has no depth at any"),
+    ],
+)
+def test_damaged_sets_are_named(pairs, tmp_path, damage, message):
+    damage(pairs)
+    with pytest.raises(ev.InputError, match=message):
+        load_nyu(write_zip(tmp_path / "set.zip", pairs))
+
+
+def test_truncated_and_corrupt_zips(pairs, tmp_path):
+    path = write_zip(tmp_path / "set.zip", pairs)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ev.InputError, match=r"set\.zip cannot be read, truncated or corrupt"):
+        load_nyu(path)
+    path.write_bytes(content.replace(pairs["depth/0002.png"], bytes(len(pairs["depth/0002.png"]))))
+    with pytest.raises(ev.InputError, match=r"depth/0002\.png cannot be read.*CRC"):
+        load_nyu(path)
+
+
+def test_paths_that_are_no_set(tmp_path):
+    with pytest.raises(ev.InputError, match=r"none\.zip does not exist; a folder or a zip is needed"):
+        load_nyu(tmp_path / "none.zip")
+    with pytest.raises(ev.InputError, match="missing must be mask or fill, got 'drop'"):
+        load_nyu(tmp_path, missing="drop")
+
+
+def test_the_data_folder(pairs, tmp_path, monkeypatch):
+    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
+    with pytest.raises(ev.InputError, match="no data folder: pass one, or set the environment variable EVIDENTIA_DATA"):
+        depth.nyu()
+    with pytest.raises(ev.InputError, match=r"camvid_160x128\.zip does not exist"):
+        depth.camvid(tmp_path)
+    write_zip(tmp_path / "nyu_v2_160x128.zip", pairs)
+    monkeypatch.setenv("EVIDENTIA_DATA", str(tmp_path))
+    assert len(depth.nyu()) == 3
+
+
+# Missing depth ------------------------------------------------------------------------------------------------------
+
+
+def test_missing_depth_is_masked_or_filled(pairs, tmp_path):
+    metres = np.full((6, 8), 2000, np.uint16)
+    metres[2:4, 2:5] = 0
+    pairs["depth/0001.png"] = encode(metres, "PNG")
+    path = write_zip(tmp_path / "set.zip", pairs)
+    masked, filled = load_nyu(path), load_nyu(path, missing="fill")
+    assert np.array_equal(np.isnan(masked.disparity[1]), metres == 0)
+    assert np.isfinite(masked.disparity[[0, 2]]).all()
+    assert filled.disparity[1] == pytest.approx(0.5)
+    assert np.array_equal(filled.disparity[1][metres > 0], masked.disparity[1][metres > 0])
+
+
+def holes(rng, shape):
+    missing = rng.random(shape) < 0.4
+    missing[0, 0] = True  # a corner
+    missing[-1, -1] = False
+    return missing
+
+
+def test_fill_keeps_what_is_known_and_a_constant():
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    metres = rng.uniform(1, 5, (20, 30)).astype(np.float32)
+    missing = holes(rng, metres.shape)
+    filled = fill_depth(np.where(missing, 0, metres), image)
+    assert np.array_equal(filled[~missing], metres[~missing])
+    assert filled.min() >= metres[~missing].min()  # a mean of neighbours
+    assert filled.max() <= metres[~missing].max()
+    assert fill_depth(np.where(missing, np.nan, np.float32(3)), image) == pytest.approx(np.full((20, 30), 3.0))
+    assert np.array_equal(fill_depth(metres, image), metres)
+
+
+@pytest.mark.parametrize("gap", [0, -1, np.nan, np.inf])
+def test_fill_continues_a_plane_over_flat_grey(gap):
+    metres = np.fromfunction(lambda y, x: 1 + 0.1 * x + 0.05 * y, (9, 12)).astype(np.float32)
+    broken = metres.copy()
+    broken[3:7, 2:9] = gap
+    assert fill_depth(broken, grey(7, (9, 12))) == pytest.approx(metres, rel=1e-5)
+
+
+def test_fill_solves_the_system_of_levin_et_al():
+    """A dense system, written pixel by pixel."""
+    rng = np.random.default_rng(1)
+    image = rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    image[3:] = 90  # no contrast: the floor of the variance
+    metres, missing = rng.uniform(1, 4, (5, 6)), holes(rng, (5, 6))
+    level = (0.299 * image[..., 0] + 0.587 * image[..., 1] + 0.114 * image[..., 2]) / 255
+    matrix, right = np.eye(30), np.where(missing, 0, metres).ravel()
+    for y, x in np.argwhere(missing):
+        around = [(a, b) for a in range(y - 1, y + 2) for b in range(x - 1, x + 2) if 0 <= a < 5 and 0 <= b < 6]
+        variance = max(np.var([level[p] for p in around]), 1e-6)
+        weight = {p: np.exp(-((level[p] - level[y, x]) ** 2) / (2 * variance)) for p in around if p != (y, x)}
+        for (a, b), value in weight.items():
+            matrix[6 * y + x, 6 * a + b] = -value / sum(weight.values())
+    expected = np.linalg.solve(matrix, right).reshape(5, 6)
+    assert fill_depth(np.where(missing, 0, metres), image) == pytest.approx(expected, rel=1e-5)
+
+
+def test_fill_follows_the_edges_of_the_image():
+    truth = np.where(np.arange(12) < 6, 1.0, 3.0) * np.ones((9, 1))
+    image = grey(40, (9, 12))
+    image[:, 6:] = 200
+    broken = truth.copy()
+    broken[2:7, 3:9] = 0
+    edged, flat = (np.abs(fill_depth(broken, picture) - truth).mean() for picture in (image, grey(40, (9, 12))))
+    assert edged < 0.5 * flat
+
+
+def test_nothing_to_fill_from():
+    with pytest.raises(ev.InputError, match="no pixel has a depth"):
+        fill_depth(np.zeros((4, 4)), grey(1, (4, 4)))
+
+
+# HDF5 ---------------------------------------------------------------------------------------------------------------
+
+
+def write_labelled(path, images, depths, scenes):
+    """MATLAB's layout: axes reversed, and a cell array of text as references to arrays of character codes."""
+    with h5py.File(path, "w") as file:
+        file["images"] = images.transpose(0, 3, 2, 1)
+        file["depths"] = depths.transpose(0, 2, 1).astype(np.float32)
+        cells = file.create_dataset("scenes", (1, len(scenes)), h5py.ref_dtype)
+        for k, scene in enumerate(scenes):
+            cells[0, k] = file.create_dataset(f"#refs#/{k}", data=np.array([[ord(c)] for c in scene], np.uint16)).ref
+    return path
+
+
+def test_the_official_mat(tmp_path):
+    images, depths = np.zeros((2, 256, 320, 3), np.uint8), np.full((2, 256, 320), 2.0)
+    images[0, :, :160, 0] = 200  # left half red
+    depths[1, :128] = 4.0  # upper half far
+    depths[1, 200:220, 100:120] = 0
+    depths[1, 0, 0] = -1  # one of four pixels: the others count
+    found = load_nyu(write_labelled(tmp_path / "n.mat", images, depths, ["kitchen_0004", "den_1"]))
+    assert found.image.shape == (2, 128, 160, 3)
+    assert found.image[0, 60, 20].tolist() == [200, 0, 0]
+    assert found.image[0, 60, 140].tolist() == [0, 0, 0]
+    assert found.scene.tolist() == ["kitchen_0004", "den_1"]
+    hole = np.zeros((128, 160), bool)
+    hole[100:110, 50:60] = True
+    assert np.array_equal(np.isnan(found.disparity), np.stack([np.zeros_like(hole), hole]))
+    assert found.disparity[0] == pytest.approx(0.5)
+    assert found.disparity[1, :64] == pytest.approx(0.25)
+    filled = load_nyu(tmp_path / "n.mat", missing="fill")
+    assert filled.disparity[1][hole] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("last", [(), (1,)])
+def test_the_hdf5_of_the_authors(tmp_path, last):
+    rng = np.random.default_rng(0)
+    image, value = rng.integers(0, 256, (3, 8, 10, 3), np.uint8), rng.integers(0, 256, (3, 8, 10, *last), np.uint8)
+    with h5py.File(tmp_path / "depth_test.h5", "w") as file:
+        file["image"], file["depth"] = image, value
+    found = load_nyu(tmp_path / "depth_test.h5")
+    assert np.array_equal(found.image, image)
+    assert found.disparity == pytest.approx(value.reshape(3, 8, 10) / 255)
+    assert found.disparity.dtype == np.float32
+    assert len(set(found.scene)) == 3
+    assert "each frame counts as its own" in found.note
+
+
+def test_hdf5_that_is_something_else(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["image"] = np.zeros((1, 4, 4, 3), np.uint8)
+        file["labels"] = np.zeros(3)
+    with pytest.raises(ev.InputError, match=r"x\.h5 holds image, labels; needed are images, depths, scenes"):
+        load_nyu(path)
+    with h5py.File(path, "a") as file:
+        file["depth"] = np.zeros((1, 4, 5), np.uint8)
+    with pytest.raises(ev.InputError, match=r"depth \(N, H, W\) of bytes .* depth uint8 \(1, 4, 5\)"):
+        load_nyu(path)
+    with h5py.File(path, "a") as file:
+        del file["depth"]
+        file["depth"] = np.zeros((1, 4, 4), np.float32)
+    with pytest.raises(ev.InputError, match=r"got image uint8 .* depth float32"):
+        load_nyu(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ev.InputError, match=r"x\.h5 cannot be read"):
+        load_nyu(path)
+
+
+def test_a_mat_whose_parts_differ_or_lack_depth(tmp_path):
+    images, depths = np.zeros((2, 16, 20, 3), np.uint8), np.ones((2, 16, 20))
+    with pytest.raises(ev.InputError, match=r"got images uint8 \(2, 3, 20, 16\), depths \(2, 20, 15\), 2 scenes"):
+        load_nyu(write_labelled(tmp_path / "n.mat", images, depths[:, :15], ["a", "b"]))
+    with pytest.raises(ev.InputError, match=r"depths \(2, 20, 16\), 1 scenes"):
+        load_nyu(write_labelled(tmp_path / "n.mat", images, depths, ["a"]))
+    depths[1] = np.nan
+    with pytest.raises(ev.InputError, match=r"n\.mat: frame 1 has no depth at any pixel"):
+        load_nyu(write_labelled(tmp_path / "n.mat", images, depths, ["a", "b"]))
+
+
+@pytest.mark.parametrize(("module", "name"), [("h5py", "x.h5"), ("PIL.ImageOps", "x.zip")])
+def test_the_extra_is_named_when_it_is_missing(tmp_path, monkeypatch, module, name):
+    monkeypatch.setitem(sys.modules, module, None)
+    read = load_nyu if module == "h5py" else load_images
+    (tmp_path / name).touch()
+    with pytest.raises(ev.InputError, match=r"is not installed: pip install evidentia\[vision\]"):
+        read(tmp_path / name)
+
+
+# Scenes -------------------------------------------------------------------------------------------------------------
+
+
+def test_scenes_stay_whole():
+    scene = np.random.default_rng(0).choice([f"s{k}" for k in range(60)], 900)
+    parts = split_scenes(scene, seed=3)
+    assert sorted(np.concatenate(parts)) == list(range(900))
+    names = [set(scene[part]) for part in parts]
+    assert not names[0] & names[1]
+    assert not names[0] & names[2]
+    assert not names[1] & names[2]
+    assert [len(part) / 900 for part in parts] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, split_scenes(scene, seed=3), strict=True))
+    assert not np.array_equal(parts[2], split_scenes(scene, seed=4)[2])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (50, 1, 1), (1, 30, 30, 1), (1, 1, 98)])
+def test_no_part_is_empty(sizes, seed):
+    scene = np.repeat([f"s{k}" for k in range(len(sizes))], sizes)
+    parts = split_scenes(scene, (0.5, 0.3, 0.2), seed)
+    assert all(len(part) for part in parts)
+    assert sorted(np.concatenate(parts)) == list(range(len(scene)))
+
+
+def test_scenes_that_cannot_be_split():
+    with pytest.raises(ev.InputError, match="one scene only: a split by scene needs at least 3"):
+        split_scenes(["a"] * 10)
+    with pytest.raises(ev.InputError, match="2 scenes: a split by scene needs at least 3"):
+        split_scenes(["a", "b"])
+    with pytest.raises(ev.InputError, match="three positive numbers that add up to 1"):
+        split_scenes(["a", "b", "c"], (0.8, 0.1))
+    with pytest.raises(ev.InputError, match="three positive numbers that add up to 1"):
+        split_scenes(["a", "b", "c"], (0.9, 0.1, 0.1))
+
+
+# Images alone -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16", "1"])
+def test_any_kind_of_image_becomes_rgb(tmp_path, mode):
+    if mode == "I;16":
+        image = Image.fromarray(np.full((128, 160), 255 * 257, np.uint16))
+    else:
+        image = Image.new("L", (160, 128), 255).convert(mode)
+    assert image.mode == mode
+    options = {"transparency": bytes(256)} if mode == "P" else {}
+    image.save(tmp_path / "x.png", **options)
+    found = load_images(tmp_path)
+    assert found.shape == (1, 128, 160, 3)
+    assert found.dtype == np.uint8
+    assert (found == 255).all()
+
+
+def test_sixteen_bits_become_eight(tmp_path):
+    Image.fromarray(np.full((4, 5), 128 * 257, np.uint16)).save(tmp_path / "x.png")
+    assert (load_images(tmp_path) == 128).all()
+    Image.fromarray(np.ones((4, 5), np.float32)).save(tmp_path / "y.tif")
+    with pytest.raises(ev.InputError, match=r"y\.tif holds floating-point numbers"):
+        load_images(tmp_path)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_images_cover_and_are_cut_in_the_centre(tmp_path, axis):
+    panels = [np.full((128, 160, 3), colour, np.uint8) for colour in ([255, 0, 0], [0, 255, 0], [0, 0, 255])]
+    Image.fromarray(np.concatenate(panels, axis)).save(tmp_path / "three.png")
+    assert (load_images(tmp_path)[0] == [0, 255, 0]).all()
+
+
+def test_images_of_other_sizes_in_the_order_of_their_names(tmp_path):
+    for name, value, size in (("b.png", 2, (1, 1)), ("sub/a.JPG", 3, (300, 700)), ("a.bmp", 1, (64, 80))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(grey(value, size)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("not an image")
+    found = load_images(tmp_path, (32, 40))
+    assert found.shape == (3, 32, 40, 3)
+    assert found[:, 16, 20, 0].tolist() == [1, 2, 3]
+    assert (found == found[:, :1, :1]).all()
+
+
+def test_an_image_of_the_right_size_is_not_changed(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (128, 160, 3), np.uint8)
+    assert np.array_equal(load_images(write_zip(tmp_path / "x.zip", {"a.png": encode(image, "PNG")}))[0], image)
+
+
+def test_images_that_cannot_be_read(tmp_path):
+    with pytest.raises(ev.InputError, match="holds no images"):
+        load_images(tmp_path)
+    with pytest.raises(ev.InputError, match=r"x\.zip holds no images; known are \.bmp"):
+        load_images(write_zip(tmp_path / "x.zip", {"a.txt": b"text"}))
+    with pytest.raises(ev.InputError, match=r"x\.zip: sub/a\.png cannot be read"):
+        load_images(write_zip(tmp_path / "x.zip", {"sub/a.png": encode(grey(1, (64, 64)), "PNG")[:60]}))
+    with pytest.raises(ev.InputError, match=r"y\.zip does not exist"):
+        load_images(tmp_path / "y.zip")
+
+
+# Real data ----------------------------------------------------------------------------------------------------------
+
+
+@needs_nyu
+def test_the_real_nyu():
+    found = depth.nyu(DATA)
+    assert found.image.shape == (1449, 128, 160, 3)
+    assert found.disparity.shape == (1449, 128, 160)
+    assert len(set(found.scene)) == 464
+    assert np.isfinite(found.disparity).all()
+    assert 1 / found.disparity.min() == pytest.approx(9.98, abs=0.005)
+    assert found.disparity.max() == 1
+    assert np.median(1 / found.disparity[::10]) == pytest.approx(2.5, abs=0.1)
+    assert (found.official == "train").sum() == 795  # the split of Silberman et al.
+    parts = [set(found.scene[part]) for part in split_scenes(found.scene)]
+    assert not parts[0] & parts[1]
+    assert not parts[2] & (parts[0] | parts[1])
+
+
+@needs_camvid
+def test_the_real_camvid():
+    found = depth.camvid(DATA)
+    assert found.shape == (334, 128, 160, 3)
+    assert found.std() > 20
