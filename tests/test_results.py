@@ -7,6 +7,7 @@ import pytest
 
 from evidentia.record import read_record
 from evidentia.report.tables import mean_and_error
+from evidentia.reproduce.uci_page import page
 
 DOCS = Path(__file__).parents[1] / "docs"
 SETS = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]
@@ -82,3 +83,7 @@ def test_the_numbers_of_the_toy_experiments():
         assert f"| {words} | mixture of 8 | identified | {cells} |" in page
         ones = [r["aleatoric_share"] for r in rows if r["penalty"] == penalty and r["model"] == "one network"]
         assert f"{np.median(ones):.2f} ({min(ones):.2f} to {max(ones):.2f}) |" in page
+
+
+def test_the_page_of_table_1_is_what_its_records_say():
+    assert (DOCS / "results" / "uci.md").read_text() == page(DOCS / "results" / "uci")

@@ -195,7 +195,7 @@ def run(
             started = time.perf_counter()
             work = standard if plan.protocol == "standard" else published
             result = work(table, method, plan, {"device": device, "progress": progress})
-            result["seconds"] = time.perf_counter() - started
+            result |= {"seconds": time.perf_counter() - started, "device": record["environment"]["device"]["name"]}
             record["results"].setdefault(name, {})[method] = result
             record["results"] = {known: record["results"][known] for known in ORDER if known in record["results"]}
             path = write_record(out, record)
@@ -234,6 +234,7 @@ def standard(table: uci.UCITable, name: str, plan: Plan, options: dict[str, Any]
     scores = scores_of(answers, [table.y[test] for test in asked], resolve_device(options["device"]))
     return {
         "splits": scores,
+        "seeds": [m.seed for m in members],
         "chosen": chosen,
         "recipe": asdict(recipe),
         "diverged": fitted.training.diverged.nonzero().flatten(),
@@ -277,6 +278,7 @@ def published(table: uci.UCITable, name: str, plan: Plan, options: dict[str, Any
             }
             for t in range(trials)
         ],
+        "seeds": [m.seed for m in members],
         "evaluations": minima.count,
         "recipe": asdict(recipe),
         "diverged": fitted.training.diverged.nonzero().flatten(),

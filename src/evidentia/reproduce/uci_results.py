@@ -12,26 +12,40 @@ from evidentia.report.figures import COLOURS, legend, new_figure, save
 from evidentia.report.tables import mean_and_error, write_table
 from evidentia.reproduce.paper import TABLE_1
 
-__all__ = ["compare", "write_results"]
+__all__ = [
+    "compare",
+    "digits_of",
+    "long_rows",
+    "paired_figure",
+    "published_rows",
+    "standard_rows",
+    "values_of",
+    "write_results",
+]
 
 Array = NDArray[np.float64]
-DIGITS = {"naval": {"rmse": 5, "nll": 3}, "kin8nm": {"rmse": 4, "nll": 3}}
+
+
+def digits_of(name: str, score: str) -> int:
+    """How many are worth showing: three, but more for the small errors of two sets."""
+    return {"naval": 5, "kin8nm": 4}.get(name, 3) if score == "rmse" else 3
 
 
 def write_results(record: dict[str, Any], out: Path) -> list[Path]:
     """Everything that can be said about the sets and methods that are there."""
     results = record["results"]
     if record["plan"]["protocol"] == "published":
-        return [write_table(out, "published", _published_rows(results))]
-    paths = [write_table(out, score, _standard_rows(results, score)) for score in ("nll", "rmse")]
-    paths.append(write_table(out, "all_scores", _long_rows(results)))
+        return [write_table(out, "published", published_rows(results))]
+    paths = [write_table(out, score, standard_rows(results, score)) for score in ("nll", "rmse")]
+    paths.append(write_table(out, "all_scores", long_rows(results)))
     against = _paired_rows(results)
     if against:
-        paths += [write_table(out, "paired", against), *_figure(against, out)]
+        paths += [write_table(out, "paired", against), *paired_figure(results, out)]
     return paths
 
 
-def _values(result: dict[str, Any], score: str) -> Array:
+def values_of(result: dict[str, Any], score: str) -> Array:
+    """One number per split or trial; NaN where it is missing."""
     key = "splits" if "splits" in result else "trials"
     return np.array([np.nan if row[score] is None else row[score] for row in result[key]], dtype=float)
 
@@ -41,39 +55,41 @@ def _paper(name: str, method: str, score: str) -> float | None:
     return None if known is None else float(getattr(known, score))
 
 
-def _standard_rows(results: dict[str, Any], score: str) -> list[dict[str, Any]]:
+def standard_rows(results: dict[str, Any], score: str) -> list[dict[str, Any]]:
+    """A row for each set: our methods, and the paper's beside them."""
     rows = []
     for name, methods in results.items():
         row: dict[str, Any] = {"set": name}
         for method, result in methods.items():
-            row[method] = mean_and_error(_values(result, score), DIGITS.get(name, {}).get(score, 3))
+            row[method] = mean_and_error(values_of(result, score), digits_of(name, score))
             if method in ("evidential", "ensemble", "dropout"):
                 row[f"{method}, paper"] = _paper(name, method, score)
         rows.append(row)
     return rows
 
 
-def _published_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+def published_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """The minima over test batches beside the paper's column, and the last weights on all test rows."""
     rows = []
     for name, methods in results.items():
         for method, result in methods.items():
             row: dict[str, Any] = {"set": name, "method": method}
             for score in ("nll", "rmse"):
-                digits = DIGITS.get(name, {}).get(score, 3)
-                row[f"{score}, minimum over test batches"] = mean_and_error(_values(result, f"{score}_min"), digits)
+                digits = digits_of(name, score)
+                row[f"{score}, minimum over test batches"] = mean_and_error(values_of(result, f"{score}_min"), digits)
                 row[f"{score}, paper"] = _paper(name, method, score)
-                row[f"{score}, last weights"] = mean_and_error(_values(result, score), digits)
+                row[f"{score}, last weights"] = mean_and_error(values_of(result, score), digits)
             rows.append(row)
     return rows
 
 
-def _long_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+def long_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each set and method, with every score."""
     rows = []
     for name, methods in results.items():
         for method, result in methods.items():
             scores = [key for key in result["splits"][0] if key != "split"]
-            means = {score: float(_values(result, score).mean()) for score in scores}
+            means = {score: float(values_of(result, score).mean()) for score in scores}
             times = {"milliseconds": result["milliseconds"], "seconds": result["seconds"]}
             rows.append({"set": name, "method": method, **means, **times, "diverged": len(result["diverged"])})
     return rows
@@ -97,7 +113,7 @@ def _paired_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Evidential less each other method, split by split: a negative difference is a win."""
     return [
         {"set": name, "against": method, "score": score}
-        | compare(_values(methods["evidential"], score), _values(result, score))
+        | compare(values_of(methods["evidential"], score), values_of(result, score))
         for score in ("nll", "rmse", "crps")
         for name, methods in results.items()
         if "evidential" in methods
@@ -106,9 +122,9 @@ def _paired_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _figure(rows: list[dict[str, Any]], out: Path) -> list[Path]:
+def paired_figure(results: dict[str, Any], out: Path) -> list[Path]:
     """NLL of the evidential method less that of each other, with two standard errors."""
-    shown = [row for row in rows if row["score"] == "nll"]
+    shown = [row for row in _paired_rows(results) if row["score"] == "nll"]
     names = list(dict.fromkeys(row["set"] for row in shown))
     others = list(dict.fromkeys(row["against"] for row in shown))
     figure, axes = new_figure(1, 1, (7, 0.5 + 0.45 * len(names) + 1.0))
@@ -123,6 +139,7 @@ def _figure(rows: list[dict[str, Any]], out: Path) -> list[Path]:
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_xscale("symlog", linthresh=0.1)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
     ax.set_xlabel("NLL, evidential less the other, ± 2 standard errors (left: evidential is better)", fontsize=9)
     legend(ax, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(others))
     return save(figure, out, "paired_nll")
