@@ -67,8 +67,8 @@ def _opening(records: Records) -> list[str]:
         f"Made on {', '.join(devices)} with torch {', '.join(versions)} by",
         commands,
         "Split k and network i have the seed 1000 k + i, trial t and network i of n the seed t n + i. What is chosen, "
-        "is chosen on training rows: λ and the dropout rate by cross-validation (half of the steps for small sets, 15 % "
-        "for those of 5,000 rows and more), the weights by rows held out of them. With the paper's network λ "
+        "is chosen on training rows: λ and the dropout rate by cross-validation (half of the steps for small sets, "
+        "15 % for those of 5,000 rows and more), the weights by rows held out of them. With the paper's network λ "
         "follows the authors' dual ascent, the dropout rate is 0.05, and the last weights count.",
     ]
 
@@ -119,8 +119,7 @@ def _statements(results: dict[str, Any]) -> list[str]:
         reached = len(goals) - len(above)
         line = f"- Evidential {score.upper()} is at or below the paper's on {reached} of {len(goals)} sets"
         lines.append((line + (words if above else "") + ".").replace("-", "−").replace("− Ev", "- Ev"))
-        for other in OTHERS:
-            lines.append(f"- {_tally(results, score, other)}")
+        lines.extend(f"- {_tally(results, score, other)}" for other in OTHERS)
     return ["\n".join(lines)]
 
 
