@@ -1,6 +1,17 @@
 """The one training loop."""
 
 from evidentia.training.batches import Batches, LoaderBatches, TableBatches
+from evidentia.training.images import Augmentation, ImageBatches
 from evidentia.training.loop import Settings, Training, resolve_device, train
 
-__all__ = ["Batches", "LoaderBatches", "Settings", "TableBatches", "Training", "resolve_device", "train"]
+__all__ = [
+    "Augmentation",
+    "Batches",
+    "ImageBatches",
+    "LoaderBatches",
+    "Settings",
+    "TableBatches",
+    "Training",
+    "resolve_device",
+    "train",
+]

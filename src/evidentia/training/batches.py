@@ -1,5 +1,6 @@
 """Where batches come from: the rows of a table for a whole population, or a user's own ``DataLoader``."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from evidentia.errors import InputError
 
-__all__ = ["Batches", "LoaderBatches", "TableBatches", "pad_rows"]
+__all__ = ["Batches", "LoaderBatches", "TableBatches", "pad_rows", "random_integers"]
 
 
 class Batches(Protocol):
@@ -83,6 +84,12 @@ def _hash(h: Tensor) -> Tensor:
         # torch shifts arithmetically: cut off the copies of the sign
         h = (h ^ ((h >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return h & ((1 << 62) - 1)
+
+
+def random_integers(seed: int, step: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Integers of 62 bits that depend on the seed, the step and the place alone."""
+    places = torch.arange(math.prod(shape), device=step.device).view(shape)
+    return _hash(seed * _SEED % (1 << 63) + step * _STEP + places * _PLACE)
 
 
 class LoaderBatches:

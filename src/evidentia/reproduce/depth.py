@@ -1,0 +1,395 @@
+"""Monocular depth: Table S1, Figures 4 to 6 and S4 to S7, on NYU Depth v2, or on rendered rooms where there is no data.
+
+Networks are trained group by group and trial by trial; what a group says is in the record before the next begins, so
+that a run that was killed goes on from there. Test images, and images from elsewhere, are only ever asked about.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evidentia.data import depth as images
+from evidentia.data import rooms
+from evidentia.errors import InputError
+from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Method, Pairs, fit_images
+from evidentia.metrics import auroc
+from evidentia.nn import UNet
+from evidentia.persistence import load_model, save_model
+from evidentia.record import environment, read_record, write_record
+from evidentia.reproduce.depth_results import write_results
+from evidentia.reproduce.depth_scores import (
+    DepthModel,
+    Look,
+    attack,
+    choose_noise,
+    density_scores,
+    fast_gradient_sign,
+    look,
+    score,
+)
+from evidentia.training import Settings, resolve_device
+from evidentia.training.images import to_network
+
+__all__ = ["GROUPS", "DepthData", "Group", "Plan", "load", "run"]
+
+SHOWN = 3  # test images whose maps are drawn
+DRAWN_EPSILONS = (0.0, 0.02, 0.04)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks that are trained alike, and the models made of them: each a number of networks, or of dropout draws."""
+
+    method: Method
+    models: Mapping[str, int]  # name → networks, or draws
+    changes: Mapping[str, Any] = field(default_factory=dict)  # to the recipe
+    trials: int | None = None  # fewer than the plan has
+
+    @property
+    def draws(self) -> bool:
+        return bool(self.changes.get("dropout"))
+
+    @property
+    def members(self) -> int:
+        """How many networks a trial needs."""
+        return 1 if self.draws else max(self.models.values())
+
+
+# the paper's own settings (Sec. S3.1): Adam at 5e-5, λ = 0.1, 60,000 iterations, weights by validation RMSE
+PAPER = {
+    "head": "paper",
+    "augmentation": None,
+    "select": "rmse",
+    "settings": Settings(
+        steps=60_000,
+        learning_rate=5e-5,
+        warmup=0.0,
+        schedule="constant",
+        clip=None,
+        evaluate_every=500,
+        precision="bfloat16",
+    ),
+}
+DRAWS = (2, 5, 10, 25, 50)
+GROUPS: Mapping[str, Group] = {
+    "evidential": Group(Evidential(0.01), {"evidential": 1}),
+    "evidential, paper's head": Group(Evidential(0.01), {"evidential, paper's head": 1}, {"head": "paper"}),
+    "gaussian": Group(
+        GaussianLikelihood(), {"gaussian": 1, "ensemble of likelihoods, 2": 2, "ensemble of likelihoods, 5": 5}
+    ),
+    "dropout of likelihoods": Group(
+        GaussianLikelihood(), {f"dropout of likelihoods, {n}": n for n in DRAWS}, {"dropout": 0.1}
+    ),
+    "ensemble": Group(LeastSquares(), {"ensemble, 2": 2, "ensemble, 5": 5}, {"select": "rmse"}),
+    "dropout": Group(LeastSquares(), {f"dropout, {n}": n for n in DRAWS}, {"dropout": 0.1, "select": "rmse"}),
+    "evidential, paper's settings": Group(Evidential(0.1), {"evidential, paper's settings": 1}, PAPER, trials=1),
+}
+# those that are looked at from every side; of the others Table S1 has the errors
+STUDIED = (
+    "evidential",
+    "evidential, paper's head",
+    "evidential, paper's settings",
+    "gaussian",
+    "ensemble, 5",
+    "ensemble of likelihoods, 5",
+    "dropout, 10",
+    "dropout of likelihoods, 10",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    groups: tuple[str, ...] = tuple(GROUPS)
+    trials: int = 3
+    recipe: ImageRecipe = field(default_factory=ImageRecipe)
+    split_seed: int = 0
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.groups:
+            if name not in GROUPS:
+                raise InputError(f"unknown group {name!r}; known are {'; '.join(GROUPS)}")
+        if self.trials < 1:
+            raise InputError(f"trials must be at least 1, got {self.trials}")
+
+    def group(self, name: str) -> Group:
+        """With a quick plan two networks and five draws stand for more, and the paper's settings are cut short."""
+        group = GROUPS[name]
+        if not self.quick:
+            return group
+        changes = dict(group.changes)
+        if "settings" in changes:
+            changes["settings"] = replace(self.recipe.settings, learning_rate=5e-5, schedule="constant")
+        most = 5 if group.draws else 2
+        kept = {m: min(n, most) for m, n in group.models.items() if n <= most or m in STUDIED}
+        return replace(group, models=kept, changes=changes)
+
+    def recipe_of(self, group: Group) -> ImageRecipe:
+        return replace(self.recipe, **group.changes)
+
+
+def quick_plan() -> Plan:
+    """Small networks and few steps, to see that it works."""
+    settings = Settings(steps=120, learning_rate=3e-3, evaluate_every=40)
+    recipe = ImageRecipe(width=8, blocks=4, batch_size=8, settings=settings)
+    return Plan(trials=1, recipe=recipe, quick=True)
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DepthData:
+    """Pairs to learn from, to choose by and to test on, and images from elsewhere."""
+
+    name: str
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+    outside_name: str
+    outside: Tensor
+    synthetic: bool = False
+    note: str = ""
+
+    def to(self, device: torch.device) -> "DepthData":
+        parts = {name: getattr(self, name).to(device) for name in ("train", "validation", "test", "outside")}
+        return replace(self, **parts)
+
+
+def load(
+    data: Path | None = None,
+    pairs: Path | None = None,
+    outside: Path | None = None,
+    seed: int = 0,
+    quick: bool = False,
+) -> DepthData:
+    """NYU and CamVid of a data folder, pairs and images of one's own, or synthetic rooms and streets without either."""
+    if pairs is not None or (data is not None and not quick):
+        inside = images.load_nyu(pairs) if pairs is not None else images.nyu(data)
+    else:
+        size, count = ((64, 80), 160) if quick else ((128, 160), 1600)
+        inside = rooms.rooms(count, seed, size)
+    if outside is not None:
+        elsewhere, name = images.load_images(outside, inside.image.shape[1:3]), outside.stem
+    elif inside.synthetic:
+        elsewhere, name = rooms.outdoors(max(32, len(inside) // 8), seed, inside.image.shape[1:3]), "synthetic streets"
+    else:
+        elsewhere, name = images.camvid(data), "CamVid"
+    train, validation, test = (
+        Pairs(torch.from_numpy(inside.image[rows]), torch.from_numpy(inside.disparity[rows]))
+        for rows in images.split_scenes(inside.scene, seed=seed)
+    )
+    outside_images = torch.from_numpy(elsewhere)
+    return DepthData(inside.name, train, validation, test, name, outside_images, inside.synthetic, inside.note)
+
+
+def mean_of_training(data: DepthData) -> dict[str, float]:
+    """The per-pixel mean and deviation of the training maps: what a model must beat to have any skill."""
+    mean = data.train.maps.nanmean(0)
+    variance = (data.train.maps - mean).square().nanmean(0)
+    y = data.test.maps
+    known = ~y.isnan()
+    nll = 0.5 * ((2 * torch.pi * variance).log() + (y - mean).square() / variance)
+    error = (y - mean)[known]
+    values = {"rmse": error.square().mean().sqrt(), "mae": error.abs().mean(), "nll": nll[known].mean()}
+    return {name: float(value) for name, value in values.items()}
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def run(plan: Plan, out: Path, data: DepthData, device: str = "auto", progress: bool = True) -> list[Path]:
+    """Whatever the record in ``out`` does not have yet; returns what was written."""
+    place = resolve_device(device)
+    record = _begin(plan, out, data, place)
+    data = data.to(place)
+    for trial in range(plan.trials):
+        for name in plan.groups:
+            group = plan.group(name)
+            done = all(len(record["results"].get(model, ())) > trial for model in group.models)
+            if done or trial >= (group.trials or plan.trials):
+                continue
+            print(f"trial {trial + 1}: {name}", flush=True)
+            networks, training = _train(plan, name, trial, data, out, place, progress)
+            record["networks"].setdefault(name, []).append(training)
+            for model, count in group.models.items():
+                result, maps = _study(_model(group, networks, count, place), model, trial, data)
+                record["results"].setdefault(model, []).append(result)
+                if maps:
+                    _save_maps(out / "maps" / f"{_file(model)}.npz", maps)
+            write_record(out, record)
+    return [out / "record.json", *write_results(read_record(out), out)]
+
+
+def _begin(plan: Plan, out: Path, data: DepthData, place: torch.device) -> dict[str, Any]:
+    counts = {part: len(getattr(data, part).maps) for part in ("train", "validation", "test")}
+    about = {"name": data.name, "synthetic": data.synthetic, "note": data.note, **counts}
+    about |= {"outside": data.outside_name, "outside images": len(data.outside)}
+    record: dict[str, Any] = {
+        "run": "depth",
+        "plan": {"recipe": asdict(plan.recipe), "split_seed": plan.split_seed, "quick": plan.quick},
+        "data": about,
+        "environment": environment(place),
+        "mean of training": mean_of_training(data),
+        "networks": {},
+        "results": {},
+    }
+    if not (out / "record.json").exists():
+        return record
+    before = read_record(out)
+    for key in ("plan", "data"):
+        if before[key] != _as_json(record[key]):
+            raise InputError(f"{out} holds a run with another {key}; choose another folder with --out, or delete it")
+    return record | {"networks": before["networks"], "results": before["results"]}
+
+
+def _as_json(value: Any) -> Any:
+    """As it comes back from a file: lists for tuples."""
+    if isinstance(value, dict):
+        return {k: _as_json(v) for k, v in value.items()}
+    return [_as_json(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _train(
+    plan: Plan, name: str, trial: int, data: DepthData, out: Path, place: torch.device, progress: bool
+) -> tuple[list[UNet], list[dict[str, Any]]]:
+    """The networks of one trial; those that are there already are read."""
+    group, networks, training = plan.group(name), [], []
+    recipe = plan.recipe_of(group)
+    for member in range(group.members):
+        folder = out / "networks" / f"{_file(name)}_{trial}_{member}"
+        seed = 1000 * trial + member
+        if folder.exists():
+            tensors, told = load_model(folder)
+            network = recipe.network(group.method.outputs, seed)
+            network.load_state_dict(tensors)
+        else:
+            checkpoint = out / "unfinished" / f"{folder.name}.ckpt"
+            network, result = fit_images(
+                group.method, data.train, data.validation, recipe,
+                seed=seed, device=place, checkpoint=checkpoint, progress=progress,
+            )  # fmt: skip
+            told = {
+                "seed": seed,
+                "best_step": int(result.best_step[0]),
+                "best_score": float(result.best_score[0]),
+                "diverged": bool(result.diverged[0]),
+                "seconds": result.seconds,
+            }
+            save_model(folder, dict(network.state_dict()), told)
+            checkpoint.unlink(missing_ok=True)
+        networks.append(network.to(place, memory_format=torch.channels_last).eval())  # type: ignore[call-overload]
+        training.append(told)
+    return networks, training
+
+
+def _model(group: Group, networks: list[UNet], count: int, place: torch.device) -> DepthModel:
+    precision = "bfloat16" if place.type == "cuda" else "float32"
+    if group.draws:
+        return DepthModel(group.method, (networks[0],), count, precision)
+    return DepthModel(group.method, tuple(networks[:count]), 0, precision)
+
+
+def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All numbers of one model, and for the first trial the maps to draw."""
+    torch.manual_seed(trial)  # of dropout's draws
+    model = choose_noise(model, data.validation)
+    seen = look(model, data.test.images, data.test.maps)
+    numbers = score(seen, data.test.maps)
+    result: dict[str, Any] = {"trial": trial, "count": model.draws or len(model.networks)}
+    result |= {"parameters": model.parameters, "seconds": _seconds(model, data.test.images)}
+    if isinstance(model.method, LeastSquares):
+        result["noise"] = model.method.noise
+    if name not in STUDIED:
+        return result | {key: numbers[key] for key in ("rmse", "mae", "nll", "coverage_90")}, {}
+    outside = look(model, data.outside)
+    scores = {key: {"inside": seen.scores[key], "outside": outside.scores[key]} for key in seen.scores}
+    if len(model.networks) == 1 and not model.draws:
+        groups = {"inside": data.test.images, "outside": data.outside}
+        density = density_scores(model.networks[0], data.train.images, groups)
+        scores[f"feature distance, block {density['block']}"] = density["distances"]
+        result["auroc of every block"] = [auroc(d["inside"], d["outside"]) for d in density["every block"]]
+    result |= numbers | {"unfamiliar": {key: _both(value) for key, value in scores.items()}}
+    result["attack"] = _rounded(attack(model, data.test))
+    return result, _maps(model, seen, outside, data) if trial == 0 else {}
+
+
+def _both(groups: dict[str, Tensor]) -> dict[str, Any]:
+    inside, outside = (groups[side].double().numpy() for side in ("inside", "outside"))
+    return {"auroc": auroc(inside, outside), "inside": _rounded(inside), "outside": _rounded(outside)}
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits of what is there for pictures: a record is read by people too."""
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list | np.ndarray):
+        return [_rounded(v) for v in value]
+    return float(f"{value:.5g}")
+
+
+def _maps(model: DepthModel, seen: Look, outside: Look, data: DepthData) -> dict[str, Any]:
+    """Some test images, evenly spaced, with what the model says about them; the first also under attack."""
+    rows = np.linspace(0, len(seen.mean) - 1, SHOWN).round().astype(int)
+    there = np.linspace(0, len(outside.mean) - 1, SHOWN).round().astype(int)
+    found = {
+        "image": data.test.images[rows],
+        "truth": data.test.maps[rows],
+        "mean": seen.mean[rows],
+        "outside_image": data.outside[there],
+        "outside_mean": outside.mean[there],
+    }
+    for name in ("aleatoric", "epistemic"):
+        for prefix, which, at in (("", seen, rows), ("outside_", outside, there)):
+            variance = getattr(which, name)
+            if variance is not None:
+                found[f"{prefix}{name}"] = variance[at].sqrt()
+    first = Pairs(data.test.images[rows[:1]], data.test.maps[rows[:1]])
+    x = to_network(first.images)
+    sign = fast_gradient_sign(model, x, first.maps)
+    moved = torch.cat([(x + e * sign).clamp(0, 1) for e in DRAWN_EPSILONS])
+    attacked = look(model, moved)
+    found |= {"attacked_image": (255 * moved.permute(0, 2, 3, 1)).byte(), "attacked_mean": attacked.mean}
+    if attacked.epistemic is not None:
+        found["attacked_epistemic"] = attacked.epistemic.sqrt()
+    return found
+
+
+def _save_maps(path: Path, maps: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {name: np.asarray(value.cpu()) for name, value in maps.items()}
+    np.savez_compressed(path, **arrays)
+
+
+def _seconds(model: DepthModel, test: Tensor, repeats: int = 9) -> dict[str, float]:
+    """Of answering one image, and 32 (or all there are): medians."""
+    found = {}
+    for count in (1, min(32, len(test))):
+        times = []
+        for _ in range(repeats + 2):
+            _wait(test.device)
+            started = time.perf_counter()
+            with torch.no_grad():
+                model(test[:count])
+            _wait(test.device)
+            times.append(time.perf_counter() - started)
+        found[str(count)] = statistics.median(times[2:])
+    return found
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _file(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name).replace("__", "_")

@@ -1,0 +1,240 @@
+"""What a depth model knows and does not: errors, calibration, unfamiliar images, attacked images.
+
+A model is one network or several, or so many draws of one network's dropout. Everything here is measured on images that
+took no part in training; what has to be chosen (the noise of least squares, the features of the density) is chosen
+without them.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evidentia import metrics
+from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
+from evidentia.methods import LeastSquares, Method, Pairs
+from evidentia.methods.images import answers
+from evidentia.nn import FeatureDensity, UNet
+from evidentia.prediction import Prediction
+from evidentia.training.images import to_network
+
+__all__ = ["EPSILONS", "DepthModel", "attack", "choose_noise", "density_scores", "fast_gradient_sign", "look", "score"]
+
+LOG_2PIE = math.log(2 * math.pi * math.e)
+LEVELS = np.linspace(0, 1, 41)  # of the authors' calibration curves
+EPSILONS = np.linspace(0, 0.04, 9)
+IMAGES_PER_FEATURE = 8
+
+
+@dataclass(frozen=True)
+class DepthModel:
+    """A method with the networks that stand for it; with ``draws`` each pass is so many draws of dropout."""
+
+    method: Method
+    networks: tuple[UNet, ...]
+    draws: int = 0
+    precision: str = "float32"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers were learned."""
+        return sum(p.numel() for network in self.networks for p in network.parameters())
+
+    def __call__(self, images: Tensor) -> Any:
+        """A distribution of shape (K, N, H, W), one entry for each network or draw."""
+        return answers(self.method, self.networks, images, self.draws, self.precision)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a model says about some images: maps (N, H, W), scores per image (N,), and if it saw targets, how it did."""
+
+    mean: Tensor
+    aleatoric: Tensor | None  # variances
+    epistemic: Tensor | None
+    scores: dict[str, Tensor]
+    log_prob: Tensor | None = None
+    pit: Tensor | None = None
+
+    @property
+    def ranking(self) -> Tensor:
+        """The deviation by which pixels are ranked: the epistemic one, or the aleatoric one of a model without."""
+        variance = self.aleatoric if self.epistemic is None else self.epistemic
+        assert variance is not None
+        return variance.sqrt()
+
+
+@torch.no_grad()
+def look(model: DepthModel, images: Tensor, maps: Tensor | None = None, size: int = 24) -> Look:
+    """A few images at a time; the answer is on the CPU."""
+    for network in model.networks:
+        network.eval()
+    targets = [None] * len(images.split(size)) if maps is None else list(maps.split(size))
+    parts = [_look(model(x), y) for x, y in zip(images.split(size), targets, strict=True)]
+
+    def join(values: list[Any]) -> Any:
+        return None if values[0] is None else torch.cat([v.float().cpu() for v in values])
+
+    scores = {name: join([p.scores[name] for p in parts]) for name in parts[0].scores}
+    fields = ("mean", "aleatoric", "epistemic", "log_prob", "pit")
+    return Look(scores=scores, **{name: join([getattr(p, name) for p in parts]) for name in fields})
+
+
+def _look(answer: Any, y: Tensor | None) -> Look:
+    count = answer.batch_shape[0]
+    predictive = Mixture(answer.predictive(), validate_args=False)
+    if isinstance(answer, NormalInverseGamma):
+        aleatoric = answer.aleatoric_variance.mean(0)
+        epistemic: Tensor | None = answer.epistemic_variance.mean(0) + predictive.between_variance
+    else:
+        aleatoric = predictive.within_variance
+        epistemic = predictive.between_variance if count > 1 else None
+    scores = _scores(answer, aleatoric, epistemic)
+    seen: dict[str, Tensor] = {}
+    if y is not None:
+        seen = {"log_prob": predictive.log_prob(y), "pit": predictive.cdf(y)}
+    return Look(predictive.mean, aleatoric, epistemic, scores, **seen)
+
+
+def _scores(answer: Any, aleatoric: Tensor, epistemic: Tensor | None) -> dict[str, Tensor]:
+    """How doubtful each image is, by every score that the method has: the mean over its pixels.
+
+    The entropy of a mixture is that of a normal of its variance. The mutual information is exact for one evidential
+    answer, and for several the entropy of the whole less the mean entropy of the parts.
+    """
+    entropies = answer.predictive().entropy()
+    single = answer.batch_shape[0] == 1
+    total = aleatoric if epistemic is None else aleatoric + epistemic
+    whole = entropies[0] if single else _normal_entropy(total)
+    maps = {"total entropy": whole}
+    if epistemic is not None:
+        maps["epistemic entropy"] = _normal_entropy(epistemic)
+        exact = single and isinstance(answer, NormalInverseGamma)
+        maps["mutual information"] = answer.mutual_information()[0] if exact else whole - entropies.mean(0)
+    if isinstance(answer, NormalInverseGamma):
+        maps["−log ν"] = -answer.nu.log().mean(0)
+    return {name: each.flatten(1).mean(1) for name, each in maps.items()}
+
+
+def _normal_entropy(variance: Tensor) -> Tensor:
+    return 0.5 * (LOG_2PIE + variance.clamp(min=1e-12).log())
+
+
+# Targets known --------------------------------------------------------------------------------------------------------
+
+
+def score(seen: Look, maps: Tensor, every: int = 4) -> dict[str, Any]:
+    """Errors, likelihood, calibration and ranking over all pixels that have a target; curves over one in ``every``."""
+    y, known = maps.cpu(), ~maps.cpu().isnan()
+    assert seen.log_prob is not None
+    assert seen.pit is not None
+    error = (y - seen.mean)[known]
+    ranking, mean, target = (t[known][::every].double().numpy() for t in (seen.ranking, seen.mean, y))
+    pixels = Prediction(Gaussian(torch.from_numpy(mean)[None], torch.from_numpy(ranking)[None].clamp(min=1e-12)))
+    share, mae = metrics.retention_curve(pixels, target, ranking, "mae")
+    rmse = metrics.retention_curve(pixels, target, ranking, "rmse")[1]
+    pit = seen.pit[known].numpy()
+    quantile = pixels.distribution.cdf(torch.from_numpy(target)).numpy()
+    return {
+        "rmse": float(error.square().mean().sqrt()),
+        "mae": float(error.abs().mean()),
+        "nll": float(-seen.log_prob[known].double().mean()),
+        "coverage_90": float(np.mean(np.abs(2 * pit - 1) <= 0.9)),
+        "ause": metrics.ause(pixels, target, ranking),
+        "aurg": metrics.aurg(pixels, target, ranking),
+        "cutoff": {"share": share, "mae": mae, "rmse": rmse},
+        "calibration": {"authors": _calibration(quantile), "predictive": _calibration(pit)},
+    }
+
+
+def _calibration(levels: np.ndarray) -> dict[str, Any]:
+    """Share of targets below the predicted quantile at each of 41 levels, and the mean distance from the diagonal."""
+    observed = np.searchsorted(np.sort(levels), LEVELS, side="right") / len(levels)
+    observed[0] = np.mean(levels <= 0)
+    return {"observed": observed, "error": float(np.mean(np.abs(observed - LEVELS)))}
+
+
+def choose_noise(model: DepthModel, validation: Pairs, every: int = 7) -> DepthModel:
+    """The same deviation everywhere for networks of least squares: the one of the best validation likelihood."""
+    if not isinstance(model.method, LeastSquares):
+        return model
+    answer = [model(part.images).loc.cpu() for part in _no_grad(validation.chunks(24))]
+    known = ~validation.maps.cpu().isnan()
+    y = validation.maps.cpu()[known][::every]
+    loc = torch.cat(answer, 1)[:, known][:, ::every]
+    candidates = np.geomspace(0.01, 1, 81).tolist()
+    nll = [
+        -float(Mixture(Gaussian(loc, torch.full_like(loc, s)), validate_args=False).log_prob(y).mean())
+        for s in candidates
+    ]
+    return replace(model, method=replace(model.method, noise=candidates[int(np.argmin(nll))]))
+
+
+def _no_grad(parts: Iterator[Pairs]) -> Iterator[Pairs]:
+    with torch.no_grad():
+        yield from parts
+
+
+# Unfamiliar images ----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def density_scores(network: UNet, train: Tensor, groups: dict[str, Tensor]) -> dict[str, Any]:
+    """Distance of pooled encoder features from those of the training images, for each group of images.
+
+    Which block is used follows from the training set alone: the deepest with at least eight training images for each of
+    its features, since a covariance estimated from fewer says more about the sample than about the scenes.
+    """
+    network.eval()
+
+    def features(images: Tensor) -> tuple[Tensor, ...]:
+        parts = [network.forward_with_features(to_network(x))[1] for x in images.split(32)]
+        return tuple(torch.cat(block) for block in zip(*parts, strict=True))
+
+    known = features(train)
+    enough = [k for k, block in enumerate(known) if IMAGES_PER_FEATURE * block.shape[1] <= len(train)]
+    chosen = enough[-1] if enough else 0
+    densities = [FeatureDensity.fit(block) for block in known]
+    seen = {name: features(images) for name, images in groups.items()}
+    distances = [{name: d(f[k]).cpu() for name, f in seen.items()} for k, d in enumerate(densities)]
+    return {"block": chosen + 1, "distances": distances[chosen], "every block": distances}
+
+
+# Attacked images ------------------------------------------------------------------------------------------------------
+
+
+def fast_gradient_sign(answer: Callable[[Tensor], Any], x: Tensor, y: Tensor) -> Tensor:
+    """The sign of the gradient of each image's squared error, through the mean prediction, at the images themselves."""
+    leaf = x.detach().clone().requires_grad_()
+    known = ~y.isnan()
+    mean = Mixture(answer(leaf).predictive(), validate_args=False).mean
+    loss = torch.where(known, (torch.where(known, y, 0.0) - mean).square(), 0.0).sum()
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return gradient.sign()
+
+
+def attack(model: DepthModel, pairs: Pairs, epsilons: np.ndarray = EPSILONS) -> list[dict[str, Any]]:
+    """Errors and doubts when each image is moved by ε along the sign of the gradient at the clean image, once."""
+    for network in model.networks:
+        network.eval()
+    x = to_network(pairs.images)
+    signs = [fast_gradient_sign(model, a, b) for a, b in zip(x.split(16), pairs.maps.split(16), strict=True)]
+    sign = torch.cat(signs)
+    rows = []
+    for epsilon in epsilons.tolist():
+        seen = look(model, (x + epsilon * sign).clamp(0, 1))
+        error = (pairs.maps.cpu() - seen.mean)[~pairs.maps.cpu().isnan()]
+        scores = {name: values.numpy() for name, values in seen.scores.items()}
+        rows.append(
+            {
+                "epsilon": epsilon,
+                "rmse": float(error.square().mean().sqrt()),
+                "mae": float(error.abs().mean()),
+                "scores": {name: {"mean": float(v.mean()), "images": v} for name, v in scores.items()},
+            }
+        )
+    return rows
