@@ -1,7 +1,6 @@
 """``evidentia reproduce NAME``: the experiments of the paper."""
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evidentia.data.folder import find_data
 from evidentia.errors import InputError
 from evidentia.reproduce import cubic as cubic_experiment
 from evidentia.reproduce import depth as depth_experiment
@@ -55,11 +55,6 @@ def _toy(toy: Toy, hidden: str | None, **given: float | int | None) -> Toy:
         if int(changes.get(name, 1)) < 1:  # type: ignore[call-overload]
             raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {changes[name]}")
     return replace(toy, **changes)  # type: ignore[arg-type]
-
-
-def _data_folder(data: Path | None) -> Path | None:
-    """The folder that was named, or that of the environment, or none."""
-    return data or (Path(os.environ["EVIDENTIA_DATA"]) if os.environ.get("EVIDENTIA_DATA") else None)
 
 
 def _report(work: Callable[[], list[Path]]) -> None:
@@ -232,7 +227,7 @@ def depth(
     if steps is not None:
         settings = replace(plan.recipe.settings, steps=steps, evaluate_every=max(1, min(250, steps // 4)))
         plan = replace(plan, recipe=replace(plan.recipe, settings=settings))
-    loaded = depth_experiment.load(_data_folder(data), pairs, outside, seed, quick)
+    loaded = depth_experiment.load(find_data(data), pairs, outside, seed, quick)
     if loaded.synthetic:
         print("no data folder: synthetic rooms, and synthetic streets as the images from elsewhere")
     _report(lambda: depth_experiment.run(plan, out or Path("out/reproduce/depth"), loaded, device))
@@ -273,5 +268,5 @@ def everything(data: Data = None, out: Out = None, device: Device = "auto", quic
             plan = uci_experiment.Plan(protocol=protocol, network=network)
             work = functools.partial(uci_experiment.run, plan, folder / f"uci_{protocol}_{network}", data, device)
             _report(work)
-    loaded = depth_experiment.load(_data_folder(data))
+    loaded = depth_experiment.load(find_data(data))
     _report(lambda: depth_experiment.run(depth_experiment.Plan(), folder / "depth", loaded, device))

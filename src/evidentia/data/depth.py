@@ -9,7 +9,6 @@ import contextlib
 import csv
 import importlib
 import io
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evidentia.data.folder import need_data
 from evidentia.data.splits import Rows
 from evidentia.errors import InputError
 
@@ -60,12 +60,12 @@ class DepthSet:
 
 def nyu(data: str | Path | None = None, missing: Missing = "mask") -> DepthSet:
     """The labelled pairs of NYU Depth v2 at 160×128, from ``nyu_v2_160x128.zip`` of a data folder."""
-    return load_nyu(_find("nyu_v2_160x128.zip", data), missing)
+    return load_nyu(need_data(data) / "nyu_v2_160x128.zip", missing)
 
 
 def camvid(data: str | Path | None = None) -> NDArray[np.uint8]:
     """Outdoor driving frames (CamVid), the out-of-distribution set, from ``camvid_160x128.zip`` of a data folder."""
-    return load_images(_find("camvid_160x128.zip", data))
+    return load_images(need_data(data) / "camvid_160x128.zip")
 
 
 def load_nyu(path: str | Path, missing: Missing = "mask") -> DepthSet:
@@ -319,10 +319,3 @@ def _rgb(read: Callable[[str], bytes], name: str, path: str | Path) -> Any:
         grey = np.clip(np.asarray(image), 0, 65535) // 257
         return _vision("PIL.Image").fromarray(grey.astype(np.uint8)).convert("RGB")
     return image.convert("RGBA" if image.mode in ("P", "PA") else image.mode).convert("RGB")
-
-
-def _find(file: str, data: str | Path | None) -> Path:
-    root = data or os.environ.get("EVIDENTIA_DATA")
-    if not root:
-        raise InputError("no data folder: pass one, or set the environment variable EVIDENTIA_DATA to it")
-    return Path(root) / file

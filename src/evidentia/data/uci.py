@@ -9,7 +9,6 @@ files must contain is fixed by their SHA-256, so that a number computed from the
 """
 
 import hashlib
-import os
 import tempfile
 import urllib.error
 import urllib.request
@@ -23,6 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from evidentia.data.folder import need_data
 from evidentia.data.splits import Split
 from evidentia.errors import InputError
 
@@ -223,10 +223,7 @@ def _entry(name: str) -> _Set:
 
 
 def _folder(entry: _Set, data: str | Path | None) -> Path:
-    root = data or os.environ.get("EVIDENTIA_DATA")
-    if not root:
-        raise InputError("no data folder: pass one, or set the environment variable EVIDENTIA_DATA to it")
-    return Path(root) / "uci" / entry.folder
+    return need_data(data) / "uci" / entry.folder
 
 
 def _verify(name: str, entry: _Set, contents: Mapping[str, bytes]) -> None:

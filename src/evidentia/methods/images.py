@@ -20,6 +20,7 @@ __all__ = ["ImageRecipe", "Pairs", "answers", "fit_images"]
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 SCORES = ("nll", "rmse")
+_COMPILED: dict[str, Loss] = {}
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def fit_images(
             training = train(
                 network,
                 batches,
-                compiled(_loss_of(method), place),
+                loss_on(method, place),
                 validate=watch,
                 settings=settings,
                 checkpoint=checkpoint,
@@ -105,9 +106,11 @@ def fit_images(
     return network, training
 
 
-def compiled(loss: Loss, place: torch.device) -> Loss:
-    """Compiled where it pays: on CUDA, for thousands of steps of one shape."""
-    return torch.compile(loss, dynamic=False) if place.type == "cuda" else loss
+def loss_on(method: Method, place: torch.device) -> Loss:
+    """The loss of a step; on CUDA compiled, once for all networks that are trained by this method."""
+    if place.type != "cuda":
+        return _loss_of(method)
+    return _COMPILED.setdefault(repr(method), torch.compile(_loss_of(method), dynamic=False))
 
 
 def _on(pairs: Pairs, place: torch.device) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ without them.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,25 +158,23 @@ def _calibration(levels: np.ndarray) -> dict[str, Any]:
     return {"observed": observed, "error": float(np.mean(np.abs(observed - LEVELS)))}
 
 
-def choose_noise(model: DepthModel, validation: Pairs, every: int = 7) -> DepthModel:
+@torch.no_grad()
+def choose_noise(model: DepthModel, validation: Pairs, every: int = 29) -> DepthModel:
     """The same deviation everywhere for networks of least squares: the one of the best validation likelihood."""
     if not isinstance(model.method, LeastSquares):
         return model
-    answer = [model(part.images).loc.cpu() for part in _no_grad(validation.chunks(24))]
-    known = ~validation.maps.cpu().isnan()
-    y = validation.maps.cpu()[known][::every]
-    loc = torch.cat(answer, 1)[:, known][:, ::every]
-    candidates = np.geomspace(0.01, 1, 81).tolist()
+    means, targets = [], []
+    for part in validation.chunks(24):
+        known = ~part.maps.isnan()
+        means.append(model(part.images).loc[:, known][:, ::every])
+        targets.append(part.maps[known][::every])
+    loc, y = torch.cat(means, 1), torch.cat(targets)
+    candidates = np.geomspace(0.01, 1, 61).tolist()
     nll = [
         -float(Mixture(Gaussian(loc, torch.full_like(loc, s)), validate_args=False).log_prob(y).mean())
         for s in candidates
     ]
     return replace(model, method=replace(model.method, noise=candidates[int(np.argmin(nll))]))
-
-
-def _no_grad(parts: Iterator[Pairs]) -> Iterator[Pairs]:
-    with torch.no_grad():
-        yield from parts
 
 
 # Unfamiliar images ----------------------------------------------------------------------------------------------------

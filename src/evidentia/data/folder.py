@@ -1,0 +1,22 @@
+"""The data folder: an argument, or the environment variable ``EVIDENTIA_DATA``."""
+
+import os
+from pathlib import Path
+
+from evidentia.errors import InputError
+
+__all__ = ["find_data", "need_data"]
+
+
+def find_data(data: str | Path | None = None) -> Path | None:
+    """The folder that was named, or that of the environment, or none."""
+    root = data or os.environ.get("EVIDENTIA_DATA")
+    return Path(root) if root else None
+
+
+def need_data(data: str | Path | None = None) -> Path:
+    """The same, where there is no doing without."""
+    root = find_data(data)
+    if root is None:
+        raise InputError("no data folder: pass one, or set the environment variable EVIDENTIA_DATA to it")
+    return root
