@@ -168,15 +168,18 @@ def test_the_mean_of_training_is_the_mean_of_training():
 
 def test_distance_of_features_tells_what_was_never_seen():
     network = UNet(4, width=4, blocks=3, seed=0)
-    train, inside = images(80, 16, 16), images(30, 16, 16, seed=1)
-    stripes = images(30, 16, 16, seed=2)
+    train, validation, inside = images(80, 16, 16), images(40, 16, 16, seed=1), images(40, 16, 16, seed=2)
+    stripes = images(30, 16, 16, seed=3)
     stripes[:, :, ::2] = 255
-    found = density_scores(network, train, {"inside": inside, "outside": stripes})
-    assert metrics.auroc(found["distances"]["inside"], found["distances"]["outside"]) > 0.95
-    # 4, 8 and 16 features: 80 images are enough for the second, not for the third
-    assert found["block"] == 2
-    assert len(found["every block"]) == 3
-    assert density_scores(network, train[:20], {"inside": inside})["block"] == 1
+    groups = {"validation": validation, "inside": inside, "outside": stripes}
+    score, blocks = density_scores(network, train, validation, groups)
+    assert metrics.auroc(score["inside"], score["outside"]) > 0.95
+    assert len(blocks) == 3
+    assert torch.allclose(score["outside"], torch.stack([block["outside"] for block in blocks]).mean(0))
+    for block in blocks:  # in units of the validation images' spread
+        assert block["validation"].mean() == pytest.approx(0, abs=1e-4)
+        assert block["validation"].std() == pytest.approx(1, abs=1e-4)
+        assert abs(block["inside"].mean()) < 0.7
 
 
 def test_the_sign_of_the_gradient_of_a_linear_model():

@@ -315,9 +315,9 @@ def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[d
     scores = {key: {"inside": seen.scores[key], "outside": outside.scores[key]} for key in seen.scores}
     if len(model.networks) == 1 and not model.draws:
         groups = {"inside": data.test.images, "outside": data.outside}
-        density = density_scores(model.networks[0], data.train.images, groups)
-        scores[f"feature distance, block {density['block']}"] = density["distances"]
-        result["auroc of every block"] = [auroc(d["inside"], d["outside"]) for d in density["every block"]]
+        pixels = data.train.images, data.validation.images
+        scores["feature distance"], blocks = density_scores(model.networks[0], *pixels, groups)
+        result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
     result |= numbers | {"unfamiliar": {key: _both(value) for key, value in scores.items()}}
     result["attack"] = _rounded(attack(model, data.test))
     return result, _maps(model, seen, outside, data) if trial == 0 else {}

@@ -27,7 +27,6 @@ __all__ = ["EPSILONS", "DepthModel", "attack", "choose_noise", "density_scores",
 LOG_2PIE = math.log(2 * math.pi * math.e)
 LEVELS = np.linspace(0, 1, 41)  # of the authors' calibration curves
 EPSILONS = np.linspace(0, 0.04, 9)
-IMAGES_PER_FEATURE = 8
 
 
 @dataclass(frozen=True)
@@ -181,11 +180,13 @@ def choose_noise(model: DepthModel, validation: Pairs, every: int = 29) -> Depth
 
 
 @torch.no_grad()
-def density_scores(network: UNet, train: Tensor, groups: dict[str, Tensor]) -> dict[str, Any]:
+def density_scores(
+    network: UNet, train: Tensor, validation: Tensor, groups: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """Distance of pooled encoder features from those of the training images, for each group of images.
 
-    Which block is used follows from the training set alone: the deepest with at least eight training images for each of
-    its features, since a covariance estimated from fewer says more about the sample than about the scenes.
+    No block is chosen: each block's distance is standardised by the validation images', and their mean is the score.
+    Returns it, and the distances of every block on its own.
     """
     network.eval()
 
@@ -193,13 +194,14 @@ def density_scores(network: UNet, train: Tensor, groups: dict[str, Tensor]) -> d
         parts = [network.forward_with_features(to_network(x))[1] for x in images.split(32)]
         return tuple(torch.cat(block) for block in zip(*parts, strict=True))
 
-    known = features(train)
-    enough = [k for k, block in enumerate(known) if IMAGES_PER_FEATURE * block.shape[1] <= len(train)]
-    chosen = enough[-1] if enough else 0
-    densities = [FeatureDensity.fit(block) for block in known]
-    seen = {name: features(images) for name, images in groups.items()}
-    distances = [{name: d(f[k]).cpu() for name, f in seen.items()} for k, d in enumerate(densities)]
-    return {"block": chosen + 1, "distances": distances[chosen], "every block": distances}
+    densities = [FeatureDensity.fit(block) for block in features(train)]
+    usual = [d(f) for d, f in zip(densities, features(validation), strict=True)]
+    blocks: list[dict[str, Tensor]] = [{} for _ in densities]
+    for name, images in groups.items():
+        for k, (density, block) in enumerate(zip(densities, features(images), strict=True)):
+            blocks[k][name] = ((density(block) - usual[k].mean()) / usual[k].std()).cpu()
+    score = {name: torch.stack([block[name] for block in blocks]).mean(0) for name in groups}
+    return score, blocks
 
 
 # Attacked images ------------------------------------------------------------------------------------------------------
