@@ -11,15 +11,19 @@ from evidentia.methods import (
     BayesByBackprop,
     Evidential,
     GaussianLikelihood,
+    ImageRecipe,
+    LeastSquares,
     MCDropout,
     Network,
+    Pairs,
     Recipe,
     fit,
+    fit_images,
     hold_out,
 )
 from evidentia.methods.fused import Fused
 from evidentia.reproduce.uci import ReleasedEvidential
-from evidentia.training import Settings
+from evidentia.training import Augmentation, Settings
 
 if torch.cuda.is_available():  # Triton comes with torch where there is CUDA
     from evidentia.kernels.small_networks import Likelihood, Rows, run_steps
@@ -225,3 +229,36 @@ def test_gradient_in_the_kernel_is_exact_at_the_edges(raw):
     (exact,) = torch.autograd.grad(loss, leaf)
     # Adam's first moment after one step from zero is a tenth of the gradient
     assert torch.allclose(10 * state[1, 0, -4:].cpu().double(), exact, rtol=2e-5, atol=1e-12)
+
+
+def _ramps(count=12, height=16, width=32):
+    """Images whose first channel is the map."""
+    y, x = torch.meshgrid(torch.linspace(0.1, 0.5, height), torch.linspace(0, 0.4, width), indexing="ij")
+    maps = (x + y).expand(count, -1, -1) * torch.linspace(0.5, 1, count).view(-1, 1, 1)
+    image = (255 * torch.stack([maps, 0 * maps + 0.5, 1 - maps], -1)).round().byte()
+    return Pairs(image, image[..., 0] / 255)
+
+
+@pytest.mark.parametrize("method", [Evidential(0.01), GaussianLikelihood(), LeastSquares()])
+def test_images_are_learned_in_compiled_captured_half_precision(method):
+    pairs = _ramps()
+    settings = Settings(steps=300, learning_rate=1e-2, evaluate_every=60, precision="bfloat16")
+    recipe = ImageRecipe(
+        width=16, blocks=3, batch_size=8, settings=settings, select="rmse", augmentation=Augmentation(colour=0)
+    )
+    scores = []
+    for seed in range(3):  # three networks, one compilation
+        network, training = fit_images(method, pairs, pairs, recipe, seed=seed, device="cuda")
+        scores.append(float(training.best_score[0]))
+        assert not training.diverged.any()
+        assert network.encoder[0][0].weight.dtype == torch.float32
+    assert min(scores) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
+
+
+def test_an_image_step_on_the_gpu_is_that_of_the_cpu():
+    pairs = _ramps()
+    settings = Settings(steps=5, learning_rate=1e-3, evaluate_every=5)
+    recipe = ImageRecipe(width=8, blocks=3, batch_size=4, settings=settings)
+    here, there = (fit_images(Evidential(0.01), pairs, pairs, recipe, device=d)[0] for d in ("cpu", "cuda"))
+    for a, b in zip(here.parameters(), there.parameters(), strict=True):
+        assert torch.allclose(a, b.cpu(), atol=1e-3)

@@ -1,11 +1,118 @@
-"""The record of a depth run as tables and figures."""
+"""The record of a depth run as tables, with the paper's numbers in the last columns, and as figures."""
 
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_results"]
+import numpy as np
+from numpy.typing import NDArray
+
+from evidentia.report.tables import mean_and_error, write_table
+from evidentia.reproduce.depth_figures import doubt_of, mean_of, signed, studied, values_of, where, write_figures
+from evidentia.reproduce.paper import TABLE_S1
+
+__all__ = ["attack_rows", "block_rows", "spread", "table_s1_rows", "unfamiliar_rows", "write_results"]
+
+Array = NDArray[np.float64]
+Rows = list[dict[str, Any]]
+CAPTIONS = {
+    "table_s1": "Table S1 on {where}. Errors in 1/m, ± a standard error over trials; times in seconds, medians.",
+    "unfamiliar": "AUROC of telling images from elsewhere from test images on {where}: mean (least to greatest trial).",
+    "blocks": "AUROC of the distance of pooled features, block by block, on {where}: mean (least to greatest trial).",
+    "attack": "Test images of {where} moved by ε along the sign of the gradient of the error: means over trials.",
+}
 
 
 def write_results(record: dict[str, Any], out: Path) -> list[Path]:
-    """To be."""
-    return []
+    """Everything that can be said about the models and trials that are there."""
+    rows_of = {"table_s1": table_s1_rows, "unfamiliar": unfamiliar_rows, "blocks": block_rows, "attack": attack_rows}
+    paths = []
+    for name, rows in ((name, make(record)) for name, make in rows_of.items()):
+        if rows:
+            path = write_table(out, name, rows)
+            caption = CAPTIONS[name].format(where=where(record))
+            path.write_text(f"{caption}\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+            paths.append(path)
+    return paths + write_figures(record, out)
+
+
+def spread(values: Array, digits: int = 2) -> str | None:
+    """Mean, least and greatest: «0.73 (0.55 to 0.88)»; a single value alone."""
+    if not len(values):
+        return None
+    if not np.isfinite(values).all():
+        return "diverged"
+    text = f"{values.mean():.{digits}f}"
+    if len(values) > 1:
+        text += f" ({values.min():.{digits}f} to {values.max():.{digits}f})"
+    return text
+
+
+def _all_columns(rows: Rows) -> Rows:
+    """The same columns in every row, in the order of the widest: a table has those of its first row."""
+    columns = dict.fromkeys(column for row in sorted(rows, key=len, reverse=True) for column in row)
+    return [{column: row.get(column) for column in columns} for row in rows]
+
+
+def table_s1_rows(record: dict[str, Any]) -> Rows:
+    """The mean of the training maps, which any model must beat, and every model with its cost, errors and doubts."""
+    results = {name: trials for name, trials in record["results"].items() if trials}
+    base = record["mean of training"]
+    batch = max((int(n) for trials in results.values() for t in trials for n in t["seconds"]), default=1)
+    reference = _median(results.get("evidential", []), str(batch))
+    numbers = {"RMSE": f"{base['rmse']:.4f}", "NLL": signed(base["nll"], 3, plus=False)}
+    rows: Rows = [{"model": "mean of the training maps", **numbers}]
+    for name, trials in results.items():
+        seconds, rmse, paper = _median(trials, str(batch)), values_of(trials, "rmse"), TABLE_S1.get(name)
+        row: dict[str, Any] = {"model": name, "N": trials[0]["count"], "trials": len(trials)}
+        row |= {"parameters": trials[0]["parameters"], "seconds, 1 image": _median(trials, "1")}
+        row |= {f"seconds, {batch} images": seconds} if batch > 1 else {}
+        row["time to evidential"] = seconds / reference if seconds and reference else None
+        row["RMSE"] = mean_and_error(rmse, 4)
+        row["RMSE to mean of training"] = signed(100 * (rmse.mean() / base["rmse"] - 1), 1, " %")
+        row["NLL"] = mean_and_error(values_of(trials, "nll"), 3)
+        row["in 90 % intervals"] = mean_of(trials, "coverage_90")
+        row |= {"AUSE": mean_of(trials, "ause"), "AURG": mean_of(trials, "aurg")}
+        row["calibration error, authors' rule"] = mean_of(trials, "calibration", "authors", "error")
+        row["calibration error, predictive"] = mean_of(trials, "calibration", "predictive", "error")
+        rows.append(row | {"RMSE, paper": paper and paper.rmse, "NLL, paper": paper and paper.nll})
+    return _all_columns(rows)
+
+
+def _median(trials: list[dict[str, Any]], images: str) -> float | None:
+    seconds = values_of(trials, "seconds", images)
+    return float(np.median(seconds)) if len(seconds) else None
+
+
+def unfamiliar_rows(record: dict[str, Any]) -> Rows:
+    """A row for each model and a column for each score: how well it tells images from elsewhere."""
+    rows: Rows = []
+    for name, trials in studied(record).items():
+        scores = {s: spread(values_of(trials, "unfamiliar", s, "auroc")) for s in trials[0]["unfamiliar"]}
+        rows.append({"model": name, **scores})
+    return _all_columns(rows)
+
+
+def block_rows(record: dict[str, Any]) -> Rows:
+    """A row for each block of the encoder: how well the distance of its features tells images from elsewhere."""
+    models = {n: trials for n, trials in studied(record).items() if len(values_of(trials, "auroc of every block", 0))}
+    count = max((len(trials[0]["auroc of every block"]) for trials in models.values()), default=0)
+    return [
+        {"block": k + 1, **{n: spread(values_of(t, "auroc of every block", k), 3) for n, t in models.items()}}
+        for k in range(count)
+    ]
+
+
+def attack_rows(record: dict[str, Any]) -> Rows:
+    """Error and entropy of clean images and of those that were moved furthest, and by how much each rises."""
+    rows: Rows = []
+    for name, trials in studied(record).items():
+        score, furthest = doubt_of(trials), mean_of(trials, "attack", -1, "epsilon")
+        clean, moved = (mean_of(trials, "attack", k, "rmse") for k in (0, -1))
+        before, after = (mean_of(trials, "attack", k, "scores", score, "mean") for k in (0, -1))
+        if clean is None or moved is None or before is None or after is None:
+            continue
+        row = {"model": name, "RMSE, ε = 0": clean, f"RMSE, ε = {furthest:g}": moved}
+        row |= {"RMSE rises by": signed(100 * (moved / clean - 1), 1, " %"), "score": score}
+        row |= {"entropy, ε = 0": before, f"entropy, ε = {furthest:g}": after}
+        rows.append(row | {"entropy rises by": signed(after - before, 3)})
+    return rows
