@@ -1,0 +1,345 @@
+"""Tables, figures and page of a depth run, from records made by hand."""
+
+import copy
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from evidentia.record import write_record
+from evidentia.reproduce import depth, depth_figures
+from evidentia.reproduce.depth_figures import maps_file, signed, values_of, write_figures
+from evidentia.reproduce.depth_page import main, page
+from evidentia.reproduce.depth_results import (
+    attack_rows,
+    block_rows,
+    spread,
+    table_s1_rows,
+    unfamiliar_rows,
+    write_results,
+)
+
+BASE = 0.2
+HEIGHT, WIDTH = 8, 10
+FIGURES = ["4_maps", "4_cutoff", "4_calibration", "5", "6", "s4", "s5", "s6", "s7"]
+
+
+def fake_trial(trial, rmse, nll=-0.4, rise=0.5, auroc=0.8, features=0.96, epistemic=True, seconds=0.01):
+    """What one studied model says in one trial."""
+    entropies = {"total entropy": np.linspace(-1, 0, 4).tolist()}
+    if epistemic:
+        entropies |= {"epistemic entropy": np.linspace(-2, -1, 4).tolist(), "mutual information": [0.1, 0.2, 0.3, 0.4]}
+    unfamiliar = {k: {"auroc": auroc, "inside": v, "outside": [x + 1 for x in v]} for k, v in entropies.items()}
+    unfamiliar["feature distance"] = {"auroc": features, "inside": [1.0, 2.0], "outside": [3.0, 4.0]}
+    share = np.linspace(1, 0.1, 10)
+    observed = np.linspace(0, 1, 41) ** (1 + trial)
+    attack = [
+        {
+            "epsilon": float(e),
+            "rmse": rmse * (1 + 10 * e),
+            "mae": rmse * 0.8 * (1 + 10 * e),
+            "scores": {
+                k: {"mean": float(np.mean(v)) + rise * e / 0.04, "images": [x + rise * e / 0.04 for x in v]}
+                for k, v in entropies.items()
+            },
+        }
+        for e in np.linspace(0, 0.04, 9)
+    ]
+    return {
+        "trial": trial,
+        "count": 1,
+        "parameters": 1234,
+        "seconds": {"1": seconds / 4, "32": seconds},
+        "rmse": rmse,
+        "mae": 0.8 * rmse,
+        "nll": nll,
+        "coverage_90": 0.9,
+        "ause": 0.3,
+        "aurg": 0.2,
+        "cutoff": {"share": share.tolist(), "mae": (0.8 * rmse * share).tolist(), "rmse": (rmse * share).tolist()},
+        "calibration": {
+            "authors": {"observed": observed.tolist(), "error": 0.05 + 0.01 * trial},
+            "predictive": {"observed": observed.tolist(), "error": 0.03},
+        },
+        "unfamiliar": unfamiliar,
+        "attack": attack,
+        "auroc of every block": [0.6, features],
+    }
+
+
+def fake_record(synthetic=True, **evidential):
+    """Two models with two trials each."""
+    rmse = evidential.pop("rmse", 0.16)
+    trials = [fake_trial(t, rmse + shift, **evidential) for t, shift in enumerate((-0.01, 0.01))]
+    gaussian = [fake_trial(t, 0.17, nll=-0.3, epistemic=False, seconds=0.03) for t in range(2)]
+    told = {"seed": 0, "best_step": 80, "best_score": -0.4, "diverged": False, "seconds": 12.5}
+    plan = depth.quick_plan()
+    return {
+        "run": "depth",
+        "plan": {"recipe": asdict(plan.recipe), "split_seed": 0, "quick": False},
+        "data": {
+            "name": "synthetic rooms" if synthetic else "NYU Depth v2",
+            "synthetic": synthetic,
+            "note": "",
+            "train": 1159,
+            "validation": 145,
+            "test": 145,
+            "outside": "CamVid",
+            "outside images": 100,
+        },
+        "environment": {"device": {"name": "a machine"}, "packages": {"torch": "2.9"}},
+        "mean of training": {"rmse": BASE, "mae": 0.15, "nll": -0.2},
+        "networks": {"evidential": [[told], [told | {"best_step": 120}]], "gaussian": [[told], [told]]},
+        "results": {"evidential": trials, "gaussian": gaussian},
+    }
+
+
+def fake_maps(folder, names=("evidential", "gaussian")):
+    rng = np.random.default_rng(0)
+    (folder / "maps").mkdir(parents=True)
+    for name in names:
+        maps = {key: rng.uniform(0.1, 0.9, (3, HEIGHT, WIDTH)) for key in ("truth", "mean", "aleatoric")}
+        maps["truth"][0, 0, 0] = np.nan  # not everything is known
+        for key in ("image", "outside_image", "attacked_image"):
+            maps[key] = rng.integers(0, 256, (3, HEIGHT, WIDTH, 3), dtype=np.uint8)
+        maps["attacked_mean"] = maps["mean"]
+        if name != "gaussian":
+            maps |= dict.fromkeys(("epistemic", "outside_epistemic", "attacked_epistemic"), maps["aleatoric"] / 2)
+        np.savez(folder / "maps" / maps_file(name), **maps)
+
+
+def written_page(folder, record):
+    write_record(folder, record)
+    return page(folder)
+
+
+# Tables
+
+
+def test_table_s1_has_means_ratios_and_skill():
+    first, evidential, gaussian = table_s1_rows(fake_record())
+    assert first["model"] == "mean of the training maps"
+    assert (first["RMSE"], first["NLL"], first["N"]) == ("0.2000", "−0.200", None)
+    assert list(first) == list(evidential) == list(gaussian)
+    assert evidential["RMSE"] == "0.1600 ± 0.0100"  # 0.15 and 0.17
+    assert evidential["RMSE to mean of training"] == "−20.0 %"
+    assert gaussian["RMSE to mean of training"] == "−15.0 %"
+    assert (evidential["seconds, 1 image"], evidential["seconds, 32 images"]) == (0.0025, 0.01)
+    assert evidential["time to evidential"] == 1
+    assert gaussian["time to evidential"] == pytest.approx(3)
+    assert evidential["calibration error, authors' rule"] == pytest.approx(0.055)
+    assert (evidential["RMSE, paper"], evidential["NLL, paper"]) == (0.024, -1.128)
+    assert gaussian["NLL, paper"] is None
+
+
+def test_a_model_that_was_not_studied_has_errors_only():
+    record = fake_record()
+    kept = ("trial", "count", "parameters", "seconds", "rmse", "mae", "nll", "coverage_90")
+    record["results"]["dropout, 2"] = [{k: record["results"]["gaussian"][0][k] for k in kept}]
+    row = table_s1_rows(record)[-1]
+    assert (row["RMSE"], row["AUSE"], row["calibration error, predictive"]) == ("0.1700", None, None)
+    assert row["RMSE, paper"] == 0.033
+    assert [r["model"] for r in unfamiliar_rows(record)] == ["evidential", "gaussian"]
+
+
+def test_without_the_evidential_model_there_are_no_ratios():
+    record = fake_record()
+    del record["results"]["evidential"]
+    assert [row["time to evidential"] for row in table_s1_rows(record)] == [None, None]
+
+
+def test_what_diverged_says_so():
+    record = fake_record()
+    record["results"]["gaussian"][1] |= {"rmse": None, "nll": None}
+    row = table_s1_rows(record)[-1]
+    assert row["RMSE"] == row["NLL"] == row["RMSE to mean of training"] == "diverged"
+
+
+def test_unfamiliar_images_by_score_with_the_range_over_trials():
+    record = fake_record()
+    record["results"]["evidential"][1]["unfamiliar"]["epistemic entropy"]["auroc"] = 0.5
+    evidential, gaussian = unfamiliar_rows(record)
+    assert evidential["epistemic entropy"] == "0.65 (0.50 to 0.80)"
+    assert gaussian["epistemic entropy"] is None
+    assert gaussian["feature distance"] == "0.96 (0.96 to 0.96)"
+    blocks = block_rows(record)
+    assert [row["block"] for row in blocks] == [1, 2]
+    assert blocks[0]["gaussian"] == "0.600 (0.600 to 0.600)"
+
+
+def test_attack_says_by_how_much_each_rises():
+    evidential, gaussian = attack_rows(fake_record(rise=0.25))
+    assert (evidential["score"], gaussian["score"]) == ("epistemic entropy", "total entropy")
+    assert evidential["RMSE, ε = 0"] == pytest.approx(0.16)
+    assert evidential["RMSE, ε = 0.04"] == pytest.approx(0.16 * 1.4)
+    assert evidential["RMSE rises by"] == "+40.0 %"
+    assert (evidential["entropy rises by"], gaussian["entropy rises by"]) == ("+0.250", "+0.500")
+    assert attack_rows(fake_record(rise=-0.25))[0]["entropy rises by"] == "−0.250"
+
+
+def test_numbers_in_words():
+    assert signed(-0.0001, 2) == "+0.00"  # no negative zero
+    assert (signed(None, 2), signed(float("nan"), 2), signed(-1.5, 1, " %")) == ("–", "diverged", "−1.5 %")
+    assert (spread(np.array([])), spread(np.array([0.5])), spread(np.array([np.nan]))) == (None, "0.50", "diverged")
+    assert values_of([{"a": [1, None]}, {}], "a").shape == (1, 2)
+
+
+# Files
+
+
+def test_everything_is_written(tmp_path):
+    fake_maps(tmp_path)
+    paths = write_results(fake_record(), tmp_path)
+    names = {path.name for path in paths}
+    assert names >= {f"figure_{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert names >= {"table_s1.md", "unfamiliar.md", "blocks.md", "attack.md"}
+    for path in paths:
+        assert path.stat().st_size > (2000 if path.suffix != ".md" else 100)
+        if path.suffix == ".md":
+            assert "synthetic rooms" in path.read_text().splitlines()[0]
+
+
+def test_real_images_are_not_called_synthetic(tmp_path):
+    (table, *_) = write_results(fake_record(synthetic=False) | {"results": {}}, tmp_path)
+    assert "NYU Depth v2" in table.read_text()
+    assert "synthetic" not in table.read_text()
+
+
+def titles_of(monkeypatch, record, out):
+    """name → title, without writing the files."""
+    titles = {}
+
+    def note(figure, folder, name):
+        titles[name] = figure.get_suptitle()
+        return [folder / f"{name}.png"]
+
+    monkeypatch.setattr(depth_figures, "save", note)
+    write_figures(record, out)
+    return titles
+
+
+def test_every_figure_says_what_the_images_are(tmp_path, monkeypatch):
+    fake_maps(tmp_path)
+    titles = titles_of(monkeypatch, fake_record(), tmp_path)
+    assert set(titles) == {f"figure_{name}" for name in FIGURES}
+    assert all("synthetic rooms" in title for title in titles.values())
+
+
+def test_what_is_missing_is_left_out(tmp_path, monkeypatch):
+    record = fake_record()
+    without_maps = {f"figure_{name}" for name in FIGURES} - {"figure_4_maps", "figure_s7"}
+    assert set(titles_of(monkeypatch, record, tmp_path)) == without_maps
+    del record["results"]["evidential"]  # the other has no epistemic entropy
+    record["results"]["gaussian"].pop()
+    assert set(titles_of(monkeypatch, record, tmp_path)) == without_maps - {"figure_5"}
+    assert titles_of(monkeypatch, record | {"results": {}}, tmp_path) == {}
+
+
+def test_values_that_are_not_finite_do_not_stop_the_figures(tmp_path, monkeypatch):
+    record = fake_record()
+    broken = copy.deepcopy(record["results"]["evidential"][0])
+    broken["unfamiliar"]["epistemic entropy"]["inside"] = [None] * 4
+    broken["attack"][3]["rmse"] = None
+    broken["attack"][4]["scores"]["epistemic entropy"]["images"] = [None] * 4
+    record["results"]["evidential"] = [broken]
+    assert "figure_6" in titles_of(monkeypatch, record, tmp_path)
+
+
+def test_maps_and_epsilons_are_those_of_the_run():
+    assert depth_figures.DRAWN_EPSILONS == depth.DRAWN_EPSILONS
+    assert [maps_file(name) for name in depth.STUDIED] == [f"{depth._file(name)}.npz" for name in depth.STUDIED]
+    assert set(depth_figures.MAPPED) <= set(depth.STUDIED)
+
+
+# The page
+
+
+@pytest.mark.parametrize(("rmse", "words"), [(0.16, "20.0 % below"), (0.18, "10.0 % below"), (0.21, "5.0 % above")])
+def test_skill_is_reached_or_missed(tmp_path, rmse, words):
+    (line,) = [x for x in written_page(tmp_path, fake_record(rmse=rmse)).splitlines() if x.startswith("- **Skill.**")]
+    assert words in line
+    assert line.endswith("is reached." if rmse == 0.16 else "is **missed**.")
+
+
+def lines_of(text):
+    """The statements, by their first words."""
+    return {line.split("**")[1]: line for line in text.splitlines() if line.startswith("- **")}
+
+
+def test_statements_flip_with_the_numbers(tmp_path):
+    good = lines_of(written_page(tmp_path, fake_record(nll=-0.4, rise=0.5, auroc=0.8, features=0.96)))
+    bad = lines_of(written_page(tmp_path, fake_record(nll=-0.2, rise=-0.5, auroc=0.4, features=0.9)))
+    assert "−0.400. The goal, at most −0.38, is reached" in good["Likelihood."]
+    assert "−0.200. The goal, at most −0.38, is **missed**" in bad["Likelihood."]
+    assert good["NLL"].endswith("evidential −0.400; better: 0 of 1 other models.")
+    assert bad["NLL"].endswith("evidential −0.200; better: 1 of 1 other models (gaussian −0.300).")
+    assert "better than chance in 2 of 2 trials" in good["CamVid"]
+    assert "better than chance in 0 of 2 trials" in bad["CamVid"]
+    assert good["Feature distance"].endswith("is reached.")
+    assert bad["Feature distance"].endswith("is **missed**.")
+    assert "by +0.500 nats: its uncertainty rises with the error" in good["Attack."]
+    assert "by −0.500 nats: its uncertainty does **not** rise" in bad["Attack."]
+    assert "2 of 2 models" in good["Attack."]
+
+
+def test_evidential_is_on_par_with_so_many_baselines(tmp_path):
+    record = fake_record(auroc=0.7)
+    record["results"]["ensemble, 5"] = [fake_trial(0, 0.15, auroc=0.9)]
+    record["results"]["dropout, 10"] = [fake_trial(0, 0.15, auroc=0.6)]
+    line = lines_of(written_page(tmp_path, record))["CamVid"]
+    assert "its mean, 0.70, is at least that of 1 of 2 baselines (ensemble, 5: 0.90; dropout, 10: 0.60)" in line
+
+
+@pytest.mark.parametrize(("nll", "verdict"), [(-0.1, "worse in RMSE and NLL"), (-0.5, "worse in RMSE.")])
+def test_the_head_of_the_paper_is_compared(tmp_path, nll, verdict):
+    record = fake_record()
+    theirs = [fake_trial(t, 0.2, nll=nll) for t in range(2)]
+    theirs[0]["unfamiliar"]["total entropy"]["auroc"] = 0.3  # only the other trial looks like one number
+    line = lines_of(written_page(tmp_path, record))["The paper's head"]
+    assert "not been run yet" in line
+    record["results"]["evidential, paper's head"] = theirs
+    line = lines_of(written_page(tmp_path, record))["The paper's head"]
+    assert verdict in line
+    assert "in 1 of 2 trials (direct: 2 of 2)" in line
+
+
+def test_the_page_says_what_is_missing(tmp_path):
+    assert "Not run yet." in page(tmp_path)
+    record = fake_record()
+    text = written_page(tmp_path, record)
+    assert "evidential (2 of 3 trials)" in text
+    assert "dropout, 50 (0 of 3 trials)" in text
+    assert "evidential, paper's settings (0 of 1 trials)" in text
+    assert text.count("Not run yet.") == 5  # the sections whose figures are not drawn
+    del record["results"]["evidential"]
+    assert "The evidential model has not been run yet." in written_page(tmp_path, record)
+    empty = written_page(tmp_path, record | {"results": {}, "networks": {}})
+    assert empty.count("Not run yet.") == 9  # and the tables
+
+
+def test_the_page_says_how_it_was_made(tmp_path):
+    text = written_page(tmp_path / "depth", fake_record(synthetic=False))
+    assert "    evidentia reproduce depth --data DATA --out docs/results/depth\n" in text
+    assert "Made on a machine with torch 2.9" in text
+    assert "1,159 training, 145 validation and 145 test pairs" in text
+    assert "Here are 1,449 labelled pairs, split by scene" in text
+    assert "ynthetic" not in text
+    assert "| evidential | 2 | 12.5 | 80 to 120 | 120 | 0 |" in text
+    synthetic = written_page(tmp_path / "depth", fake_record())
+    assert "**Synthetic rooms:**" in synthetic
+    assert "labelled pairs" not in synthetic
+    assert "--data" not in synthetic
+
+
+def test_main_writes_the_page_and_draws_what_it_has_maps_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(depth_figures, "save", lambda _, out, name: [(out / f"{name}.png").touch()])
+    folder, out = tmp_path / "depth", tmp_path / "depth.md"
+    write_record(folder, fake_record())
+    main([str(folder), str(out)])
+    assert "figure_5.png" not in out.read_text()
+    fake_maps(folder)
+    main([str(folder), str(out)])
+    text = out.read_text()
+    for name in FIGURES:
+        assert f"(depth/figure_{name}.png)" in text
+    assert text.count("Not run yet.") == 0
