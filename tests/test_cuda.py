@@ -262,3 +262,11 @@ def test_an_image_step_on_the_gpu_is_that_of_the_cpu():
     here, there = (fit_images(Evidential(0.01), pairs, pairs, recipe, device=d)[0] for d in ("cpu", "cuda"))
     for a, b in zip(here.parameters(), there.parameters(), strict=True):
         assert torch.allclose(a, b.cpu(), atol=1e-3)
+
+
+def test_heads_of_maps_are_exact_where_cudnn_rounds():
+    head = ev.NIGConv2d(32).cuda()
+    x = torch.randn(4, 32, 16, 16, device="cuda")
+    with torch.no_grad():
+        exact = head.double().raw(x.double())
+        assert (head.float().raw(x) - exact).abs().max() < 1e-5

@@ -108,8 +108,7 @@ class NIGConv2d(nn.Module):
             raise InputError(
                 f"{type(self).__name__} expects maps of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}"
             )
-        with torch.autocast(x.device.type, enabled=False):
-            out = conv2d(*_at_least_float32(x, self.conv.weight, self.conv.bias), padding="same")
+        out = exact_conv(x, self.conv)
         return out if self.targets is None else out.unflatten(-3, (self.targets, 4))
 
     def forward(self, x: Tensor) -> NormalInverseGamma:
@@ -117,6 +116,19 @@ class NIGConv2d(nn.Module):
 
     def extra_repr(self) -> str:
         return f"in_channels={self.in_channels}, targets={self.targets}"
+
+
+def exact_conv(x: Tensor, layer: nn.Conv2d) -> Tensor:
+    """A convolution with "same" padding, in float32 at least, also under autocast.
+
+    A 1×1 convolution is done as the matrix product it is: cuDNN's float32 rounds its inputs to TF32, eleven bits,
+    unless told otherwise.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        x, weight, bias = _at_least_float32(x, layer.weight, layer.bias)
+        if weight.shape[2:] == (1, 1):
+            return linear(x.movedim(-3, -1), weight.flatten(1), bias).movedim(-1, -3)
+        return conv2d(x, weight, bias, padding="same")
 
 
 def _check_sizes(**sizes: int | None) -> None:

@@ -7,10 +7,10 @@ from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, interpolate, max_pool2d, relu
+from torch.nn.functional import interpolate, max_pool2d, relu
 
 from evidentia.errors import InputError, InputTypeError
-from evidentia.nn.heads import _at_least_float32, _check_sizes
+from evidentia.nn.heads import _check_sizes, exact_conv
 
 __all__ = ["UNet"]
 
@@ -91,9 +91,8 @@ class UNet(nn.Module):
         *skips, x = maps
         for block, skip in zip(self.decoder, reversed(skips), strict=True):
             x = block(torch.cat([interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
-        with torch.autocast(x.device.type, enabled=False):
-            for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
-                x = conv2d(*_at_least_float32(relu(x) if k else x, layer.weight, layer.bias))
+        for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
+            x = exact_conv(relu(x) if k else x, layer)
         return x
 
     def _check(self, x: Tensor) -> None:
