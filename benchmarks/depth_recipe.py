@@ -16,6 +16,7 @@ from evidentia.reproduce import depth
 from evidentia.reproduce.depth_scores import DepthModel, look, score
 from evidentia.training import Augmentation, resolve_device
 
+# what is changed: the recipe, its settings, or λ
 CANDIDATES = {
     "as it is": {},
     "no crops": {"augmentation": Augmentation(zoom=1)},
@@ -24,6 +25,9 @@ CANDIDATES = {
     "to a half, and nearer": {"augmentation": Augmentation(zoom=2, rescale=True)},
     "stronger colours": {"augmentation": Augmentation(colour=0.5)},
     "no augmentation": {"augmentation": None},
+    "averaged weights": {"average": 0.999},
+    "weight decay 0.05": {"weight_decay": 0.05},
+    "dropout 0.1": {"dropout": 0.1},
     "learning rate 3e-4": {"learning_rate": 3e-4},
     "learning rate 2e-3": {"learning_rate": 2e-3},
     "half of the steps": {"steps": 0.5},
@@ -33,14 +37,11 @@ CANDIDATES = {
 
 
 def recipe_with(changes: dict, steps: int) -> tuple[Evidential, ImageRecipe]:
-    recipe = ImageRecipe()
-    settings = replace(
-        recipe.settings,
-        steps=int(steps * changes.get("steps", 1)),
-        learning_rate=changes.get("learning_rate", recipe.settings.learning_rate),
-    )
-    kept = {key: value for key, value in changes.items() if key == "augmentation"}
-    return Evidential(changes.get("weight", 0.01)), replace(recipe, settings=settings, **kept)
+    recipe, changes = ImageRecipe(), dict(changes)
+    method = Evidential(changes.pop("weight", 0.01))
+    changed = {"steps": int(steps * changes.pop("steps", 1))}
+    changed |= {name: changes.pop(name) for name in list(changes) if hasattr(recipe.settings, name)}
+    return method, replace(recipe, settings=replace(recipe.settings, **changed), **changes)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@ import io
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,46 @@ def test_a_stretch_takes_the_place_of_steps(tmp_path):
     assert asked == [(0, 10, 0.0), (10, 10, 2.0), (20, 5, 4.0)]
     assert not any(p.any() for p in net.parameters())
     assert (result.steps, result.history[-1]["loss"]) == (25, 7.0)
+
+
+def test_an_average_of_the_weights_is_what_is_kept(tmp_path):
+    decay, steps = 0.8, 12
+    settings = Settings(steps=steps, evaluate_every=4, average=decay, checkpoint_every=1, warmup=0, clip=None)
+    plain, batches = setting((0, 1))
+    passed = []
+
+    def watched(module, batch):
+        passed.append([p.detach().clone() for p in module.parameters()])
+        return nll(module, batch)
+
+    # without validation the last weights are kept: raw ones here, seen before every step
+    train(plain, batches, watched, settings=replace(settings, average=None))
+    passed.append([p.detach().clone() for p in plain.parameters()])
+    weight = torch.tensor([decay ** (steps - t) for t in range(1, steps + 1)])
+    expected = [
+        sum(w * p for w, p in zip(weight / weight.sum(), ps, strict=True)) for ps in zip(*passed[1:], strict=True)
+    ]
+    averaged, batches = setting((0, 1))
+    train(averaged, batches, nll, settings=settings)
+    for p, q in zip(averaged.parameters(), expected, strict=True):
+        assert torch.allclose(p, q, atol=1e-6)
+    # and it is what validation sees, also after a stop
+    seen = []
+
+    def validate(module):
+        seen.append([p.detach().clone() for p in module.parameters()])
+        if len(seen) == 2:
+            raise RuntimeError("stop")
+        return -torch.full((2,), float(len(seen)))
+
+    again, batches = setting((0, 1))
+    with pytest.raises(RuntimeError, match="stop"):
+        train(again, batches, nll, validate=validate, settings=settings, checkpoint=tmp_path / "a")
+    again, batches = setting((0, 1))
+    train(again, batches, nll, validate=validate, settings=settings, checkpoint=tmp_path / "a")
+    for p, q, r in zip(again.parameters(), expected, seen[-1], strict=True):
+        assert torch.allclose(p, q, atol=1e-6)
+        assert torch.equal(p, r)
 
 
 def test_each_member_draws_from_its_own_rows_only():

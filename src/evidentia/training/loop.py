@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Settings:
     evaluate_every: int = 100
     patience: int | None = None  # evaluations without improvement after which a member stops
     precision: str = "float32"  # or "bfloat16": autocast of the network; heads and losses stay in float32
+    average: float | None = None  # decay of a running mean of the weights, which is then what is evaluated and kept
     checkpoint_every: int = 10  # in evaluations
 
     def __post_init__(self) -> None:
@@ -47,6 +48,8 @@ class Settings:
             raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
         if self.schedule not in ("cosine", "constant"):
             raise InputError(f"unknown schedule {self.schedule!r}; known are cosine, constant")
+        if self.average is not None and not 0 < self.average < 1:
+            raise InputError(f"average is the decay of a running mean, between 0 and 1, got {self.average}")
         if self.precision not in ("float32", "bfloat16"):
             raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
 
@@ -176,6 +179,8 @@ class _Run:
         # what is kept of the best moment: weights, and for a module of the user's own also its running statistics
         self.kept_tensors = [*self.parameters, *([] if self.grouped else module.buffers())]
         self.best = [p.detach().clone() for p in self.kept_tensors]
+        # from zero, and divided by what is missing to one when it is looked at, as Adam's moments are
+        self.averages = [torch.zeros_like(p) for p in self.parameters] if settings.average else []
         blank = torch.zeros(self.members, device=self.device)
         self.stale = blank.clone()
         self.result = Training(
@@ -245,6 +250,8 @@ class _Run:
         self._clip()
         self.rate.copy_(self.rates.index_select(0, self.clock)[0])
         self.optimizer.step()
+        if self.settings.average:
+            torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], 1 - self.settings.average)
         self.clock += 1
         self.last_loss.copy_(each.detach().float().expand(self.members))
 
@@ -263,9 +270,24 @@ class _Run:
 
     # Evaluations ------------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """With the running mean of the weights in their place, if there is one."""
+        raw = [p.clone() for p in self.parameters] if self.averages else []
+        share = 1 - (self.settings.average or 0) ** self.step
+        for p, average in zip(self.parameters, self.averages, strict=False):
+            p.copy_(average / share)
+        yield
+        for p, before in zip(self.parameters, raw, strict=False):
+            p.copy_(before)
+
     @torch.no_grad()
     def _evaluate(self) -> None:
         self.module.eval()
+        with self._averaged():
+            self._judge()
+
+    def _judge(self) -> None:
         result = self.result
         healthy = torch.stack([self._per_member(p.isfinite()).all(1) for p in self.parameters]).all(0)
         score = self.last_loss if self.validate is None else self.validate(self.module).detach().float().reshape(-1)
@@ -314,6 +336,7 @@ class _Run:
             "weights": [p.detach() for p in self.parameters],
             "buffers": dict(self.module.named_buffers()),
             "best": self.best,
+            "averages": self.averages,
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state(),
             "generator": torch.get_rng_state(),
@@ -334,7 +357,8 @@ class _Run:
             if state[key] != mine[key]:
                 raise InputError(f"the checkpoint belongs to another run: its {key} are {state[key]}, not {mine[key]}")
         with torch.no_grad():
-            for target, values in ((self.parameters, state["weights"]), (self.best, state["best"])):
+            kept = (self.parameters, state["weights"]), (self.best, state["best"]), (self.averages, state["averages"])
+            for target, values in kept:
                 for p, value in zip(target, values, strict=True):
                     p.copy_(value)
             for name, buffer in self.module.named_buffers():
