@@ -169,18 +169,14 @@ def _steps(
         rate, root = tl.load(rates + step), tl.load(roots + step)
         gw1, gw2, gb1, gb2 = gw1 / batch, gw2 / batch, gb1 / batch, gb2 / batch
         if BAYES:
-            # divergence from N(0, prior²/inputs); the deviations through σ² and the softplus
+            # divergence from N(0, prior²/inputs)
             tight = 1 / (prior * prior)
             gw1, gw2 = gw1 + pull * F * tight * w1, gw2 + pull * H * tight * w2
             gb1, gb2 = gb1 + pull * tight * b1, gb2 + pull * tight * b2
-            gs1 = (2 * d1 * gs1 / batch + pull * (F * tight * d1 - 1 / d1)) * tl.sigmoid(s1)
-            gs2 = (2 * d2 * gs2 / batch + pull * (H * tight * d2 - 1 / d2)) * tl.sigmoid(s2)
-            gc1 = (2 * e1 * gc1 / batch + pull * (tight * e1 - 1 / e1)) * tl.sigmoid(c1)
-            gc2 = (2 * e2 * gc2 / batch + pull * (tight * e2 - 1 / e2)) * tl.sigmoid(c2)
-            s1, ms1, vs1 = _adam(s1, ms1, vs1, gs1, rate, root)
-            s2, ms2, vs2 = _adam(s2, ms2, vs2, gs2, rate, root)
-            c1, mc1, vc1 = _adam(c1, mc1, vc1, gc1, rate, root)
-            c2, mc2, vc2 = _adam(c2, mc2, vc2, gc2, rate, root)
+            s1, ms1, vs1 = _adam(s1, ms1, vs1, _by_raw(gs1 / batch, d1, s1, pull, F * tight), rate, root)
+            s2, ms2, vs2 = _adam(s2, ms2, vs2, _by_raw(gs2 / batch, d2, s2, pull, H * tight), rate, root)
+            c1, mc1, vc1 = _adam(c1, mc1, vc1, _by_raw(gc1 / batch, e1, c1, pull, tight), rate, root)
+            c2, mc2, vc2 = _adam(c2, mc2, vc2, _by_raw(gc2 / batch, e2, c2, pull, tight), rate, root)
         w1, mw1, vw1 = _adam(w1, mw1, vw1, gw1, rate, root)
         w2, mw2, vw2 = _adam(w2, mw2, vw2, gw2, rate, root)
         b1, mb1, vb1 = _adam(b1, mb1, vb1, gb1, rate, root)
@@ -225,6 +221,12 @@ def _adam(p, m, v, g, rate, root):
     m = 0.9 * m + 0.1 * g
     v = 0.999 * v + 0.001 * g * g
     return p - rate * m / (tl.sqrt(v) * root + 1e-8), m, v
+
+
+@triton.jit
+def _by_raw(by_square, deviation, raw, pull, tight):
+    """Gradient by a raw deviation: of the fit through σ² and the softplus, and of the divergence from the prior."""
+    return (2 * deviation * by_square + pull * (tight * deviation - 1 / deviation)) * tl.sigmoid(raw)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from evidentia.data.encoding import Scaling
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.methods.base import Member, Method, Recipe
-from evidentia.methods.fused import Fused, obstacle
+from evidentia.methods.fused import Fused, allowed
 from evidentia.nn import Population
 from evidentia.prediction import Prediction
 from evidentia.training import TableBatches, Training, resolve_device, train
@@ -77,11 +77,11 @@ def fit(
     row_counts = torch.tensor([len(r) for r in rows], device=place)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
     batches = TableBatches(table.tensors, rows, seeds, recipe.batch_size)
-    why_not = obstacle(method, population, recipe, weights is not None)
-    if fused and why_not:
-        raise InputError(f"these networks cannot be trained in one kernel: {why_not}; leave out fused=True")
-    quick = fused is not False and why_not is None
-    stretch = Fused(method, population, batches, table.own_x, table.own_y, row_counts) if quick else None
+    fast = (
+        Fused(method, population, batches, table.own_x, table.own_y, row_counts)
+        if allowed(fused, method, population, recipe, weights is not None)
+        else None
+    )
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
@@ -98,7 +98,7 @@ def fit(
             loss,
             validate=_score(table, fitted, members, validate),
             settings=recipe.settings,
-            stretch=stretch,
+            stretch=fast,
             checkpoint=checkpoint,
             progress=progress,
         )

@@ -7,11 +7,22 @@ import torch
 from torch import Tensor
 
 from evidentia.data.encoding import Scaling
+from evidentia.errors import InputError
 from evidentia.methods.base import Method, Recipe
 from evidentia.nn import BayesPopulation, Population
 from evidentia.training import TableBatches
 
-__all__ = ["Fused", "obstacle"]
+__all__ = ["Fused", "allowed", "obstacle"]
+
+
+def allowed(wanted: bool | None, method: Method, population: Population, recipe: Recipe, weighted: bool) -> bool:
+    """Whether to use :class:`Fused`: where possible, unless told not to; a wish that cannot be met is an error."""
+    if wanted is False:
+        return False
+    why_not = obstacle(method, population, recipe, weighted)
+    if wanted and why_not:
+        raise InputError(f"these networks cannot be trained in one kernel: {why_not}; leave out fused=True")
+    return why_not is None
 
 
 def obstacle(method: Method, population: Population, recipe: Recipe, weighted: bool) -> str | None:
