@@ -17,6 +17,7 @@ from evidentia.reproduce import depth
 from evidentia.reproduce.depth_scores import (
     LEVELS,
     DepthModel,
+    alive_channels,
     attack,
     choose_noise,
     density_scores,
@@ -180,6 +181,16 @@ def test_distance_of_features_tells_what_was_never_seen():
         assert block["validation"].mean() == pytest.approx(0, abs=1e-4)
         assert block["validation"].std() == pytest.approx(1, abs=1e-4)
         assert abs(block["inside"].mean()) < 0.7
+
+
+def test_dead_channels_of_the_papers_head_are_counted():
+    network = UNet(4, width=4, blocks=2, head="paper", seed=0)
+    with torch.no_grad():
+        network.head[0].weight.zero_()
+        network.head[0].bias.copy_(torch.tensor([1.0, -1.0, 0.5, -2.0]))
+    assert alive_channels(network, images(5)) == [1.0, 0.0, 1.0, 0.0]
+    with pytest.raises(ev.InputError, match="head='paper'"):
+        UNet(4, width=4, blocks=2).squeezed(torch.zeros(1, 3, 8, 8))
 
 
 def test_the_sign_of_the_gradient_of_a_linear_model():

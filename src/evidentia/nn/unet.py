@@ -87,12 +87,23 @@ class UNet(nn.Module):
             maps.append(block(drop(max_pool2d(maps[-1], 2))))
         return maps
 
+    def squeezed(self, x: Tensor) -> Tensor:
+        """What passes the squeeze of the paper's head, (N, 4, H, W): a channel that is zero everywhere is dead."""
+        if len(self.head) == 1:
+            raise InputError("only an evidential network with head='paper' squeezes its answer")
+        return relu(exact_conv(self._climb(self._encode(x)), cast(nn.Conv2d, self.head[0])))
+
     def _decode(self, maps: list[Tensor]) -> Tensor:
+        x = self._climb(maps)
+        for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
+            x = exact_conv(relu(x) if k else x, layer)
+        return x
+
+    def _climb(self, maps: list[Tensor]) -> Tensor:
+        """Back up from the coarsest maps to the features that the head sees."""
         *skips, x = maps
         for block, skip in zip(self.decoder, reversed(skips), strict=True):
             x = block(torch.cat([interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
-        for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
-            x = exact_conv(relu(x) if k else x, layer)
         return x
 
     def _check(self, x: Tensor) -> None:

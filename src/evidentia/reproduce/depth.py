@@ -27,6 +27,7 @@ from evidentia.reproduce.depth_results import write_results
 from evidentia.reproduce.depth_scores import (
     DepthModel,
     Look,
+    alive_channels,
     attack,
     choose_noise,
     density_scores,
@@ -318,6 +319,8 @@ def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[d
         pixels = data.train.images, data.validation.images
         scores["feature distance"], blocks = density_scores(model.networks[0], *pixels, groups)
         result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
+        if len(model.networks[0].head) > 1:
+            result["alive channels"] = alive_channels(model.networks[0], data.test.images)
     result |= numbers | {"unfamiliar": {key: _both(value) for key, value in scores.items()}}
     result["attack"] = _rounded(attack(model, data.test))
     return result, _maps(model, seen, outside, data) if trial == 0 else {}

@@ -23,6 +23,7 @@ __all__ = ["main", "page"]
 
 Record = dict[str, Any]
 MISSING = "Not run yet."
+ALIVE = 1e-3  # share of pixels from which on a channel is not called dead
 SKILL, NLL, FEATURES = 0.15, -0.38, 0.95  # goals: share below the mean of training, likelihood, AUROC of the features
 DEFINITIONS = (
     "The NLL is that of the predictive distribution: Student's t for evidential models, a normal for the Gaussian one, "
@@ -224,10 +225,12 @@ def _head(record: Record) -> str:
     worse = " and ".join(score for score, (a, b) in means.items() if not a <= b)
     words = ", ".join(f"{score} {_number(a)} against {_number(b)}" for score, (a, b) in means.items())
     same = [f"{sum(map(_one_number, trials))} of {len(trials)}" for trials in (theirs, ours)]
+    alive = [str(sum(share > ALIVE for share in t["alive channels"])) for t in theirs if "alive channels" in t]
     return (
         f"**The paper's head** (32 channels through 4 with a ReLU) against the direct one: {words}: "
         f"{f'worse in {worse}' if worse else 'not worse'}. All scores have the same AUROC, as if the four maps "
         f"followed one number, in {same[0]} trials (direct: {same[1]})."
+        + (f" Of its four channels {', '.join(alive)} (trial by trial) are not dead on test images." if alive else "")
     )
 
 

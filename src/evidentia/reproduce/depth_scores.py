@@ -22,7 +22,17 @@ from evidentia.nn import FeatureDensity, UNet
 from evidentia.prediction import Prediction
 from evidentia.training.images import to_network
 
-__all__ = ["EPSILONS", "DepthModel", "attack", "choose_noise", "density_scores", "fast_gradient_sign", "look", "score"]
+__all__ = [
+    "EPSILONS",
+    "DepthModel",
+    "alive_channels",
+    "attack",
+    "choose_noise",
+    "density_scores",
+    "fast_gradient_sign",
+    "look",
+    "score",
+]
 
 LOG_2PIE = math.log(2 * math.pi * math.e)
 LEVELS = np.linspace(0, 1, 41)  # of the authors' calibration curves
@@ -202,6 +212,14 @@ def density_scores(
             blocks[k][name] = ((density(block) - usual[k].mean()) / usual[k].std()).cpu()
     score = {name: torch.stack([block[name] for block in blocks]).mean(0) for name in groups}
     return score, blocks
+
+
+@torch.no_grad()
+def alive_channels(network: UNet, images: Tensor) -> list[float]:
+    """The share of pixels at which each channel of the squeeze in the paper's head is not zero."""
+    network.eval()
+    parts = [(network.squeezed(to_network(x)) > 0).float().mean((0, 2, 3)) * len(x) for x in images.split(32)]
+    return [float(share) for share in torch.stack(parts).sum(0) / len(images)]
 
 
 # Attacked images ------------------------------------------------------------------------------------------------------
