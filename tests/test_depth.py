@@ -20,6 +20,7 @@ from evidentia.reproduce.depth_scores import (
     alive_channels,
     attack,
     choose_noise,
+    curves,
     density_scores,
     fast_gradient_sign,
     look,
@@ -116,7 +117,8 @@ def right_by_construction(count=40, spread=0.1, gaps=False):
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_model_that_is_right_is_calibrated(gaps):
     model, y = right_by_construction(gaps=gaps)
-    found = score(look(model, images(40), y), y)
+    seen = look(model, images(40), y)
+    found = score(seen, y) | curves(seen, y)
     known = y[~y.isnan()]
     assert found["rmse"] == pytest.approx(float((known - 0.5).square().mean().sqrt()), rel=1e-5)
     assert found["mae"] == pytest.approx(float((known - 0.5).abs().mean()), rel=1e-5)
@@ -132,7 +134,8 @@ def test_a_model_that_is_right_is_calibrated(gaps):
 def test_a_model_that_boasts_is_not():
     _, y = right_by_construction()
     boast = DepthModel(GaussianLikelihood(), (Known(0.5, float(np.log(np.expm1(0.02)))),))
-    found = score(look(boast, images(40), y), y)
+    seen = look(boast, images(40), y)
+    found = score(seen, y) | curves(seen, y)
     assert found["coverage_90"] < 0.4
     assert found["calibration"]["predictive"]["error"] > 0.1
     # half of the targets lie below the median, and nearly all of those below the 10 % quantile too

@@ -30,6 +30,7 @@ from evidentia.reproduce.depth_scores import (
     alive_channels,
     attack,
     choose_noise,
+    curves,
     density_scores,
     fast_gradient_sign,
     look,
@@ -307,11 +308,11 @@ def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[d
     torch.manual_seed(trial)  # of dropout's draws, of which timing takes as many as it likes
     model = choose_noise(model, data.validation)
     seen = look(model, data.test.images, data.test.maps)
-    numbers = score(seen, data.test.maps)
+    result |= score(seen, data.test.maps)
     if isinstance(model.method, LeastSquares):
         result["noise"] = model.method.noise
     if name not in STUDIED:
-        return result | {key: numbers[key] for key in ("rmse", "mae", "nll", "coverage_90")}, {}
+        return result, {}
     outside = look(model, data.outside)
     scores = {key: {"inside": seen.scores[key], "outside": outside.scores[key]} for key in seen.scores}
     if len(model.networks) == 1 and not model.draws:
@@ -321,7 +322,7 @@ def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[d
         result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
         if len(model.networks[0].head) > 1:
             result["alive channels"] = alive_channels(model.networks[0], data.test.images)
-    result |= numbers | {"unfamiliar": {key: _both(value) for key, value in scores.items()}}
+    result |= curves(seen, data.test.maps) | {"unfamiliar": {key: _both(value) for key, value in scores.items()}}
     result["attack"] = _rounded(attack(model, data.test))
     return result, _maps(model, seen, outside, data) if trial == 0 else {}
 

@@ -28,6 +28,7 @@ __all__ = [
     "alive_channels",
     "attack",
     "choose_noise",
+    "curves",
     "density_scores",
     "fast_gradient_sign",
     "look",
@@ -136,27 +137,34 @@ def _normal_entropy(variance: Tensor) -> Tensor:
 # Targets known --------------------------------------------------------------------------------------------------------
 
 
-def score(seen: Look, maps: Tensor, every: int = 4) -> dict[str, Any]:
-    """Errors, likelihood, calibration and ranking over all pixels that have a target; curves over one in ``every``."""
-    y, known = maps.cpu(), ~maps.cpu().isnan()
+def score(seen: Look, maps: Tensor) -> dict[str, float]:
+    """Errors, likelihood and coverage over all pixels that have a target."""
+    known = ~maps.isnan().cpu()
     assert seen.log_prob is not None
     assert seen.pit is not None
-    error = (y - seen.mean)[known]
-    ranking, mean, target = (t[known][::every].double().numpy() for t in (seen.ranking, seen.mean, y))
-    pixels = Prediction(Gaussian(torch.from_numpy(mean)[None], torch.from_numpy(ranking)[None].clamp(min=1e-12)))
-    share, mae = metrics.retention_curve(pixels, target, ranking, "mae")
-    rmse = metrics.retention_curve(pixels, target, ranking, "rmse")[1]
-    pit = seen.pit[known].numpy()
-    quantile = pixels.distribution.cdf(torch.from_numpy(target)).numpy()
+    error = (maps.cpu() - seen.mean)[known]
     return {
         "rmse": float(error.square().mean().sqrt()),
         "mae": float(error.abs().mean()),
         "nll": float(-seen.log_prob[known].double().mean()),
-        "coverage_90": float(np.mean(np.abs(2 * pit - 1) <= 0.9)),
+        "coverage_90": float(((2 * seen.pit[known] - 1).abs() <= 0.9).double().mean()),
+    }
+
+
+def curves(seen: Look, maps: Tensor, every: int = 4) -> dict[str, Any]:
+    """Calibration over all pixels that have a target, and how well the deviations rank the errors, over one in four."""
+    known = ~maps.isnan().cpu()
+    assert seen.pit is not None
+    ranking, mean, target = (t.cpu()[known][::every].double().numpy() for t in (seen.ranking, seen.mean, maps))
+    pixels = Prediction(Gaussian(torch.from_numpy(mean)[None], torch.from_numpy(ranking)[None].clamp(min=1e-12)))
+    share, mae = metrics.retention_curve(pixels, target, ranking, "mae")
+    rmse = metrics.retention_curve(pixels, target, ranking, "rmse")[1]
+    quantile = pixels.distribution.cdf(torch.from_numpy(target)).numpy()
+    return {
         "ause": metrics.ause(pixels, target, ranking),
         "aurg": metrics.aurg(pixels, target, ranking),
         "cutoff": {"share": share, "mae": mae, "rmse": rmse},
-        "calibration": {"authors": _calibration(quantile), "predictive": _calibration(pit)},
+        "calibration": {"authors": _calibration(quantile), "predictive": _calibration(seen.pit[known].numpy())},
     }
 
 
