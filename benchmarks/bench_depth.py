@@ -18,7 +18,7 @@ import torch
 
 import evidentia as ev
 from evidentia.methods import Evidential, ImageRecipe, LeastSquares, Pairs
-from evidentia.methods.images import answers, loss_on
+from evidentia.methods.images import answers, fastest_convolutions, loss_on
 from evidentia.nn import UNet
 from evidentia.training import ImageBatches, Settings, resolve_device, train
 
@@ -61,7 +61,8 @@ def our_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.dev
     every = max(1, steps // 4)
     precision = "bfloat16" if device.type == "cuda" else "float32"
     settings = Settings(steps=5 * every, evaluate_every=every, precision=precision)
-    train(network, batches, loss_on(method, device), validate=watch, settings=settings)
+    with fastest_convolutions():
+        train(network, batches, loss_on(method, device), validate=watch, settings=settings)
     return statistics.median(b - a for a, b in itertools.pairwise(ends)) / every
 
 

@@ -1,7 +1,7 @@
 """Fit a U-Net from images to maps (depth, say) by any method, and ask one or several of them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def fit_images(
     watch = _score_of(method, validation.to(place), recipe.select, settings.precision)
     try:
         # dropout draws from torch's own generator: the same for the same seed, and none taken from others
-        with torch.random.fork_rng(devices=[place] if cuda else []):
+        with torch.random.fork_rng(devices=[place] if cuda else []), fastest_convolutions():
             torch.manual_seed(seed)
             training = train(
                 network,
@@ -104,6 +104,17 @@ def fit_images(
         fits = largest_batch(lambda size: _try(network, method, batches, size), recipe.batch_size)
         raise InputError(_too_large(recipe.batch_size, fits)) from error
     return network, training
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """cuDNN tries its algorithms for each shape and keeps the fastest: worth it for thousands of steps of one shape."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def loss_on(method: Method, place: torch.device) -> Loss:
