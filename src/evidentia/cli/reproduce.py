@@ -229,7 +229,8 @@ def depth(
         plan = replace(plan, recipe=replace(plan.recipe, settings=settings))
     loaded = depth_experiment.load(find_data(data), pairs, outside, seed, quick)
     if loaded.synthetic:
-        print("no data folder: synthetic rooms, and synthetic streets as the images from elsewhere")
+        why = "a quick run" if quick else "no data folder"
+        print(f"{why}: synthetic rooms, and synthetic streets as the images from elsewhere")
     _report(lambda: depth_experiment.run(plan, out or Path("out/reproduce/depth"), loaded, device))
 
 

@@ -214,6 +214,8 @@ def run(plan: Plan, out: Path, data: DepthData, device: str = "auto", progress: 
     place = resolve_device(device)
     record = _begin(plan, out, data, place)
     data = data.to(place)
+    if place.type == "cpu" and not plan.quick:
+        print("without a GPU this takes days; --quick shows all of it, --groups and --steps run a part", flush=True)
     for trial in range(plan.trials):
         for name in plan.groups:
             group = plan.group(name)
