@@ -114,7 +114,8 @@ def _steps(
     sx = tl.load(scale_x + me * F + f, mask=f < F, other=1.0)
     ly, sy = tl.load(loc_y + me), tl.load(scale_y + me)
     lam = tl.load(weight + me)
-    kept = tl.load(keep + me)
+    if DROPOUT:
+        kept = tl.load(keep + me)
     mean_loss = tl.full((), 0.0, tl.float32)
 
     for step in range(steps):

@@ -85,7 +85,8 @@ def fit_images(
     cuda = place.type == "cuda"
     settings = recipe.settings if cuda else replace(recipe.settings, precision="float32")
     network = recipe.network(method.outputs, seed).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    batches = ImageBatches(*_on(pairs, place), recipe.batch_size, seed, recipe.augmentation)
+    there = pairs.to(place)
+    batches = ImageBatches(there.images, there.maps, recipe.batch_size, seed, recipe.augmentation)
     watch = _score_of(method, validation.to(place), recipe.select, settings.precision)
     try:
         # dropout draws from torch's own generator: the same for the same seed, and none taken from others
@@ -122,11 +123,6 @@ def loss_on(method: Method, place: torch.device) -> Loss:
     if place.type != "cuda":
         return _loss_of(method)
     return _COMPILED.setdefault(repr(method), torch.compile(_loss_of(method), dynamic=False))
-
-
-def _on(pairs: Pairs, place: torch.device) -> tuple[Tensor, Tensor]:
-    there = pairs.to(place)
-    return there.images, there.maps
 
 
 def _loss_of(method: Method) -> Loss:

@@ -54,13 +54,13 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def write_table(folder: str | Path, name: str, rows: Rows) -> Path:
-    """Write ``name.csv``, with every digit, and ``name.md``; returns the latter."""
+def write_table(folder: str | Path, name: str, rows: Rows, caption: str = "") -> Path:
+    """Write ``name.csv``, with every digit, and ``name.md``, under its caption; returns the latter."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    contents = {"csv": text.getvalue(), "md": markdown(rows) + "\n"}
+    contents = {"csv": text.getvalue(), "md": (f"{caption}\n\n" if caption else "") + markdown(rows) + "\n"}
     for kind, content in contents.items():
         write_whole(Path(folder) / f"{name}.{kind}", functools.partial(_put, content.encode()))
     return Path(folder) / f"{name}.md"

@@ -23,6 +23,8 @@ from evidentia.metrics import auroc
 from evidentia.nn import UNet
 from evidentia.persistence import load_model, save_model
 from evidentia.record import environment, read_record, write_record
+from evidentia.reproduce.depth_figures import DRAWN_EPSILONS, maps_file
+from evidentia.reproduce.depth_figures import file_name as _file
 from evidentia.reproduce.depth_results import write_results
 from evidentia.reproduce.depth_scores import (
     DepthModel,
@@ -42,7 +44,6 @@ from evidentia.training.images import to_network
 __all__ = ["GROUPS", "DepthData", "Group", "Plan", "load", "run"]
 
 SHOWN = 3  # test images whose maps are drawn
-DRAWN_EPSILONS = (0.0, 0.02, 0.04)
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def run(plan: Plan, out: Path, data: DepthData, device: str = "auto", progress: 
                 result, maps = _study(_model(group, networks, count, place), model, trial, data)
                 record["results"].setdefault(model, []).append(result)
                 if maps:
-                    _save_maps(out / "maps" / f"{_file(model)}.npz", maps)
+                    _save_maps(out / "maps" / maps_file(model), maps)
             write_record(out, record)
     return [out / "record.json", *write_results(read_record(out), out)]
 
@@ -395,7 +396,3 @@ def _seconds(model: DepthModel, test: Tensor, patience: float = 1.0) -> dict[str
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _file(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name).replace("__", "_")

@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from evidentia.report.figures import COLOURS, legend, new_figure, save
 from evidentia.reproduce.paper import DEPTH_CALIBRATION
 
-__all__ = ["doubt_of", "maps_file", "mean_of", "signed", "studied", "values_of", "where", "write_figures"]
+__all__ = [
+    "DRAWN_EPSILONS",
+    "doubt_of",
+    "file_name",
+    "maps_file",
+    "mean_of",
+    "signed",
+    "studied",
+    "values_of",
+    "where",
+    "write_figures",
+]
 
 Array = NDArray[np.float64]
 Trials = list[dict[str, Any]]
@@ -86,9 +97,14 @@ def signed(value: float | None, digits: int, unit: str = "", plus: bool = True) 
     return f"{round(value, digits) + 0.0:{'+' if plus else ''}.{digits}f}{unit}".replace("-", "−")
 
 
+def file_name(name: str) -> str:
+    """A model's or group's name as part of a path."""
+    return re.sub(r"[\W_]+", "_", name)
+
+
 def maps_file(name: str) -> str:
     """Where the maps of a model lie."""
-    return re.sub(r"[\W_]+", "_", name) + ".npz"
+    return f"{file_name(name)}.npz"
 
 
 def _maps_of(out: Path, name: str) -> dict[str, Any] | None:

@@ -28,10 +28,7 @@ def write_results(record: dict[str, Any], out: Path) -> list[Path]:
     paths = []
     for name, rows in ((name, make(record)) for name, make in rows_of.items()):
         if rows:
-            path = write_table(out, name, rows)
-            caption = CAPTIONS[name].format(where=where(record))
-            path.write_text(f"{caption}\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
-            paths.append(path)
+            paths.append(write_table(out, name, rows, CAPTIONS[name].format(where=where(record))))
     return paths + write_figures(record, out)
 
 
