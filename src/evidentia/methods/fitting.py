@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from evidentia.data.encoding import Scaling
-from evidentia.distributions import Gaussian, NormalInverseGamma
+from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.methods.base import Member, Method, Recipe
 from evidentia.methods.fused import Fused, allowed
@@ -123,6 +123,12 @@ class Fitted:
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """The mixture of these members (default: all) on features (N, F), in the units of y."""
         return Prediction(self.answers(x, members))
+
+    def mixtures(self, x: ArrayLike, count: int, members: Sequence[int] | None = None) -> Mixture:
+        """Several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
+        each = self.answers(x, members).predictive()
+        apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
+        return Mixture(apart, dim=1, validate_args=False)
 
     @torch.no_grad()
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> NormalInverseGamma | Gaussian:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from evidentia.errors import InputError
 from evidentia.methods.base import Method, Recipe, hold_out
-from evidentia.methods.fitting import fit
+from evidentia.methods.fitting import Fitted, fit
 
 __all__ = ["Search", "folds_of", "one_standard_error", "search"]
 
@@ -78,14 +79,23 @@ def search(
         recipe = replace(recipe, settings=replace(recipe.settings, steps=steps))
     each = replace(method, **{parameter: tried * (len(parts) * folds)})  # type: ignore[type-var]
     fitted = fit(each, x, y, members, recipe=recipe, sample_weight=sample_weight, **options)
-    diverged = fitted.training.diverged.cpu().numpy()
-    scores = np.full((len(parts), folds, len(tried)), np.inf)
-    for index in np.ndindex(*scores.shape):
-        member, rows = int(np.ravel_multi_index(index, scores.shape)), parts[index[0]][index[1]]
-        if not diverged[member]:
-            surprise = -fitted.predict(x[rows], [member]).log_prob(y[rows])
-            scores[index] = np.average(surprise.reshape(len(rows), -1).mean(1), weights=weights[rows])
+    scores = _scores(fitted, x, y, parts, len(tried), weights)
     return [Search(parameter, tried, group.T, tried[one_standard_error(group.T)]) for group in scores]
+
+
+def _scores(
+    fitted: Fitted, x: Array, y: Array, parts: Sequence[Sequence[NDArray[np.int64]]], tried: int, weights: Array
+) -> Array:
+    """(group, fold, candidate): what each network says about the rows of its fold; infinite for one that diverged."""
+    diverged = fitted.training.diverged.cpu().numpy().reshape(len(parts), -1, tried)
+    scores = np.full(diverged.shape, np.inf)
+    for k, (group, fold) in enumerate(np.ndindex(scores.shape[:2])):
+        # the networks of a fold answer together: a call costs the same for one as for all
+        rows, members = parts[group][fold], range(k * tried, (k + 1) * tried)
+        target = torch.as_tensor(y[rows]).expand(tried, *y[rows].shape)
+        surprise = -fitted.mixtures(x[rows], tried, members).log_prob(target).numpy()
+        scores[group, fold] = np.average(surprise.reshape(tried, len(rows), -1).mean(2), axis=1, weights=weights[rows])
+    return np.where(diverged, np.inf, scores)
 
 
 def folds_of(rows: ArrayLike, folds: int, seed: int) -> list[NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from evidentia import metrics
 from evidentia.data import splits, uci
-from evidentia.distributions import Mixture, NormalInverseGamma
+from evidentia.distributions import NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.formulas import penalties
 from evidentia.formulas.nig import nll
@@ -298,7 +298,7 @@ class Minima:
     def scores(self, fitted: Fitted, rows: np.ndarray | None = None) -> Mapping[str, np.ndarray]:
         """RMSE and NLL of each trial on these test rows, or on all of them."""
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
-        mixture = Mixture(_apart(fitted.answers(x).predictive(), self.trials), dim=1, validate_args=False)
+        mixture = fitted.mixtures(x, self.trials)
         target = torch.as_tensor(y).expand(self.trials, -1)
         return {
             "rmse": (mixture.mean - target).square().mean(1).sqrt().numpy(),
@@ -312,11 +312,6 @@ class Minima:
         for score, values in found.items():
             self.best[score] = np.fmin(self.best[score], values)
         return torch.full((fitted.population.members,), -float(self.count), device=fitted.population.weights[0].device)
-
-
-def _apart(each: Any, trials: int) -> Any:
-    """Networks (trials * n, rows) → (trials, n, rows)."""
-    return torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (trials, -1)), each)
 
 
 def _milliseconds(fitted: Fitted, x: np.ndarray, members: Sequence[int], repeats: int = 15) -> float:
