@@ -7,6 +7,7 @@ import pytest
 
 from evidentia.record import read_record
 from evidentia.report.tables import mean_and_error
+from evidentia.reproduce.paper import TABLE_1
 from evidentia.reproduce.uci_page import page
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -87,3 +88,17 @@ def test_the_numbers_of_the_toy_experiments():
 
 def test_the_page_of_table_1_is_what_its_records_say():
     assert (DOCS / "results" / "uci.md").read_text() == page(DOCS / "results" / "uci")
+
+
+def test_what_the_readme_says_of_table_1():
+    def means(run, method, score):
+        results = read_record(DOCS / "results" / "uci" / run)["results"]
+        return {s: np.mean([split[score] for split in results[s][method]["splits"]]) for s in SETS}
+
+    printed = {score: {s: getattr(TABLE_1[s]["evidential"], score) for s in SETS} for score in ("nll", "rmse")}
+    best = means("standard_best", "evidential", "nll")
+    assert all(best[s] <= printed["nll"][s] for s in SETS)
+    assert [s for s in SETS if best[s] > means("standard_best", "ensemble", "nll")[s]] == ["naval"]
+    rmse = means("standard_best", "evidential", "rmse")
+    assert [s for s in SETS if round(rmse[s], 2) > printed["rmse"][s]] == ["boston", "wine"]
+    assert not any(means("standard_paper", "evidential", "nll")[s] <= printed["nll"][s] for s in SETS)
