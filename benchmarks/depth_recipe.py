@@ -1,9 +1,10 @@
 """How the recipe of the depth networks was chosen: candidates compared on the validation pairs of NYU Depth v2 alone.
 
-    python benchmarks/depth_recipe.py --data DATA --out docs/results/depth_recipe [--steps 6000] [--only "no crops"]
+    python benchmarks/depth_recipe.py --data DATA --out docs/results/depth_recipe [--steps 6000] [--only "nearer"]
 
-Each candidate changes one thing in the recipe. The split is that of `evidentia reproduce depth`; its test pairs are not
-looked at. A run that was stopped goes on with the next candidate.
+Each candidate changes a few things in `ImageRecipe()`; «nearer» is that what a crop enlarges has its disparities
+enlarged as well. The choice is `RECIPE` of `evidentia.reproduce.depth`. The split is that of `evidentia reproduce
+depth`; its test pairs are not looked at. A run that was stopped goes on with the next candidate.
 """
 
 import argparse
@@ -16,13 +17,13 @@ from evidentia.reproduce import depth
 from evidentia.reproduce.depth_scores import DepthModel, look, score
 from evidentia.training import Augmentation, resolve_device
 
-# what is changed: the recipe, its settings, or λ
+NEARER = Augmentation(rescale=True)
+BOLD = Augmentation(colour=0.5, rescale=True)
+# what is changed in what it began with: the recipe, its settings (steps as a share of --steps), or λ
 CANDIDATES = {
-    "as it is": {},
+    "flips, crops, colours": {},
     "no crops": {"augmentation": Augmentation(zoom=1)},
     "crops to a half": {"augmentation": Augmentation(zoom=2)},
-    "what is enlarged comes nearer": {"augmentation": Augmentation(rescale=True)},
-    "to a half, and nearer": {"augmentation": Augmentation(zoom=2, rescale=True)},
     "stronger colours": {"augmentation": Augmentation(colour=0.5)},
     "no augmentation": {"augmentation": None},
     "averaged weights": {"average": 0.999},
@@ -30,9 +31,18 @@ CANDIDATES = {
     "dropout 0.1": {"dropout": 0.1},
     "learning rate 3e-4": {"learning_rate": 3e-4},
     "learning rate 2e-3": {"learning_rate": 2e-3},
-    "half of the steps": {"steps": 0.5},
     "λ = 0": {"weight": 0.0},
     "λ = 0.1": {"weight": 0.1},
+    "nearer": {"augmentation": NEARER},
+    "nearer, to a half": {"augmentation": Augmentation(zoom=2, rescale=True)},
+    "nearer, stronger colours": {"augmentation": BOLD},
+    "nearer, stronger colours, decay": {"augmentation": BOLD, "weight_decay": 0.05},
+    "nearer, stronger colours, averaged": {"augmentation": BOLD, "average": 0.999},
+    "nearer, stronger colours, dropout 0.1": {"augmentation": BOLD, "dropout": 0.1},
+    "nearer, stronger colours, decay, averaged": {"augmentation": BOLD, "weight_decay": 0.05, "average": 0.999},
+    "nearer, half of the steps": {"augmentation": NEARER, "steps": 0.5},
+    "nearer, twice the steps": {"augmentation": NEARER, "steps": 2},
+    "nearer, stronger colours, twice the steps": {"augmentation": BOLD, "steps": 2},
 }
 
 
@@ -50,6 +60,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/depth_recipe"))
     parser.add_argument("--steps", type=int, default=12_000)
     parser.add_argument("--only", help="names of candidates, with semicolons")
+    parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = resolve_device(options.device)
@@ -58,12 +69,13 @@ def main() -> None:
     record = {"run": "depth_recipe", "environment": environment(device), "steps": options.steps, "rows": []}
     if (options.out / "record.json").exists():
         record["rows"] = read_record(options.out)["rows"]
+    done = {(row["candidate"], row["seed"]) for row in record["rows"]}
     names = options.only.split(";") if options.only else list(CANDIDATES)
-    for name in (n for n in names if n not in [row["candidate"] for row in record["rows"]]):
+    for name in (n for n in names if (n, options.seed) not in done):
         method, recipe = recipe_with(CANDIDATES[name], options.steps)
-        network, training = fit_images(method, train, validation, recipe, seed=100, device=device)
+        network, training = fit_images(method, train, validation, recipe, seed=options.seed, device=device)
         numbers = score(look(DepthModel(method, (network,)), validation.images, validation.maps), validation.maps)
-        row = {"candidate": name, "seed": 100, "steps": recipe.settings.steps}
+        row = {"candidate": name, "seed": options.seed, "steps": recipe.settings.steps}
         row |= {"nll": numbers["nll"], "rmse": numbers["rmse"], "best_step": int(training.best_step[0])}
         record["rows"].append(row | {"seconds": training.seconds, "diverged": bool(training.diverged[0])})
         write_record(options.out, record)

@@ -1,5 +1,7 @@
 """What is said about depth models, on networks whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -184,6 +186,33 @@ def test_distance_of_features_tells_what_was_never_seen():
         assert block["validation"].mean() == pytest.approx(0, abs=1e-4)
         assert block["validation"].std() == pytest.approx(1, abs=1e-4)
         assert abs(block["inside"].mean()) < 0.7
+
+
+def test_a_block_that_died_has_no_distance():
+    network = UNet(4, width=4, blocks=3, seed=0)
+    with torch.no_grad():
+        network.encoder[2][2].bias.fill_(-1e3)
+    groups = {"inside": images(5), "outside": images(7)}
+    score, blocks = density_scores(network, images(40), images(9), groups)
+    assert [bool((block["outside"] == 0).all()) for block in blocks] == [False, False, True]
+    assert torch.allclose(score["inside"], (blocks[0]["inside"] + blocks[1]["inside"]) / 3)
+
+
+@pytest.mark.parametrize("name", ["evidential", "evidential, paper's head", "gaussian", "ensemble, 5"])
+def test_a_network_that_died_is_a_result_like_any_other(name, small_data):
+    group = next(g for g in depth.GROUPS.values() if name in g.models)
+    recipe = replace(depth.quick_plan().recipe_of(group), width=4, blocks=3)
+    networks = [recipe.network(group.method.outputs, seed).eval() for seed in range(2)]
+    with torch.no_grad():
+        for network in networks:
+            for block in (*network.encoder, *network.decoder):
+                block[2].bias.fill_(-1e3)
+    model = depth._model(group, networks, min(2, group.models[name]), torch.device("cpu"))
+    result, maps = depth._study(model, name, 0, small_data)
+    assert np.isfinite([result["rmse"], result["nll"], result["ause"]]).all()
+    assert {v["auroc"] for v in result["unfamiliar"].values()} == {0.5}
+    assert result["attack"][-1]["rmse"] == pytest.approx(result["rmse"], rel=1e-4)
+    assert maps["mean"].std() == 0
 
 
 def test_dead_channels_of_the_papers_head_are_counted():

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from evidentia.report.figures import COLOURS, legend, new_figure, save
+from evidentia.reproduce.depth_scores import doubt_of
 from evidentia.reproduce.paper import DEPTH_CALIBRATION
 
 __all__ = [
     "DRAWN_EPSILONS",
-    "doubt_of",
     "file_name",
     "maps_file",
     "mean_of",
@@ -68,11 +68,6 @@ def studied(record: dict[str, Any]) -> dict[str, Trials]:
     return {name: trials for name, trials in record["results"].items() if trials and "cutoff" in trials[0]}
 
 
-def doubt_of(trials: Trials) -> str:
-    """The score that stands for a model's doubts: the epistemic entropy, or the total one of a model without."""
-    return "epistemic entropy" if "epistemic entropy" in trials[0]["unfamiliar"] else "total entropy"
-
-
 def values_of(trials: Trials, *path: str | int) -> Array:
     """What is at the end of a path of keys, for each trial that has it; NaN where it was not finite."""
     found = []
@@ -112,7 +107,8 @@ def _maps_of(out: Path, name: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     with np.load(path) as file:
-        return {key: file[key] for key in file.files}
+        maps = {key: file[key] for key in file.files}
+    return {key: m.astype(np.float32) if m.dtype == np.float16 else m for key, m in maps.items()}
 
 
 def _pooled(trials: Trials, *path: str | int) -> Array:
@@ -289,7 +285,7 @@ def _curve_label(kind: str, name: str, trials: Trials) -> str:
 
 
 def _by(trials: Trials) -> str:
-    return "" if doubt_of(trials) == "epistemic entropy" else " (by aleatoric)"
+    return "" if doubt_of(trials[0]["unfamiliar"]) == "epistemic entropy" else " (by aleatoric)"
 
 
 def _single_trials(record: dict[str, Any], out: Path, kind: str, name: str) -> list[Path]:
@@ -382,7 +378,7 @@ def _attack(record: dict[str, Any], out: Path) -> list[Path]:
     figure, parts = _parts([4.3] + ([6.6] if maps else []))
     left, middle, right = _axes(parts[0], 1, 3)[0]
     for name, trials in models.items():
-        score, epsilons = doubt_of(trials), _against(trials, "epsilon")[0]
+        score, epsilons = doubt_of(trials[0]["unfamiliar"]), _against(trials, "epsilon")[0]
         errors, doubts = _against(trials, "rmse"), _against(trials, "scores", score, "mean")
         doubts = doubts - doubts[:, :1]
         more = signed(100 * (errors[:, -1].mean() / errors[:, 0].mean() - 1), 1, " %")
@@ -411,7 +407,7 @@ def _against(trials: Trials, *path: str | int) -> Array:
 
 def _attacked_cdfs(ax: Any, trials: Trials, centred: bool) -> None:
     """The entropies of all images at every other ε; ``centred`` at the median of the clean ones."""
-    score, steps = doubt_of(trials), trials[0]["attack"]
+    score, steps = doubt_of(trials[0]["unfamiliar"]), trials[0]["attack"]
     clean = _pooled(trials, "attack", 0, "scores", score, "images")
     for k in range(0, len(steps), 2):
         values = _pooled(trials, "attack", k, "scores", score, "images")
@@ -440,7 +436,7 @@ def _attacked_maps(part: SubFigure, maps: dict[str, Any]) -> None:
 
 def _attacked_models(record: dict[str, Any], out: Path) -> list[Path]:
     models = studied(record)
-    names = [f"{name}\n{doubt_of(trials)}" for name, trials in models.items()]
+    names = [f"{name}\n{doubt_of(trials[0]['unfamiliar'])}" for name, trials in models.items()]
     figure, axes = _panel_figure(names, "entropy less median of clean images, nats", "share of images")
     for ax, trials in zip(axes, models.values(), strict=True):
         _attacked_cdfs(ax, trials, centred=True)

@@ -6,7 +6,7 @@ without them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "choose_noise",
     "curves",
     "density_scores",
+    "doubt_of",
     "fast_gradient_sign",
     "look",
     "score",
@@ -130,6 +131,11 @@ def _scores(answer: Any, aleatoric: Tensor, epistemic: Tensor | None) -> dict[st
     return {name: each.flatten(1).mean(1) for name, each in maps.items()}
 
 
+def doubt_of(scores: Iterable[str]) -> str:
+    """The score that stands for a model's doubts: the epistemic entropy, or the total one of a model without."""
+    return "epistemic entropy" if "epistemic entropy" in scores else "total entropy"
+
+
 def _normal_entropy(variance: Tensor) -> Tensor:
     return 0.5 * (LOG_2PIE + variance.clamp(min=1e-12).log())
 
@@ -204,7 +210,8 @@ def density_scores(
     """Distance of pooled encoder features from those of the training images, for each group of images.
 
     No block is chosen: each block's distance is standardised by the validation images', and their mean is the score.
-    Returns it, and the distances of every block on its own.
+    A block that died in training answers all images alike, and has distance 0. Returns the score, and the distances of
+    every block on its own.
     """
     network.eval()
 
@@ -212,12 +219,16 @@ def density_scores(
         parts = [network.forward_with_features(to_network(x))[1] for x in images.split(32)]
         return tuple(torch.cat(block) for block in zip(*parts, strict=True))
 
-    densities = [FeatureDensity.fit(block) for block in features(train)]
-    usual = [d(f) for d, f in zip(densities, features(validation), strict=True)]
-    blocks: list[dict[str, Tensor]] = [{} for _ in densities]
-    for name, images in groups.items():
-        for k, (density, block) in enumerate(zip(densities, features(images), strict=True)):
-            blocks[k][name] = ((density(block) - usual[k].mean()) / usual[k].std()).cpu()
+    asked = {name: features(images) for name, images in groups.items()}
+    blocks = []
+    for k, (learned, usual) in enumerate(zip(features(train), features(validation), strict=True)):
+        if bool((learned == learned[0]).all()):
+            blocks.append({name: torch.zeros(len(found[k])) for name, found in asked.items()})
+            continue
+        density = FeatureDensity.fit(learned)
+        far = density(usual)
+        middle, unit = far.mean(), far.std().clamp(min=1e-12)
+        blocks.append({name: ((density(found[k]) - middle) / unit).cpu() for name, found in asked.items()})
     score = {name: torch.stack([block[name] for block in blocks]).mean(0) for name in groups}
     return score, blocks
 
@@ -254,13 +265,10 @@ def attack(model: DepthModel, pairs: Pairs, epsilons: np.ndarray = EPSILONS) -> 
     for epsilon in epsilons.tolist():
         seen = look(model, (x + epsilon * sign).clamp(0, 1))
         error = (pairs.maps.cpu() - seen.mean)[~pairs.maps.cpu().isnan()]
-        scores = {name: values.numpy() for name, values in seen.scores.items()}
-        rows.append(
-            {
-                "epsilon": epsilon,
-                "rmse": float(error.square().mean().sqrt()),
-                "mae": float(error.abs().mean()),
-                "scores": {name: {"mean": float(v.mean()), "images": v} for name, v in scores.items()},
-            }
-        )
+        scores: dict[str, dict[str, Any]] = {n: {"mean": float(v.mean())} for n, v in seen.scores.items()}
+        # image by image for the one score that is drawn so: all of them would be most of a record
+        drawn = doubt_of(seen.scores)
+        scores[drawn]["images"] = seen.scores[drawn].numpy()
+        errors = {"rmse": float(error.square().mean().sqrt()), "mae": float(error.abs().mean())}
+        rows.append({"epsilon": epsilon, **errors, "scores": scores})
     return rows
