@@ -257,6 +257,8 @@ def test_an_attack_on_a_dropout_network_goes_through_its_draws():
     model = DepthModel(LeastSquares(), (network,), draws=4)
     rows = attack(model, Pairs(images(3), torch.rand(3, 8, 12)), np.array([0.0, 0.04]))
     assert rows[1]["rmse"] > rows[0]["rmse"]
+    same = attack(model, Pairs(images(3), torch.rand(3, 8, 12)), np.array([0.0, 0.0]))
+    assert same[0]["rmse"] == same[1]["rmse"]  # what moves along ε is the image, not the draws
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

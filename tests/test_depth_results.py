@@ -277,8 +277,8 @@ def test_statements_flip_with_the_numbers(tmp_path):
     assert "better than chance in 0 of 2 trials" in bad["CamVid"]
     assert good["Feature distance"].endswith("is reached.")
     assert bad["Feature distance"].endswith("is **missed**.")
-    assert "by +0.500 nats: its uncertainty rises with the error" in good["Attack."]
-    assert "by −0.500 nats: its uncertainty does **not** rise" in bad["Attack."]
+    assert "by +0.500 nats: its uncertainty rises in 2 of 2 trials" in good["Attack."]
+    assert "by −0.500 nats: its uncertainty rises in 0 of 2 trials" in bad["Attack."]
     assert "2 of 2 models" in good["Attack."]
 
 

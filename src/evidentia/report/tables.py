@@ -51,7 +51,7 @@ def _cell(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return (f"{value:.4g}" if np.isfinite(value) else "diverged").replace("-", "−")
-    return str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def write_table(folder: str | Path, name: str, rows: Rows, caption: str = "") -> Path:

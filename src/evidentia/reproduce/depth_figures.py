@@ -37,6 +37,7 @@ MAPPED = ("evidential", "ensemble of likelihoods, 5", "dropout of likelihoods, 1
 DRAWN_EPSILONS = (0.0, 0.02, 0.04)  # of the attacked images among the maps
 DISPARITY, ERROR, DEVIATION = "viridis", "magma", "cividis"
 UNIT = "1/m"
+LESS_TEST, LESS_CLEAN = (f"entropy less median of {images} images, nats" for images in ("test", "clean"))
 SIDES = {"test images": COLOURS["epistemic"], "images from elsewhere": COLOURS["aleatoric"]}
 # kind → labels of the axes, and what is drawn in two ways
 CURVES = {
@@ -111,10 +112,15 @@ def _maps_of(out: Path, name: str) -> dict[str, Any] | None:
     return {key: m.astype(np.float32) if m.dtype == np.float16 else m for key, m in maps.items()}
 
 
-def _pooled(trials: Trials, *path: str | int) -> Array:
-    """The finite values of all trials together."""
-    values: Array = np.concatenate([values_of([trial], *path).ravel() for trial in trials])
-    return values[np.isfinite(values)]
+def _pooled(trials: Trials, path: tuple[str | int, ...], zero: tuple[str | int, ...]) -> Array:
+    """The finite values of all trials together, each trial's less the median of its values at ``zero``."""
+    parts = []
+    for trial in trials:
+        values, at_zero = (
+            found[np.isfinite(found)] for found in (values_of([trial], *p).ravel() for p in (path, zero))
+        )
+        parts.append(values - np.median(at_zero) if len(at_zero) else values[:0])
+    return np.concatenate(parts)
 
 
 # Drawing --------------------------------------------------------------------------------------------------------------
@@ -315,7 +321,7 @@ def _unfamiliar(record: dict[str, Any], out: Path) -> list[Path]:
     """Epistemic entropy of test images and of images from elsewhere, and what they look like."""
     path, models = ("unfamiliar", "epistemic entropy"), {}
     for name, trials in studied(record).items():
-        inside, outside = (_pooled(trials, *path, side) for side in ("inside", "outside"))
+        inside, outside = (_pooled(trials, (*path, side), (*path, "inside")) for side in ("inside", "outside"))
         if len(inside) and len(outside):
             models[name] = inside, outside, float(values_of(trials, *path, "auroc").mean())
     if not models:
@@ -331,10 +337,10 @@ def _unfamiliar(record: dict[str, Any], out: Path) -> list[Path]:
 
 def _entropy_cdfs(part: SubFigure, models: dict[str, Sides]) -> None:
     names = [f"{name}\nAUROC {area:.2f}" for name, (_, _, area) in models.items()]
-    axes = _panels(part, names, "entropy less median of test images, nats", "share of images")
+    axes = _panels(part, names, LESS_TEST, "share of images")
     for ax, (name, sides) in zip(axes, models.items(), strict=True):
         for values, label, line in zip(sides[:2], SIDES, ("-", "--"), strict=True):
-            ax.ecdf(values - np.median(sides[0]), color=_style(name)["color"], ls=line, lw=1.5, label=label)
+            ax.ecdf(values, color=_style(name)["color"], ls=line, lw=1.5, label=label)
     _legend_below(part, axes[0], 2)
 
 
@@ -354,8 +360,8 @@ def _entropy_boxes(part: SubFigure, models: dict[str, Sides]) -> None:
     right.set_yticks([])
     right.locator_params(axis="x", nbins=5)
     legend(left)
-    _label(left, "quartiles; whiskers: 5 % to 95 %", "", "epistemic entropy, nats")
-    _label(right, f"{name}, AUROC {models[name][2]:.2f}", "epistemic entropy, nats", "density")
+    _label(left, "quartiles; whiskers: 5 % to 95 %", "", LESS_TEST)
+    _label(right, f"{name}, AUROC {models[name][2]:.2f}", LESS_TEST, "density")
 
 
 def _samples(part: SubFigure, maps: dict[str, Any], elsewhere: str) -> None:
@@ -388,12 +394,12 @@ def _attack(record: dict[str, Any], out: Path) -> list[Path]:
         for ax in (left, middle):
             ax.set_xticks(epsilons[::2])
     if "evidential" in models:
-        _attacked_cdfs(right, models["evidential"], centred=False)
+        _attacked_cdfs(right, models["evidential"])
         legend(right)
     right.locator_params(axis="x", nbins=5)
     _label(left, "RMSE", "ε", UNIT)
     _label(middle, "entropy of an image, change from ε = 0", "ε", "nats")
-    _label(right, "evidential, all trials together", "epistemic entropy of an image, nats", "share of images")
+    _label(right, "evidential, all trials together", LESS_CLEAN, "share of images")
     _legend_below(parts[0], left, 2)
     if maps:
         _attacked_maps(parts[1], maps)
@@ -405,16 +411,14 @@ def _against(trials: Trials, *path: str | int) -> Array:
     return np.stack([values_of(trial["attack"], *path) for trial in trials])
 
 
-def _attacked_cdfs(ax: Any, trials: Trials, centred: bool) -> None:
-    """The entropies of all images at every other ε; ``centred`` at the median of the clean ones."""
-    score, steps = doubt_of(trials[0]["unfamiliar"]), trials[0]["attack"]
-    clean = _pooled(trials, "attack", 0, "scores", score, "images")
+def _attacked_cdfs(ax: Any, trials: Trials) -> None:
+    """The entropies of all images at every other ε."""
+    steps, drawn = trials[0]["attack"], ("scores", doubt_of(trials[0]["unfamiliar"]), "images")
     for k in range(0, len(steps), 2):
-        values = _pooled(trials, "attack", k, "scores", score, "images")
-        if len(values) and len(clean):
+        values = _pooled(trials, ("attack", k, *drawn), ("attack", 0, *drawn))
+        if len(values):
             colour = mpl.colormaps["viridis"](0.9 * k / max(len(steps) - 1, 1))
-            middle = np.median(clean) if centred else 0.0
-            ax.ecdf(values - middle, color=colour, lw=1.5, label=f"ε = {steps[k]['epsilon']:g}")
+            ax.ecdf(values, color=colour, lw=1.5, label=f"ε = {steps[k]['epsilon']:g}")
 
 
 def _attacked_maps(part: SubFigure, maps: dict[str, Any]) -> None:
@@ -437,9 +441,9 @@ def _attacked_maps(part: SubFigure, maps: dict[str, Any]) -> None:
 def _attacked_models(record: dict[str, Any], out: Path) -> list[Path]:
     models = studied(record)
     names = [f"{name}\n{doubt_of(trials[0]['unfamiliar'])}" for name, trials in models.items()]
-    figure, axes = _panel_figure(names, "entropy less median of clean images, nats", "share of images")
+    figure, axes = _panel_figure(names, LESS_CLEAN, "share of images")
     for ax, trials in zip(axes, models.values(), strict=True):
-        _attacked_cdfs(ax, trials, centred=True)
+        _attacked_cdfs(ax, trials)
     _legend_below(figure, axes[0], 5)
     return _finish(figure, record, out, "figure_s6", "Entropy of attacked images, all trials together")
 

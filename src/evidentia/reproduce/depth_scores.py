@@ -263,7 +263,9 @@ def attack(model: DepthModel, pairs: Pairs, epsilons: np.ndarray = EPSILONS) -> 
     sign = torch.cat(signs)
     rows = []
     for epsilon in epsilons.tolist():
-        seen = look(model, (x + epsilon * sign).clamp(0, 1))
+        with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+            torch.manual_seed(0)  # the same draws of dropout for every ε
+            seen = look(model, (x + epsilon * sign).clamp(0, 1))
         error = (pairs.maps.cpu() - seen.mean)[~pairs.maps.cpu().isnan()]
         scores: dict[str, dict[str, Any]] = {n: {"mean": float(v.mean())} for n, v in seen.scores.items()}
         # image by image for the one score that is drawn so: all of them would be most of a record
