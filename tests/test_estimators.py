@@ -189,9 +189,12 @@ def test_auto_chooses_by_cross_validation_and_remembers(regressor, attribute, tm
     chosen = getattr(model, attribute)
     assert chosen in model.search_.candidates
     assert model.search_.scores.shape == (len(model.search_.candidates), 5)
+    model.search_.scores[1, 2] = np.inf  # a network that diverged is remembered, too
     model.save(tmp_path / "model")
     again = ev.load(tmp_path / "model")
     assert getattr(again, attribute) == chosen
+    assert again.search_.candidates == model.search_.candidates
+    assert np.array_equal(again.search_.scores, model.search_.scores)
     assert again.get_params() == model.get_params()
     assert np.array_equal(again.predict(x), model.predict(x))
     fixed = clone(regressor).set_params(**{attribute.rstrip("_"): chosen}).fit(x, y)

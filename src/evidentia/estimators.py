@@ -29,6 +29,7 @@ from evidentia.methods import (
     Method,
     Network,
     Recipe,
+    Search,
     fit,
     hold_out,
     search,
@@ -123,9 +124,10 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
     ) -> Method:
         """The method with the number that "auto" stands for; what was tried is in ``search_``."""
+        self.search_: Search | None = None
         if self._auto is None or method.searched is None:
             return method
-        field, self.search_ = method.searched[0], None
+        field = method.searched[0]
         if isinstance(getattr(self, self._auto), str):
             share = self.validation_share
             self.search_ = search(method, x, y, [rows], seed=seed, validation_share=share, **options)[0]
@@ -216,6 +218,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "activation": population.activation,
             },
             "chosen": None if self._auto is None else getattr(self, f"{self._auto}_"),
+            "search": None if self.search_ is None else self.search_.to_dict(),
             "one_target": f.one_target,
             "target_names": self.target_names_,
             "n_features_in": int(self.n_features_in_),
@@ -232,6 +235,8 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self._auto is not None and method.searched is not None:
             method = replace(method, **{method.searched[0]: settings["chosen"]})  # type: ignore[type-var]
             setattr(self, f"{self._auto}_", settings["chosen"])
+        found = settings.get("search")
+        self.search_ = None if found is None else Search.from_dict(found)
         population = method.build(saved["seeds"], first, last, network)
         prefix = "population."
         population.load_state_dict({k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)})

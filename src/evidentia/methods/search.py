@@ -1,7 +1,7 @@
 """Choose a method's one number (λ, dropout rate, prior) by cross-validation: candidates x folds as one population."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,16 @@ class Search:
     candidates: tuple[float, ...]
     scores: Array  # (candidates, folds): the negative log likelihood of a fold's rows, in nats a row
     chosen: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; None for the score of a network that diverged."""
+        scores = [[value if np.isfinite(value) else None for value in row] for row in self.scores.tolist()]
+        return {**asdict(self), "candidates": list(self.candidates), "scores": scores}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "Search":
+        scores = np.array([[np.inf if value is None else value for value in row] for row in saved["scores"]])
+        return cls(saved["parameter"], tuple(saved["candidates"]), scores, saved["chosen"])
 
 
 def search(
