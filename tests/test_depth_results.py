@@ -282,6 +282,15 @@ def test_statements_flip_with_the_numbers(tmp_path):
     assert "2 of 2 models" in good["Attack."]
 
 
+def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
+    assert "How the recipe was chosen" not in written_page(tmp_path / "depth", fake_record())
+    row = {"candidate": "nearer", "seed": 1, "steps": 6000, "nll": -0.5, "rmse": 0.15, "best_step": 5250}
+    write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row]})
+    text = page(tmp_path / "depth")
+    assert "| nearer | 6,000 | 1 | −0.500 | 0.1500 | 5,250 |" in text
+    assert "[record](depth_recipe/record.json)" in text
+
+
 def test_evidential_is_on_par_with_so_many_baselines(tmp_path):
     record = fake_record(auroc=0.7)
     record["results"]["ensemble, 5"] = [fake_trial(0, 0.15, auroc=0.9)]

@@ -74,10 +74,11 @@ def page(folder: Path) -> str:
         ],
         "Figures S4 and S5: single trials": _figures(folder, "s4", "s5"),
         "Figure S7: aleatoric deviations": _figures(folder, "s7"),
+        "How the recipe was chosen": _recipe(folder.parent / "depth_recipe"),
         "Training": _table("Seconds are medians; the best step is the one whose weights were kept.", _training(record)),
     }
     parts = [title, note, *_opening(record, folder.name)]
-    parts += [part for heading, section in sections.items() for part in (f"## {heading}", *section)]
+    parts += [part for heading, section in sections.items() if section for part in (f"## {heading}", *section)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -121,6 +122,24 @@ def _figures(folder: Path, *names: str) -> list[str]:
 
 def _table(caption: str, rows: list[dict[str, Any]]) -> list[str]:
     return [caption, markdown(rows)] if rows else [MISSING]
+
+
+def _recipe(folder: Path) -> list[str]:
+    """The candidates of benchmarks/depth_recipe.py, as the validation pairs saw them."""
+    if not (folder / "record.json").exists():
+        return []
+    tried = read_record(folder)["rows"]
+    rows = [
+        {"candidate": row["candidate"], "steps": row["steps"], "seed": row["seed"]}
+        | {"NLL": _number(row["nll"]), "RMSE": _number(row["rmse"], 4), "best step": row["best_step"]}
+        for row in tried
+    ]
+    words = (
+        f"Evidential networks, one seed each, scored on validation pairs alone ([record]({folder.name}/record.json), "
+        "`python benchmarks/depth_recipe.py`). «Nearer»: what a crop enlarges has its disparities enlarged as well. "
+        "All methods share the recipe; it was not chosen for the others."
+    )
+    return _table(words, rows)
 
 
 def _training(record: Record) -> list[dict[str, Any]]:
