@@ -89,6 +89,7 @@ def question(method, width: int, images: torch.Tensor, captured: bool, device: t
     torch._dynamo.reset()  # or the second network would find the first one's code, made for any shape
     compiled = torch.compile(ask, dynamic=False)
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             compiled()
