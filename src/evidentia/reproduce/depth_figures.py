@@ -33,7 +33,14 @@ __all__ = [
 Array = NDArray[np.float64]
 Trials = list[dict[str, Any]]
 Sides = tuple[Array, Array, float]  # entropies inside and outside, AUROC
-MAPPED = ("evidential", "ensemble of likelihoods, 5", "dropout of likelihoods, 10", "gaussian")
+MAPPED = (
+    "evidential",
+    "gaussian",
+    "ensemble of likelihoods, 5",
+    "dropout of likelihoods, 10",
+    "ensemble, 5",
+    "dropout, 10",
+)
 DRAWN_EPSILONS = (0.0, 0.02, 0.04)  # of the attacked images among the maps
 DISPARITY, ERROR, DEVIATION = "viridis", "magma", "cividis"
 UNIT = "1/m"
@@ -203,7 +210,8 @@ def _bar(part: Any, picture: Any, axes: Any, label: str, place: str = "right") -
     options: dict[str, Any] = {"fraction": 0.02, "pad": 0.01} if place == "right" else {"fraction": 0.04, "pad": 0.02}
     if isinstance(picture.norm, LogNorm):
         options |= {"ticks": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0], "format": "{x:g}"}
-    bar = part.colorbar(picture, ax=list(np.ravel(axes)), location=place, extend="max", **options)
+    extend = "both" if isinstance(picture.norm, LogNorm) else "max"
+    bar = part.colorbar(picture, ax=list(np.ravel(axes)), location=place, extend=extend, **options)
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7)
     bar.set_label(label, fontsize=8)
@@ -244,12 +252,11 @@ def _maps(record: dict[str, Any], out: Path) -> list[Path]:
             rows = zip(block[:, column], each, scales, strict=True)
             pictures = [_picture(ax, values[k], colours, scale) for ax, (values, colours), scale in rows]
             _label(block[0, column], textwrap.fill(name, 16))
+            _label(block[1, column], f"RMSE {np.sqrt(np.nanmean(wrong[name][k] ** 2)):.3f}")
             _label(block[2, column], "" if "epistemic" in maps else "aleatoric (no epistemic)")
         for row, picture, label in zip(block, pictures, labels, strict=True):
             _bar(figure, picture, row, label)
-        errors = [f"{re.split('[ ,]', n)[0]}: {np.sqrt(np.nanmean(wrong[n][k] ** 2)):.3f}" for n in shown]
         block[2, 0].axis("off")
-        block[2, 0].text(0.5, 0.5, "\n".join(["RMSE here", *errors]), fontsize=7, ha="center", va="center")
     return _finish(figure, record, out, "figure_4_maps", "Predictions, errors and deviations, first trial")
 
 
