@@ -83,19 +83,13 @@ def fit(
         else None
     )
 
-    def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
-        fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
-        complexity = method.complexity(module)
-        return fit_term if complexity is None else fit_term + complexity / row_counts
-
     # dropout and weight noise draw from torch's own generator: the same draws for the same seeds, and none for others
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seeds[0])
         fitted.training = train(
             population,
             batches,
-            loss,
+            _loss(table, fitted, row_counts),
             validate=_score(table, fitted, members, validate),
             settings=recipe.settings,
             stretch=fast,
@@ -153,6 +147,19 @@ class Fitted:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
         answers: NormalInverseGamma | Gaussian = whole
         return answers
+
+
+def _loss(table: "_Table", fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
+    """(Module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
+    method = fitted.method
+
+    def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
+        fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
+        complexity = method.complexity(module)
+        return fit_term if complexity is None else fit_term + complexity / rows
+
+    return loss
 
 
 def _score(
