@@ -255,18 +255,15 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     assert min(scores) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
 
 
-def test_image_steps_on_the_gpu_are_those_of_the_cpu():
+def test_an_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):
+    # inputs rounded to TF32 move some weights by a few thousandths in five steps of Adam
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     pairs = _ramps()
     settings = Settings(steps=5, learning_rate=1e-3, evaluate_every=5)
     recipe = ImageRecipe(width=8, blocks=3, batch_size=4, settings=settings)
-    with torch.backends.cudnn.flags(allow_tf32=False):
-        here, there = (fit_images(Evidential(0.01), pairs, pairs, recipe, device=d)[0] for d in ("cpu", "cuda"))
-    apart = torch.cat(
-        [(a - b.cpu()).abs().flatten() for a, b in zip(here.parameters(), there.parameters(), strict=True)]
-    )
-    # Adam takes a step of full length where the gradient is nothing but rounding; elsewhere the weights agree
-    assert apart.quantile(0.98) < 2e-5
-    assert apart.max() <= 2 * 5 * settings.learning_rate
+    here, there = (fit_images(Evidential(0.01), pairs, pairs, recipe, device=d)[0] for d in ("cpu", "cuda"))
+    for a, b in zip(here.parameters(), there.parameters(), strict=True):
+        assert torch.allclose(a, b.cpu(), atol=1e-3)
 
 
 def test_heads_of_maps_are_exact_where_cudnn_rounds():
