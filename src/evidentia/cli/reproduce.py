@@ -214,7 +214,10 @@ def depth(
     groups: Annotated[
         str | None, typer.Option(help="Which networks, with semicolons, as in 'evidential;gaussian' (default: all).")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps of a network (default: 6000).")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help=f"Training steps of a network (default: {depth_experiment.RECIPE.settings.steps})."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the split by scenes.")] = 0,
 ) -> None:
     """Monocular depth: Table S1, Fig. 4 to 6, S4 to S7. Without data: synthetic rooms and streets.

@@ -17,7 +17,7 @@ from evidentia.methods.base import Member, Method, Recipe
 from evidentia.methods.fused import Fused, allowed
 from evidentia.nn import Population
 from evidentia.prediction import Prediction
-from evidentia.training import TableBatches, Training, resolve_device, train
+from evidentia.training import TableBatches, Training, resolve_device, seeded, train
 from evidentia.training.batches import pad_rows
 
 __all__ = ["Fitted", "fit"]
@@ -83,9 +83,7 @@ def fit(
         else None
     )
 
-    # dropout and weight noise draw from torch's own generator: the same draws for the same seeds, and none for others
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
-        torch.manual_seed(seeds[0])
+    with seeded(seeds[0], place):  # dropout and weight noise
         fitted.training = train(
             population,
             batches,

@@ -13,7 +13,7 @@ from evidentia.distributions import Mixture
 from evidentia.errors import InputError
 from evidentia.methods.base import Method
 from evidentia.nn import UNet
-from evidentia.training import Augmentation, ImageBatches, Settings, Training, resolve_device, train
+from evidentia.training import Augmentation, ImageBatches, Settings, Training, resolve_device, seeded, train
 from evidentia.training.images import to_network
 
 __all__ = ["ImageRecipe", "Pairs", "answers", "fit_images"]
@@ -89,9 +89,7 @@ def fit_images(
     batches = ImageBatches(there.images, there.maps, recipe.batch_size, seed, recipe.augmentation)
     watch = _score_of(method, validation.to(place), recipe.select, settings.precision)
     try:
-        # dropout draws from torch's own generator: the same for the same seed, and none taken from others
-        with torch.random.fork_rng(devices=[place] if cuda else []), fastest_convolutions():
-            torch.manual_seed(seed)
+        with seeded(seed, place), fastest_convolutions():  # the seed is for dropout
             training = train(
                 network,
                 batches,

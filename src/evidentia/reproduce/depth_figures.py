@@ -20,6 +20,7 @@ from evidentia.reproduce.paper import DEPTH_CALIBRATION
 
 __all__ = [
     "DRAWN_EPSILONS",
+    "drawn_score",
     "file_name",
     "maps_file",
     "mean_of",
@@ -76,6 +77,11 @@ def studied(record: dict[str, Any]) -> dict[str, Trials]:
     return {name: trials for name, trials in record["results"].items() if trials and "cutoff" in trials[0]}
 
 
+def drawn_score(trials: Trials) -> str:
+    """Which of a model's scores the figures show."""
+    return doubt_of(trials[0]["unfamiliar"])
+
+
 def values_of(trials: Trials, *path: str | int) -> Array:
     """What is at the end of a path of keys, for each trial that has it; NaN where it was not finite."""
     found = []
@@ -121,12 +127,11 @@ def _maps_of(out: Path, name: str) -> dict[str, Any] | None:
 
 def _pooled(trials: Trials, path: tuple[str | int, ...], zero: tuple[str | int, ...]) -> Array:
     """The finite values of all trials together, each trial's less the median of its values at ``zero``."""
-    parts = []
+    parts = [np.empty(0)]
     for trial in trials:
-        values, at_zero = (
-            found[np.isfinite(found)] for found in (values_of([trial], *p).ravel() for p in (path, zero))
-        )
-        parts.append(values - np.median(at_zero) if len(at_zero) else values[:0])
+        values, at_zero = values_of([trial], *path).ravel(), values_of([trial], *zero).ravel()
+        if np.isfinite(at_zero).any():
+            parts.append(values[np.isfinite(values)] - np.median(at_zero[np.isfinite(at_zero)]))
     return np.concatenate(parts)
 
 
@@ -298,7 +303,7 @@ def _curve_label(kind: str, name: str, trials: Trials) -> str:
 
 
 def _by(trials: Trials) -> str:
-    return "" if doubt_of(trials[0]["unfamiliar"]) == "epistemic entropy" else " (by aleatoric)"
+    return "" if drawn_score(trials) == "epistemic entropy" else " (by aleatoric)"
 
 
 def _single_trials(record: dict[str, Any], out: Path, kind: str, name: str) -> list[Path]:
@@ -391,7 +396,7 @@ def _attack(record: dict[str, Any], out: Path) -> list[Path]:
     figure, parts = _parts([4.3] + ([6.6] if maps else []))
     left, middle, right = _axes(parts[0], 1, 3)[0]
     for name, trials in models.items():
-        score, epsilons = doubt_of(trials[0]["unfamiliar"]), _against(trials, "epsilon")[0]
+        score, epsilons = drawn_score(trials), _against(trials, "epsilon")[0]
         errors, doubts = _against(trials, "rmse"), _against(trials, "scores", score, "mean")
         doubts = doubts - doubts[:, :1]
         more = signed(100 * (errors[:, -1].mean() / errors[:, 0].mean() - 1), 1, " %")
@@ -420,7 +425,7 @@ def _against(trials: Trials, *path: str | int) -> Array:
 
 def _attacked_cdfs(ax: Any, trials: Trials) -> None:
     """The entropies of all images at every other ε."""
-    steps, drawn = trials[0]["attack"], ("scores", doubt_of(trials[0]["unfamiliar"]), "images")
+    steps, drawn = trials[0]["attack"], ("scores", drawn_score(trials), "images")
     for k in range(0, len(steps), 2):
         values = _pooled(trials, ("attack", k, *drawn), ("attack", 0, *drawn))
         if len(values):
@@ -447,7 +452,7 @@ def _attacked_maps(part: SubFigure, maps: dict[str, Any]) -> None:
 
 def _attacked_models(record: dict[str, Any], out: Path) -> list[Path]:
     models = studied(record)
-    names = [f"{name}\n{doubt_of(trials[0]['unfamiliar'])}" for name, trials in models.items()]
+    names = [f"{name}\n{drawn_score(trials)}" for name, trials in models.items()]
     figure, axes = _panel_figure(names, LESS_CLEAN, "share of images")
     for ax, trials in zip(axes, models.values(), strict=True):
         _attacked_cdfs(ax, trials)

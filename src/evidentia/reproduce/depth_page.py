@@ -135,7 +135,7 @@ def _recipe(folder: Path) -> list[str]:
         for row in tried
     ]
     words = (
-        f"Evidential networks, one seed each, scored on validation pairs alone ([record]({folder.name}/record.json), "
+        f"Evidential networks, scored on validation pairs alone ([record]({folder.name}/record.json), "
         "`python benchmarks/depth_recipe.py`). «Nearer»: what a crop enlarges has its disparities enlarged as well. "
         "All methods share the recipe; it was not chosen for the others."
     )
@@ -226,9 +226,8 @@ def _attacked(record: Record) -> list[str]:
     if mine is None:
         return []
     trials = studied(record)["evidential"]
-    doubts = [[step["scores"][mine["score"]]["mean"] for step in trial["attack"]] for trial in trials]
-    risen = sum(steps[-1] > steps[0] for steps in doubts)
-    verdict = f"rises in {risen} of {len(trials)} trials; in the paper it rises steadily with ε"
+    before, after = (values_of(trials, "attack", k, "scores", mine["score"], "mean") for k in (0, -1))
+    verdict = f"rises in {(after > before).sum()} of {len(trials)} trials; in the paper it rises steadily with ε"
     return [
         f"**Attack.** From ε = 0 to the largest, the evidential RMSE changes by {mine['RMSE rises by']} and its mean "
         f"{mine['score']} by {mine['entropy rises by']} nats: its uncertainty {verdict}. The mean entropy rises in "

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.report.tables import mean_and_error, write_table
-from evidentia.reproduce.depth_figures import mean_of, signed, studied, values_of, where, write_figures
-from evidentia.reproduce.depth_scores import doubt_of
+from evidentia.reproduce.depth_figures import drawn_score, mean_of, signed, studied, values_of, where, write_figures
 from evidentia.reproduce.paper import TABLE_S1
 
 __all__ = ["attack_rows", "block_rows", "spread", "table_s1_rows", "unfamiliar_rows", "write_results"]
@@ -104,7 +103,7 @@ def attack_rows(record: dict[str, Any]) -> Rows:
     """Error and entropy of clean images and of those that were moved furthest, and by how much each rises."""
     rows: Rows = []
     for name, trials in studied(record).items():
-        score, furthest = doubt_of(trials[0]["unfamiliar"]), mean_of(trials, "attack", -1, "epsilon")
+        score, furthest = drawn_score(trials), mean_of(trials, "attack", -1, "epsilon")
         clean, moved = (mean_of(trials, "attack", k, "rmse") for k in (0, -1))
         before, after = (mean_of(trials, "attack", k, "scores", score, "mean") for k in (0, -1))
         if clean is None or moved is None or before is None or after is None:

@@ -20,6 +20,7 @@ from evidentia.methods import LeastSquares, Method, Pairs
 from evidentia.methods.images import answers
 from evidentia.nn import FeatureDensity, UNet
 from evidentia.prediction import Prediction
+from evidentia.training import seeded
 from evidentia.training.images import to_network
 
 __all__ = [
@@ -263,8 +264,7 @@ def attack(model: DepthModel, pairs: Pairs, epsilons: np.ndarray = EPSILONS) -> 
     sign = torch.cat(signs)
     rows = []
     for epsilon in epsilons.tolist():
-        with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
-            torch.manual_seed(0)  # the same draws of dropout for every ε
+        with seeded(0, x.device):  # the same draws of dropout for every ε
             seen = look(model, (x + epsilon * sign).clamp(0, 1))
         error = (pairs.maps.cpu() - seen.mean)[~pairs.maps.cpu().isnan()]
         scores: dict[str, dict[str, Any]] = {n: {"mean": float(v.mean())} for n, v in seen.scores.items()}

@@ -2,7 +2,7 @@
 
 from evidentia.training.batches import Batches, LoaderBatches, TableBatches
 from evidentia.training.images import Augmentation, ImageBatches
-from evidentia.training.loop import Settings, Training, resolve_device, train
+from evidentia.training.loop import Settings, Training, resolve_device, seeded, train
 
 __all__ = [
     "Augmentation",
@@ -13,5 +13,6 @@ __all__ = [
     "TableBatches",
     "Training",
     "resolve_device",
+    "seeded",
     "train",
 ]

@@ -16,7 +16,7 @@ from evidentia.training.batches import Batches
 from evidentia.training.checkpoint import load_checkpoint, save_checkpoint
 from evidentia.training.progress import Progress
 
-__all__ = ["Settings", "Training", "resolve_device", "train"]
+__all__ = ["Settings", "Training", "resolve_device", "seeded", "train"]
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 Validate = Callable[[nn.Module], Tensor]
@@ -87,6 +87,14 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps was asked for, but this machine has none; use 'auto' or 'cpu'")
     return device
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws from torch's own generators, here and on the device, follow from the seed; none is taken from others."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def train(
