@@ -40,6 +40,8 @@ CANDIDATES = {
     "nearer, stronger colours, averaged": {"augmentation": BOLD, "average": 0.999},
     "nearer, stronger colours, dropout 0.1": {"augmentation": BOLD, "dropout": 0.1},
     "nearer, stronger colours, decay, averaged": {"augmentation": BOLD, "weight_decay": 0.05, "average": 0.999},
+    "nearer, learning rate 3e-4": {"augmentation": NEARER, "learning_rate": 3e-4},
+    "nearer, learning rate 2e-3": {"augmentation": NEARER, "learning_rate": 2e-3},
     "nearer, half of the steps": {"augmentation": NEARER, "steps": 0.5},
     "nearer, twice the steps": {"augmentation": NEARER, "steps": 2},
     "nearer, stronger colours, twice the steps": {"augmentation": BOLD, "steps": 2},

@@ -7,7 +7,7 @@ from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, max_pool2d, relu
+from torch.nn.functional import conv2d, conv_transpose2d, max_pool2d, pad, relu
 
 from evidentia.errors import InputError, InputTypeError
 from evidentia.nn.heads import _check_sizes, exact_conv
@@ -51,9 +51,11 @@ class UNet(nn.Module):
             raise InputError(f"unknown head {head!r}; known are {', '.join(HEADS)}")
         self.in_channels, self.multiple = in_channels, 2 ** (blocks - 1)
         widths = [width * 2**k for k in range(blocks)]
-        self.encoder = nn.ModuleList(_block(i, o) for i, o in itertools.pairwise([in_channels, *widths]))
+        self.encoder = nn.ModuleList(
+            nn.Sequential(*_layers(i, o)) for i, o in itertools.pairwise([in_channels, *widths])
+        )
         self.drops = nn.ModuleList(nn.Dropout2d(dropout) for _ in widths[1:])
-        self.decoder = nn.ModuleList(_block(3 * w, w) for w in reversed(widths[:-1]))
+        self.decoder = nn.ModuleList(_Up(*_layers(3 * w, w)) for w in reversed(widths[:-1]))
         squeezed = [4] if head == "paper" and outputs == 4 else []
         sizes = [width, *squeezed, outputs]
         self.head = nn.ModuleList(_conv(i, o, 1) for i, o in itertools.pairwise(sizes))
@@ -103,7 +105,7 @@ class UNet(nn.Module):
         """Back up from the coarsest maps to the features that the head sees."""
         *skips, x = maps
         for block, skip in zip(self.decoder, reversed(skips), strict=True):
-            x = block(torch.cat([interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
+            x = block(x, skip)
         return x
 
     def _check(self, x: Tensor) -> None:
@@ -140,8 +142,32 @@ class UNet(nn.Module):
                 drop.train(mode)
 
 
-def _block(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(_conv(inputs, outputs, 3), nn.ReLU(), _conv(outputs, outputs, 3), nn.ReLU())
+class _Up(nn.Sequential):
+    """The layers of a block, on a map doubled in size by repeating its pixels, with ``skip`` beside it."""
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:  # type: ignore[override]
+        first, *others = cast(list[nn.Conv2d], list(self))
+        x = _convolve_doubled(x, skip, first)
+        for layer in others:
+            x = layer(x)
+        return x
+
+
+def _convolve_doubled(x: Tensor, skip: Tensor, conv: nn.Conv2d) -> Tensor:
+    """``conv(cat([x with every pixel repeated to 2×2, skip], 1))``, without the repetition.
+
+    A 3×3 kernel meets a repeated pixel at one or two of its places in each direction. So it is a 4×4 kernel of sums
+    that writes around each pixel of the small map, a transposed convolution: 16/36 of the multiplications, and no large
+    copy of ``x`` to write, to read, and on the way back to sum up.
+    """
+    doubled, beside = conv.weight.split([x.shape[1], skip.shape[1]], 1)
+    sums = sum(pad(doubled, (i, 1 - i, j, 1 - j)) for i in (0, 1) for j in (0, 1))
+    kernel = cast(Tensor, sums).flip(2, 3).transpose(0, 1)
+    return conv_transpose2d(x, kernel, stride=2, padding=1) + conv2d(skip, beside, conv.bias, padding=1)
+
+
+def _layers(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return _conv(inputs, outputs, 3), nn.ReLU(), _conv(outputs, outputs, 3), nn.ReLU()
 
 
 def _conv(inputs: int, outputs: int, size: int) -> nn.Conv2d:
