@@ -16,7 +16,6 @@ import argparse
 import itertools
 import platform
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -25,13 +24,8 @@ import evidentia as ev
 from evidentia.methods import Evidential, ImageRecipe, LeastSquares, Pairs
 from evidentia.methods.images import answers, fastest_convolutions, loss_on
 from evidentia.nn import UNet
+from evidentia.reproduce.timing import captured, wait
 from evidentia.training import ImageBatches, Settings, resolve_device, train
-
-
-def wait(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def plain_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.device, tf32: bool) -> float:
@@ -73,7 +67,7 @@ def our_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.dev
     return statistics.median(b - a for a, b in itertools.pairwise(ends)) / every
 
 
-def question(method, width: int, images: torch.Tensor, captured: bool, device: torch.device) -> Callable[[], object]:
+def question(method, width: int, images: torch.Tensor, fast: bool, device: torch.device) -> Callable[[], object]:
     """A call that answers these images: for the evidential network with its prediction and both variances."""
     network = UNet(method.outputs, width=width, seed=0).to(device, memory_format=torch.channels_last).eval()
     precision = "bfloat16" if device.type == "cuda" else "float32"
@@ -84,26 +78,16 @@ def question(method, width: int, images: torch.Tensor, captured: bool, device: t
             return answer.prediction, answer.aleatoric_variance, answer.epistemic_variance
         return answer.loc
 
-    if not captured:
+    if not fast:
         return ask
     torch._dynamo.reset()  # or the second network would find the first one's code, made for any shape
-    compiled = torch.compile(ask, dynamic=False)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            compiled()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        compiled()
-    return graph.replay
+    return captured(torch.compile(ask, dynamic=False), device)
 
 
-def forward_ratio(width: int, images: torch.Tensor, captured: bool, device: torch.device) -> float:
+def forward_ratio(width: int, images: torch.Tensor, fast: bool, device: torch.device) -> float:
     """Time of an evidential answer over that of a plain one."""
     with torch.no_grad(), fastest_convolutions():
-        asked = [question(method, width, images, captured, device) for method in (Evidential(), LeastSquares())]
+        asked = [question(method, width, images, fast, device) for method in (Evidential(), LeastSquares())]
         times = []
         for _ in range(60 if device.type == "cuda" else 10):
             times.append([])
@@ -134,9 +118,9 @@ def main() -> None:
         rates = [f"{options.batch / seconds:.0f}" for seconds in (exact, usual, ours)]
         print(f"images a second: plain float32 {rates[0]}, with TF32 {rates[1]}, ours {rates[2]}")
     for count in (1, options.batch):
-        for captured in (False, True) if cuda else (False,):
-            ratio = forward_ratio(options.width, images[:count], captured, device)
-            words = "compiled, captured" if captured else "eager"
+        for fast in (False, True) if cuda else (False,):
+            ratio = forward_ratio(options.width, images[:count], fast, device)
+            words = "compiled, captured" if fast else "eager"
             print(f"forward, {count} images, {words}: evidential / plain U-Net = {ratio:.3f}")
     if cuda:
         print(f"plain step with TF32 / our step: {usual / ours:.2f}")

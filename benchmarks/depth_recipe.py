@@ -1,6 +1,6 @@
 """How the recipe of the depth networks was chosen: candidates compared on the validation pairs of NYU Depth v2 alone.
 
-    python benchmarks/depth_recipe.py --data DATA --out docs/results/depth_recipe [--steps 6000] [--only "nearer"]
+    python benchmarks/depth_recipe.py --data DATA --out docs/results/depth_recipe [--only "nearer"]
 
 Each candidate changes a few things in `ImageRecipe()`; «nearer» is that what a crop enlarges has its disparities
 enlarged as well. The choice is `RECIPE` of `evidentia.reproduce.depth`. The split is that of `evidentia reproduce
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out/depth_recipe"))
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--only", help="names of candidates, with semicolons")
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--device", default="auto")
@@ -71,13 +71,13 @@ def main() -> None:
     record = {"run": "depth_recipe", "environment": environment(device), "steps": options.steps, "rows": []}
     if (options.out / "record.json").exists():
         record["rows"] = read_record(options.out)["rows"]
-    done = {(row["candidate"], row["seed"]) for row in record["rows"]}
+    done = {(row["candidate"], row["seed"], row["cut"]) for row in record["rows"]}
     names = options.only.split(";") if options.only else list(CANDIDATES)
-    for name in (n for n in names if (n, options.seed) not in done):
+    for name in (n for n in names if (n, options.seed, data.cut) not in done):
         method, recipe = recipe_with(CANDIDATES[name], options.steps)
         network, training = fit_images(method, train, validation, recipe, seed=options.seed, device=device)
         numbers = score(look(DepthModel(method, (network,)), validation.images, validation.maps), validation.maps)
-        row = {"candidate": name, "seed": options.seed, "steps": recipe.settings.steps}
+        row = {"candidate": name, "seed": options.seed, "steps": recipe.settings.steps, "cut": data.cut}
         row |= {"nll": numbers["nll"], "rmse": numbers["rmse"], "best_step": int(training.best_step[0])}
         record["rows"].append(row | {"seconds": training.seconds, "diverged": bool(training.diverged[0])})
         write_record(options.out, record)

@@ -1,6 +1,7 @@
 """What is said about depth models, on networks whose answer is known."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from typer.testing import CliRunner
 import evidentia as ev
 from evidentia import metrics
 from evidentia.cli.app import app
+from evidentia.data import rooms
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Pairs
 from evidentia.nn import UNet
 from evidentia.record import read_record
-from evidentia.reproduce import depth
+from evidentia.reproduce import depth, timing
 from evidentia.reproduce.depth_scores import (
+    BLOCKS,
     LEVELS,
     DepthModel,
     alive_channels,
@@ -188,6 +191,14 @@ def test_distance_of_features_tells_what_was_never_seen():
         assert abs(block["inside"].mean()) < 0.7
 
 
+def test_only_the_first_blocks_tell():
+    network = UNet(4, width=4, blocks=5, seed=0)
+    score, blocks = density_scores(network, images(40, 16, 16), images(9, 16, 16), {"inside": images(5, 16, 16)})
+    first = torch.stack([block["inside"] for block in blocks[:BLOCKS]])
+    assert len(blocks) == 5 > BLOCKS
+    assert torch.equal(score["inside"], first.mean(0))
+
+
 def test_a_block_that_died_has_no_distance():
     network = UNet(4, width=4, blocks=3, seed=0)
     with torch.no_grad():
@@ -336,6 +347,34 @@ def test_without_data_there_are_synthetic_rooms():
     sizes = [len(getattr(loaded, part).maps) for part in ("train", "validation", "test")]
     assert sum(sizes) == 160
     assert sizes[0] == pytest.approx(128, abs=8)
+
+
+def test_the_frame_is_cut_from_all_images_alike(monkeypatch):
+    whole, cut = depth.load(quick=True), depth.load(quick=True, cut=5)
+    for part in ("train", "validation", "test"):
+        uncut = getattr(whole, part)
+        assert torch.equal(getattr(cut, part).images, uncut.images[:, 5:-5, 5:-5])
+        assert torch.equal(getattr(cut, part).maps, uncut.maps[:, 5:-5, 5:-5])
+    assert torch.equal(cut.outside, whole.outside[:, 5:-5, 5:-5])
+    assert (whole.cut, cut.cut) == (0, 5)  # rendered rooms have no frame
+    photographed = replace(rooms.rooms(24, 0, (32, 48)), synthetic=False)
+    monkeypatch.setattr(depth.images, "load_nyu", lambda _: photographed)
+    monkeypatch.setattr(depth.images, "load_images", lambda _, size: np.zeros((3, *size, 3), np.uint8))
+    loaded = depth.load(pairs=Path("x.zip"), outside=Path("y.zip"))
+    assert loaded.cut == depth.FRAME == 8
+    assert loaded.test.images.shape[1:] == loaded.outside.shape[1:] == (16, 32, 3)
+    for wrong in (-1, 16):
+        with pytest.raises(ev.InputError, match=rf"leave something of images of 48×32, got {wrong}"):
+            depth.load(pairs=Path("x.zip"), outside=Path("y.zip"), cut=wrong)
+
+
+def test_times_are_medians_without_the_first(monkeypatch):
+    clock = iter([0, 9, 10, 11, 20, 23, 30, 32])  # calls of 9, 1, 3 and 2 seconds
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    device, calls = torch.device("cpu"), []
+    call = timing.captured(lambda: calls.append(1), device)
+    assert timing.median_seconds(call, device) == 2
+    assert len(calls) == 4
 
 
 def test_the_command_line(tmp_path):

@@ -81,6 +81,7 @@ def fake_record(synthetic=True, **evidential):
             "name": "synthetic rooms" if synthetic else "NYU Depth v2",
             "synthetic": synthetic,
             "note": "",
+            "cut": 0 if synthetic else 8,
             "train": 1159,
             "validation": 145,
             "test": 145,
@@ -124,11 +125,12 @@ def test_table_s1_has_means_ratios_and_skill():
     assert evidential["RMSE"] == "0.1600 ± 0.0100"  # 0.15 and 0.17
     assert evidential["RMSE to mean of training"] == "−20.0 %"
     assert gaussian["RMSE to mean of training"] == "−15.0 %"
-    assert (evidential["seconds, 1 image"], evidential["seconds, 32 images"]) == (0.0025, 0.01)
+    assert (evidential["ms, 1 image"], evidential["ms, 32 images"]) == ("2.50", "10.00")
     assert evidential["time to evidential"] == 1
     assert gaussian["time to evidential"] == pytest.approx(3)
     assert evidential["calibration error, authors' rule"] == pytest.approx(0.055)
     assert (evidential["RMSE, paper"], evidential["NLL, paper"]) == (0.024, -1.128)
+    assert evidential["time to evidential, paper"] == 1
     assert gaussian["NLL, paper"] is None
 
 
@@ -174,7 +176,18 @@ def test_attack_says_by_how_much_each_rises():
     assert evidential["RMSE, ε = 0.04"] == pytest.approx(0.16 * 1.4)
     assert evidential["RMSE rises by"] == "+40.0 %"
     assert (evidential["entropy rises by"], gaussian["entropy rises by"]) == ("+0.250", "+0.500")
+    assert (evidential["entropy at its lowest"], evidential["RMSE there"]) == ("+0.000 at ε = 0", "+0.0 %")
     assert attack_rows(fake_record(rise=-0.25))[0]["entropy rises by"] == "−0.250"
+
+
+def test_attack_says_where_entropy_is_lowest():
+    record = fake_record(rise=0.25)
+    for trial in record["results"]["evidential"]:
+        trial["attack"][2]["scores"]["epistemic entropy"]["mean"] -= 1
+        trial["attack"][5]["scores"]["epistemic entropy"]["mean"] = None  # a trial may diverge
+    row = attack_rows(record)[0]
+    assert row["entropy at its lowest"] == "−0.938 at ε = 0.01"  # 0.25/4 − 1
+    assert row["RMSE there"] == "+10.0 %"
 
 
 def test_numbers_in_words():
@@ -284,11 +297,24 @@ def test_statements_flip_with_the_numbers(tmp_path):
 
 def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
     assert "How the recipe was chosen" not in written_page(tmp_path / "depth", fake_record())
-    row = {"candidate": "nearer", "seed": 1, "steps": 6000, "nll": -0.5, "rmse": 0.15, "best_step": 5250}
+    row = {"candidate": "nearer", "seed": 1, "steps": 6000, "cut": 8, "nll": -0.5, "rmse": 0.15}
+    row["best_step"] = 5250
     write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row]})
     text = page(tmp_path / "depth")
-    assert "| nearer | 6,000 | 1 | −0.500 | 0.1500 | 5,250 |" in text
+    assert "| nearer | 6,000 | 1 | 8 | −0.500 | 0.1500 | 5,250 |" in text
     assert "[record](depth_recipe/record.json)" in text
+
+
+def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
+    assert "white frame" not in written_page(tmp_path / "depth", fake_record())
+    blocks = {"1": {"noisy": {"alone": [0.7, 0.5], "first": [0.7, 0.8]}}, "2": {"noisy": {"first": [0.9, 0.8]}}}
+    blocks["1"]["blurred"] = blocks["2"]["blurred"] = {"first": [0.6, 0.4]}
+    frame = {"CamVid": {"feature distance": 0.97}, "CamVid with a frame": {"feature distance": 0.42}}
+    write_record(tmp_path / "depth_unfamiliar", {"run": "depth_unfamiliar", "blocks": blocks, "frame": frame})
+    text = page(tmp_path / "depth")
+    assert "| noisy | 0.800 | 0.800 |\n| blurred | 0.600 | 0.400 |\n| mean | 0.700 | 0.600 |" in text
+    assert "| CamVid | 0.970 |\n| CamVid with a frame | 0.420 |" in text
+    assert "[record](depth_unfamiliar/record.json)" in text
 
 
 def test_evidential_is_on_par_with_so_many_baselines(tmp_path):

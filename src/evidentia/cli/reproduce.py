@@ -207,6 +207,13 @@ def depth(
         Path | None, typer.Option(help="Other pairs: a zip or folder, nyu_depth_v2_labeled.mat, or the authors' .h5.")
     ] = None,
     outside: Annotated[Path | None, typer.Option(help="Images from elsewhere: a folder or zip.")] = None,
+    cut: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Pixels to cut from each side of all images (default: {depth_experiment.FRAME}, the white frame of "
+            "NYU; 0 for synthetic rooms)."
+        ),
+    ] = None,
     out: Out = None,
     device: Device = "auto",
     quick: Quick = False,
@@ -230,7 +237,7 @@ def depth(
     if steps is not None:
         settings = replace(plan.recipe.settings, steps=steps, evaluate_every=max(1, min(250, steps // 4)))
         plan = replace(plan, recipe=replace(plan.recipe, settings=settings))
-    loaded = depth_experiment.load(find_data(data), pairs, outside, seed, quick)
+    loaded = depth_experiment.load(find_data(data), pairs, outside, seed, quick, cut)
     if loaded.synthetic:
         why = "a quick run" if quick else "no data folder"
         print(f"{why}: synthetic rooms, and synthetic streets as the images from elsewhere")

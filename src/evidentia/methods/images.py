@@ -49,7 +49,7 @@ class ImageRecipe:
     batch_size: int = 32
     settings: Settings = field(
         default_factory=lambda: Settings(
-            steps=12_000, learning_rate=1e-3, evaluate_every=250, precision="bfloat16", checkpoint_every=8
+            steps=6000, learning_rate=1e-3, evaluate_every=250, precision="bfloat16", checkpoint_every=8
         )
     )
     augmentation: Augmentation | None = field(default_factory=Augmentation)

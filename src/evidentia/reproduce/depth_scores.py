@@ -24,6 +24,7 @@ from evidentia.training import seeded
 from evidentia.training.images import to_network
 
 __all__ = [
+    "BLOCKS",
     "EPSILONS",
     "DepthModel",
     "alive_channels",
@@ -40,6 +41,7 @@ __all__ = [
 LOG_2PIE = math.log(2 * math.pi * math.e)
 LEVELS = np.linspace(0, 1, 41)  # of the authors' calibration curves
 EPSILONS = np.linspace(0, 0.04, 9)
+BLOCKS = 3  # the first ones, whose features tell unfamiliar images: chosen by benchmarks/depth_unfamiliar.py
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def density_scores(
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """Distance of pooled encoder features from those of the training images, for each group of images.
 
-    No block is chosen: each block's distance is standardised by the validation images', and their mean is the score.
+    Each block's distance is standardised by the validation images', and the mean over the first blocks is the score.
     A block that died in training answers all images alike, and has distance 0. Returns the score, and the distances of
     every block on its own.
     """
@@ -230,7 +232,7 @@ def density_scores(
         far = density(usual)
         middle, unit = far.mean(), far.std().clamp(min=1e-12)
         blocks.append({name: ((density(found[k]) - middle) / unit).cpu() for name, found in asked.items()})
-    score = {name: torch.stack([block[name] for block in blocks]).mean(0) for name in groups}
+    score = {name: torch.stack([block[name] for block in blocks[:BLOCKS]]).mean(0) for name in groups}
     return score, blocks
 
 
