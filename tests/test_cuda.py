@@ -22,6 +22,9 @@ from evidentia.methods import (
     hold_out,
 )
 from evidentia.methods.fused import Fused
+from evidentia.nn import UNet
+from evidentia.reproduce import depth
+from evidentia.reproduce.depth_scores import DepthModel
 from evidentia.reproduce.uci import ReleasedEvidential
 from evidentia.training import Augmentation, Settings
 
@@ -264,6 +267,14 @@ def test_an_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):
     here, there = (fit_images(Evidential(0.01), pairs, pairs, recipe, device=d)[0] for d in ("cpu", "cuda"))
     for a, b in zip(here.parameters(), there.parameters(), strict=True):
         assert torch.allclose(a, b.cpu(), atol=1e-3)
+
+
+@pytest.mark.parametrize(("method", "draws"), [(Evidential(), 0), (GaussianLikelihood(), 3), (LeastSquares(), 3)])
+def test_an_image_model_is_captured_to_be_timed(method, draws):
+    network = UNet(method.outputs, width=8, blocks=3, dropout=0.1, seed=0).cuda().eval()
+    seconds = depth._seconds(DepthModel(method, (network,), draws, "bfloat16"), _ramps().images.cuda())
+    assert set(seconds) == {"1", "12"}
+    assert min(seconds.values()) > 0
 
 
 def test_heads_of_maps_are_exact_where_cudnn_rounds():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from evidentia.data import depth as images
 from evidentia.data import rooms
+from evidentia.distributions import Mixture
 from evidentia.errors import InputError
 from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Method, Pairs, fit_images
 from evidentia.metrics import auroc
@@ -399,5 +400,11 @@ def _seconds(model: DepthModel, test: Tensor) -> dict[str, float]:
     found = {}
     for count in (1, min(32, len(test))):
         with torch.no_grad():
-            found[str(count)] = median_seconds(captured(partial(model, test[:count]), test.device), test.device)
+            found[str(count)] = median_seconds(captured(partial(_ask, model, test[:count]), test.device), test.device)
     return found
+
+
+def _ask(model: DepthModel, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Prediction and variance of every pixel."""
+    predictive = Mixture(model(asked).predictive(), validate_args=False)
+    return predictive.mean, predictive.variance
