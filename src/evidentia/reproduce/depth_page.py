@@ -55,7 +55,7 @@ FRAME_RULE = (
     "images with their frame, for CamVid as it is, then without that difference, then for the frame alone:"
 )
 FRAME_END = (
-    "With the frame a high AUROC says nothing about rooms and streets. So everywhere else on this page the outer "
+    "So with the frame a high AUROC says little about rooms and streets, and everywhere else on this page the outer "
     "pixels are cut from all images. What else differs between two cameras (lens, colours, compression) remains, and "
     "helps any score."
 )
