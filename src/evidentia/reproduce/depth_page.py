@@ -56,7 +56,7 @@ FRAME_RULE = (
 )
 FRAME_END = (
     "So with the frame a high AUROC says little about rooms and streets, and everywhere else on this page the outer "
-    "pixels are cut from all images. What else differs between two cameras (lens, colours, compression) remains, and "
+    "pixels are cut from all images. What else differs between two cameras (lens, colours, noise) remains, and "
     "helps any score."
 )
 
