@@ -4,8 +4,9 @@
 
 Blocks: evidential networks are asked about validation images, and about these images blurred, noisy, negative and
 upside down, parts of the two photographs that scikit-learn comes with, and rendered streets. The mean distance over the
-first n blocks is the score; `BLOCKS` of `evidentia.reproduce.depth_scores` is the n of the largest AUROC. Images that
-the experiment asks about are not looked at.
+first n blocks is the score, of pooled features or of their logarithms. Which, and `BLOCKS`, the n, of
+`evidentia.reproduce.depth_scores` are those of the largest AUROC. Images that the experiment asks about are not looked
+at.
 
 Frame: the labelled images of NYU Depth v2 have a white frame, CamVid has none. A network that was trained on images
 with their frame is asked about validation images and CamVid as they are, with the frame painted onto CamVid, and with
@@ -95,18 +96,18 @@ def areas(inside: Tensor, outside: Tensor) -> float:
 
 
 def blocks_of(data: depth.DepthData, network, device) -> dict[str, dict[str, list[float]]]:
-    """AUROC of each shift, by each block alone and by the mean over the first n."""
+    """Kind of features → shift → AUROC of the mean distance over the first 1, 2, … blocks."""
     groups = {"inside": data.validation.images.cpu(), **shifts(data.validation.images.cpu())}
     groups = {name: images.to(device) for name, images in groups.items()}
-    _, blocks = density_scores(network, data.train.images, data.validation.images, groups)
-    found = {}
-    for name in list(groups)[1:]:
-        alone = [areas(block["inside"], block[name]) for block in blocks]
+    pixels = data.train.images, data.validation.images
+    found: dict[str, dict[str, list[float]]] = {}
+    for kind, logarithms in (("logarithms", True), ("features", False)):
+        _, blocks = density_scores(network, *pixels, groups, logarithms)
         first = [
-            areas(*(torch.stack([block[group] for block in blocks[:n]]).mean(0) for group in ("inside", name)))
+            {group: torch.stack([block[group] for block in blocks[:n]]).mean(0) for group in groups}
             for n in range(1, len(blocks) + 1)
         ]
-        found[name] = {"alone": alone, "first": first}
+        found[kind] = {name: [areas(x["inside"], x[name]) for x in first] for name in list(groups)[1:]}
     return found
 
 
@@ -147,8 +148,9 @@ def main() -> None:
     data = depth.load(options.data).to(device)
     for seed in range(100, 100 + options.seeds):
         record["blocks"][str(seed)] = found = blocks_of(data, network_for(data, recipe, seed, device), device)
-        means = np.mean([shift["first"] for shift in found.values()], axis=0)
-        print("mean AUROC of the first 1, 2, … blocks:", " ".join(f"{value:.3f}" for value in means), flush=True)
+        for kind, by_shift in found.items():
+            means = " ".join(f"{value:.3f}" for value in np.mean(list(by_shift.values()), axis=0))
+            print(f"{kind}: mean AUROC over the first 1, 2, … blocks {means}", flush=True)
     data = depth.load(options.data, cut=0).to(device)
     record["frame"] = frame_of(data, network_for(data, recipe, 100, device), device)
     for words, scores in record["frame"].items():

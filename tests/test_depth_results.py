@@ -307,12 +307,14 @@ def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
 
 def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
     assert "white frame" not in written_page(tmp_path / "depth", fake_record())
-    blocks = {"1": {"noisy": {"alone": [0.7, 0.5], "first": [0.7, 0.8]}}, "2": {"noisy": {"first": [0.9, 0.8]}}}
-    blocks["1"]["blurred"] = blocks["2"]["blurred"] = {"first": [0.6, 0.4]}
+    one = {"logarithms": {"noisy": [0.7, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.5, 0.5]}}
+    two = {"logarithms": {"noisy": [0.9, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.7, 0.6]}}
+    blocks = {"100": one, "101": two}
     frame = {"CamVid": {"feature distance": 0.97}, "CamVid with a frame": {"feature distance": 0.42}}
     write_record(tmp_path / "depth_unfamiliar", {"run": "depth_unfamiliar", "blocks": blocks, "frame": frame})
     text = page(tmp_path / "depth")
     assert "| noisy | 0.800 | 0.800 |\n| blurred | 0.600 | 0.400 |\n| mean | 0.700 | 0.600 |" in text
+    assert "| mean, without logarithms | 0.600 | 0.550 |" in text
     assert "| CamVid | 0.970 |\n| CamVid with a frame | 0.420 |" in text
     assert "[record](depth_unfamiliar/record.json)" in text
 

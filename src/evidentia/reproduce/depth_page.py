@@ -40,12 +40,12 @@ DIFFERENCES = (
     "our rows with each other, and with the mean of the training maps."
 )
 FEATURES_RULE = (
-    "The feature distance above is the Mahalanobis distance of pooled encoder features from those of the training "
-    f"images, the mean over the first {BLOCKS} blocks, each in units of its spread over the validation images. Block "
-    "by block, AUROC:"
+    "The feature distance above is the Mahalanobis distance of the logarithms of pooled encoder features from those of "
+    f"the training images, the mean over the first {BLOCKS} blocks, each in units of its spread over the validation "
+    "images. Block by block, AUROC:"
 )
 BLOCKS_RULE = (
-    "How many blocks was chosen by shifts that were made up for it: validation images, changed as the rows say, parts "
+    "This was chosen by shifts that were made up for it: validation images, changed as the rows say, parts "
     "of two photographs and rendered streets ([record]({folder}/record.json), `python "
     "benchmarks/depth_unfamiliar.py`). AUROC of the mean over the first blocks, {seeds} networks:"
 )
@@ -167,8 +167,11 @@ def _unfamiliar(folder: Path) -> list[str]:
         return []
     record = read_record(folder)
     networks, frame = list(record["blocks"].values()), record["frame"]
-    first = {shift: np.mean([found[shift]["first"] for found in networks], axis=0) for shift in networks[0]}
-    first["mean"] = np.mean(list(first.values()), axis=0)
+    first: dict[str, Any] = {}
+    for kind, words in (("logarithms", ""), ("features", ", without logarithms")):
+        by_shift = {shift: np.mean([found[kind][shift] for found in networks], axis=0) for shift in networks[0][kind]}
+        first |= by_shift if kind == "logarithms" else {}
+        first[f"mean{words}"] = np.mean(list(by_shift.values()), axis=0)
     blocks = [
         {"shift": shift} | {f"first {n + 1}": _number(value) for n, value in enumerate(values)}
         for shift, values in first.items()

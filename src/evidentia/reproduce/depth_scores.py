@@ -208,13 +208,13 @@ def choose_noise(model: DepthModel, validation: Pairs, every: int = 29) -> Depth
 
 @torch.no_grad()
 def density_scores(
-    network: UNet, train: Tensor, validation: Tensor, groups: dict[str, Tensor]
+    network: UNet, train: Tensor, validation: Tensor, groups: dict[str, Tensor], logarithms: bool = True
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """Distance of pooled encoder features from those of the training images, for each group of images.
 
-    Each block's distance is standardised by the validation images', and the mean over the first blocks is the score.
-    A block that died in training answers all images alike, and has distance 0. Returns the score, and the distances of
-    every block on its own.
+    Pooled features are never negative and have long tails: their logarithms are more like what a Mahalanobis distance
+    takes for granted. The mean over the first blocks is the score. Returns it, and the distances of every block on its
+    own.
     """
     network.eval()
 
@@ -223,17 +223,25 @@ def density_scores(
         return tuple(torch.cat(block) for block in zip(*parts, strict=True))
 
     asked = {name: features(images) for name, images in groups.items()}
-    blocks = []
-    for k, (learned, usual) in enumerate(zip(features(train), features(validation), strict=True)):
-        if bool((learned == learned[0]).all()):
-            blocks.append({name: torch.zeros(len(found[k])) for name, found in asked.items()})
-            continue
-        density = FeatureDensity.fit(learned)
-        far = density(usual)
-        middle, unit = far.mean(), far.std().clamp(min=1e-12)
-        blocks.append({name: ((density(found[k]) - middle) / unit).cpu() for name, found in asked.items()})
+    blocks = [
+        _distances(learned, usual, {name: found[k] for name, found in asked.items()}, logarithms)
+        for k, (learned, usual) in enumerate(zip(features(train), features(validation), strict=True))
+    ]
     score = {name: torch.stack([block[name] for block in blocks[:BLOCKS]]).mean(0) for name in groups}
     return score, blocks
+
+
+def _distances(learned: Tensor, usual: Tensor, asked: dict[str, Tensor], logarithms: bool) -> dict[str, Tensor]:
+    """By one block, standardised by the validation images'; 0 if it died in training and answers all images alike."""
+    if bool((learned == learned[0]).all()):
+        return {name: torch.zeros(len(x)) for name, x in asked.items()}
+    if logarithms:
+        least = 0.01 * learned.mean()  # or a channel that is silent in one image would decide alone
+        learned, usual = (learned + least).log(), (usual + least).log()
+        asked = {name: (x + least).log() for name, x in asked.items()}
+    density = FeatureDensity.fit(learned)
+    far = density(usual)
+    return {name: ((density(x) - far.mean()) / far.std().clamp(min=1e-12)).cpu() for name, x in asked.items()}
 
 
 @torch.no_grad()
