@@ -91,10 +91,6 @@ def network_for(data: depth.DepthData, recipe, seed: int, device):
     return network
 
 
-def areas(inside: Tensor, outside: Tensor) -> float:
-    return float(auroc(inside.double().numpy(), outside.double().numpy()))
-
-
 def blocks_of(data: depth.DepthData, network, device) -> dict[str, dict[str, list[float]]]:
     """Kind of features → shift → AUROC of the mean distance over the first 1, 2, … blocks."""
     groups = {"inside": data.validation.images.cpu(), **shifts(data.validation.images.cpu())}
@@ -107,7 +103,7 @@ def blocks_of(data: depth.DepthData, network, device) -> dict[str, dict[str, lis
             {group: torch.stack([block[group] for block in blocks[:n]]).mean(0) for group in groups}
             for n in range(1, len(blocks) + 1)
         ]
-        found[kind] = {name: [areas(x["inside"], x[name]) for x in first] for name in list(groups)[1:]}
+        found[kind] = {name: [auroc(x["inside"], x[name]) for x in first] for name in list(groups)[1:]}
     return found
 
 
@@ -125,8 +121,8 @@ def frame_of(data: depth.DepthData, network, device) -> dict[str, dict[str, floa
         "validation images without their frame": ("inside", "unframed"),
     }
     return {
-        words: {score: areas(seen[a][score], seen[b][score]) for score in seen[a]}
-        | {"feature distance": areas(distance[a], distance[b])}
+        words: {score: auroc(seen[a][score], seen[b][score]) for score in seen[a]}
+        | {"feature distance": auroc(distance[a], distance[b])}
         for words, (a, b) in compared.items()
     }
 

@@ -42,7 +42,7 @@ from evidentia.reproduce.timing import captured, median_seconds
 from evidentia.training import Augmentation, Settings, resolve_device
 from evidentia.training.images import to_network
 
-__all__ = ["GROUPS", "RECIPE", "DepthData", "Group", "Plan", "load", "run"]
+__all__ = ["FRAME", "GROUPS", "RECIPE", "DepthData", "Group", "Plan", "load", "run"]
 
 SHOWN = 3  # test images whose maps are drawn
 # The labelled images of NYU have a white frame, two pixels wide at 160×128, which JPEG smears over its blocks of eight.

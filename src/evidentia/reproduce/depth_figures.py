@@ -20,6 +20,7 @@ from evidentia.reproduce.paper import DEPTH_CALIBRATION
 
 __all__ = [
     "DRAWN_EPSILONS",
+    "against",
     "drawn_score",
     "file_name",
     "maps_file",
@@ -91,6 +92,11 @@ def values_of(trials: Trials, *path: str | int) -> Array:
         except (KeyError, IndexError):
             continue
     return np.array(found, dtype=float)
+
+
+def against(trials: Trials, *path: str | int) -> Array:
+    """What the attack made of a value, trials × ε."""
+    return np.stack([values_of(trial["attack"], *path) for trial in trials])
 
 
 def mean_of(trials: Trials, *path: str | int) -> float | None:
@@ -396,8 +402,8 @@ def _attack(record: dict[str, Any], out: Path) -> list[Path]:
     figure, parts = _parts([4.3] + ([6.6] if maps else []))
     left, middle, right = _axes(parts[0], 1, 3)[0]
     for name, trials in models.items():
-        score, epsilons = drawn_score(trials), _against(trials, "epsilon")[0]
-        errors, doubts = _against(trials, "rmse"), _against(trials, "scores", score, "mean")
+        score, epsilons = drawn_score(trials), against(trials, "epsilon")[0]
+        errors, doubts = against(trials, "rmse"), against(trials, "scores", score, "mean")
         doubts = doubts - doubts[:, :1]
         more = signed(100 * (errors[:, -1].mean() / errors[:, 0].mean() - 1), 1, " %")
         label = f"{name}: RMSE {more}, {score} {signed(doubts[:, -1].mean(), 2)}"
@@ -416,11 +422,6 @@ def _attack(record: dict[str, Any], out: Path) -> list[Path]:
     if maps:
         _attacked_maps(parts[1], maps)
     return _finish(figure, record, out, "figure_6", "Test images attacked along the sign of the gradient (FGSM)")
-
-
-def _against(trials: Trials, *path: str | int) -> Array:
-    """Trials × ε."""
-    return np.stack([values_of(trial["attack"], *path) for trial in trials])
 
 
 def _attacked_cdfs(ax: Any, trials: Trials) -> None:

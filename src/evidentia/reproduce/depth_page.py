@@ -155,7 +155,7 @@ def _recipe(folder: Path) -> list[str]:
     words = (
         f"Evidential networks, scored on validation pairs alone ([record]({folder.name}/record.json), "
         "`python benchmarks/depth_recipe.py`). «Nearer»: what a crop enlarges has its disparities enlarged as well; "
-        "with none of 8 pixels cut, images have their white frame. All methods share the recipe; it was not chosen for "
+        "where no pixels are cut, images have their white frame. All methods share the recipe; it was not chosen for "
         "the others."
     )
     return _table(words, rows)

@@ -7,7 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.report.tables import mean_and_error, write_table
-from evidentia.reproduce.depth_figures import drawn_score, mean_of, signed, studied, values_of, where, write_figures
+from evidentia.reproduce.depth_figures import (
+    against,
+    drawn_score,
+    mean_of,
+    signed,
+    studied,
+    values_of,
+    where,
+    write_figures,
+)
 from evidentia.reproduce.paper import TABLE_S1
 
 __all__ = ["attack_rows", "block_rows", "spread", "table_s1_rows", "unfamiliar_rows", "write_results"]
@@ -125,9 +134,6 @@ def attack_rows(record: dict[str, Any]) -> Rows:
 
 def _lowest(trials: list[dict[str, Any]], score: str) -> tuple[float, float, float]:
     """The least mean entropy of all ε, that ε, and the RMSE there."""
-    steps = range(len(trials[0]["attack"]))
-    entropy, error = (
-        [values_of(trials, "attack", k, *path).mean() for k in steps] for path in (("scores", score, "mean"), ("rmse",))
-    )
+    entropy, error = (against(trials, *path).mean(0) for path in (("scores", score, "mean"), ("rmse",)))
     k = int(np.argmin(np.nan_to_num(entropy, nan=np.inf)))
     return float(entropy[k]), float(trials[0]["attack"][k]["epsilon"]), float(error[k])
