@@ -1,6 +1,6 @@
 """Training throughput of the evidential U-Net, and what its answer costs beside a plain U-Net's.
 
-    python benchmarks/bench_depth.py [--device cuda] [--batch 32] [--steps 400] [--width 32]
+    python benchmarks/bench_depth.py [--device cuda] [--batch 32] [--steps 400] [--width 32] [--out FOLDER]
 
 Images of 160×128 (random ones: the arithmetic is the same) lie on the device. «plain» is the usual step: eager, Adam,
 no augmentation, maps enlarged and put beside the others before they are convolved; once in float32 throughout, and once
@@ -15,9 +15,9 @@ form a depth camera would ask. The two networks take turns.
 
 import argparse
 import itertools
-import platform
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch.nn.functional import interpolate
@@ -26,8 +26,11 @@ import evidentia as ev
 from evidentia.methods import Evidential, ImageRecipe, LeastSquares, Pairs
 from evidentia.methods.images import answers, fastest_convolutions, loss_on
 from evidentia.nn import UNet, unet
+from evidentia.record import environment, write_record
 from evidentia.reproduce.timing import captured, wait
 from evidentia.training import ImageBatches, Settings, resolve_device, train
+
+SIZE = 128, 160
 
 
 def enlarge_and_convolve(x: torch.Tensor, skip: torch.Tensor, conv: torch.nn.Conv2d) -> torch.Tensor:
@@ -112,27 +115,34 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--out", type=Path, help="a folder for the record")
     options = parser.parse_args()
     device = resolve_device(options.device)
-    images = torch.randint(0, 256, (512, 128, 160, 3), dtype=torch.uint8, device=device)
-    pairs = Pairs(images, torch.rand(512, 128, 160, device=device))
-    print(f"device: {torch.cuda.get_device_name() if device.type == 'cuda' else platform.machine()}")
+    cuda, (height, width) = device.type == "cuda", SIZE
+    images = torch.randint(0, 256, (512, height, width, 3), dtype=torch.uint8, device=device)
+    pairs = Pairs(images, torch.rand(512, height, width, device=device))
+    about = environment(device)
+    print(f"device: {about['device']['name']}")
     setting = (pairs, options.width, options.batch, options.steps, device)
-    cuda = device.type == "cuda"
-    exact = plain_step(*setting, tf32=False)
-    usual = plain_step(*setting, tf32=True) if cuda else exact
-    ours = our_step(*setting)
+    seconds = {"plain float32": plain_step(*setting, tf32=False)}
     if cuda:
-        rates = [f"{options.batch / seconds:.0f}" for seconds in (exact, usual, ours)]
-        print(f"images a second: plain float32 {rates[0]}, with TF32 {rates[1]}, ours {rates[2]}")
+        seconds["plain with TF32"] = plain_step(*setting, tf32=True)
+    seconds["ours"] = our_step(*setting)
+    rates = {name: options.batch / each for name, each in seconds.items()}
+    if cuda:  # elsewhere only ratios mean anything
+        print("images a second: " + ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items()))
+    forward = {}
     for count in (1, options.batch):
         for fast in (False, True) if cuda else (False,):
-            ratio = forward_ratio(options.width, images[:count], fast, device)
-            words = "compiled, captured" if fast else "eager"
-            print(f"forward, {count} images, {words}: evidential / plain U-Net = {ratio:.3f}")
-    if cuda:
-        print(f"plain step with TF32 / our step: {usual / ours:.2f}")
-    print(f"plain float32 step / our step: {exact / ours:.2f}")
+            words = f"{count} image{'s' if count > 1 else ''}, {'compiled and captured' if fast else 'eager'}"
+            forward[words] = forward_ratio(options.width, images[:count], fast, device)
+            print(f"forward, {words}: evidential / plain U-Net = {forward[words]:.3f}")
+    if options.out:
+        record = {"run": "bench_depth", "environment": about, "size": SIZE, "width": options.width}
+        record |= {"batch": options.batch, "images a second": rates, "forward": forward}
+        write_record(options.out, record)
+    for name in list(seconds)[::-1][1:]:
+        print(f"{name} step / our step: {seconds[name] / seconds['ours']:.2f}")
 
 
 if __name__ == "__main__":

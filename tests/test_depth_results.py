@@ -13,6 +13,7 @@ from evidentia.reproduce.depth_page import main, page
 from evidentia.reproduce.depth_results import (
     attack_rows,
     block_rows,
+    doubt_rows,
     spread,
     table_s1_rows,
     unfamiliar_rows,
@@ -128,10 +129,17 @@ def test_table_s1_has_means_ratios_and_skill():
     assert (evidential["ms, 1 image"], evidential["ms, 32 images"]) == ("2.50", "10.00")
     assert evidential["time to evidential"] == 1
     assert gaussian["time to evidential"] == pytest.approx(3)
-    assert evidential["calibration error, authors' rule"] == pytest.approx(0.055)
     assert (evidential["RMSE, paper"], evidential["NLL, paper"]) == (0.024, -1.128)
     assert evidential["time to evidential, paper"] == 1
     assert gaussian["NLL, paper"] is None
+
+
+def test_doubts_have_calibration_and_ranking():
+    evidential, gaussian = doubt_rows(fake_record())
+    assert evidential["calibration error, authors' rule"] == pytest.approx(0.055)
+    assert (evidential["authors' rule, paper"], gaussian["authors' rule, paper"]) == (0.033, None)
+    names = ("in 90 % intervals", "calibration error, predictive", "AUSE", "AURG")
+    assert [gaussian[name] for name in names] == pytest.approx([0.9, 0.03, 0.3, 0.2])
 
 
 def test_a_model_that_was_not_studied_has_errors_only():
@@ -139,9 +147,9 @@ def test_a_model_that_was_not_studied_has_errors_only():
     kept = ("trial", "count", "parameters", "seconds", "rmse", "mae", "nll", "coverage_90")
     record["results"]["dropout, 2"] = [{k: record["results"]["gaussian"][0][k] for k in kept}]
     row = table_s1_rows(record)[-1]
-    assert (row["RMSE"], row["AUSE"], row["calibration error, predictive"]) == ("0.1700", None, None)
-    assert row["RMSE, paper"] == 0.033
-    assert [r["model"] for r in unfamiliar_rows(record)] == ["evidential", "gaussian"]
+    assert (row["RMSE"], row["RMSE, paper"]) == ("0.1700", 0.033)
+    for rows in (doubt_rows(record), unfamiliar_rows(record), attack_rows(record)[1:]):
+        assert [r["model"] for r in rows] == ["evidential", "gaussian"]
 
 
 def test_without_the_evidential_model_there_are_no_ratios():
@@ -170,24 +178,33 @@ def test_unfamiliar_images_by_score_with_the_range_over_trials():
 
 
 def test_attack_says_by_how_much_each_rises():
-    evidential, gaussian = attack_rows(fake_record(rise=0.25))
+    first, evidential, gaussian = attack_rows(fake_record(rise=0.25))
+    assert first["model"] == "mean of the training maps"
+    assert [first[f"RMSE, ε = {e}"] for e in ("0", "0.01", "0.04")] == [BASE] * 3
+    assert list(first) == list(evidential) == list(gaussian)
     assert (evidential["score"], gaussian["score"]) == ("epistemic entropy", "total entropy")
-    assert evidential["RMSE, ε = 0"] == pytest.approx(0.16)
-    assert evidential["RMSE, ε = 0.04"] == pytest.approx(0.16 * 1.4)
-    assert evidential["RMSE rises by"] == "+40.0 %"
-    assert (evidential["entropy rises by"], gaussian["entropy rises by"]) == ("+0.250", "+0.500")
-    assert (evidential["entropy at its lowest"], evidential["RMSE there"]) == ("+0.000 at ε = 0", "+0.0 %")
-    assert attack_rows(fake_record(rise=-0.25))[0]["entropy rises by"] == "−0.250"
+    assert [evidential[f"RMSE, ε = {e}"] for e in ("0", "0.01", "0.04")] == pytest.approx([0.16, 0.176, 0.224])
+    assert [evidential[f"rises by, ε = {e}"] for e in ("0.01", "0.04")] == ["+10.0 %", "+40.0 %"]
+    assert evidential["entropy, ε = 0"] == pytest.approx(-1.5)
+    assert [gaussian[f"entropy rises by, ε = {e}"] for e in ("0.01", "0.04")] == ["+0.125", "+0.500"]
+    assert attack_rows(fake_record(rise=-0.25))[1]["entropy rises by, ε = 0.04"] == "−0.250"
 
 
-def test_attack_says_where_entropy_is_lowest():
-    record = fake_record(rise=0.25)
-    for trial in record["results"]["evidential"]:
-        trial["attack"][2]["scores"]["epistemic entropy"]["mean"] -= 1
-        trial["attack"][5]["scores"]["epistemic entropy"]["mean"] = None  # a trial may diverge
-    row = attack_rows(record)[0]
-    assert row["entropy at its lowest"] == "−0.938 at ε = 0.01"  # 0.25/4 − 1
-    assert row["RMSE there"] == "+10.0 %"
+@pytest.mark.parametrize(("rise", "area"), [(0.0, 0.5), (0.5, 13 / 16), (2.0, 1.0), (-2.0, 0.0)])
+def test_attack_says_whether_it_can_be_told(rise, area):
+    """Entropies of −2, −5/3, −4/3, −1, all moved by the same: of 16 pairs, 13 are in order when moved by a half."""
+    assert attack_rows(fake_record(rise=rise))[1]["AUROC, ε = 0.04"] == pytest.approx(area)
+
+
+def test_an_attack_that_is_not_finite_says_so():
+    record = fake_record()
+    record["results"]["evidential"][0]["attack"][-1]["scores"]["epistemic entropy"] = {
+        "mean": None,
+        "images": [None] * 4,
+    }
+    row = attack_rows(record)[1]
+    assert (row["entropy rises by, ε = 0.04"], row["AUROC, ε = 0.04"]) == ("diverged", None)
+    assert attack_rows(record | {"results": {}}) == []
 
 
 def test_numbers_in_words():
@@ -205,7 +222,7 @@ def test_everything_is_written(tmp_path):
     paths = write_results(fake_record(), tmp_path)
     names = {path.name for path in paths}
     assert names >= {f"figure_{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
-    assert names >= {"table_s1.md", "unfamiliar.md", "blocks.md", "attack.md"}
+    assert names >= {"table_s1.md", "doubts.md", "unfamiliar.md", "blocks.md", "attack.md"}
     for path in paths:
         assert path.stat().st_size > (2000 if path.suffix != ".md" else 100)
         if path.suffix == ".md":
@@ -284,15 +301,16 @@ def test_statements_flip_with_the_numbers(tmp_path):
     bad = lines_of(written_page(tmp_path, fake_record(nll=-0.2, rise=-0.5, auroc=0.4, features=0.9)))
     assert "−0.400. The goal, at most −0.38, is reached" in good["Likelihood."]
     assert "−0.200. The goal, at most −0.38, is **missed**" in bad["Likelihood."]
-    assert good["NLL"].endswith("evidential −0.400; better: 0 of 1 other models.")
-    assert bad["NLL"].endswith("evidential −0.200; better: 1 of 1 other models (gaussian −0.300).")
+    assert good["NLL"].endswith("evidential −0.400, best of the others −0.300 (gaussian); 0 of 1 others do better.")
+    assert bad["NLL"].endswith("evidential −0.200, best of the others −0.300 (gaussian); 1 of 1 others do better.")
     assert "better than chance in 2 of 2 trials" in good["CamVid"]
     assert "better than chance in 0 of 2 trials" in bad["CamVid"]
     assert good["Feature distance"].endswith("is reached.")
     assert bad["Feature distance"].endswith("is **missed**.")
-    assert "by +0.500 nats: its uncertainty rises in 2 of 2 trials" in good["Attack."]
-    assert "by −0.500 nats: its uncertainty rises in 0 of 2 trials" in bad["Attack."]
-    assert "2 of 2 models" in good["Attack."]
+    assert "+0.500 nats (up in 2 of 2 trials, AUROC 0.81)" in good["Attack."]
+    assert "−0.500 nats (up in 0 of 2 trials, AUROC 0.19)" in bad["Attack."]
+    assert "up for 2 of 2 models" in good["Attack."]
+    assert "up for 1 of 2 models" in bad["Attack."]
 
 
 def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
@@ -310,13 +328,50 @@ def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
     one = {"logarithms": {"noisy": [0.7, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.5, 0.5]}}
     two = {"logarithms": {"noisy": [0.9, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.7, 0.6]}}
     blocks = {"100": one, "101": two}
-    frame = {"CamVid": {"feature distance": 0.97}, "CamVid with a frame": {"feature distance": 0.42}}
+    areas = {"CamVid": 0.97, "CamVid with a frame": 0.42, "no frame on either": 0.44, "without their frame": 0.95}
+    frame = {words: {"feature distance": area} for words, area in areas.items()}
     write_record(tmp_path / "depth_unfamiliar", {"run": "depth_unfamiliar", "blocks": blocks, "frame": frame})
     text = page(tmp_path / "depth")
     assert "| noisy | 0.800 | 0.800 |\n| blurred | 0.600 | 0.400 |\n| mean | 0.700 | 0.600 |" in text
     assert "| mean, without logarithms | 0.600 | 0.550 |" in text
     assert "| CamVid | 0.970 |\n| CamVid with a frame | 0.420 |" in text
     assert "[record](depth_unfamiliar/record.json)" in text
+    line = lines_of(text)["Feature distance"]
+    assert "left on, a network has 0.970; but also 0.950 for rooms without it, and 0.420 or 0.440 once both" in line
+
+
+def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
+    assert "## The paper's head" not in written_page(tmp_path / "depth", fake_record())
+    told = {"paper": {"nll": -0.1}, "direct": {"nll": -0.4}}
+    one = {"seed": 100, "before": [0.0, 0.009, 0.5, 1.0], "after": [0.0, 0.2, 0.0, 0.0]} | told
+    two = {"seed": 101, "before": [0.3, 0.9, 0.5, 1.0], "after": [1.0, 0.2, 0.7, 0.6]} | told
+    write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rows": [one, two]})
+    text = page(tmp_path / "depth")
+    assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | 1 | −0.100 | −0.400 |" in text
+    assert "untrained, 2 of 8 channels" in text
+    assert "trained, 3 are dead, 1 of them among those. One live channel or none is left in 1 of 2 networks" in text
+
+
+@pytest.mark.parametrize(("ours", "cost", "words"), [(8000, 1.04, "reached"), (3000, 1.06, "**missed**")])
+def test_the_page_shows_how_fast_it_is(tmp_path, ours, cost, words):
+    rates, forward = {"plain float32": 1000, "ours": ours}, {"1 image, eager": cost, "32 images, eager": 1.01}
+    record = {"run": "bench_depth", "environment": {"device": {"name": "a machine"}}, "size": [128, 160], "batch": 32}
+    write_record(tmp_path / "bench_depth", record | {"images a second": rates, "forward": forward})
+    text = written_page(tmp_path / "depth", fake_record())
+    assert f"4 times the plain float32 step, are {words} and {words}." in text
+    assert f"| plain float32 | 1,000 | {ours / 1000:.2f} |" in text
+    assert f"at most 1.05, is {words}:" in text
+    assert f"| 1 image, eager | {cost:.3f} |" in text
+
+
+def test_the_papers_settings_are_told(tmp_path):
+    record = fake_record()
+    assert "The paper's settings" not in lines_of(written_page(tmp_path, record))
+    name = "evidential, paper's settings"
+    record["results"][name] = [fake_trial(0, 0.19, nll=-0.1)]
+    record["networks"][name] = [[record["networks"]["gaussian"][0][0] | {"best_step": 4500}]]
+    line = lines_of(written_page(tmp_path, record))["The paper's settings"]
+    assert "RMSE 0.190 (−5.0 % to the mean of the training maps) and NLL −0.100 here; the best step is 4,500" in line
 
 
 def test_evidential_is_on_par_with_so_many_baselines(tmp_path):
@@ -351,7 +406,7 @@ def test_the_page_says_what_is_missing(tmp_path):
     del record["results"]["evidential"]
     assert "The evidential model has not been run yet." in written_page(tmp_path, record)
     empty = written_page(tmp_path, record | {"results": {}, "networks": {}})
-    assert empty.count("Not run yet.") == 9  # and the tables
+    assert empty.count("Not run yet.") == 10  # and the tables
 
 
 def test_the_page_says_how_it_was_made(tmp_path):

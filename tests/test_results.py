@@ -7,8 +7,8 @@ import pytest
 
 from evidentia.record import read_record
 from evidentia.report.tables import mean_and_error
+from evidentia.reproduce import depth_page, uci_page
 from evidentia.reproduce.paper import TABLE_1
-from evidentia.reproduce.uci_page import page
 
 DOCS = Path(__file__).parents[1] / "docs"
 SETS = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]
@@ -87,7 +87,7 @@ def test_the_numbers_of_the_toy_experiments():
 
 
 def test_the_page_of_table_1_is_what_its_records_say():
-    assert (DOCS / "results" / "uci.md").read_text() == page(DOCS / "results" / "uci")
+    assert (DOCS / "results" / "uci.md").read_text() == uci_page.page(DOCS / "results" / "uci")
 
 
 def test_what_the_readme_says_of_table_1():
@@ -108,3 +108,27 @@ def test_what_the_readme_says_of_table_1():
     rmse = means("standard_best", "evidential", "rmse")
     assert [s for s in SETS if round(rmse[s], 2) > printed["rmse"][s]] == ["boston", "wine"]
     assert not any(means("standard_paper", "evidential", "nll")[s] <= printed["nll"][s] for s in SETS)
+
+
+def test_the_page_of_depth_is_what_its_records_say():
+    assert (DOCS / "results" / "depth.md").read_text() == depth_page.page(DOCS / "results" / "depth")
+
+
+def test_what_the_readme_says_of_depth():
+    said = " ".join((DOCS.parent / "README.md").read_text().split())
+    record = read_record(DOCS / "results" / "depth")
+    results, base = record["results"], record["mean of training"]["rmse"]
+    rmse, nll = ({name: np.mean([t[s] for t in trials]) for name, trials in results.items()} for s in ("rmse", "nll"))
+    assert f"U-Net's RMSE is {100 * (1 - rmse['evidential'] / base):.0f} % below" in said
+    assert "five networks are better, at five times the cost" in said
+    seconds = {name: np.median([t["seconds"]["32"] for t in trials]) for name, trials in results.items()}
+    for ensemble in ("ensemble, 5", "ensemble of likelihoods, 5"):
+        assert rmse[ensemble] < rmse["evidential"]
+        assert nll[ensemble] < nll["evidential"]
+        assert round(seconds[ensemble] / seconds["evidential"]) == 5
+    area = np.mean([t["unfamiliar"]["feature distance"]["auroc"] for t in results["evidential"]])
+    assert f"without it {area:.2f} of AUROC is left" in said
+    frame = read_record(DOCS / "results" / "depth_unfamiliar")["frame"]
+    assert (
+        min(frame[images]["feature distance"] for images in ("CamVid", "validation images without their frame")) > 0.99
+    )

@@ -25,13 +25,24 @@ __all__ = ["main", "page"]
 Record = dict[str, Any]
 MISSING = "Not run yet."
 ALIVE = 1e-3  # share of pixels from which on a channel is not called dead
+RARE = 0.01  # share of pixels up to which a channel is called rare
 SKILL, NLL, FEATURES = 0.15, -0.38, 0.95  # goals: share below the mean of training, likelihood, AUROC of the features
+RATE, FASTER, COST = 4000, 4, 1.05  # goals: images a second, times the plain step, evidential pass to a plain one
 DEFINITIONS = (
     "The NLL is that of the predictive distribution: Student's t for evidential models, a normal for the Gaussian one, "
     "an equal mixture of normals for ensembles and dropout of likelihoods. Ensembles and dropout of least squares have "
     "no deviation of their own: theirs is an equal mixture of normals with one deviation, chosen on validation images. "
-    "The authors' dropout has 1/τ (0.009) added to its NLL. Pixels are ranked, and by the authors' rule calibrated, by "
-    "the epistemic deviation; the Gaussian model has none, and its aleatoric one stands in."
+    "The authors' dropout has 1/τ (0.009) added to its NLL."
+)
+RANKED = (
+    "Pixels are ranked, and by the authors' rule calibrated (normal quantiles), by the epistemic deviation; the "
+    "Gaussian model has none, and its aleatoric one stands in. Calibration error: mean distance of the curve from the "
+    "diagonal. AUSE and AURG, of the RMSE: the area between the cutoff curve and the one of the true errors (0 is "
+    "best), and between it and that of a random order (larger is better)."
+)
+ATTACKED = (
+    "Each image is moved once, by ε along the sign of the gradient of its squared error. The AUROC is that of telling "
+    "attacked images from clean ones by the score."
 )
 DIFFERENCES = (
     "**Not the paper's task.** The paper has about 27,000 frames of video, which the released code splits by frame, so "
@@ -63,6 +74,7 @@ FRAME_END = (
 
 def page(folder: Path) -> str:
     """The whole page."""
+    beside = folder.parent
     title = "# Depth from one image, images from elsewhere, attacked images"
     note = "<!-- written by python -m evidentia.reproduce.depth_page; edit that, not this -->"
     if not (folder / "record.json").exists():
@@ -71,28 +83,33 @@ def page(folder: Path) -> str:
     on = f"On {where(record)}"
     pairs = sum(record["data"][part] for part in ("train", "validation", "test"))
     sections = {
-        "What it shows": ["\n".join(f"- {line}" for line in _statements(record))],
+        "What it shows": ["\n".join(f"- {line}" for line in _statements(record, beside))],
         "Table S1": [
             f"{on}; errors in 1/m, ± a standard error over trials; times are medians, on CUDA of captured passes.",
             markdown(results.table_s1_rows(record)),
             "" if record["data"]["synthetic"] else DIFFERENCES.format(pairs=pairs),
             DEFINITIONS,
         ],
-        "Figure 4: errors and epistemic deviations": _figures(folder, "4_maps", "4_cutoff", "4_calibration"),
+        "Figure 4: errors and epistemic deviations": [
+            *_table(f"{on}, means over trials. {RANKED}", results.doubt_rows(record)),
+            *_figures(folder, "4_maps", "4_cutoff", "4_calibration"),
+        ],
         "Figure 5: images from elsewhere": [
             *_table(f"{on} against {record['data']['outside']}: AUROC.", results.unfamiliar_rows(record)),
             *_table(FEATURES_RULE, results.block_rows(record)),
             *_figures(folder, "5"),
         ],
-        "Which blocks, and the white frame of NYU": _unfamiliar(folder.parent / "depth_unfamiliar"),
+        "Which blocks, and the white frame of NYU": _unfamiliar(beside / "depth_unfamiliar"),
+        "The paper's head": _heads(beside / "depth_heads"),
         "Figures 6 and S6: attacked images": [
-            *_table(f"{on}, means over trials.", results.attack_rows(record)),
+            *_table(f"{on}, means over trials. {ATTACKED}", results.attack_rows(record)),
             *_figures(folder, "6", "s6"),
         ],
         "Figures S4 and S5: single trials": _figures(folder, "s4", "s5"),
         "Figure S7: aleatoric deviations": _figures(folder, "s7"),
-        "How the recipe was chosen": _recipe(folder.parent / "depth_recipe"),
+        "How the recipe was chosen": _recipe(beside / "depth_recipe"),
         "Training": _table("Seconds are medians; the best step is the one whose weights were kept.", _training(record)),
+        "Speed": _speed(beside / "bench_depth"),
     }
     parts = [title, note, *_opening(record, folder.name)]
     parts += [part for heading, section in sections.items() if section for part in (f"## {heading}", *section)]
@@ -181,6 +198,53 @@ def _unfamiliar(folder: Path) -> list[str]:
     return [*_table(rule, blocks), *_table(FRAME_RULE, frames), FRAME_END]
 
 
+def _heads(folder: Path) -> list[str]:
+    """What benchmarks/depth_heads.py found."""
+    if not (folder / "record.json").exists():
+        return []
+    record = read_record(folder)
+    rows, found = record["rows"], []
+    for row in rows:
+        shares = {when: ", ".join(f"{share:.3f}" for share in row[when]) for when in ("before", "after")}
+        line = {"seed": row["seed"], "before training": shares["before"], "after": shares["after"]}
+        line |= {"alive": _alive(row["after"])}
+        found.append(line | {f"NLL, {head}": _number(row[head]["nll"]) for head in ("paper", "direct")})
+    before, after = (np.array([row[when] for row in rows]) for when in ("before", "after"))
+    rare, dead = before <= RARE, after <= ALIVE
+    words = (
+        f"The paper's head squeezes 32 channels through four and a ReLU before the four maps: the share of validation "
+        f"pixels at which each of the four is positive, and the best validation NLL within {record['steps']:,} steps, "
+        f"beside that of the direct head ([record]({folder.name}/record.json), `python benchmarks/depth_heads.py`). "
+        f"What it squeezes is never negative, so a channel's sign hardly depends on the pixel: untrained, {rare.sum()} "
+        f"of {rare.size} channels are positive at no more than 1 % of the pixels; trained, {dead.sum()} are dead, "
+        f"{(dead & rare).sum()} of them among those. One live channel or none is left in "
+        f"{((~dead).sum(1) <= 1).sum()} of {len(rows)} networks; then the four maps are functions of one number."
+    )
+    return _table(words, found)
+
+
+def _speed(folder: Path) -> list[str]:
+    """What benchmarks/bench_depth.py found."""
+    if not (folder / "record.json").exists():
+        return []
+    record = read_record(folder)
+    rates, forward = record["images a second"], record["forward"]
+    ours, (height, width) = rates["ours"], record["size"]
+    steps = [
+        {"training step": name, "images a second": f"{rate:,.0f}", "ours to it": f"{ours / rate:.2f}"}
+        for name, rate in rates.items()
+    ]
+    words = (
+        f"On {record['environment']['device']['name']}, {record['batch']} images of {width}×{height} a step, by "
+        f"`python benchmarks/bench_depth.py` ([record]({folder.name}/record.json)). The goals, at least {RATE:,} "
+        f"images a second and {FASTER} times the plain float32 step, are {_met(ours >= RATE)} and "
+        f"{_met(ours >= FASTER * rates['plain float32'])}."
+    )
+    passes = [{"forward pass": name, "evidential to plain": f"{ratio:.3f}"} for name, ratio in forward.items()]
+    goal = f"An answer with both variances, the two networks in turn. The goal, at most {COST}, is "
+    return [*_table(words, steps), *_table(f"{goal}{_met(max(forward.values()) <= COST)}:", passes)]
+
+
 def _training(record: Record) -> list[dict[str, Any]]:
     rows = []
     for group, trials in record["networks"].items():
@@ -198,12 +262,14 @@ def _training(record: Record) -> list[dict[str, Any]]:
 # What it shows --------------------------------------------------------------------------------------------------------
 
 
-def _statements(record: Record) -> list[str]:
+def _statements(record: Record, beside: Path) -> list[str]:
     """What was reached and what was not, in words."""
     if not record["results"].get("evidential"):
         return ["The evidential model has not been run yet."]
-    more = [*_outside(record), *_attacked(record)] if "evidential" in studied(record) else []
-    return [*_errors(record), *_better(record), *more, _head(record)]
+    lines = [*_errors(record), *_better(record)]
+    if "evidential" in studied(record):
+        lines += [*_outside(record, beside / "depth_unfamiliar"), *_attacked(record)]
+    return [*lines, _head(record)]
 
 
 def _errors(record: Record) -> list[str]:
@@ -216,6 +282,19 @@ def _errors(record: Record) -> list[str]:
         f"goal, at least {100 * SKILL:.0f} % below, is {_met(below >= SKILL)}.",
         f"**Likelihood.** Its test NLL is {_number(nll)}. The goal, at most {_number(NLL, 2)}, is {_met(nll <= NLL)}; "
         f"the paper has {_number(TABLE_S1['evidential'].nll)} on its own data.",
+        *_at_papers_settings(record),
+    ]
+
+
+def _at_papers_settings(record: Record) -> list[str]:
+    name, base = "evidential, paper's settings", record["mean of training"]["rmse"]
+    if not (trials := record["results"].get(name)):
+        return []
+    rmse, nll = values_of(trials, "rmse").mean(), values_of(trials, "nll").mean()
+    best = ", ".join(f"{network['best_step']:,}" for trial in record["networks"][name] for network in trial)
+    return [
+        f"**The paper's settings** give RMSE {_number(rmse)} ({signed(100 * (rmse / base - 1), 1, ' %')} to the mean "
+        f"of the training maps) and NLL {_number(nll)} here; the best step is {best} of 60,000."
     ]
 
 
@@ -226,16 +305,20 @@ def _better(record: Record) -> list[str]:
     scores["Calibration error, authors' rule"] = ("calibration", "authors", "error")
     lines = []
     for words, path in scores.items():
-        means = {n: m for n, trials in record["results"].items() if (m := mean_of(trials, *path)) is not None}
+        found = {name: mean_of(trials, *path) for name, trials in record["results"].items()}
+        means = {name: mean for name, mean in found.items() if mean is not None and np.isfinite(mean)}
         ours = means.pop("evidential", None)
         if ours is not None and means:
-            better = [f"{name} {_number(value)}" for name, value in means.items() if value < ours]
-            line = f"**{words}**, means over trials: evidential {_number(ours)}; better: {len(better)} of {len(means)}"
-            lines.append(f"{line} other models" + (f" ({'; '.join(better)})." if better else "."))
+            best, least = min(means.items(), key=lambda pair: pair[1])
+            better = sum(value < ours for value in means.values())
+            lines.append(
+                f"**{words}**, means over trials: evidential {_number(ours)}, best of the others {_number(least)} "
+                f"({best}); {better} of {len(means)} others do better."
+            )
     return lines
 
 
-def _outside(record: Record) -> list[str]:
+def _outside(record: Record, unfamiliar: Path) -> list[str]:
     models = studied(record)
     ours = models["evidential"]
     scores = {score: values_of(ours, "unfamiliar", score, "auroc") for score in ours[0]["unfamiliar"]}
@@ -254,24 +337,38 @@ def _outside(record: Record) -> list[str]:
     for score in (score for score in scores if score.startswith("feature distance")):
         met = _met(bool(scores[score].mean() >= FEATURES))
         line = f"**{score.capitalize()}**, AUROC: {results.spread(scores[score], 3)}."
-        lines.append(f"{line} The goal, a mean of at least {FEATURES}, is {met}.")
+        lines.append(f"{line} The goal, a mean of at least {FEATURES}, is {met}.{_with_frame(unfamiliar, score)}")
     return lines
 
 
+def _with_frame(folder: Path, score: str) -> str:
+    """What the score would have been had the frame been left on."""
+    if not (folder / "record.json").exists():
+        return ""
+    (as_it_is, *others, alone) = (scores[score] for scores in read_record(folder)["frame"].values())
+    return (
+        f" With the white frame of NYU left on, a network has {_number(as_it_is)}; but also {_number(alone)} for rooms "
+        f"without it, and {' or '.join(map(_number, others))} once both sides have a frame or neither has (below)."
+    )
+
+
 def _attacked(record: Record) -> list[str]:
-    rows = results.attack_rows(record)
-    rising = [row["model"] for row in rows if not row["entropy rises by"].startswith("−")]
+    base, *rows = results.attack_rows(record)
     mine = next((row for row in rows if row["model"] == "evidential"), None)
     if mine is None:
         return []
+    small, far = (column.removeprefix("rises by, ") for column in mine if column.startswith("rises by, "))
     trials = studied(record)["evidential"]
     before, after = (values_of(trials, "attack", k, "scores", mine["score"], "mean") for k in (0, -1))
-    verdict = f"rises in {(after > before).sum()} of {len(trials)} trials; in the paper it rises steadily with ε"
+    rising = sum(not row[f"entropy rises by, {far}"].startswith("−") for row in rows)
+    told = f", AUROC {_number(area, 2)}" if (area := mine[f"AUROC, {far}"]) is not None else ""
     return [
-        f"**Attack.** From ε = 0 to the largest, the evidential RMSE changes by {mine['RMSE rises by']} and its mean "
-        f"{mine['score']} by {mine['entropy rises by']} nats: its uncertainty {verdict}. At its lowest it stands at "
-        f"{mine['entropy at its lowest']}, where the RMSE stands at {mine['RMSE there']}. The mean entropy rises in "
-        f"{len(rising)} of {len(rows)} models."
+        f"**Attack.** At {small} the evidential RMSE has changed by {mine[f'rises by, {small}']}, its mean "
+        f"{mine['score']} by {mine[f'entropy rises by, {small}']} nats; at {far} by {mine[f'rises by, {far}']}, to "
+        f"{_number(mine[f'RMSE, {far}'])} (mean of the training maps: {_number(base['RMSE, ε = 0'])}), and "
+        f"{mine[f'entropy rises by, {far}']} nats (up in {(after > before).sum()} of {len(trials)} trials{told}). In "
+        f"the paper uncertainty rises steadily with ε. At {far} the mean entropy is up for {rising} of {len(rows)} "
+        "models."
     ]
 
 
@@ -284,13 +381,17 @@ def _head(record: Record) -> str:
     worse = " and ".join(score for score, (a, b) in means.items() if not a <= b)
     words = ", ".join(f"{score} {_number(a)} against {_number(b)}" for score, (a, b) in means.items())
     same = [f"{sum(map(_one_number, trials))} of {len(trials)}" for trials in (theirs, ours)]
-    alive = [str(sum(share > ALIVE for share in t["alive channels"])) for t in theirs if "alive channels" in t]
+    alive = [str(_alive(t["alive channels"])) for t in theirs if "alive channels" in t]
     return (
         f"**The paper's head** (32 channels through 4 with a ReLU) against the direct one: {words}: "
         f"{f'worse in {worse}' if worse else 'not worse'}. All scores have the same AUROC, as if the four maps "
         f"followed one number, in {same[0]} trials (direct: {same[1]})."
         + (f" Of its four channels {', '.join(alive)} (trial by trial) are not dead on test images." if alive else "")
     )
+
+
+def _alive(shares: Sequence[float]) -> int:
+    return sum(share > ALIVE for share in shares)
 
 
 def _one_number(trial: dict[str, Any]) -> bool:

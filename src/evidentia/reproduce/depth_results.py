@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evidentia.metrics import auroc
 from evidentia.report.tables import mean_and_error, write_table
 from evidentia.reproduce.depth_figures import (
     against,
@@ -17,14 +18,17 @@ from evidentia.reproduce.depth_figures import (
     where,
     write_figures,
 )
-from evidentia.reproduce.paper import TABLE_S1
+from evidentia.reproduce.paper import DEPTH_CALIBRATION, TABLE_S1
 
-__all__ = ["attack_rows", "block_rows", "spread", "table_s1_rows", "unfamiliar_rows", "write_results"]
+__all__ = ["attack_rows", "block_rows", "doubt_rows", "spread", "table_s1_rows", "unfamiliar_rows", "write_results"]
 
 Array = NDArray[np.float64]
 Rows = list[dict[str, Any]]
+MEAN = "mean of the training maps"
+SMALL = 0.01  # the ε at which an attack is told beside the largest one
 CAPTIONS = {
     "table_s1": "Table S1 on {where}. Errors in 1/m, ± a standard error over trials; medians of times.",
+    "doubts": "How well deviations fit and rank the errors of pixels on {where}: means over trials.",
     "unfamiliar": "AUROC of telling images from elsewhere from test images on {where}: mean (least to greatest trial).",
     "blocks": "AUROC of the distance of pooled features, block by block, on {where}: mean (least to greatest trial).",
     "attack": "Test images of {where} moved by ε along the sign of the gradient of the error: means over trials.",
@@ -33,7 +37,8 @@ CAPTIONS = {
 
 def write_results(record: dict[str, Any], out: Path) -> list[Path]:
     """Everything that can be said about the models and trials that are there."""
-    rows_of = {"table_s1": table_s1_rows, "unfamiliar": unfamiliar_rows, "blocks": block_rows, "attack": attack_rows}
+    rows_of = {"table_s1": table_s1_rows, "doubts": doubt_rows, "unfamiliar": unfamiliar_rows, "blocks": block_rows}
+    rows_of["attack"] = attack_rows
     paths = []
     for name, rows in ((name, make(record)) for name, make in rows_of.items()):
         if rows:
@@ -60,13 +65,13 @@ def _all_columns(rows: Rows) -> Rows:
 
 
 def table_s1_rows(record: dict[str, Any]) -> Rows:
-    """The mean of the training maps, which any model must beat, and every model with its cost, errors and doubts."""
+    """The mean of the training maps, which any model must beat, and every model with its cost and errors."""
     results = {name: trials for name, trials in record["results"].items() if trials}
     base = record["mean of training"]
     batch = max((int(n) for trials in results.values() for t in trials for n in t["seconds"]), default=1)
     reference = _median(results.get("evidential", []), str(batch))
     numbers = {"RMSE": f"{base['rmse']:.4f}", "NLL": signed(base["nll"], 3, plus=False)}
-    rows: Rows = [{"model": "mean of the training maps", **numbers}]
+    rows: Rows = [{"model": MEAN, **numbers}]
     for name, trials in results.items():
         seconds, rmse, paper = _median(trials, str(batch)), values_of(trials, "rmse"), TABLE_S1.get(name)
         row: dict[str, Any] = {"model": name, "N": trials[0]["count"], "trials": len(trials)}
@@ -76,10 +81,6 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
         row["RMSE"] = mean_and_error(rmse, 4)
         row["RMSE to mean of training"] = signed(100 * (rmse.mean() / base["rmse"] - 1), 1, " %")
         row["NLL"] = mean_and_error(values_of(trials, "nll"), 3)
-        row["in 90 % intervals"] = mean_of(trials, "coverage_90")
-        row |= {"AUSE": mean_of(trials, "ause"), "AURG": mean_of(trials, "aurg")}
-        row["calibration error, authors' rule"] = mean_of(trials, "calibration", "authors", "error")
-        row["calibration error, predictive"] = mean_of(trials, "calibration", "predictive", "error")
         row["time to evidential, paper"] = paper and paper.seconds / TABLE_S1["evidential"].seconds
         rows.append(row | {"RMSE, paper": paper and paper.rmse, "NLL, paper": paper and paper.nll})
     return _all_columns(rows)
@@ -92,6 +93,22 @@ def _median(trials: list[dict[str, Any]], images: str) -> float | None:
 
 def _milliseconds(seconds: float | None) -> str | None:
     return None if seconds is None else f"{1e3 * seconds:.2f}"
+
+
+def doubt_rows(record: dict[str, Any]) -> Rows:
+    """A row for each model: calibration, and how well its deviations rank the errors."""
+    return [
+        {
+            "model": name,
+            "in 90 % intervals": mean_of(trials, "coverage_90"),
+            "calibration error, predictive": mean_of(trials, "calibration", "predictive", "error"),
+            "calibration error, authors' rule": mean_of(trials, "calibration", "authors", "error"),
+            "authors' rule, paper": DEPTH_CALIBRATION.get(name),
+            "AUSE": mean_of(trials, "ause"),
+            "AURG": mean_of(trials, "aurg"),
+        }
+        for name, trials in studied(record).items()
+    ]
 
 
 def unfamiliar_rows(record: dict[str, Any]) -> Rows:
@@ -114,26 +131,28 @@ def block_rows(record: dict[str, Any]) -> Rows:
 
 
 def attack_rows(record: dict[str, Any]) -> Rows:
-    """Error and entropy of clean images and of those that were moved furthest, and by how much each rises."""
-    rows: Rows = []
+    """By how much error and entropy rise when images are moved a little and furthest, and whether that can be told."""
+    base = record["mean of training"]["rmse"]
+    rows: Rows = [{"model": MEAN, "RMSE, ε = 0": base}]
     for name, trials in studied(record).items():
-        score, furthest = drawn_score(trials), mean_of(trials, "attack", -1, "epsilon")
-        clean, moved = (mean_of(trials, "attack", k, "rmse") for k in (0, -1))
-        before, after = (mean_of(trials, "attack", k, "scores", score, "mean") for k in (0, -1))
-        if clean is None or moved is None or before is None or after is None:
-            continue
-        row = {"model": name, "RMSE, ε = 0": clean, f"RMSE, ε = {furthest:g}": moved}
-        row |= {"RMSE rises by": signed(100 * (moved / clean - 1), 1, " %"), "score": score}
-        row |= {"entropy, ε = 0": before, f"entropy, ε = {furthest:g}": after}
-        row["entropy rises by"] = signed(after - before, 3)
-        lowest, at, error = _lowest(trials, score)
-        row["entropy at its lowest"] = f"{signed(lowest - before, 3)} at ε = {at:g}"
-        rows.append(row | {"RMSE there": signed(100 * (error / clean - 1), 1, " %")})
-    return rows
+        score, epsilons = drawn_score(trials), values_of(trials[0]["attack"], "epsilon")
+        error = against(trials, "rmse").mean(0)
+        entropy = against(trials, "scores", score, "mean").mean(0)
+        row: dict[str, Any] = {"model": name, "RMSE, ε = 0": float(error[0])}
+        chosen = {f"{epsilons[k]:g}": k for k in (int(np.abs(epsilons - SMALL).argmin()), -1)}
+        row |= {f"RMSE, ε = {e}": float(error[k]) for e, k in chosen.items()}
+        row |= {f"rises by, ε = {e}": signed(100 * (error[k] / error[0] - 1), 1, " %") for e, k in chosen.items()}
+        row |= {"score": score, "entropy, ε = 0": float(entropy[0])}
+        row |= {f"entropy rises by, ε = {e}": signed(entropy[k] - entropy[0], 3) for e, k in chosen.items()}
+        rows.append(row | {f"AUROC, ε = {epsilons[-1]:g}": _told_attacked(trials, score)})
+    # a constant answer cannot be attacked
+    rows[0] |= {column: base for row in rows[1:] for column in row if column.startswith("RMSE, ")}
+    return _all_columns(rows) if len(rows) > 1 else []
 
 
-def _lowest(trials: list[dict[str, Any]], score: str) -> tuple[float, float, float]:
-    """The least mean entropy of all ε, that ε, and the RMSE there."""
-    entropy, error = (against(trials, *path).mean(0) for path in (("scores", score, "mean"), ("rmse",)))
-    k = int(np.argmin(np.nan_to_num(entropy, nan=np.inf)))
-    return float(entropy[k]), float(trials[0]["attack"][k]["epsilon"]), float(error[k])
+def _told_attacked(trials: list[dict[str, Any]], score: str) -> float | None:
+    """AUROC of telling the images that were moved furthest from clean ones, mean over trials."""
+    clean, moved = (values_of(trials, "attack", k, "scores", score, "images") for k in (0, -1))
+    if not np.isfinite([clean, moved]).all():
+        return None
+    return float(np.mean([auroc(a, b) for a, b in zip(clean, moved, strict=True)]))
