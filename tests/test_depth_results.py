@@ -416,6 +416,7 @@ def test_the_page_says_how_it_was_made(tmp_path):
     assert "1,159 training, 145 validation and 145 test pairs" in text
     assert "Here are 1,449 labelled pairs, split by scene" in text
     assert "ynthetic" not in text
+    assert "Photographs in the figures: NYU Depth v2 (Silberman, Hoiem, Kohli and Fergus, 2012), CamVid (Brost" in text
     assert "| evidential | 2 | 12.5 | 80 to 120 | 120 | 0 |" in text
     synthetic = written_page(tmp_path / "depth", fake_record())
     assert "**Synthetic rooms:**" in synthetic

@@ -50,6 +50,10 @@ DIFFERENCES = (
     "none from a test room, so errors are larger for every method. The paper's ± (left out) is not explained. Compare "
     "our rows with each other, and with the mean of the training maps."
 )
+CREDITS = {
+    "NYU Depth v2": "Silberman, Hoiem, Kohli and Fergus, 2012",
+    "CamVid": "Brostow, Fauqueur and Cipolla, 2009; CC BY-NC 4.0",
+}
 FEATURES_RULE = (
     "The feature distance above is the Mahalanobis distance of the logarithms of pooled encoder features from those of "
     f"the training images, the mean over the first {BLOCKS} blocks, each in units of its spread over the validation "
@@ -110,6 +114,7 @@ def page(folder: Path) -> str:
         "How the recipe was chosen": _recipe(beside / "depth_recipe"),
         "Training": _table("Seconds are medians; the best step is the one whose weights were kept.", _training(record)),
         "Speed": _speed(beside / "bench_depth"),
+        "Credits": _credits(record["data"]),
     }
     parts = [title, note, *_opening(record, folder.name)]
     parts += [part for heading, section in sections.items() if section for part in (f"## {heading}", *section)]
@@ -243,6 +248,11 @@ def _speed(folder: Path) -> list[str]:
     passes = [{"forward pass": name, "evidential to plain": f"{ratio:.3f}"} for name, ratio in forward.items()]
     goal = f"An answer with both variances, the two networks in turn. The goal, at most {COST}, is "
     return [*_table(words, steps), *_table(f"{goal}{_met(max(forward.values()) <= COST)}:", passes)]
+
+
+def _credits(data: dict[str, Any]) -> list[str]:
+    named = [f"{name} ({CREDITS[name]})" for name in (data["name"], data["outside"]) if name in CREDITS]
+    return [f"Photographs in the figures: {', '.join(named)}. None comes with this library."] if named else []
 
 
 def _training(record: Record) -> list[dict[str, Any]]:
