@@ -364,6 +364,20 @@ def test_the_page_shows_how_fast_it_is(tmp_path, ours, cost, words):
     assert f"| 1 image, eager | {cost:.3f} |" in text
 
 
+def test_the_cost_of_a_pass_is_told(tmp_path):
+    record = fake_record()
+    assert "Cost." not in lines_of(written_page(tmp_path, record))
+    record["results"] |= {
+        "plain": [fake_trial(0, 0.2, seconds=0.008)],
+        "ensemble, 5": [fake_trial(0, 0.2, seconds=0.05)],
+    }
+    line = lines_of(written_page(tmp_path, record))["Cost."]
+    assert (
+        "evidential to plain U-Net 1.25 for 32 images, 1.25 for 1 image; to evidential, 32 images: ensemble, 5: 5.0."
+        in line
+    )
+
+
 def test_the_papers_settings_are_told(tmp_path):
     record = fake_record()
     assert "The paper's settings" not in lines_of(written_page(tmp_path, record))

@@ -16,17 +16,15 @@ from evidentia.record import read_record
 from evidentia.report.tables import markdown
 from evidentia.reproduce import depth_results as results
 from evidentia.reproduce.depth import GROUPS, Plan, quick_plan
-from evidentia.reproduce.depth_figures import mean_of, signed, studied, values_of, where
+from evidentia.reproduce.depth_figures import where
+from evidentia.reproduce.depth_findings import ALIVE, alive, met, number, statements
 from evidentia.reproduce.depth_scores import BLOCKS
-from evidentia.reproduce.paper import TABLE_S1
 
 __all__ = ["main", "page"]
 
 Record = dict[str, Any]
 MISSING = "Not run yet."
-ALIVE = 1e-3  # share of pixels from which on a channel is not called dead
 RARE = 0.01  # share of pixels up to which a channel is called rare
-SKILL, NLL, FEATURES = 0.15, -0.38, 0.95  # goals: share below the mean of training, likelihood, AUROC of the features
 RATE, FASTER, COST = 4000, 4, 1.05  # goals: images a second, times the plain step, evidential pass to a plain one
 DEFINITIONS = (
     "The NLL is that of the predictive distribution: Student's t for evidential models, a normal for the Gaussian one, "
@@ -87,7 +85,7 @@ def page(folder: Path) -> str:
     on = f"On {where(record)}"
     pairs = sum(record["data"][part] for part in ("train", "validation", "test"))
     sections = {
-        "What it shows": ["\n".join(f"- {line}" for line in _statements(record, beside))],
+        "What it shows": ["\n".join(f"- {line}" for line in statements(record, beside))],
         "Table S1": [
             f"{on}; errors in 1/m, ± a standard error over trials; times are medians, on CUDA of captured passes.",
             markdown(results.table_s1_rows(record)),
@@ -171,7 +169,7 @@ def _recipe(folder: Path) -> list[str]:
     tried = read_record(folder)["rows"]
     rows = [
         {"candidate": row["candidate"], "steps": row["steps"], "seed": row["seed"], "pixels cut": row["cut"]}
-        | {"NLL": _number(row["nll"]), "RMSE": _number(row["rmse"], 4), "best step": row["best_step"]}
+        | {"NLL": number(row["nll"]), "RMSE": number(row["rmse"], 4), "best step": row["best_step"]}
         for row in tried
     ]
     words = (
@@ -195,10 +193,10 @@ def _unfamiliar(folder: Path) -> list[str]:
         first |= by_shift if kind == "logarithms" else {}
         first[f"mean{words}"] = np.mean(list(by_shift.values()), axis=0)
     blocks = [
-        {"shift": shift} | {f"first {n + 1}": _number(value) for n, value in enumerate(values)}
+        {"shift": shift} | {f"first {n + 1}": number(value) for n, value in enumerate(values)}
         for shift, values in first.items()
     ]
-    frames = [{"images": words} | {s: _number(v) for s, v in scores.items()} for words, scores in frame.items()]
+    frames = [{"images": words} | {s: number(v) for s, v in scores.items()} for words, scores in frame.items()]
     rule = BLOCKS_RULE.format(folder=folder.name, seeds=len(networks))
     return [*_table(rule, blocks), *_table(FRAME_RULE, frames), FRAME_END]
 
@@ -212,8 +210,8 @@ def _heads(folder: Path) -> list[str]:
     for row in rows:
         shares = {when: ", ".join(f"{share:.3f}" for share in row[when]) for when in ("before", "after")}
         line = {"seed": row["seed"], "before training": shares["before"], "after": shares["after"]}
-        line |= {"alive": _alive(row["after"])}
-        found.append(line | {f"NLL, {head}": _number(row[head]["nll"]) for head in ("paper", "direct")})
+        line |= {"alive": alive(row["after"])}
+        found.append(line | {f"NLL, {head}": number(row[head]["nll"]) for head in ("paper", "direct")})
     before, after = (np.array([row[when] for row in rows]) for when in ("before", "after"))
     rare, dead = before <= RARE, after <= ALIVE
     words = (
@@ -242,12 +240,12 @@ def _speed(folder: Path) -> list[str]:
     words = (
         f"On {record['environment']['device']['name']}, {record['batch']} images of {width}×{height} a step, by "
         f"`python benchmarks/bench_depth.py` ([record]({folder.name}/record.json)). The goals, at least {RATE:,} "
-        f"images a second and {FASTER} times the plain float32 step, are {_met(ours >= RATE)} and "
-        f"{_met(ours >= FASTER * rates['plain float32'])}."
+        f"images a second and {FASTER} times the plain float32 step, are {met(ours >= RATE)} and "
+        f"{met(ours >= FASTER * rates['plain float32'])}."
     )
     passes = [{"forward pass": name, "evidential to plain": f"{ratio:.3f}"} for name, ratio in forward.items()]
     goal = f"An answer with both variances, the two networks in turn. The goal, at most {COST}, is "
-    return [*_table(words, steps), *_table(f"{goal}{_met(max(forward.values()) <= COST)}:", passes)]
+    return [*_table(words, steps), *_table(f"{goal}{met(max(forward.values()) <= COST)}:", passes)]
 
 
 def _credits(data: dict[str, Any]) -> list[str]:
@@ -267,154 +265,6 @@ def _training(record: Record) -> list[dict[str, Any]]:
         row |= {"best step": f"{min(best):,} to {max(best):,}", "of": f"{steps:,}"}
         rows.append(row | {"diverged": sum(network["diverged"] for network in networks)})
     return rows
-
-
-# What it shows --------------------------------------------------------------------------------------------------------
-
-
-def _statements(record: Record, beside: Path) -> list[str]:
-    """What was reached and what was not, in words."""
-    if not record["results"].get("evidential"):
-        return ["The evidential model has not been run yet."]
-    lines = [*_errors(record), *_better(record)]
-    if "evidential" in studied(record):
-        lines += [*_outside(record, beside / "depth_unfamiliar"), *_attacked(record)]
-    return [*lines, _head(record)]
-
-
-def _errors(record: Record) -> list[str]:
-    trials, base = record["results"]["evidential"], record["mean of training"]["rmse"]
-    rmse, nll = values_of(trials, "rmse").mean(), values_of(trials, "nll").mean()
-    below = 1 - rmse / base
-    return [
-        f"**Skill.** The default recipe's test RMSE, {_number(rmse)}, is {abs(100 * below):.1f} % "
-        f"{'below' if below >= 0 else 'above'} that of the per-pixel mean of the training maps, {_number(base)}. The "
-        f"goal, at least {100 * SKILL:.0f} % below, is {_met(below >= SKILL)}.",
-        f"**Likelihood.** Its test NLL is {_number(nll)}. The goal, at most {_number(NLL, 2)}, is {_met(nll <= NLL)}; "
-        f"the paper has {_number(TABLE_S1['evidential'].nll)} on its own data.",
-        *_at_papers_settings(record),
-    ]
-
-
-def _at_papers_settings(record: Record) -> list[str]:
-    name, base = "evidential, paper's settings", record["mean of training"]["rmse"]
-    if not (trials := record["results"].get(name)):
-        return []
-    rmse, nll = values_of(trials, "rmse").mean(), values_of(trials, "nll").mean()
-    best = ", ".join(f"{network['best_step']:,}" for trial in record["networks"][name] for network in trial)
-    return [
-        f"**The paper's settings** give RMSE {_number(rmse)} ({signed(100 * (rmse / base - 1), 1, ' %')} to the mean "
-        f"of the training maps) and NLL {_number(nll)} here; the best step is {best} of 60,000."
-    ]
-
-
-def _better(record: Record) -> list[str]:
-    """Who does better than the evidential model, score by score."""
-    scores: dict[str, tuple[str, ...]] = {"NLL": ("nll",), "RMSE": ("rmse",)}
-    scores["Calibration error, predictive distribution"] = ("calibration", "predictive", "error")
-    scores["Calibration error, authors' rule"] = ("calibration", "authors", "error")
-    lines = []
-    for words, path in scores.items():
-        found = {name: mean_of(trials, *path) for name, trials in record["results"].items()}
-        means = {name: mean for name, mean in found.items() if mean is not None and np.isfinite(mean)}
-        ours = means.pop("evidential", None)
-        if ours is not None and means:
-            best, least = min(means.items(), key=lambda pair: pair[1])
-            better = sum(value < ours for value in means.values())
-            lines.append(
-                f"**{words}**, means over trials: evidential {_number(ours)}, best of the others {_number(least)} "
-                f"({best}); {better} of {len(means)} others do better."
-            )
-    return lines
-
-
-def _outside(record: Record, unfamiliar: Path) -> list[str]:
-    models = studied(record)
-    ours = models["evidential"]
-    scores = {score: values_of(ours, "unfamiliar", score, "auroc") for score in ours[0]["unfamiliar"]}
-    areas = {name: mean_of(trials, "unfamiliar", "epistemic entropy", "auroc") for name, trials in models.items()}
-    others = {name: area for name, area in areas.items() if area is not None and not name.startswith("evidential")}
-    mine = scores["epistemic entropy"]
-    lines = [
-        f"**{record['data']['outside']}** against test images, AUROC of the evidential model: "
-        + "; ".join(f"{score}: {results.spread(values)}" for score, values in scores.items())
-        + ". The paper finds that evidential models «capture increased uncertainty on OOD data on par with epistemic "
-        "uncertainty estimation baselines». Increased: the epistemic entropy does better than chance in "
-        f"{(mine > 0.5).sum()} of {len(mine)} trials. On par: its mean, {_number(mine.mean(), 2)}, is at least that of "
-        f"{sum(mine.mean() >= area for area in others.values())} of {len(others)} baselines"
-        + (f" ({'; '.join(f'{name}: {_number(area, 2)}' for name, area in others.items())})." if others else ".")
-    ]
-    for score in (score for score in scores if score.startswith("feature distance")):
-        met = _met(bool(scores[score].mean() >= FEATURES))
-        line = f"**{score.capitalize()}**, AUROC: {results.spread(scores[score], 3)}."
-        lines.append(f"{line} The goal, a mean of at least {FEATURES}, is {met}.{_with_frame(unfamiliar, score)}")
-    return lines
-
-
-def _with_frame(folder: Path, score: str) -> str:
-    """What the score would have been had the frame been left on."""
-    if not (folder / "record.json").exists():
-        return ""
-    (as_it_is, *others, alone) = (scores[score] for scores in read_record(folder)["frame"].values())
-    return (
-        f" With the white frame of NYU left on, a network has {_number(as_it_is)}; but also {_number(alone)} for rooms "
-        f"without it, and {' or '.join(map(_number, others))} once both sides have a frame or neither has (below)."
-    )
-
-
-def _attacked(record: Record) -> list[str]:
-    base, *rows = results.attack_rows(record)
-    mine = next((row for row in rows if row["model"] == "evidential"), None)
-    if mine is None:
-        return []
-    small, far = (column.removeprefix("rises by, ") for column in mine if column.startswith("rises by, "))
-    trials = studied(record)["evidential"]
-    before, after = (values_of(trials, "attack", k, "scores", mine["score"], "mean") for k in (0, -1))
-    rising = sum(not row[f"entropy rises by, {far}"].startswith("−") for row in rows)
-    told = f", AUROC {_number(area, 2)}" if (area := mine[f"AUROC, {far}"]) is not None else ""
-    return [
-        f"**Attack.** At {small} the evidential RMSE has changed by {mine[f'rises by, {small}']}, its mean "
-        f"{mine['score']} by {mine[f'entropy rises by, {small}']} nats; at {far} by {mine[f'rises by, {far}']}, to "
-        f"{_number(mine[f'RMSE, {far}'])} (mean of the training maps: {_number(base['RMSE, ε = 0'])}), and "
-        f"{mine[f'entropy rises by, {far}']} nats (up in {(after > before).sum()} of {len(trials)} trials{told}). In "
-        f"the paper uncertainty rises steadily with ε. At {far} the mean entropy is up for {rising} of {len(rows)} "
-        "models."
-    ]
-
-
-def _head(record: Record) -> str:
-    """Whether the paper's head is worse, and whether its four maps follow one number."""
-    ours, theirs = (record["results"].get(name) for name in ("evidential", "evidential, paper's head"))
-    if not theirs:
-        return "**The paper's head** has not been run yet."
-    means = {s.upper(): (values_of(theirs, s).mean(), values_of(ours, s).mean()) for s in ("rmse", "nll")}
-    worse = " and ".join(score for score, (a, b) in means.items() if not a <= b)
-    words = ", ".join(f"{score} {_number(a)} against {_number(b)}" for score, (a, b) in means.items())
-    same = [f"{sum(map(_one_number, trials))} of {len(trials)}" for trials in (theirs, ours)]
-    alive = [str(_alive(t["alive channels"])) for t in theirs if "alive channels" in t]
-    return (
-        f"**The paper's head** (32 channels through 4 with a ReLU) against the direct one: {words}: "
-        f"{f'worse in {worse}' if worse else 'not worse'}. All scores have the same AUROC, as if the four maps "
-        f"followed one number, in {same[0]} trials (direct: {same[1]})."
-        + (f" Of its four channels {', '.join(alive)} (trial by trial) are not dead on test images." if alive else "")
-    )
-
-
-def _alive(shares: Sequence[float]) -> int:
-    return sum(share > ALIVE for share in shares)
-
-
-def _one_number(trial: dict[str, Any]) -> bool:
-    areas = [v["auroc"] for name, v in trial.get("unfamiliar", {}).items() if not name.startswith("feature")]
-    return len(areas) > 1 and max(areas) - min(areas) < 0.005
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return signed(value, digits, plus=False)
-
-
-def _met(reached: bool) -> str:
-    return "reached" if reached else "**missed**"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
