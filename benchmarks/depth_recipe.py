@@ -35,6 +35,7 @@ CANDIDATES = {
     "λ = 0.1": {"weight": 0.1},
     "nearer": {"augmentation": NEARER},
     "nearer, to a half": {"augmentation": Augmentation(zoom=2, rescale=True)},
+    "nearer, averaged weights": {"augmentation": NEARER, "average": 0.999},
     "nearer, stronger colours": {"augmentation": BOLD},
     "nearer, stronger colours, decay": {"augmentation": BOLD, "weight_decay": 0.05},
     "nearer, stronger colours, averaged": {"augmentation": BOLD, "average": 0.999},

@@ -378,6 +378,18 @@ def test_the_cost_of_a_pass_is_told(tmp_path):
     )
 
 
+def test_the_score_that_depends_most_on_the_recipe_is_told(tmp_path):
+    record = fake_record()
+    assert "Recipe, not only method" not in lines_of(written_page(tmp_path, record))
+    theirs = fake_trial(0, 0.2, auroc=0.75)
+    theirs["unfamiliar"]["mutual information"]["auroc"] = 0.3
+    record["results"]["evidential, paper's head"] = [theirs]
+    line = lines_of(written_page(tmp_path, record))["Recipe, not only method"]
+    assert line.endswith(
+        "«mutual information» changes most, AUROC evidential: 0.80 (0.80 to 0.80); evidential, paper's head: 0.30."
+    )
+
+
 def test_the_papers_settings_are_told(tmp_path):
     record = fake_record()
     assert "The paper's settings" not in lines_of(written_page(tmp_path, record))

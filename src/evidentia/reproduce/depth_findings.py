@@ -112,11 +112,26 @@ def _outside(record: Record, unfamiliar: Path) -> list[str]:
         f"{sum(mine.mean() >= area for area in others.values())} of {len(others)} baselines"
         + (f" ({'; '.join(f'{name}: {number(area, 2)}' for name, area in others.items())})." if others else ".")
     ]
+    lines += _by_recipe(models)
     for score in (score for score in scores if score.startswith("feature distance")):
         verdict = met(bool(scores[score].mean() >= FEATURES))
         line = f"**{score.capitalize()}**, AUROC: {results.spread(scores[score], 3)}."
         lines.append(f"{line} The goal, a mean of at least {FEATURES}, is {verdict}.{_with_frame(unfamiliar, score)}")
     return lines
+
+
+def _by_recipe(models: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The score that changes most from one evidential model to the next."""
+    ours = {name: trials for name, trials in models.items() if name.startswith("evidential")}
+    if len(ours) < 2:
+        return []
+    scores = [score for score in models["evidential"][0]["unfamiliar"] if not score.startswith("feature")]
+    areas = {s: {n: values_of(trials, "unfamiliar", s, "auroc") for n, trials in ours.items()} for s in scores}
+    widest = max(scores, key=lambda s: float(np.nan_to_num(np.ptp([area.mean() for area in areas[s].values()]))))
+    told = "; ".join(f"{name}: {results.spread(area)}" for name, area in areas[widest].items())
+    return [
+        f"**Recipe, not only method**: from one evidential model to the next, «{widest}» changes most, AUROC {told}."
+    ]
 
 
 def _with_frame(folder: Path, score: str) -> str:
