@@ -348,8 +348,8 @@ def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rows": [one, two]})
     text = page(tmp_path / "depth")
     assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | 1 | −0.100 | −0.400 |" in text
-    assert "untrained, 2 of 8 channels" in text
-    assert "trained, 3 are dead, 1 of them among those. One live channel or none is left in 1 of 2 networks" in text
+    assert "untrained, 2 of 8 are positive at no more than 1 % of them" in text
+    assert "trained, 3 are dead, 1 of these among those. One live channel or none is left in 1 of 2 networks" in text
 
 
 @pytest.mark.parametrize(("ours", "cost", "words"), [(8000, 1.04, "reached"), (3000, 1.06, "**missed**")])

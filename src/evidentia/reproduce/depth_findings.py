@@ -76,24 +76,22 @@ def _better(record: Record) -> list[str]:
 
 def _cost(record: Record) -> list[str]:
     """The time of an evidential answer to that of the plain network's, and others' to it."""
-    times = {name: seconds for name, trials in record["results"].items() if (seconds := _seconds(trials))}
-    ours, plain = times.pop("evidential", {}), times.pop("plain", {})
-    if not ours or not plain:
+    ours, plain = (record["results"].get(name, []) for name in ("evidential", "plain"))
+    counts = sorted(ours[0]["seconds"], key=int, reverse=True)
+    words = [f"{_slower(ours, plain, n):.2f} for {n} image{'s' if int(n) > 1 else ''}" for n in counts if plain]
+    if not words:
         return []
-    words = [f"{ours[n] / plain[n]:.2f} for {n} image{'s' if n > 1 else ''}" for n in sorted(ours, reverse=True)]
-    most = max(ours)
-    others = [
-        f"{name}: {times[name][most] / ours[most]:.1f}" for name in ("ensemble, 5", "dropout, 10") if name in times
-    ]
+    several = {name: record["results"].get(name) for name in ("ensemble, 5", "dropout, 10")}
+    others = [f"{name}: {_slower(trials, ours, counts[0]):.1f}" for name, trials in several.items() if trials]
     return [
         f"**Cost.** Mean and variance of every pixel, captured but not compiled: evidential to plain U-Net "
-        f"{', '.join(words)}" + (f"; to evidential, {most} images: {'; '.join(others)}." if others else ".")
+        f"{', '.join(words)}" + (f"; to evidential, {counts[0]} images: {'; '.join(others)}." if others else ".")
     ]
 
 
-def _seconds(trials: list[dict[str, Any]]) -> dict[int, float]:
-    """Number of images → median over trials."""
-    return {int(n): float(np.median(values_of(trials, "seconds", n))) for n in trials[0]["seconds"]} if trials else {}
+def _slower(trials: list[dict[str, Any]], other: list[dict[str, Any]], images: str) -> float:
+    mine, its = (results.answer_seconds(each, images) for each in (trials, other))
+    return mine / its if mine is not None and its else float("nan")
 
 
 def _outside(record: Record, unfamiliar: Path) -> list[str]:

@@ -6,7 +6,7 @@ What is missing is said to be missing. Where the maps lie beside the record, tab
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +101,17 @@ def page(folder: Path) -> str:
             *_table(FEATURES_RULE, results.block_rows(record)),
             *_figures(folder, "5"),
         ],
-        "Which blocks, and the white frame of NYU": _unfamiliar(beside / "depth_unfamiliar"),
-        "The paper's head": _heads(beside / "depth_heads"),
+        "Which blocks, and the white frame of NYU": _from(beside / "depth_unfamiliar", _unfamiliar),
+        "The paper's head": _from(beside / "depth_heads", _heads),
         "Figures 6 and S6: attacked images": [
             *_table(f"{on}, means over trials. {ATTACKED}", results.attack_rows(record)),
             *_figures(folder, "6", "s6"),
         ],
         "Figures S4 and S5: single trials": _figures(folder, "s4", "s5"),
         "Figure S7: aleatoric deviations": _figures(folder, "s7"),
-        "How the recipe was chosen": _recipe(beside / "depth_recipe"),
+        "How the recipe was chosen": _from(beside / "depth_recipe", _recipe),
         "Training": _table("Seconds are medians; the best step is the one whose weights were kept.", _training(record)),
-        "Speed": _speed(beside / "bench_depth"),
+        "Speed": _from(beside / "bench_depth", _speed),
         "Credits": _credits(record["data"]),
     }
     parts = [title, note, *_opening(record, folder.name)]
@@ -162,18 +162,21 @@ def _table(caption: str, rows: list[dict[str, Any]]) -> list[str]:
     return [caption, markdown(rows)] if rows else [MISSING]
 
 
-def _recipe(folder: Path) -> list[str]:
+def _from(folder: Path, tell: Callable[[Record, str], list[str]]) -> list[str]:
+    """What another program recorded beside this run; nothing if it has not run."""
+    return tell(read_record(folder), folder.name) if (folder / "record.json").exists() else []
+
+
+def _recipe(record: Record, name: str) -> list[str]:
     """The candidates of benchmarks/depth_recipe.py, as the validation pairs saw them."""
-    if not (folder / "record.json").exists():
-        return []
-    tried = read_record(folder)["rows"]
+    tried = record["rows"]
     rows = [
         {"candidate": row["candidate"], "steps": row["steps"], "seed": row["seed"], "pixels cut": row["cut"]}
         | {"NLL": number(row["nll"]), "RMSE": number(row["rmse"], 4), "best step": row["best_step"]}
         for row in tried
     ]
     words = (
-        f"Evidential networks, scored on validation pairs alone ([record]({folder.name}/record.json), "
+        f"Evidential networks, scored on validation pairs alone ([record]({name}/record.json), "
         "`python benchmarks/depth_recipe.py`). «Nearer»: what a crop enlarges has its disparities enlarged as well; "
         "where no pixels are cut, images have their white frame. All methods share the recipe; it was not chosen for "
         "the others."
@@ -181,11 +184,8 @@ def _recipe(folder: Path) -> list[str]:
     return _table(words, rows)
 
 
-def _unfamiliar(folder: Path) -> list[str]:
+def _unfamiliar(record: Record, name: str) -> list[str]:
     """What benchmarks/depth_unfamiliar.py found."""
-    if not (folder / "record.json").exists():
-        return []
-    record = read_record(folder)
     networks, frame = list(record["blocks"].values()), record["frame"]
     first: dict[str, Any] = {}
     for kind, words in (("logarithms", ""), ("features", ", without logarithms")):
@@ -197,15 +197,12 @@ def _unfamiliar(folder: Path) -> list[str]:
         for shift, values in first.items()
     ]
     frames = [{"images": words} | {s: number(v) for s, v in scores.items()} for words, scores in frame.items()]
-    rule = BLOCKS_RULE.format(folder=folder.name, seeds=len(networks))
+    rule = BLOCKS_RULE.format(folder=name, seeds=len(networks))
     return [*_table(rule, blocks), *_table(FRAME_RULE, frames), FRAME_END]
 
 
-def _heads(folder: Path) -> list[str]:
+def _heads(record: Record, name: str) -> list[str]:
     """What benchmarks/depth_heads.py found."""
-    if not (folder / "record.json").exists():
-        return []
-    record = read_record(folder)
     rows, found = record["rows"], []
     for row in rows:
         shares = {when: ", ".join(f"{share:.3f}" for share in row[when]) for when in ("before", "after")}
@@ -217,20 +214,17 @@ def _heads(folder: Path) -> list[str]:
     words = (
         f"The paper's head squeezes 32 channels through four and a ReLU before the four maps: the share of validation "
         f"pixels at which each of the four is positive, and the best validation NLL within {record['steps']:,} steps, "
-        f"beside that of the direct head ([record]({folder.name}/record.json), `python benchmarks/depth_heads.py`). "
-        f"What it squeezes is never negative, so a channel's sign hardly depends on the pixel: untrained, {rare.sum()} "
-        f"of {rare.size} channels are positive at no more than 1 % of the pixels; trained, {dead.sum()} are dead, "
-        f"{(dead & rare).sum()} of them among those. One live channel or none is left in "
+        f"beside that of the direct head ([record]({name}/record.json), `python benchmarks/depth_heads.py`). "
+        f"What it squeezes is never negative, so that a channel can have one sign at nearly all pixels: untrained, "
+        f"{rare.sum()} of {rare.size} are positive at no more than {100 * RARE:g} % of them; trained, {dead.sum()} are dead, "
+        f"{(dead & rare).sum()} of these among those. One live channel or none is left in "
         f"{((~dead).sum(1) <= 1).sum()} of {len(rows)} networks; then the four maps are functions of one number."
     )
     return _table(words, found)
 
 
-def _speed(folder: Path) -> list[str]:
+def _speed(record: Record, name: str) -> list[str]:
     """What benchmarks/bench_depth.py found."""
-    if not (folder / "record.json").exists():
-        return []
-    record = read_record(folder)
     rates, forward = record["images a second"], record["forward"]
     ours, (height, width) = rates["ours"], record["size"]
     steps = [
@@ -239,7 +233,7 @@ def _speed(folder: Path) -> list[str]:
     ]
     words = (
         f"On {record['environment']['device']['name']}, {record['batch']} images of {width}×{height} a step, by "
-        f"`python benchmarks/bench_depth.py` ([record]({folder.name}/record.json)). The goals, at least {RATE:,} "
+        f"`python benchmarks/bench_depth.py` ([record]({name}/record.json)). The goals, at least {RATE:,} "
         f"images a second and {FASTER} times the plain float32 step, are {met(ours >= RATE)} and "
         f"{met(ours >= FASTER * rates['plain float32'])}."
     )

@@ -20,7 +20,16 @@ from evidentia.reproduce.depth_figures import (
 )
 from evidentia.reproduce.paper import DEPTH_CALIBRATION, TABLE_S1
 
-__all__ = ["attack_rows", "block_rows", "doubt_rows", "spread", "table_s1_rows", "unfamiliar_rows", "write_results"]
+__all__ = [
+    "answer_seconds",
+    "attack_rows",
+    "block_rows",
+    "doubt_rows",
+    "spread",
+    "table_s1_rows",
+    "unfamiliar_rows",
+    "write_results",
+]
 
 Array = NDArray[np.float64]
 Rows = list[dict[str, Any]]
@@ -69,13 +78,13 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
     results = {name: trials for name, trials in record["results"].items() if trials}
     base = record["mean of training"]
     batch = max((int(n) for trials in results.values() for t in trials for n in t["seconds"]), default=1)
-    reference = _median(results.get("evidential", []), str(batch))
+    reference = answer_seconds(results.get("evidential", []), str(batch))
     numbers = {"RMSE": f"{base['rmse']:.4f}", "NLL": signed(base["nll"], 3, plus=False)}
     rows: Rows = [{"model": MEAN, **numbers}]
     for name, trials in results.items():
-        seconds, rmse, paper = _median(trials, str(batch)), values_of(trials, "rmse"), TABLE_S1.get(name)
+        seconds, rmse, paper = answer_seconds(trials, str(batch)), values_of(trials, "rmse"), TABLE_S1.get(name)
         row: dict[str, Any] = {"model": name, "N": trials[0]["count"], "trials": len(trials)}
-        row |= {"parameters": trials[0]["parameters"], "ms, 1 image": _milliseconds(_median(trials, "1"))}
+        row |= {"parameters": trials[0]["parameters"], "ms, 1 image": _milliseconds(answer_seconds(trials, "1"))}
         row |= {f"ms, {batch} images": _milliseconds(seconds)} if batch > 1 else {}
         row["time to evidential"] = seconds / reference if seconds and reference else None
         row["RMSE"] = mean_and_error(rmse, 4)
@@ -86,7 +95,8 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
     return _all_columns(rows)
 
 
-def _median(trials: list[dict[str, Any]], images: str) -> float | None:
+def answer_seconds(trials: list[dict[str, Any]], images: str) -> float | None:
+    """Of so many images, the median over trials."""
     seconds = values_of(trials, "seconds", images)
     return float(np.median(seconds)) if len(seconds) else None
 
