@@ -216,8 +216,8 @@ def _heads(record: Record, name: str) -> list[str]:
         f"pixels at which each of the four is positive, and the best validation NLL within {record['steps']:,} steps, "
         f"beside that of the direct head ([record]({name}/record.json), `python benchmarks/depth_heads.py`). "
         f"What it squeezes is never negative, so that a channel can have one sign at nearly all pixels: untrained, "
-        f"{rare.sum()} of {rare.size} are positive at no more than {100 * RARE:g} % of them; trained, {dead.sum()} are dead, "
-        f"{(dead & rare).sum()} of these among those. One live channel or none is left in "
+        f"{rare.sum()} of {rare.size} are positive at no more than {100 * RARE:g} % of them; trained, {dead.sum()} are "
+        f"dead, {(dead & rare).sum()} of these among those. One live channel or none is left in "
         f"{((~dead).sum(1) <= 1).sum()} of {len(rows)} networks; then the four maps are functions of one number."
     )
     return _table(words, found)
