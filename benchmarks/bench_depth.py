@@ -141,7 +141,7 @@ def main() -> None:
         record = {"run": "bench_depth", "environment": about, "size": SIZE, "width": options.width}
         record |= {"batch": options.batch, "images a second": rates, "forward": forward}
         write_record(options.out, record)
-    for name in list(seconds)[::-1][1:]:
+    for name in reversed([name for name in seconds if name != "ours"]):
         print(f"{name} step / our step: {seconds[name] / seconds['ours']:.2f}")
 
 

@@ -398,6 +398,10 @@ def test_the_papers_settings_are_told(tmp_path):
     record["networks"][name] = [[record["networks"]["gaussian"][0][0] | {"best_step": 4500}]]
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
     assert "RMSE 0.190 (−5.0 % to the mean of the training maps) and NLL −0.100 here; the best step is 4,500" in line
+    assert line.endswith(" of 60,000.")
+    record["plan"]["quick"] = True
+    line = lines_of(written_page(tmp_path, record))["The paper's settings"]
+    assert line.endswith(f" of {depth.quick_plan().recipe.settings.steps:,}.")
 
 
 def test_evidential_is_on_par_with_so_many_baselines(tmp_path):

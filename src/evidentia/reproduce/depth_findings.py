@@ -8,10 +8,11 @@ import numpy as np
 
 from evidentia.record import read_record
 from evidentia.reproduce import depth_results as results
+from evidentia.reproduce.depth import GROUPS
 from evidentia.reproduce.depth_figures import mean_of, signed, studied, values_of
 from evidentia.reproduce.paper import TABLE_S1
 
-__all__ = ["ALIVE", "alive", "met", "number", "statements"]
+__all__ = ["ALIVE", "alive", "met", "number", "statements", "steps_of"]
 
 Record = dict[str, Any]
 ALIVE = 1e-3  # share of pixels from which on a channel is not called dead
@@ -24,7 +25,7 @@ def statements(record: Record, beside: Path) -> list[str]:
         return ["The evidential model has not been run yet."]
     lines = [*_errors(record), *_better(record), *_cost(record)]
     if "evidential" in studied(record):
-        lines += [*_outside(record, beside / "depth_unfamiliar"), *_attacked(record)]
+        lines += [*_outside(record, beside / "depth_unfamiliar"), _attacked(record)]
     return [*lines, _head(record)]
 
 
@@ -50,8 +51,16 @@ def _at_papers_settings(record: Record) -> list[str]:
     best = ", ".join(f"{network['best_step']:,}" for trial in record["networks"][name] for network in trial)
     return [
         f"**The paper's settings** give RMSE {number(rmse)} ({signed(100 * (rmse / base - 1), 1, ' %')} to the mean "
-        f"of the training maps) and NLL {number(nll)} here; the best step is {best} of 60,000."
+        f"of the training maps) and NLL {number(nll)} here; the best step is {best} of {steps_of(record, name):,}."
     ]
+
+
+def steps_of(record: Record, group: str) -> int:
+    """How long the networks of a group were trained: as the recipe has it, unless the group changes that."""
+    steps: int = record["plan"]["recipe"]["settings"]["steps"]
+    if group in GROUPS and "settings" in GROUPS[group].changes and not record["plan"]["quick"]:
+        steps = GROUPS[group].changes["settings"].steps
+    return steps
 
 
 def _better(record: Record) -> list[str]:
@@ -77,10 +86,10 @@ def _better(record: Record) -> list[str]:
 def _cost(record: Record) -> list[str]:
     """The time of an evidential answer to that of the plain network's, and others' to it."""
     ours, plain = (record["results"].get(name, []) for name in ("evidential", "plain"))
-    counts = sorted(ours[0]["seconds"], key=int, reverse=True)
-    words = [f"{_slower(ours, plain, n):.2f} for {n} image{'s' if int(n) > 1 else ''}" for n in counts if plain]
-    if not words:
+    if not plain:
         return []
+    counts = sorted(ours[0]["seconds"], key=int, reverse=True)
+    words = [f"{_slower(ours, plain, n):.2f} for {n} image{'s' if int(n) > 1 else ''}" for n in counts]
     several = {name: record["results"].get(name) for name in ("ensemble, 5", "dropout, 10")}
     others = [f"{name}: {_slower(trials, ours, counts[0]):.1f}" for name, trials in several.items() if trials]
     return [
@@ -143,24 +152,22 @@ def _with_frame(folder: Path, score: str) -> str:
     )
 
 
-def _attacked(record: Record) -> list[str]:
+def _attacked(record: Record) -> str:
     base, *rows = results.attack_rows(record)
-    mine = next((row for row in rows if row["model"] == "evidential"), None)
-    if mine is None:
-        return []
+    (mine,) = (row for row in rows if row["model"] == "evidential")
     small, far = (column.removeprefix("rises by, ") for column in mine if column.startswith("rises by, "))
     trials = studied(record)["evidential"]
     before, after = (values_of(trials, "attack", k, "scores", mine["score"], "mean") for k in (0, -1))
     rising = sum(row[f"entropy rises by, {far}"].startswith("+") for row in rows)
     told = f", AUROC {number(area, 2)}" if (area := mine[f"AUROC, {far}"]) is not None else ""
-    return [
+    return (
         f"**Attack.** At {small} the evidential RMSE has changed by {mine[f'rises by, {small}']}, its mean "
         f"{mine['score']} by {mine[f'entropy rises by, {small}']} nats; at {far} by {mine[f'rises by, {far}']}, to "
         f"{number(mine[f'RMSE, {far}'])} (mean of the training maps: {number(base['RMSE, ε = 0'])}), and "
         f"{mine[f'entropy rises by, {far}']} nats (up in {(after > before).sum()} of {len(trials)} trials{told}). In "
         f"the paper uncertainty rises steadily with ε. At {far} the mean entropy is up for {rising} of {len(rows)} "
         "models."
-    ]
+    )
 
 
 def _head(record: Record) -> str:

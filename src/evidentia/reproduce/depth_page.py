@@ -15,9 +15,9 @@ import numpy as np
 from evidentia.record import read_record
 from evidentia.report.tables import markdown
 from evidentia.reproduce import depth_results as results
-from evidentia.reproduce.depth import GROUPS, Plan, quick_plan
+from evidentia.reproduce.depth import Plan, quick_plan
 from evidentia.reproduce.depth_figures import where
-from evidentia.reproduce.depth_findings import ALIVE, alive, met, number, statements
+from evidentia.reproduce.depth_findings import ALIVE, alive, met, number, statements, steps_of
 from evidentia.reproduce.depth_scores import BLOCKS
 
 __all__ = ["main", "page"]
@@ -251,12 +251,10 @@ def _training(record: Record) -> list[dict[str, Any]]:
     rows = []
     for group, trials in record["networks"].items():
         networks = [network for trial in trials for network in trial]
-        steps, best = record["plan"]["recipe"]["settings"]["steps"], [network["best_step"] for network in networks]
-        if group in GROUPS and "settings" in GROUPS[group].changes and not record["plan"]["quick"]:
-            steps = GROUPS[group].changes["settings"].steps
+        best = [network["best_step"] for network in networks]
         seconds = float(np.median([network["seconds"] for network in networks]))
         row = {"networks": group, "trained": len(networks), "seconds each": seconds}
-        row |= {"best step": f"{min(best):,} to {max(best):,}", "of": f"{steps:,}"}
+        row |= {"best step": f"{min(best):,} to {max(best):,}", "of": f"{steps_of(record, group):,}"}
         rows.append(row | {"diverged": sum(network["diverged"] for network in networks)})
     return rows
 

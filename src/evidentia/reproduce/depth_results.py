@@ -46,8 +46,13 @@ CAPTIONS = {
 
 def write_results(record: dict[str, Any], out: Path) -> list[Path]:
     """Everything that can be said about the models and trials that are there."""
-    rows_of = {"table_s1": table_s1_rows, "doubts": doubt_rows, "unfamiliar": unfamiliar_rows, "blocks": block_rows}
-    rows_of["attack"] = attack_rows
+    rows_of = {
+        "table_s1": table_s1_rows,
+        "doubts": doubt_rows,
+        "unfamiliar": unfamiliar_rows,
+        "blocks": block_rows,
+        "attack": attack_rows,
+    }
     paths = []
     for name, rows in ((name, make(record)) for name, make in rows_of.items()):
         if rows:
