@@ -1,6 +1,6 @@
 """How the recipe of the depth networks was chosen: candidates compared on the validation pairs of NYU Depth v2 alone.
 
-    python benchmarks/depth_recipe.py --data DATA --out docs/results/depth_recipe [--only "nearer"]
+    python benchmarks/depth_recipe.py --data DATA --out docs/results/depth_recipe [--only "nearer"] [--seeds 0 1000]
 
 Each candidate changes a few things in `ImageRecipe()`; «nearer» is that what a crop enlarges has its disparities
 enlarged as well. The choice is `RECIPE` of `evidentia.reproduce.depth`. The split is that of `evidentia reproduce
@@ -8,13 +8,14 @@ depth`; its test pairs are not looked at. A run that was stopped goes on with th
 """
 
 import argparse
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from evidentia.methods import Evidential, ImageRecipe, fit_images
+from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Method, Pairs, fit_images
 from evidentia.record import environment, read_record, write_record
 from evidentia.reproduce import depth
-from evidentia.reproduce.depth_scores import DepthModel, look, score
+from evidentia.reproduce.depth_scores import DepthModel, choose_noise, look, score
 from evidentia.training import Augmentation, resolve_device
 
 NEARER = Augmentation(rescale=True)
@@ -43,18 +44,33 @@ CANDIDATES = {
     "nearer, stronger colours, decay, averaged": {"augmentation": BOLD, "weight_decay": 0.05, "average": 0.999},
     "nearer, learning rate 3e-4": {"augmentation": NEARER, "learning_rate": 3e-4},
     "nearer, learning rate 2e-3": {"augmentation": NEARER, "learning_rate": 2e-3},
+    "nearer, 3e-4, two thirds of the steps": {"augmentation": NEARER, "learning_rate": 3e-4, "steps": 2 / 3},
     "nearer, half of the steps": {"augmentation": NEARER, "steps": 0.5},
     "nearer, twice the steps": {"augmentation": NEARER, "steps": 2},
     "nearer, stronger colours, twice the steps": {"augmentation": BOLD, "steps": 2},
 }
 
 
-def recipe_with(changes: dict, steps: int) -> tuple[Evidential, ImageRecipe]:
-    recipe, changes = ImageRecipe(), dict(changes)
-    method = Evidential(changes.pop("weight", 0.01))
-    changed = {"steps": int(steps * changes.pop("steps", 1))}
+METHODS = {"evidential": Evidential(0.01), "gaussian": GaussianLikelihood(), "least squares": LeastSquares()}
+
+
+def recipe_with(changes: dict, method: Method, steps: int) -> tuple[Method, ImageRecipe]:
+    """As in the experiment, weights are chosen by NLL, and those of least squares by RMSE."""
+    recipe, changes = ImageRecipe(select="rmse" if isinstance(method, LeastSquares) else "nll"), dict(changes)
+    if "weight" in changes:
+        method = Evidential(changes.pop("weight"))
+    changed = {"steps": round(steps * changes.pop("steps", 1))}
     changed |= {name: changes.pop(name) for name in list(changes) if hasattr(recipe.settings, name)}
     return method, replace(recipe, settings=replace(recipe.settings, **changed), **changes)
+
+
+def one_fit(method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs, seed: int, device) -> dict:
+    network, training = fit_images(method, train, validation, recipe, seed=seed, device=device)
+    model = choose_noise(DepthModel(method, (network,)), validation)
+    numbers = score(look(model, validation.images, validation.maps), validation.maps)
+    row = {"seed": seed, "steps": recipe.settings.steps, "nll": numbers["nll"], "rmse": numbers["rmse"]}
+    row |= {"best_step": int(training.best_step[0]), "best_score": float(training.best_score[0])}
+    return row | {"seconds": training.seconds, "diverged": bool(training.diverged[0])}
 
 
 def main() -> None:
@@ -63,7 +79,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/depth_recipe"))
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--only", help="names of candidates, with semicolons")
-    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["evidential"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100])
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = resolve_device(options.device)
@@ -72,17 +89,17 @@ def main() -> None:
     record = {"run": "depth_recipe", "environment": environment(device), "steps": options.steps, "rows": []}
     if (options.out / "record.json").exists():
         record["rows"] = read_record(options.out)["rows"]
-    done = {(row["candidate"], row["seed"], row["cut"]) for row in record["rows"]}
+    keys = ("candidate", "method", "seed", "cut")
+    done = {tuple(row[key] for key in keys) for row in record["rows"]}
     names = options.only.split(";") if options.only else list(CANDIDATES)
-    for name in (n for n in names if (n, options.seed, data.cut) not in done):
-        method, recipe = recipe_with(CANDIDATES[name], options.steps)
-        network, training = fit_images(method, train, validation, recipe, seed=options.seed, device=device)
-        numbers = score(look(DepthModel(method, (network,)), validation.images, validation.maps), validation.maps)
-        row = {"candidate": name, "seed": options.seed, "steps": recipe.settings.steps, "cut": data.cut}
-        row |= {"nll": numbers["nll"], "rmse": numbers["rmse"], "best_step": int(training.best_step[0])}
-        record["rows"].append(row | {"seconds": training.seconds, "diverged": bool(training.diverged[0])})
+    for key in itertools.product(names, options.methods, options.seeds, [data.cut]):
+        if key in done:
+            continue
+        method, recipe = recipe_with(CANDIDATES[key[0]], METHODS[key[1]], options.steps)
+        row = dict(zip(keys, key, strict=True)) | one_fit(method, recipe, train, validation, key[2], device)
+        record["rows"].append(row)
         write_record(options.out, record)
-        print({k: round(v, 4) if isinstance(v, float) else v for k, v in record["rows"][-1].items()}, flush=True)
+        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
 
 
 if __name__ == "__main__":

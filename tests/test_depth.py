@@ -316,6 +316,7 @@ def test_a_killed_run_continues_to_the_same_record(tmp_path, small_data, monkeyp
     assert whole == again
     assert {model: len(trials) for model, trials in whole["results"].items()} == dict.fromkeys(whole["results"], 2)
     assert whole["results"]["ensemble, 5"][0]["count"] == 2  # quick
+    assert list(read_record(tmp_path / "again")["seconds"]) == list(whole["results"])  # all timed in one go
     with pytest.raises(ev.InputError, match="another plan"):
         depth.run(depth.Plan(trials=2, split_seed=9), tmp_path / "again", small_data, "cpu")
 

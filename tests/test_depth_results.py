@@ -1,7 +1,6 @@
 """Tables, figures and page of a depth run, from records made by hand."""
 
 import copy
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ HEIGHT, WIDTH = 8, 10
 FIGURES = ["4_maps", "4_cutoff", "4_calibration", "5", "6", "s4", "s5", "s6", "s7"]
 
 
-def fake_trial(trial, rmse, nll=-0.4, rise=0.5, auroc=0.8, features=0.96, epistemic=True, seconds=0.01):
+def fake_trial(trial, rmse, nll=-0.4, rise=0.5, auroc=0.8, features=0.96, epistemic=True):
     """What one studied model says in one trial."""
     entropies = {"total entropy": np.linspace(-1, 0, 4).tolist()}
     if epistemic:
@@ -50,7 +49,6 @@ def fake_trial(trial, rmse, nll=-0.4, rise=0.5, auroc=0.8, features=0.96, episte
         "trial": trial,
         "count": 1,
         "parameters": 1234,
-        "seconds": {"1": seconds / 4, "32": seconds},
         "rmse": rmse,
         "mae": 0.8 * rmse,
         "nll": nll,
@@ -72,12 +70,12 @@ def fake_record(synthetic=True, **evidential):
     """Two models with two trials each."""
     rmse = evidential.pop("rmse", 0.16)
     trials = [fake_trial(t, rmse + shift, **evidential) for t, shift in enumerate((-0.01, 0.01))]
-    gaussian = [fake_trial(t, 0.17, nll=-0.3, epistemic=False, seconds=0.03) for t in range(2)]
+    gaussian = [fake_trial(t, 0.17, nll=-0.3, epistemic=False) for t in range(2)]
     told = {"seed": 0, "best_step": 80, "best_score": -0.4, "diverged": False, "seconds": 12.5}
     plan = depth.quick_plan()
     return {
         "run": "depth",
-        "plan": {"recipe": asdict(plan.recipe), "split_seed": 0, "quick": False},
+        "plan": plan.about() | {"quick": False, "groups": depth.Plan().about()["groups"]},
         "data": {
             "name": "synthetic rooms" if synthetic else "NYU Depth v2",
             "synthetic": synthetic,
@@ -93,6 +91,7 @@ def fake_record(synthetic=True, **evidential):
         "mean of training": {"rmse": BASE, "mae": 0.15, "nll": -0.2},
         "networks": {"evidential": [[told], [told | {"best_step": 120}]], "gaussian": [[told], [told]]},
         "results": {"evidential": trials, "gaussian": gaussian},
+        "seconds": {"evidential": {"1": 0.0025, "32": 0.01}, "gaussian": {"1": 0.0075, "32": 0.03}},
     }
 
 
@@ -144,7 +143,7 @@ def test_doubts_have_calibration_and_ranking():
 
 def test_a_model_that_was_not_studied_has_errors_only():
     record = fake_record()
-    kept = ("trial", "count", "parameters", "seconds", "rmse", "mae", "nll", "coverage_90")
+    kept = ("trial", "count", "parameters", "rmse", "mae", "nll", "coverage_90")
     record["results"]["dropout, 2"] = [{k: record["results"]["gaussian"][0][k] for k in kept}]
     row = table_s1_rows(record)[-1]
     assert (row["RMSE"], row["RMSE, paper"]) == ("0.1700", 0.033)
@@ -154,7 +153,7 @@ def test_a_model_that_was_not_studied_has_errors_only():
 
 def test_without_the_evidential_model_there_are_no_ratios():
     record = fake_record()
-    del record["results"]["evidential"]
+    del record["results"]["evidential"], record["seconds"]["evidential"]
     assert [row["time to evidential"] for row in table_s1_rows(record)] == [None, None]
 
 
@@ -315,12 +314,27 @@ def test_statements_flip_with_the_numbers(tmp_path):
 
 def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
     assert "How the recipe was chosen" not in written_page(tmp_path / "depth", fake_record())
-    row = {"candidate": "nearer", "seed": 1, "steps": 6000, "cut": 8, "nll": -0.5, "rmse": 0.15}
-    row["best_step"] = 5250
-    write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row]})
+    row = {"candidate": "nearer", "method": "gaussian", "seed": 1, "steps": 6000, "cut": 8, "nll": -0.5, "rmse": 0.15}
+    write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row, row | {"seed": 2, "nll": -0.6}]})
     text = page(tmp_path / "depth")
-    assert "| nearer | 6,000 | 1 | 8 | −0.500 | 0.1500 | 5,250 |" in text
+    assert "| nearer | gaussian | 6,000 | 8 | 2 | −0.550 (−0.600 to −0.500) | 0.150 (0.150 to 0.150) |" in text
     assert "[record](depth_recipe/record.json)" in text
+
+
+def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path):
+    record, before = fake_record(), fake_record(rmse=0.19)
+    del before["plan"]["groups"]  # as that record has it
+    for name in ("networks", "results"):
+        before[name] = {"evidential": before[name]["evidential"]}
+    write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": []})
+    write_record(tmp_path / "depth_earlier", before)
+    text = written_page(tmp_path / "depth", record)
+    assert "| evidential | earlier | 0.003 | −0.400 (−0.400 to −0.400) | 0.190 (0.180 to 0.200) |" in text
+    assert "| evidential | now | 0.0003 | −0.400 (−0.400 to −0.400) | 0.160 (0.150 to 0.170) |" in text
+    assert "the validation NLL of evidential networks is no better:" in text
+    for trial in record["networks"]["evidential"]:
+        trial[0]["best_score"] = -0.5
+    assert "the validation NLL of evidential networks is better." in written_page(tmp_path / "depth", record)
 
 
 def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
@@ -342,14 +356,21 @@ def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
 
 def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     assert "## The paper's head" not in written_page(tmp_path / "depth", fake_record())
-    told = {"paper": {"nll": -0.1}, "direct": {"nll": -0.4}}
-    one = {"seed": 100, "before": [0.0, 0.009, 0.5, 1.0], "after": [0.0, 0.2, 0.0, 0.0]} | told
-    two = {"seed": 101, "before": [0.3, 0.9, 0.5, 1.0], "after": [1.0, 0.2, 0.7, 0.6]} | told
-    write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rows": [one, two]})
+    one = {"seed": 100, "before": [0.0, 0.009, 0.5, 1.0], "direct": {"nll": -0.4}}
+    two = {"seed": 101, "before": [0.3, 0.9, 0.5, 1.0], "direct": {"nll": -0.5}}
+    one["paper's head"] = {"nll": -0.1, "alive": [0.0, 0.2, 0.0, 0.0]}
+    two["paper's head"] = {"nll": -0.2, "alive": [1.0, 0.2, 0.7, 0.6]}
+    rates = {"paper's head": 1e-3, "direct": 1e-3}
+    write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rates": rates, "rows": [one, two]})
     text = page(tmp_path / "depth")
-    assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | 1 | −0.100 | −0.400 |" in text
+    assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | −0.100 | −0.400 |" in text
     assert "untrained, 2 of 8 are positive at no more than 1 % of them" in text
-    assert "trained, 3 are dead, 1 of these among those. One live channel or none is left in 1 of 2 networks" in text
+    assert "Trained at 0.001, 3 are dead, 1 of these among those, and 1 of 2 networks have one live channel" in text
+    record = fake_record()
+    record["results"]["evidential, paper's head"] = [fake_trial(0, 0.2)]
+    line = lines_of(written_page(tmp_path / "depth", record))["The paper's head"]
+    assert "Of 2 more seeds (below) one live channel or none is left in 1 trained at 0.001;" in line
+    assert "mean validation NLL −0.150, of the direct head −0.450." in line
 
 
 @pytest.mark.parametrize(("ours", "cost", "words"), [(8000, 1.04, "reached"), (3000, 1.06, "**missed**")])
@@ -367,10 +388,7 @@ def test_the_page_shows_how_fast_it_is(tmp_path, ours, cost, words):
 def test_the_cost_of_a_pass_is_told(tmp_path):
     record = fake_record()
     assert "Cost." not in lines_of(written_page(tmp_path, record))
-    record["results"] |= {
-        "plain": [fake_trial(0, 0.2, seconds=0.008)],
-        "ensemble, 5": [fake_trial(0, 0.2, seconds=0.05)],
-    }
+    record["seconds"] |= {"plain": {"1": 0.002, "32": 0.008}, "ensemble, 5": {"1": 0.01, "32": 0.05}}
     line = lines_of(written_page(tmp_path, record))["Cost."]
     assert (
         "evidential to plain U-Net 1.25 for 32 images, 1.25 for 1 image; to evidential, 32 images: ensemble, 5: 5.0."
@@ -399,7 +417,7 @@ def test_the_papers_settings_are_told(tmp_path):
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
     assert "RMSE 0.190 (−5.0 % to the mean of the training maps) and NLL −0.100 here; the best step is 4,500" in line
     assert line.endswith(" of 60,000.")
-    record["plan"]["quick"] = True
+    record["plan"] = depth.quick_plan().about()
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
     assert line.endswith(f" of {depth.quick_plan().recipe.settings.steps:,}.")
 
@@ -447,7 +465,7 @@ def test_the_page_says_how_it_was_made(tmp_path):
     assert "Here are 1,449 labelled pairs, split by scene" in text
     assert "ynthetic" not in text
     assert "Photographs in the figures: NYU Depth v2 (Silberman, Hoiem, Kohli and Fergus, 2012), CamVid (Brost" in text
-    assert "| evidential | 2 | 12.5 | 80 to 120 | 120 | 0 |" in text
+    assert "| evidential | 2 | 12.5 | 0.0003 | 6,000 | 80 to 120 | −0.400 (−0.400 to −0.400) | 0 |" in text
     synthetic = written_page(tmp_path / "depth", fake_record())
     assert "**Synthetic rooms:**" in synthetic
     assert "labelled pairs" not in synthetic

@@ -8,6 +8,7 @@ import pytest
 from evidentia.record import read_record
 from evidentia.report.tables import mean_and_error
 from evidentia.reproduce import depth_page, uci_page
+from evidentia.reproduce.depth_findings import ALIVE
 from evidentia.reproduce.paper import TABLE_1
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -121,7 +122,7 @@ def test_what_the_readme_says_of_depth():
     rmse, nll = ({name: np.mean([t[s] for t in trials]) for name, trials in results.items()} for s in ("rmse", "nll"))
     assert f"U-Net's RMSE is {100 * (1 - rmse['evidential'] / base):.0f} % below" in said
     assert "five networks are better, at five times the cost" in said
-    seconds = {name: np.median([t["seconds"]["32"] for t in trials]) for name, trials in results.items()}
+    seconds = {name: times["32"] for name, times in record["seconds"].items()}
     for ensemble in ("ensemble, 5", "ensemble of likelihoods, 5"):
         assert rmse[ensemble] < rmse["evidential"]
         assert nll[ensemble] < nll["evidential"]
@@ -132,3 +133,13 @@ def test_what_the_readme_says_of_depth():
     assert (
         min(frame[images]["feature distance"] for images in ("CamVid", "validation images without their frame")) > 0.99
     )
+
+
+def test_what_the_page_on_images_says_of_speed_and_heads():
+    said = " ".join((DOCS / "images.md").read_text().split())
+    rates = read_record(DOCS / "results" / "bench_depth")["images a second"]
+    plain, tf32 = (rates["ours"] / rates[name] for name in ("plain float32", "plain with TF32"))
+    assert f"{plain:.1f} times as many images a second as a plain step in float32, and {tf32:.1f} times as with" in said
+    rows = read_record(DOCS / "results" / "depth_heads")["rows"]
+    few = sum(sum(share > ALIVE for share in row["paper's head"]["alive"]) <= 1 for row in rows)
+    assert f"in {few} of {len(rows)} networks at most one was left" in said

@@ -8,13 +8,13 @@ import numpy as np
 
 from evidentia.record import read_record
 from evidentia.reproduce import depth_results as results
-from evidentia.reproduce.depth import GROUPS
 from evidentia.reproduce.depth_figures import mean_of, signed, studied, values_of
 from evidentia.reproduce.paper import TABLE_S1
 
-__all__ = ["ALIVE", "alive", "met", "number", "statements", "steps_of"]
+__all__ = ["ALIVE", "PAPERS", "alive", "met", "number", "starved", "statements"]
 
 Record = dict[str, Any]
+PAPERS = "evidential, paper's settings"
 ALIVE = 1e-3  # share of pixels from which on a channel is not called dead
 SKILL, NLL, FEATURES = 0.15, -0.38, 0.95  # goals: share below the mean of training, likelihood, AUROC of the features
 
@@ -26,7 +26,7 @@ def statements(record: Record, beside: Path) -> list[str]:
     lines = [*_errors(record), *_better(record), *_cost(record)]
     if "evidential" in studied(record):
         lines += [*_outside(record, beside / "depth_unfamiliar"), _attacked(record)]
-    return [*lines, _head(record)]
+    return [*lines, _head(record) + _heads(beside / "depth_heads")]
 
 
 def _errors(record: Record) -> list[str]:
@@ -44,23 +44,16 @@ def _errors(record: Record) -> list[str]:
 
 
 def _at_papers_settings(record: Record) -> list[str]:
-    name, base = "evidential, paper's settings", record["mean of training"]["rmse"]
-    if not (trials := record["results"].get(name)):
+    base = record["mean of training"]["rmse"]
+    if not (trials := record["results"].get(PAPERS)):
         return []
     rmse, nll = values_of(trials, "rmse").mean(), values_of(trials, "nll").mean()
-    best = ", ".join(f"{network['best_step']:,}" for trial in record["networks"][name] for network in trial)
+    steps = record["plan"]["groups"][PAPERS]["steps"]
+    best = ", ".join(f"{network['best_step']:,}" for trial in record["networks"][PAPERS] for network in trial)
     return [
         f"**The paper's settings** give RMSE {number(rmse)} ({signed(100 * (rmse / base - 1), 1, ' %')} to the mean "
-        f"of the training maps) and NLL {number(nll)} here; the best step is {best} of {steps_of(record, name):,}."
+        f"of the training maps) and NLL {number(nll)} here; the best step is {best} of {steps:,}."
     ]
-
-
-def steps_of(record: Record, group: str) -> int:
-    """How long the networks of a group were trained: as the recipe has it, unless the group changes that."""
-    steps: int = record["plan"]["recipe"]["settings"]["steps"]
-    if group in GROUPS and "settings" in GROUPS[group].changes and not record["plan"]["quick"]:
-        steps = GROUPS[group].changes["settings"].steps
-    return steps
 
 
 def _better(record: Record) -> list[str]:
@@ -85,22 +78,18 @@ def _better(record: Record) -> list[str]:
 
 def _cost(record: Record) -> list[str]:
     """The time of an evidential answer to that of the plain network's, and others' to it."""
-    ours, plain = (record["results"].get(name, []) for name in ("evidential", "plain"))
-    if not plain:
+    seconds = record["seconds"]
+    if not {"evidential", "plain"} <= set(seconds):
         return []
-    counts = sorted(ours[0]["seconds"], key=int, reverse=True)
-    words = [f"{_slower(ours, plain, n):.2f} for {n} image{'s' if int(n) > 1 else ''}" for n in counts]
-    several = {name: record["results"].get(name) for name in ("ensemble, 5", "dropout, 10")}
-    others = [f"{name}: {_slower(trials, ours, counts[0]):.1f}" for name, trials in several.items() if trials]
+    counts = sorted(seconds["evidential"], key=int, reverse=True)
+    ratios = {n: seconds["evidential"][n] / seconds["plain"][n] for n in counts}
+    words = [f"{ratio:.2f} for {n} image{'s' if int(n) > 1 else ''}" for n, ratio in ratios.items()]
+    most, several = counts[0], [name for name in ("ensemble, 5", "dropout, 10") if name in seconds]
+    others = [f"{name}: {seconds[name][most] / seconds['evidential'][most]:.1f}" for name in several]
     return [
         f"**Cost.** Mean and variance of every pixel, captured but not compiled: evidential to plain U-Net "
-        f"{', '.join(words)}" + (f"; to evidential, {counts[0]} images: {'; '.join(others)}." if others else ".")
+        f"{', '.join(words)}" + (f"; to evidential, {most} images: {'; '.join(others)}." if others else ".")
     ]
-
-
-def _slower(trials: list[dict[str, Any]], other: list[dict[str, Any]], images: str) -> float:
-    mine, its = (results.answer_seconds(each, images) for each in (trials, other))
-    return mine / its if mine is not None and its else float("nan")
 
 
 def _outside(record: Record, unfamiliar: Path) -> list[str]:
@@ -176,7 +165,7 @@ def _head(record: Record) -> str:
     if not theirs:
         return "**The paper's head** has not been run yet."
     means = {s.upper(): (values_of(theirs, s).mean(), values_of(ours, s).mean()) for s in ("rmse", "nll")}
-    worse = " and ".join(score for score, (a, b) in means.items() if not a <= b)
+    worse = " and ".join(score for score, (a, b) in means.items() if not round(a, 3) <= round(b, 3))
     words = ", ".join(f"{score} {number(a)} against {number(b)}" for score, (a, b) in means.items())
     same = [f"{sum(map(_one_number, trials))} of {len(trials)}" for trials in (theirs, ours)]
     living = [str(alive(t["alive channels"])) for t in theirs if "alive channels" in t]
@@ -186,6 +175,26 @@ def _head(record: Record) -> str:
         f"followed one number, in {same[0]} trials (direct: {same[1]})."
         + (f" Of its four channels {', '.join(living)} (trial by trial) are not dead on test images." if living else "")
     )
+
+
+def _heads(folder: Path) -> str:
+    """What benchmarks/depth_heads.py found of more networks."""
+    if not (folder / "record.json").exists():
+        return ""
+    record = read_record(folder)
+    rows, rates = record["rows"], record["rates"]
+    kinds = [kind for kind in rates if kind != "direct"]
+    told = " and ".join(f"in {starved(rows, kind)} trained at {rates[kind]:g}" for kind in kinds)
+    means = {kind: float(np.mean([row[kind]["nll"] for row in rows])) for kind in rates}
+    return (
+        f" Of {len(rows)} more seeds (below) one live channel or none is left {told}; mean validation NLL "
+        f"{' and '.join(number(means[kind]) for kind in kinds)}, of the direct head {number(means['direct'])}."
+    )
+
+
+def starved(rows: Sequence[Record], kind: str) -> int:
+    """In how many networks one channel lives, or none."""
+    return sum(alive(row[kind]["alive"]) <= 1 for row in rows)
 
 
 def alive(shares: Sequence[float]) -> int:

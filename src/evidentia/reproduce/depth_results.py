@@ -66,10 +66,8 @@ def spread(values: Array, digits: int = 2) -> str | None:
         return None
     if not np.isfinite(values).all():
         return "diverged"
-    text = f"{values.mean():.{digits}f}"
-    if len(values) > 1:
-        text += f" ({values.min():.{digits}f} to {values.max():.{digits}f})"
-    return text
+    mean, least, greatest = (signed(float(v), digits, plus=False) for v in (values.mean(), values.min(), values.max()))
+    return f"{mean} ({least} to {greatest})" if len(values) > 1 else mean
 
 
 def _all_columns(rows: Rows) -> Rows:
@@ -82,14 +80,14 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
     """The mean of the training maps, which any model must beat, and every model with its cost and errors."""
     results = {name: trials for name, trials in record["results"].items() if trials}
     base = record["mean of training"]
-    batch = max((int(n) for trials in results.values() for t in trials for n in t["seconds"]), default=1)
-    reference = answer_seconds(results.get("evidential", []), str(batch))
+    batch = max((int(n) for times in record["seconds"].values() for n in times), default=1)
+    reference = answer_seconds(record, "evidential", batch)
     numbers = {"RMSE": f"{base['rmse']:.4f}", "NLL": signed(base["nll"], 3, plus=False)}
     rows: Rows = [{"model": MEAN, **numbers}]
     for name, trials in results.items():
-        seconds, rmse, paper = answer_seconds(trials, str(batch)), values_of(trials, "rmse"), TABLE_S1.get(name)
+        seconds, rmse, paper = answer_seconds(record, name, batch), values_of(trials, "rmse"), TABLE_S1.get(name)
         row: dict[str, Any] = {"model": name, "N": trials[0]["count"], "trials": len(trials)}
-        row |= {"parameters": trials[0]["parameters"], "ms, 1 image": _milliseconds(answer_seconds(trials, "1"))}
+        row |= {"parameters": trials[0]["parameters"], "ms, 1 image": _milliseconds(answer_seconds(record, name, 1))}
         row |= {f"ms, {batch} images": _milliseconds(seconds)} if batch > 1 else {}
         row["time to evidential"] = seconds / reference if seconds and reference else None
         row["RMSE"] = mean_and_error(rmse, 4)
@@ -100,10 +98,10 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
     return _all_columns(rows)
 
 
-def answer_seconds(trials: list[dict[str, Any]], images: str) -> float | None:
-    """Of so many images, the median over trials."""
-    seconds = values_of(trials, "seconds", images)
-    return float(np.median(seconds)) if len(seconds) else None
+def answer_seconds(record: dict[str, Any], model: str, images: int) -> float | None:
+    """Of so many images."""
+    seconds: float | None = record["seconds"].get(model, {}).get(str(images))
+    return seconds
 
 
 def _milliseconds(seconds: float | None) -> str | None:
