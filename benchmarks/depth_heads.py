@@ -51,7 +51,9 @@ def main() -> None:
     record |= {"steps": options.steps, "width": options.width, "rates": {k: rate for k, (_, rate) in KINDS.items()}}
     before = read_record(options.out)["rows"] if (options.out / "record.json").exists() else []
     rows = {row["seed"]: row for row in before}
-    record["rows"] = [rows.setdefault(seed, {"seed": seed}) for seed in range(100, 100 + options.seeds)]
+    for seed in range(100, 100 + options.seeds):
+        rows.setdefault(seed, {"seed": seed})
+    record["rows"] = list(rows.values())
     for kind in KINDS:
         recipe = recipe_of(kind, options.steps, options.width)
         for row in (row for row in record["rows"] if kind not in row):

@@ -323,10 +323,9 @@ def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
 
 def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path):
     record, before = fake_record(), fake_record(rmse=0.19)
-    del before["plan"]["groups"]  # as that record has it
+    before["plan"]["groups"] = {"evidential": {"learning_rate": 0.003}}
     for name in ("networks", "results"):
         before[name] = {"evidential": before[name]["evidential"]}
-    write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": []})
     write_record(tmp_path / "depth_earlier", before)
     text = written_page(tmp_path / "depth", record)
     assert "| evidential | earlier | 0.003 | −0.400 (−0.400 to −0.400) | 0.190 (0.180 to 0.200) |" in text

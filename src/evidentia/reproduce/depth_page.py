@@ -7,6 +7,7 @@ What is missing is said to be missing. Where the maps lie beside the record, tab
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ __all__ = ["main", "page"]
 
 Record = dict[str, Any]
 MISSING = "Not run yet."
-RECIPES, EARLIER = "depth_recipe", "depth_earlier"
 RARE = 0.01  # share of pixels up to which a channel is called rare
 RATE, FASTER, COST = 4000, 4, 1.05  # goals: images a second, times the plain step, evidential pass to a plain one
 DEFINITIONS = (
@@ -79,7 +79,7 @@ FRAME_END = (
 )
 
 TRIED = (
-    f"Scored on validation pairs alone ([record]({RECIPES}/record.json), `python benchmarks/depth_recipe.py`); means, "
+    "Scored on validation pairs alone ([record]({folder}/record.json), `python benchmarks/depth_recipe.py`); means, "
     "least and greatest. «Nearer»: what a crop enlarges has its disparities enlarged as well; where no pixels are cut, "
     "images have their white frame. All but the learning rate was chosen for evidential networks and is shared."
 )
@@ -87,7 +87,7 @@ CHANGED = (
     "The rate was first chosen on images with their frame, then anew without, for each loss: to change where the "
     "validation score over three seeds is better by 0.03 in NLL or 0.003 in RMSE than that of the networks at 0.001 "
     "(«Training», and earlier below). Only evidential networks did. By then the test pairs had been asked about the "
-    f"earlier ones ([record]({EARLIER}/record.json)), so that both answers are here. On a GPU two runs with one seed "
+    "earlier ones ([record]({folder}/record.json)), so that both answers are here. On a GPU two runs with one seed "
     "differ about as much as two seeds do:"
 )
 AGAIN = "Trained again at the rate that was chosen, the validation NLL of evidential networks is {}."
@@ -137,7 +137,10 @@ def page(folder: Path) -> str:
         ],
         "Figures S4 and S5: single trials": _figures(folder, "s4", "s5"),
         "Figure S7: aleatoric deviations": _figures(folder, "s7"),
-        "How the recipe was chosen": _recipe(record, beside),
+        "How the recipe was chosen": [
+            *_from(beside / "depth_recipe", _recipe),
+            *_from(beside / "depth_earlier", partial(_earlier, record)),
+        ],
         "Training": _table(TRAINED, _training(record)),
         "Speed": _from(beside / "bench_depth", _speed),
         "Credits": _credits(record["data"]),
@@ -199,40 +202,35 @@ def _from(folder: Path, tell: Callable[[Record, str], list[str]]) -> list[str]:
     return tell(read_record(folder), folder.name) if (folder / "record.json").exists() else []
 
 
-def _recipe(record: Record, beside: Path) -> list[str]:
-    """What benchmarks/depth_recipe.py tried, as the validation pairs saw it, and the rate that followed."""
-    if not (beside / RECIPES / "record.json").exists():
-        return []
+def _recipe(record: Record, name: str) -> list[str]:
+    """What benchmarks/depth_recipe.py tried, as the validation pairs saw it."""
     rows: dict[tuple[Any, ...], list[Record]] = {}
-    for row in read_record(beside / RECIPES)["rows"]:
+    for row in record["rows"]:
         rows.setdefault(tuple(row[key] for key in ("candidate", "method", "steps", "cut")), []).append(row)
     tried = []
     for (candidate, method, steps, cut), found in rows.items():
         line = {"candidate": candidate, "method": method, "steps": steps, "pixels cut": cut, "networks": len(found)}
         tried.append(line | {s.upper(): results.spread(values_of(found, s), 3) for s in ("nll", "rmse")})
-    told = read_record(beside / EARLIER) if (beside / EARLIER / "record.json").exists() else None
-    return [*_table(TRIED, tried), *(_earlier(record, told) if told else [])]
+    return _table(TRIED.format(folder=name), tried)
 
 
-def _earlier(record: Record, before: Record) -> list[str]:
+def _earlier(record: Record, before: Record, name: str) -> list[str]:
     """The evidential networks at the rate of the others: which of the two the test pairs would have preferred."""
+    models = [model for model in before["results"] if record["results"].get(model)]
     rows, scores = [], {}
     for when, each in (("earlier", before), ("now", record)):
-        for name in before["results"]:
-            networks = [network for trial in each["networks"][name] for network in trial]
-            rate = (each["plan"].get("groups") or {}).get(name, each["plan"]["recipe"]["settings"])["learning_rate"]
-            row = {"networks": name, "": when, "learning rate": f"{rate:g}"}
-            scores[when, name] = np.array([network["best_score"] for network in networks], float)
-            row["validation NLL"] = results.spread(scores[when, name], 3)
-            rows.append(
-                row
-                | {f"test {s.upper()}": results.spread(values_of(each["results"][name], s), 3) for s in ("rmse", "nll")}
-            )
-    better = bool(scores["now", "evidential"].mean() < scores["earlier", "evidential"].mean())
-    return [
-        *_table(CHANGED, rows),
-        AGAIN.format("better" if better else "no better: three seeds are not enough to tell"),
-    ]
+        for model in models:
+            found = np.array([network["best_score"] for trial in each["networks"][model] for network in trial], float)
+            rate, trials = each["plan"]["groups"][model]["learning_rate"], each["results"][model]
+            row = {"networks": model, "": when, "learning rate": f"{rate:g}"}
+            row["validation NLL"] = results.spread(found, 3)
+            rows.append(row | {f"test {s.upper()}": results.spread(values_of(trials, s), 3) for s in ("rmse", "nll")})
+            scores[when, model] = found.mean()
+    if "evidential" not in models:
+        return []
+    better = scores["now", "evidential"] < scores["earlier", "evidential"]
+    again = AGAIN.format("better" if better else "no better: three seeds are not enough to tell")
+    return [*_table(CHANGED.format(folder=name), rows), again]
 
 
 def _unfamiliar(record: Record, name: str) -> list[str]:
