@@ -346,8 +346,8 @@ def test_without_data_there_are_synthetic_rooms():
     assert loaded.synthetic
     assert loaded.outside_name == "synthetic streets"
     sizes = [len(getattr(loaded, part).maps) for part in ("train", "validation", "test")]
-    assert sum(sizes) == 160
-    assert sizes[0] == pytest.approx(128, abs=8)
+    assert sum(sizes) == 1200
+    assert sizes[0] == pytest.approx(960, abs=8)
 
 
 def test_the_frame_is_cut_from_all_images_alike(monkeypatch):
