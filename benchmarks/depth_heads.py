@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evidentia.methods import Evidential, ImageRecipe, fit_images
-from evidentia.record import environment, read_record, write_record
+from evidentia.record import environment, find_record, write_record
 from evidentia.reproduce import depth
 from evidentia.reproduce.depth_scores import alive_channels
 from evidentia.training import resolve_device
@@ -31,8 +31,8 @@ def recipe_of(kind: str, steps: int, width: int) -> ImageRecipe:
 def one_fit(data: depth.DepthData, recipe: ImageRecipe, seed: int, device) -> dict:
     """The best validation NLL, and of the paper's head the share of pixels at which each channel is positive."""
     network, training = fit_images(METHOD, data.train, data.validation, recipe, seed=seed, device=device)
-    row = {"nll": float(training.best_score[0]), "best_step": int(training.best_step[0])}
-    row |= {"diverged": bool(training.diverged[0]), "seconds": training.seconds}
+    row = training.of(0)
+    row["nll"] = row.pop("best_score")
     return row if recipe.head == "direct" else row | {"alive": alive_channels(network, data.validation.images)}
 
 
@@ -49,8 +49,8 @@ def main() -> None:
     data = depth.load(options.data).to(device)
     record = {"run": "depth_heads", "environment": environment(device), "data": data.name, "cut": data.cut}
     record |= {"steps": options.steps, "width": options.width, "rates": {k: rate for k, (_, rate) in KINDS.items()}}
-    before = read_record(options.out)["rows"] if (options.out / "record.json").exists() else []
-    rows = {row["seed"]: row for row in before}
+    before = find_record(options.out)
+    rows = {row["seed"]: row for row in before["rows"]} if before else {}
     for seed in range(100, 100 + options.seeds):
         rows.setdefault(seed, {"seed": seed})
     record["rows"] = list(rows.values())

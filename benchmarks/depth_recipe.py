@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Method, Pairs, fit_images
-from evidentia.record import environment, read_record, write_record
+from evidentia.record import environment, find_record, write_record
 from evidentia.reproduce import depth
 from evidentia.reproduce.depth_scores import DepthModel, choose_noise, look, score
 from evidentia.training import Augmentation, resolve_device
@@ -69,8 +69,7 @@ def one_fit(method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs
     model = choose_noise(DepthModel(method, (network,)), validation)
     numbers = score(look(model, validation.images, validation.maps), validation.maps)
     row = {"seed": seed, "steps": recipe.settings.steps, "nll": numbers["nll"], "rmse": numbers["rmse"]}
-    row |= {"best_step": int(training.best_step[0]), "best_score": float(training.best_score[0])}
-    return row | {"seconds": training.seconds, "diverged": bool(training.diverged[0])}
+    return row | training.of(0)
 
 
 def main() -> None:
@@ -87,8 +86,8 @@ def main() -> None:
     data = depth.load(options.data)
     train, validation = data.train.to(device), data.validation.to(device)
     record = {"run": "depth_recipe", "environment": environment(device), "steps": options.steps, "rows": []}
-    if (options.out / "record.json").exists():
-        record["rows"] = read_record(options.out)["rows"]
+    if before := find_record(options.out):
+        record["rows"] = before["rows"]
     keys = ("candidate", "method", "seed", "cut")
     done = {tuple(row[key] for key in keys) for row in record["rows"]}
     names = options.only.split(";") if options.only else list(CANDIDATES)

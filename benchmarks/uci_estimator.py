@@ -15,7 +15,7 @@ import numpy as np
 
 from evidentia import EvidentialRegressor
 from evidentia.data import uci
-from evidentia.record import environment, read_record, write_record
+from evidentia.record import environment, find_record, write_record
 from evidentia.training import resolve_device
 from uci_standard import FLOOR, SCORES
 
@@ -48,8 +48,8 @@ def main() -> None:
         "parameters": EvidentialRegressor().get_params(),
         "sets": {},
     }
-    if (options.out / "record.json").exists():
-        record["sets"] = read_record(options.out)["sets"]
+    if before := find_record(options.out):
+        record["sets"] = before["sets"]
     print(f"{'set':10s}{'NLL':>16s}{'floor':>8s}{'RMSE':>10s}{'in 90 %':>9s}{'seconds':>9s}  diverged")
     for name in options.sets.split(","):
         table = uci.load(name, options.data)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import evidentia as ev
-from evidentia.record import environment, read_record, write_record
+from evidentia.record import environment, find_record, read_record, write_record
 
 
 def test_what_goes_in_comes_out(tmp_path):
@@ -31,6 +31,12 @@ def test_what_is_not_finite_becomes_null(tmp_path):
     write_record(tmp_path, {"nll": [1.0, math.nan, math.inf]})
     assert read_record(tmp_path)["nll"] == [1.0, None, None]
     json.loads((tmp_path / "record.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_record_that_is_not_there_yet_is_none(tmp_path):
+    assert find_record(tmp_path) is None
+    write_record(tmp_path, {"nll": 1.0})
+    assert find_record(tmp_path) == read_record(tmp_path)
 
 
 def test_a_failed_write_leaves_the_old_record(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 from evidentia.errors import InputError
 from evidentia.files import write_whole
 
-__all__ = ["environment", "read_record", "write_record"]
+__all__ = ["environment", "find_record", "read_record", "write_record"]
 
 SCHEMA = 1
 FILE = "record.json"
@@ -57,6 +57,11 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("schema", SCHEMA + 1) > SCHEMA:
         raise InputError(f"{path} was written by a newer version (schema {record.get('schema')}, known {SCHEMA})")
     return record
+
+
+def find_record(folder: str | Path) -> dict[str, Any] | None:
+    """The record of a run, or None where there is none yet."""
+    return read_record(folder) if (Path(folder) / FILE).exists() else None
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, Least
 from evidentia.metrics import auroc
 from evidentia.nn import UNet
 from evidentia.persistence import load_model, save_model
-from evidentia.record import environment, read_record, write_record
+from evidentia.record import environment, find_record, read_record, write_record
 from evidentia.reproduce.depth_figures import DRAWN_EPSILONS, maps_file
 from evidentia.reproduce.depth_figures import file_name as _file
 from evidentia.reproduce.depth_results import write_results
@@ -136,10 +136,10 @@ class Plan:
         group = GROUPS[name]
         if not self.quick:
             return group
-        kept_settings = ("learning_rate", "schedule") if group.settings is PAPER_SETTINGS else ()
+        settings = ("learning_rate", "schedule") if group.settings is PAPER_SETTINGS else ()
         most = 5 if group.draws else 2
         kept = {m: min(n, most) for m, n in group.models.items() if n <= most or m in STUDIED}
-        return replace(group, models=kept, settings={name: group.settings[name] for name in kept_settings})
+        return replace(group, models=kept, settings={key: group.settings[key] for key in settings})
 
     def recipe_of(self, group: Group) -> ImageRecipe:
         return replace(self.recipe, settings=replace(self.recipe.settings, **group.settings), **group.changes)
@@ -274,9 +274,9 @@ def _begin(plan: Plan, out: Path, data: DepthData, place: torch.device) -> dict[
         "results": {},
         "seconds": {},
     }
-    if not (out / "record.json").exists():
+    before = find_record(out)
+    if before is None:
         return record
-    before = read_record(out)
     for key in ("plan", "data"):
         if before[key] != _as_json(record[key]):
             raise InputError(f"{out} holds a run with another {key}; choose another folder with --out, or delete it")
@@ -309,13 +309,7 @@ def _train(
                 group.method, data.train, data.validation, recipe,
                 seed=seed, device=place, checkpoint=checkpoint, progress=progress,
             )  # fmt: skip
-            told = {
-                "seed": seed,
-                "best_step": int(result.best_step[0]),
-                "best_score": float(result.best_score[0]),
-                "diverged": bool(result.diverged[0]),
-                "seconds": result.seconds,
-            }
+            told = {"seed": seed} | result.of(0)
             save_model(folder, dict(network.state_dict()), told)
             checkpoint.unlink(missing_ok=True)
         networks.append(_ready(network, place))
@@ -414,10 +408,12 @@ def _all_seconds(plan: Plan, models: list[str], data: DepthData) -> dict[str, di
     print("how long each model takes to answer", flush=True)
     found, place = {}, data.test.images.device
     for group in map(plan.group, GROUPS):
-        for name, count in ((n, c) for n, c in group.models.items() if n in models):
-            recipe, needed = plan.recipe_of(group), 1 if group.draws else count
-            networks = [recipe.network(group.method.outputs, seed) for seed in range(needed)]
-            found[name] = _seconds(_model(group, [_ready(n, place) for n in networks], count, place), data.test.images)
+        wanted, recipe = {n: c for n, c in group.models.items() if n in models}, plan.recipe_of(group)
+        networks = [
+            _ready(recipe.network(group.method.outputs, i), place) for i in range(group.members if wanted else 0)
+        ]
+        for name, count in wanted.items():
+            found[name] = _seconds(_model(group, networks, count, place), data.test.images)
     return found
 
 

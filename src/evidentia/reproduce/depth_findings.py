@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from evidentia.record import read_record
+from evidentia.record import find_record
 from evidentia.reproduce import depth_results as results
 from evidentia.reproduce.depth_figures import mean_of, signed, studied, values_of
 from evidentia.reproduce.paper import TABLE_S1
 
-__all__ = ["ALIVE", "PAPERS", "alive", "met", "number", "starved", "statements"]
+__all__ = ["ALIVE", "PAPERS", "alive", "met", "number", "rate_of", "starved", "statements"]
 
 Record = dict[str, Any]
 PAPERS = "evidential, paper's settings"
@@ -132,9 +132,9 @@ def _by_recipe(models: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 def _with_frame(folder: Path, score: str) -> str:
     """What the score would have been had the frame been left on."""
-    if not (folder / "record.json").exists():
+    if not (record := find_record(folder)):
         return ""
-    (as_it_is, *others, alone) = (scores[score] for scores in read_record(folder)["frame"].values())
+    (as_it_is, *others, alone) = (scores[score] for scores in record["frame"].values())
     return (
         f" With the white frame of NYU left on, a network has {number(as_it_is)}; but also {number(alone)} for rooms "
         f"without it, and {' or '.join(map(number, others))} once both sides have a frame or neither has (below)."
@@ -179,12 +179,11 @@ def _head(record: Record) -> str:
 
 def _heads(folder: Path) -> str:
     """What benchmarks/depth_heads.py found of more networks."""
-    if not (folder / "record.json").exists():
+    if not (record := find_record(folder)):
         return ""
-    record = read_record(folder)
     rows, rates = record["rows"], record["rates"]
     kinds = [kind for kind in rates if kind != "direct"]
-    told = " and ".join(f"in {starved(rows, kind)} trained at {rates[kind]:g}" for kind in kinds)
+    told = " and ".join(f"in {starved(rows, kind)} trained at {rate_of(rates[kind])}" for kind in kinds)
     means = {kind: float(np.mean([row[kind]["nll"] for row in rows])) for kind in rates}
     return (
         f" Of {len(rows)} more seeds (below) one live channel or none is left {told}; mean validation NLL "
@@ -210,6 +209,11 @@ def _one_number(trial: dict[str, Any]) -> bool:
 def number(value: float, digits: int = 3) -> str:
     """With a true minus."""
     return signed(value, digits, plus=False)
+
+
+def rate_of(value: float) -> str:
+    """A learning rate: 0.001, and 5e-5 rather than 5e-05."""
+    return f"{value:g}".replace("e-0", "e-")
 
 
 def met(reached: bool) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from evidentia.record import read_record
+from evidentia.record import find_record, read_record
 from evidentia.report.tables import markdown
 from evidentia.reproduce import depth_results as results
 from evidentia.reproduce.depth import Plan, quick_plan
 from evidentia.reproduce.depth_figures import values_of, where
-from evidentia.reproduce.depth_findings import ALIVE, PAPERS, met, number, starved, statements
+from evidentia.reproduce.depth_findings import ALIVE, PAPERS, met, number, rate_of, starved, statements
 from evidentia.reproduce.depth_scores import BLOCKS
 
 __all__ = ["main", "page"]
@@ -106,9 +106,9 @@ def page(folder: Path) -> str:
     beside = folder.parent
     title = "# Depth from one image, images from elsewhere, attacked images"
     note = "<!-- written by python -m evidentia.reproduce.depth_page; edit that, not this -->"
-    if not (folder / "record.json").exists():
+    record = find_record(folder)
+    if record is None:
         return "\n\n".join((title, note, MISSING)) + "\n"
-    record = read_record(folder)
     on = f"On {where(record)}"
     pairs = sum(record["data"][part] for part in ("train", "validation", "test"))
     sections = {
@@ -156,7 +156,7 @@ def _opening(record: Record, folder: str) -> list[str]:
     flags = (" --quick" if record["plan"]["quick"] else "") + ("" if data["synthetic"] else " --data DATA")
     groups, usual = record["plan"]["groups"], settings["learning_rate"]
     paper, rate = groups[PAPERS], groups["evidential"]["learning_rate"]
-    slower = "" if rate == usual else f", evidential networks at {rate:g}"
+    slower = "" if rate == usual else f", evidential networks at {rate_of(rate)}"
     warning = "**Synthetic rooms:** rendered, not photographed. The goals below were set for NYU Depth v2."
     return [
         warning if data["synthetic"] else "",
@@ -168,11 +168,11 @@ def _opening(record: Record, folder: str) -> list[str]:
         f"    evidentia reproduce depth{flags} --out docs/results/{folder}",
         f"([record]({folder}/record.json)). Recipe: U-Net of {recipe['blocks']} blocks, {recipe['width']} channels in "
         f"the first, {recipe['head']} head; {settings['steps']:,} steps of {recipe['batch_size']} images, Adam at "
-        f"{settings['learning_rate']:g}{slower} ({settings['schedule']}), {settings['precision']}; images varied by "
+        f"{rate_of(usual)}{slower} ({settings['schedule']}), {settings['precision']}; images varied by "
         + (", ".join(name if value is True else f"{name} {value}" for name, value in varied.items()) or "nothing")
         + f". Every {settings['evaluate_every']:,} steps the validation pairs may choose the weights, by "
         f"{recipe['select'].upper()} (least squares and the paper's settings: by RMSE). The paper's settings are Adam "
-        f"at {paper['learning_rate'] * 1e5:g}e-5 ({paper['schedule']}), λ = 0.1, {paper['steps']:,} steps, its own "
+        f"at {rate_of(paper['learning_rate'])} ({paper['schedule']}), λ = 0.1, {paper['steps']:,} steps, its own "
         "head, images not varied. Network i of trial t has seed 1000 t + i.",
         _missing(record),
     ]
@@ -199,7 +199,8 @@ def _table(caption: str, rows: list[dict[str, Any]]) -> list[str]:
 
 def _from(folder: Path, tell: Callable[[Record, str], list[str]]) -> list[str]:
     """What another program recorded beside this run; nothing if it has not run."""
-    return tell(read_record(folder), folder.name) if (folder / "record.json").exists() else []
+    found = find_record(folder)
+    return tell(found, folder.name) if found else []
 
 
 def _recipe(record: Record, name: str) -> list[str]:
@@ -222,7 +223,7 @@ def _earlier(record: Record, before: Record, name: str) -> list[str]:
         for model in models:
             found = np.array([network["best_score"] for trial in each["networks"][model] for network in trial], float)
             rate, trials = each["plan"]["groups"][model]["learning_rate"], each["results"][model]
-            row = {"networks": model, "": when, "learning rate": f"{rate:g}"}
+            row = {"networks": model, "": when, "learning rate": rate_of(rate)}
             row["validation NLL"] = results.spread(found, 3)
             rows.append(row | {f"test {s.upper()}": results.spread(values_of(trials, s), 3) for s in ("rmse", "nll")})
             scores[when, model] = found.mean()
@@ -259,10 +260,10 @@ def _heads(record: Record, name: str) -> list[str]:
     for kind in squeezed:
         dead = np.array([row[kind]["alive"] for row in rows]) <= ALIVE
         words.append(
-            f"Trained at {rates[kind]:g}, {dead.sum()} are dead, {(dead & rare).sum()} of these among those, and "
-            f"{starved(rows, kind)} of {len(rows)} networks have one live channel or none."
+            f"Trained at {rate_of(rates[kind])}, {dead.sum()} are dead, {(dead & rare).sum()} of these among those, "
+            f"and {starved(rows, kind)} of {len(rows)} networks have one live channel or none."
         )
-    names = {kind: f"{kind.removesuffix(', slower')} at {rates[kind]:g}" for kind in rates}
+    names = {kind: f"{kind.removesuffix(', slower')} at {rate_of(rates[kind])}" for kind in rates}
     table = [
         {"seed": row["seed"], "untrained": _shares(row["before"])}
         | {names[kind]: _shares(row[kind]["alive"]) for kind in squeezed}
@@ -308,7 +309,7 @@ def _training(record: Record) -> list[dict[str, Any]]:
         seconds = float(np.median([network["seconds"] for network in networks]))
         told, scores = record["plan"]["groups"][group], np.array([n["best_score"] for n in networks], float)
         row = {"networks": group, "trained": len(networks), "seconds each": seconds}
-        row |= {"learning rate": f"{told['learning_rate']:g}", "steps": f"{told['steps']:,}"}
+        row |= {"learning rate": rate_of(told["learning_rate"]), "steps": f"{told['steps']:,}"}
         row |= {"best step": f"{min(best):,} to {max(best):,}", "its validation score": results.spread(scores, 3)}
         rows.append(row | {"diverged": sum(network["diverged"] for network in networks)})
     return rows

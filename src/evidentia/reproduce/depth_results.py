@@ -21,7 +21,6 @@ from evidentia.reproduce.depth_figures import (
 from evidentia.reproduce.paper import DEPTH_CALIBRATION, TABLE_S1
 
 __all__ = [
-    "answer_seconds",
     "attack_rows",
     "block_rows",
     "doubt_rows",
@@ -81,13 +80,13 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
     results = {name: trials for name, trials in record["results"].items() if trials}
     base = record["mean of training"]
     batch = max((int(n) for times in record["seconds"].values() for n in times), default=1)
-    reference = answer_seconds(record, "evidential", batch)
+    reference = _answer_seconds(record, "evidential", batch)
     numbers = {"RMSE": f"{base['rmse']:.4f}", "NLL": signed(base["nll"], 3, plus=False)}
     rows: Rows = [{"model": MEAN, **numbers}]
     for name, trials in results.items():
-        seconds, rmse, paper = answer_seconds(record, name, batch), values_of(trials, "rmse"), TABLE_S1.get(name)
+        seconds, rmse, paper = _answer_seconds(record, name, batch), values_of(trials, "rmse"), TABLE_S1.get(name)
         row: dict[str, Any] = {"model": name, "N": trials[0]["count"], "trials": len(trials)}
-        row |= {"parameters": trials[0]["parameters"], "ms, 1 image": _milliseconds(answer_seconds(record, name, 1))}
+        row |= {"parameters": trials[0]["parameters"], "ms, 1 image": _milliseconds(_answer_seconds(record, name, 1))}
         row |= {f"ms, {batch} images": _milliseconds(seconds)} if batch > 1 else {}
         row["time to evidential"] = seconds / reference if seconds and reference else None
         row["RMSE"] = mean_and_error(rmse, 4)
@@ -98,7 +97,7 @@ def table_s1_rows(record: dict[str, Any]) -> Rows:
     return _all_columns(rows)
 
 
-def answer_seconds(record: dict[str, Any], model: str, images: int) -> float | None:
+def _answer_seconds(record: dict[str, Any], model: str, images: int) -> float | None:
     """Of so many images."""
     seconds: float | None = record["seconds"].get(model, {}).get(str(images))
     return seconds

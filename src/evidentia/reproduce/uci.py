@@ -38,7 +38,7 @@ from evidentia.methods import (
     search,
 )
 from evidentia.prediction import Prediction
-from evidentia.record import environment, read_record, write_record
+from evidentia.record import environment, find_record, read_record, write_record
 from evidentia.reproduce.paper import UCI_SETTINGS
 from evidentia.reproduce.timing import median_seconds
 from evidentia.reproduce.uci_results import write_results
@@ -183,8 +183,8 @@ def run(
         "environment": environment(resolve_device(device)),
         "results": {},
     }
-    if (out / "record.json").exists():
-        record = _continued(out, record)
+    if before := find_record(out):
+        record = _continued(out, before, record)
     path = out / "record.json"
     for name in plan.sets:
         table = table_of(name, plan, data)
@@ -202,8 +202,7 @@ def run(
     return [path, *write_results(read_record(out), out)]
 
 
-def _continued(out: Path, record: dict[str, Any]) -> dict[str, Any]:
-    before = read_record(out)
+def _continued(out: Path, before: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     same = ("protocol", "targets", "network", "members", "search", "splits", "steps")
     for key in same:
         if before["plan"][key] != record["plan"][key]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evidentia.record import read_record
+from evidentia.record import find_record, read_record
 from evidentia.report.tables import markdown
 from evidentia.reproduce.paper import TABLE_1
 from evidentia.reproduce.uci_results import (
@@ -40,7 +40,7 @@ OTHERS = ("ensemble", "dropout", "gaussian", "bayes")
 
 def page(folder: Path) -> str:
     """The whole page."""
-    records = {name: read_record(folder / name) for name in RUNS if (folder / name / "record.json").exists()}
+    records = {name: record for name in RUNS if (record := find_record(folder / name))}
     parts = [
         *_opening(records),
         *_short(records),

@@ -76,6 +76,11 @@ class Training:
     interrupted: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    def of(self, member: int) -> dict[str, Any]:
+        """What came of one member, as records have it."""
+        best = {"best_step": int(self.best_step[member]), "best_score": float(self.best_score[member])}
+        return best | {"diverged": bool(self.diverged[member]), "seconds": self.seconds}
+
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
     """«auto» is CUDA where there is one, else the CPU; mps only when asked for."""
