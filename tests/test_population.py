@@ -1,3 +1,8 @@
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -114,3 +119,132 @@ def test_noise_on_pre_activations_is_that_of_drawn_weights():
     drawn = bayes.draw([0], 4000)(x)
     assert torch.allclose(passes.mean(0), drawn.mean(0), atol=0.05)
     assert torch.allclose(passes.std(0), drawn.std(0), rtol=0.05)
+
+
+KINDS = {
+    "dropout": lambda: Population([3, 1], 5, (7, 6), 4, dropout=0.3),
+    "bayes": lambda: BayesPopulation([3, 1], 5, (7, 6), 4, dropout=0.2),
+}
+
+
+@pytest.fixture
+def double_default():
+    """Code of ours must not follow torch's default dtype, which some programs set to float64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def everything(kind):
+    """Parameters, buffers, a training pass and the drawn networks of a population, as a flat list of tensors."""
+    population = KINDS[kind]()
+    population.generator = torch.Generator().manual_seed(5)
+    x = torch.linspace(-2, 2, 45, dtype=torch.float32).view(9, 5)
+    drawn = population.draw([1, 0], 3) if kind == "bayes" else population.thin([1, 0], 3)
+    divergence = [population.divergence()] if kind == "bayes" else []
+    own = [*population.parameters(), *population.buffers(), population(x), population.member(0).eval()(x), *divergence]
+    return [t.detach() for t in (*own, *drawn.parameters(), drawn.eval()(x))]
+
+
+EXPECTED = {kind: everything(kind) for kind in KINDS}  # made at import, under the usual default
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_float64_default_changes_nothing(kind, double_default):
+    for expected, got in zip(EXPECTED[kind], everything(kind), strict=True):
+        assert got.dtype == torch.float32
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generator_draws_what_torch_would_with_the_same_seed(kind):
+    population, x = KINDS[kind](), torch.randn(9, 5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        expected = [population(x), population(x)]
+        before = torch.get_rng_state()
+        population.generator = torch.Generator().manual_seed(11)
+        assert torch.equal(population(x), expected[0])
+        for copied in (copy.deepcopy(population), pickle.loads(pickle.dumps(population))):
+            assert torch.equal(copied(x), expected[1])  # a copy goes on from the same state, on its own
+        assert torch.equal(population(x), expected[1])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert not any("generator" in name for name in population.state_dict())
+    assert population.select([0]).generator is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_with_generators_of_their_own_do_not_disturb_each_other(kind):
+    x = torch.randn(50, 5)
+
+    def passes(seed):
+        population = KINDS[kind]()
+        population.generator = torch.Generator().manual_seed(seed)
+        return torch.stack([population(x).detach() for _ in range(40)])
+
+    alone = [passes(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(passes, range(4)))
+    for a, b in zip(alone, together, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_network_without_hidden_units_is_linear():
+    x = torch.randn(9, 5)
+    population = Population([3, 1], 5, (), 2)
+    for i in range(2):
+        expected = x @ population.weights[0][i] + population.biases[0][i]
+        assert torch.allclose(population(x)[i], expected, atol=1e-6)
+        assert torch.allclose(population.member(i)(x), expected, atol=1e-6)
+        assert torch.allclose(MLP(5, (), 2, seed=(3, 1)[i])(x), expected, atol=1e-6)
+    assert torch.equal(population.thin([1, 0], 3)(x), population(x)[[1, 1, 1, 0, 0, 0]])
+    bayes = BayesPopulation([3, 1], 5, (), 2)
+    assert bayes.draw([1], 3)(x).shape == (3, 9, 2)
+    assert bayes(x).shape == (2, 9, 2)
+    for make in (MLP, lambda *a, **k: Population([0], *a, **k), lambda *a, **k: BayesPopulation([0], *a, **k)):
+        with pytest.raises(ev.InputError, match=r"dropout drops hidden units, but hidden=\(\) has none"):
+            make(5, (), 2, dropout=0.1)
+
+
+@pytest.mark.parametrize("size", [10.5, 10.0, True, "64", None, float("nan"), torch.tensor(3)])
+def test_layer_sizes_are_whole_numbers(size):
+    for arguments in ((5, (size,), 2), (size, (4,), 2), (5, (4,), size)):
+        with pytest.raises(ev.InputTypeError, match=r"layer sizes must be whole numbers, got .* in \("):
+            MLP(*arguments)
+        with pytest.raises(ev.InputTypeError, match="layer sizes must be whole numbers, got"):
+            Population([0], *arguments)
+
+
+def test_sizes_may_be_numpys():
+    mlp = MLP(np.int64(5), np.array([7, 6]), np.uint8(2))
+    assert mlp.sizes == (5, 7, 6, 2)
+    assert all(type(size) is int for size in mlp.sizes)
+    assert mlp(torch.zeros(3, 5)).shape == (3, 2)
+
+
+def test_what_is_given_per_member_may_be_an_array():
+    for rates in (np.array([0.1, 0.2]), torch.tensor([0.1, 0.2]), (0.1, 0.2)):
+        assert Population([0, 1], 5, dropout=rates).dropout == pytest.approx((0.1, 0.2))
+    assert Population(np.array([4, 2]), 5, dropout=np.float32(0.5)).seeds == (4, 2)
+
+
+def test_other_bad_populations_are_refused():
+    with pytest.raises(ev.InputTypeError, match=r"hidden must be a sequence of layer sizes such as \(64,\), got 64"):
+        MLP(5, 64)
+    with pytest.raises(ev.InputTypeError, match=r"seeds must be whole numbers, got 1\.5"):
+        Population([1.5], 5)
+    with pytest.raises(ev.InputTypeError, match="seeds must be a sequence of whole numbers, got 3"):
+        Population(3, 5)
+    with pytest.raises(ev.InputError, match=r"seeds must lie in .*, got 18446744073709551616"):
+        Population([2**64], 5)
+    with pytest.raises(ev.InputError, match=r"dropout must lie in \[0, 1\), got nan"):
+        MLP(5, dropout=float("nan"))
+    for name in ("prior_std", "initial_std"):
+        for value in (0.0, -1.0, float("nan"), float("inf")):
+            with pytest.raises(ev.InputError, match=f"{name} must be a finite number greater than 0, got {value}"):
+                BayesPopulation([0], 5, **{name: value})
+    population = Population([0, 1], 5)
+    with pytest.raises(ev.InputTypeError, match=r"Population expects floating-point features, not torch\.int64"):
+        population(torch.zeros(3, 5, dtype=torch.int64))
+    with pytest.raises(ev.InputTypeError, match="Population expects a tensor of features, not ndarray"):
+        population(np.zeros((3, 5)))

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -138,6 +141,46 @@ def test_dropout_drops_whole_channels():
     alive = inputs[0].amax((2, 3)) > 0
     assert 0.3 < gone[alive].float().mean() < 0.7
     assert torch.allclose(outputs[0], 2 * inputs[0] * ~gone[:, :, None, None])
+
+
+def test_dropout_draws_from_a_generator_what_torch_would_with_the_same_seed():
+    net, x = randomised(UNet(dropout=0.5, **SMALL)), torch.randn(2, 3, 8, 8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        expected = [net(x), net(x)]
+        before = torch.get_rng_state()
+        net.generator = torch.Generator().manual_seed(11)
+        assert torch.equal(net(x), expected[0])
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert torch.equal(copied(x), expected[1])  # a copy goes on from the same state, on its own
+        with net.eval().sampling():
+            assert torch.equal(net(x), expected[1])
+        assert torch.equal(torch.get_rng_state(), before)
+        net.generator = None
+        with net.sampling():
+            net(x)
+        assert not torch.equal(torch.get_rng_state(), before)
+    assert UNet(**SMALL).generator is None
+    assert net.state_dict().keys() == UNet(**SMALL).state_dict().keys()
+
+
+def test_a_float64_default_changes_nothing():
+    x = torch.linspace(-1, 1, 384, dtype=torch.float32).view(2, 3, 8, 8)
+
+    def everything():
+        net = UNet(dropout=0.5, **SMALL)
+        net.generator = torch.Generator().manual_seed(3)
+        return [*net.parameters(), net(x)]
+
+    expected = everything()
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = everything()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for a, b in zip(expected, got, strict=True):
+        assert b.dtype == torch.float32
+        assert torch.equal(a, b)
 
 
 def test_sampling_turns_dropout_on_and_restores():

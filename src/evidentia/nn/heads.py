@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
-from evidentia.errors import InputError
+from evidentia.errors import InputError, InputTypeError
+from evidentia.nn.mlp import is_whole
 
 __all__ = ["GaussianHead", "NIGConv2d", "NIGHead"]
 
@@ -133,6 +134,8 @@ def exact_conv(x: Tensor, layer: nn.Conv2d) -> Tensor:
 
 def _check_sizes(**sizes: int | None) -> None:
     for name, size in sizes.items():
+        if size is not None and not is_whole(size):
+            raise InputTypeError(f"{name} must be a whole number, got {size!r}")
         if size is not None and size < 1:
             raise InputError(f"{name} must be at least 1, got {size}")
 

@@ -2,14 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidentia.errors import InputError
+from evidentia.errors import InputError, InputTypeError
 
 __all__ = ["ACTIVATIONS", "MLP", "draw_layers"]
 
@@ -19,16 +21,20 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 def draw_layers(sizes: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Weights (in, out) and biases (out,) of every layer, uniform in ±1/√in as in ``nn.Linear``, from this seed alone.
+    """Return weights (in, out) and biases (out,) of every layer, uniform in ±1/√in as in ``nn.Linear``.
 
-    Drawn on the CPU, so that a seed means the same network on every device and in a population of any size.
+    They are drawn in float32 on the CPU from this seed alone, so that a seed means the same network on every device, in
+    a population of any size, and whatever torch's default dtype is.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
+
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         bound = 1 / math.sqrt(inputs)
-        weight = (torch.rand(inputs, outputs, generator=generator) * 2 - 1) * bound
-        layers.append((weight, (torch.rand(outputs, generator=generator) * 2 - 1) * bound))
+        layers.append((uniform(inputs, outputs) * bound, uniform(outputs) * bound))
     return layers
 
 
@@ -40,19 +46,39 @@ def by_output(weight: Tensor) -> Tensor:
     return weight.mT.contiguous().mT if weight.device.type == "cpu" else weight
 
 
+def layer_sizes(in_features: int, hidden: Iterable[int], outputs: int) -> tuple[int, ...]:
+    """Return the sizes of all layers as plain integers; ``hidden=()`` is a linear network."""
+    if isinstance(hidden, str) or not isinstance(hidden, Iterable):
+        raise InputTypeError(f"hidden must be a sequence of layer sizes such as (64,), got {hidden!r}")
+    sizes = (in_features, *hidden, outputs)
+    for size in sizes:
+        if not is_whole(size):
+            raise InputTypeError(f"layer sizes must be whole numbers, got {size!r} in {sizes}")
+    if min(sizes) < 1:
+        raise InputError(f"layer sizes must be at least 1, got {sizes}")
+    return tuple(int(size) for size in sizes)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer, Python's or NumPy's; True and False are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_architecture(sizes: Sequence[int], activation: str, *dropout: float) -> None:
-    """One clear error for what cannot be built."""
-    if any(size < 1 for size in sizes):
-        raise InputError(f"layer sizes must be at least 1, got {tuple(sizes)}")
+    """Raise one clear error for what cannot be built; ``sizes`` come from :func:`layer_sizes`."""
     if activation not in ACTIVATIONS:
         raise InputError(f"unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
     for rate in dropout:
         if not 0 <= rate < 1:
             raise InputError(f"dropout must lie in [0, 1), got {rate}")
+    if any(dropout) and len(sizes) == 2:
+        raise InputError("dropout drops hidden units, but hidden=() has none; leave out dropout, or add a hidden layer")
 
 
 class MLP(nn.Module):
     """Linear layers with an activation (and dropout, if asked) after each but the last: (…, F) → (…, outputs).
+
+    Parameters are float32, whatever torch's default dtype is; ``.double()`` and ``.to`` change them afterwards.
 
     >>> MLP(8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
     torch.Size([3, 4])
@@ -68,7 +94,7 @@ class MLP(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.sizes = (in_features, *hidden, outputs)
+        self.sizes = layer_sizes(in_features, hidden, outputs)
         check_architecture(self.sizes, activation, dropout)
         self.activation, self.dropout = activation, dropout
         drawn = draw_layers(self.sizes, seed)

@@ -9,36 +9,57 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidentia.errors import InputError
-from evidentia.nn.mlp import ACTIVATIONS, MLP, by_output, check_architecture, draw_layers
+from evidentia.errors import InputError, InputTypeError
+from evidentia.nn.mlp import ACTIVATIONS, MLP, by_output, check_architecture, draw_layers, is_whole, layer_sizes
 
 __all__ = ["BayesPopulation", "Population"]
 
 
 def per_member(name: str, value: float | Sequence[float], members: int) -> tuple[float, ...]:
-    """One number for each member, or the same for all."""
-    if not isinstance(value, Sequence):
-        return (float(value),) * members
-    if len(value) != members:
-        raise InputError(f"{name} has {len(value)} values for {members} members; give one number, or one per member")
-    return tuple(float(v) for v in value)
+    """Return one number for each member: those that were given, or the same for all."""
+    each = value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
+    if not isinstance(each, Sequence):
+        return (float(each),) * members
+    if len(each) != members:
+        raise InputError(f"{name} has {len(each)} values for {members} members; give one number, or one per member")
+    return tuple(float(v) for v in each)
+
+
+def _checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(seeds, Iterable):
+        raise InputTypeError(f"seeds must be a sequence of whole numbers, got {seeds!r}")
+    each = tuple(seeds)
+    if not each:
+        raise InputError("a population needs at least one member: seeds is empty")
+    for seed in each:
+        if not is_whole(seed):
+            raise InputTypeError(f"seeds must be whole numbers, got {seed!r}")
+        if not -(2**63) <= seed < 2**64:
+            raise InputError(f"seeds must lie in [-2^63, 2^64), as torch's generators take them, got {seed}")
+    return tuple(int(seed) for seed in each)
 
 
 class Population(nn.Module):
     """M multi-layer perceptrons that share nothing but their shape: (M, N, F) or (N, F) → (M, N, outputs).
 
     Every parameter has the member as its first dimension; dropout may be one rate per member. Member i starts as the
-    network ``MLP(seed=seeds[i])``.
+    network ``MLP(seed=seeds[i])``. Parameters are float32, whatever torch's default dtype is.
+
+    Training noise (dropout, drawn weights) comes from torch's global generator, or from ``generator`` where one is set.
+    Networks that train in several threads at once need one each, on the device of the parameters. It draws the numbers
+    that the global one would after the same seed, and is no part of the state dict.
 
     >>> Population(seeds=range(5), in_features=8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
     torch.Size([5, 3, 4])
     """
 
     keep: Tensor
+    generator: torch.Generator | None = None
 
     def __init__(
         self,
@@ -50,10 +71,8 @@ class Population(nn.Module):
         dropout: float | Sequence[float] = 0.0,
     ) -> None:
         super().__init__()
-        self.sizes = (in_features, *hidden, outputs)
-        if not len(seeds):
-            raise InputError("a population needs at least one member: seeds is empty")
-        self.seeds, self.activation = tuple(int(s) for s in seeds), activation
+        self.sizes = layer_sizes(in_features, hidden, outputs)
+        self.seeds, self.activation = _checked_seeds(seeds), activation
         self._set_dropout(per_member("dropout", dropout, len(self.seeds)))
         check_architecture(self.sizes, activation, *self.dropout)
         drawn = [draw_layers(self.sizes, seed) for seed in self.seeds]
@@ -71,6 +90,10 @@ class Population(nn.Module):
         return self._pass(self._checked(x), self.weights, self.biases)
 
     def _checked(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"Population expects a tensor of features, not {type(x).__name__}")
+        if not x.is_floating_point():
+            raise InputTypeError(f"Population expects floating-point features, not {x.dtype}; convert with x.float()")
         if x.ndim == 2:
             x = x.expand(self.members, *x.shape)
         if x.ndim != 3 or x.shape[0] != self.members or x.shape[2] != self.sizes[0]:
@@ -88,17 +111,18 @@ class Population(nn.Module):
 
     def _set_dropout(self, rates: Sequence[float]) -> None:
         self.dropout = tuple(rates)
-        keep = torch.tensor([1 - rate for rate in rates], dtype=torch.float32)
+        keep = torch.tensor([1 - rate for rate in rates], dtype=torch.float32, device="cpu")
         self.register_buffer("keep", keep.view(-1, 1, 1), persistent=False)
 
     def _drop(self, x: Tensor) -> Tensor:
-        """Dropout in training, each member at its own rate."""
+        """Return x with hidden units dropped, each member's at its own rate; in evaluation x itself."""
         if not self.training or not any(self.dropout):
             return x
-        return x * (torch.rand_like(x) < self.keep) / self.keep
+        uniform = torch.empty_like(x).uniform_(generator=self.generator)
+        return x * (uniform < self.keep) / self.keep
 
     def select(self, members: Sequence[int]) -> "Population":
-        """A population of copies of some members, for prediction."""
+        """Return a population of copies of some members, for prediction."""
         chosen = list(members)
         weights, biases = ([p.detach()[chosen] for p in ps] for ps in (self.weights, self.biases))
         return self._plain(chosen, weights, biases)
@@ -114,17 +138,21 @@ class Population(nn.Module):
         return some.to(some.weights[0].device).train(self.training)
 
     def _noise(self, draw: Callable[..., Tensor], members: Sequence[int], samples: int, sizes: Sequence[int]) -> Any:
-        """For each of these sizes, ``samples`` draws for each of these members, from the member's seed alone."""
-        generators = [torch.Generator().manual_seed(self.seeds[i]) for i in members]
-        drawn = torch.cat([draw(samples, sum(sizes), generator=g) for g in generators])
+        """Return for each of these sizes ``samples`` draws of each of these members, from the member's seed alone.
+
+        They are drawn in float32 on the CPU, as the parameters are: see :func:`draw_layers`.
+        """
+        generators = [torch.Generator(device="cpu").manual_seed(self.seeds[i]) for i in members]
+        shape, kind = (samples, sum(sizes)), {"dtype": torch.float32, "device": "cpu"}
+        drawn = torch.cat([draw(shape, generator=g, **kind) for g in generators])
         return drawn.to(self.weights[0]).split(list(sizes), 1)
 
     def thin(self, members: Sequence[int], samples: int) -> "Population":
-        """These members ``samples`` times over, with hidden units dropped at the dropout rate, the same for all rows.
+        """Return these members ``samples`` times over, with hidden units dropped at the dropout rate.
 
-        These are Monte Carlo draws of a dropout network, as networks: one batched pass evaluates them all, and a row's
-        answer does not depend on the others in the table. The members' draws follow from their seeds, and stand one
-        after the other.
+        The units dropped are the same for all rows. These are Monte Carlo draws of a dropout network: one batched pass
+        evaluates them all, and a row's answer does not depend on the others in the table. The members' draws follow
+        from their seeds, and stand one after the other.
         """
         some = self.select([i for i in members for _ in range(samples)])
         with torch.no_grad():
@@ -135,7 +163,7 @@ class Population(nn.Module):
         return some
 
     def member(self, i: int) -> MLP:
-        """A copy of one member as a plain network."""
+        """Return a copy of one member as a plain network."""
         first, *hidden, last = self.sizes
         mlp = MLP(first, hidden, last, self.activation, self.dropout[i], self.seeds[i])
         mlp.to(self.weights[0])
@@ -174,7 +202,11 @@ class BayesPopulation(Population):
     ) -> None:
         super().__init__(seeds, in_features, hidden, outputs, activation, dropout)
         each = per_member("prior_std", prior_std, self.members)
-        self.register_buffer("prior_std", torch.tensor(each).view(-1, 1, 1), persistent=False)
+        for name, std in (*(("prior_std", std) for std in each), ("initial_std", initial_std)):
+            if not (math.isfinite(std) and std > 0):
+                raise InputError(f"{name} must be a finite number greater than 0, got {std}")
+        prior = torch.tensor(each, dtype=torch.float32, device="cpu")
+        self.register_buffer("prior_std", prior.view(-1, 1, 1), persistent=False)
         stds = [math.log(math.expm1(initial_std / math.sqrt(size))) for size in self.sizes[:-1]]
         self.raw_weight_stds = nn.ParameterList(
             torch.full_like(w, raw) for w, raw in zip(self.weights, stds, strict=True)
@@ -197,14 +229,14 @@ class BayesPopulation(Population):
             (weight, weight_std), (bias, bias_std) = pairs[k], pairs[depth + k]
             mean = torch.baddbmm(bias, x, weight)
             variance = torch.baddbmm(bias_std.square(), x.square(), weight_std.square())
-            x = mean + variance.sqrt() * torch.randn_like(mean)
+            x = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=self.generator)
             if k < depth - 1:
                 x = self._drop(ACTIVATIONS[self.activation](x))
         return x
 
     def divergence(self) -> Tensor:
-        """KL of each member's weights from the prior, in closed form."""
-        total = torch.zeros(self.members, device=self.weights[0].device)
+        """Return the KL divergence of each member's weights from the prior, in closed form."""
+        total: Tensor = self.weights[0].new_zeros(self.members)
         sizes = self.sizes[:-1]
         for (mean, std), size in zip(self._distributions(), (*sizes, *[1] * len(sizes)), strict=True):
             prior = self.prior_std / math.sqrt(size)
@@ -214,7 +246,7 @@ class BayesPopulation(Population):
         return total
 
     def draw(self, members: Sequence[int], samples: int) -> Population:
-        """Plain networks with drawn weights, ``samples`` of each of these members, one after the other."""
+        """Return plain networks with drawn weights, ``samples`` of each of these members, one after the other."""
         copies = [i for i in members for _ in range(samples)]
         pairs, depth = self._distributions(), len(self.weights)
         noise = self._noise(torch.randn, members, samples, [m[0].numel() for m, _ in pairs])

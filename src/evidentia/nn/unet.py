@@ -22,7 +22,9 @@ class UNet(nn.Module):
 
     Each encoder block is two 3×3 convolutions with ReLU, twice as wide as the block before; the decoder up-samples,
     puts the encoder's maps beside its own, and convolves twice. Spatial ``dropout`` follows each pooling and stands
-    nowhere else. Weights are Glorot uniform and biases zero; a ``seed`` draws them and leaves torch's generator be.
+    nowhere else; it draws from torch's global generator, or from ``generator`` where one on the network's device is set
+    (to compile the network for CUDA, leave it None). Weights are float32 and Glorot uniform, biases zero; a ``seed``
+    draws them and leaves torch's generator be.
 
     ``head="direct"`` is one 1×1 convolution. ``head="paper"`` squeezes an evidential answer through four channels and
     a ReLU first, as the authors did: where those channels die in training, all four maps follow what is left of them,
@@ -54,7 +56,7 @@ class UNet(nn.Module):
         self.encoder = nn.ModuleList(
             nn.Sequential(*_layers(i, o)) for i, o in itertools.pairwise([in_channels, *widths])
         )
-        self.drops = nn.ModuleList(nn.Dropout2d(dropout) for _ in widths[1:])
+        self.drops = nn.ModuleList(_Dropout2d(dropout) for _ in widths[1:])
         self.decoder = nn.ModuleList(_Up(*_layers(3 * w, w)) for w in reversed(widths[:-1]))
         squeezed = [4] if head == "paper" and outputs == 4 else []
         sizes = [width, *squeezed, outputs]
@@ -67,6 +69,16 @@ class UNet(nn.Module):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
                 assert layer.bias is not None
                 nn.init.zeros_(layer.bias)
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """Where dropout draws from; None is torch's global generator."""
+        return next((drop.generator for drop in cast(list[_Dropout2d], list(self.drops))), None)
+
+    @generator.setter
+    def generator(self, generator: torch.Generator | None) -> None:
+        for drop in cast(list[_Dropout2d], list(self.drops)):
+            drop.generator = generator
 
     def forward(self, x: Tensor) -> Tensor:
         return self._decode(self._encode(x))
@@ -142,6 +154,18 @@ class UNet(nn.Module):
                 drop.train(mode)
 
 
+class _Dropout2d(nn.Dropout2d):
+    """``nn.Dropout2d`` that draws from ``generator`` where one is set, the same numbers as torch from the same seed."""
+
+    generator: torch.Generator | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.generator is None or not self.training or not self.p:
+            return super().forward(x)
+        kept = x.new_empty((*x.shape[:2], 1, 1)).bernoulli_(1 - self.p, generator=self.generator)
+        return x * kept.div_(1 - self.p)
+
+
 class _Up(nn.Sequential):
     """The layers of a block, on a map doubled in size by repeating its pixels, with ``skip`` beside it."""
 
@@ -171,5 +195,9 @@ def _layers(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 
 
 def _conv(inputs: int, outputs: int, size: int) -> nn.Conv2d:
-    """A convolution with "same" padding and no weights yet: torch's first draw would come from the global generator."""
-    return cast(nn.Conv2d, nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, padding=size // 2))
+    """Return a convolution with "same" padding and no weights yet, in float32.
+
+    Weights that torch draws itself would come from the global generator.
+    """
+    made = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, padding=size // 2, dtype=torch.float32)
+    return cast(nn.Conv2d, made)
