@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 import torch
 
 import evidentia as ev
+from evidentia.nn import MLP, FeatureDensity
 
 
 @pytest.mark.parametrize(
@@ -73,3 +75,24 @@ def test_bad_input_is_named():
         ev.GaussianHead(0)
     with pytest.raises(ev.InputError, match="kernel_size must be at least 1"):
         ev.NIGConv2d(8, kernel_size=0)
+
+
+@pytest.mark.parametrize("head", [ev.NIGHead(8), ev.NIGConv2d(8), ev.GaussianHead(8), MLP(8), FeatureDensity(8)])
+def test_features_are_tensors_that_fit(head):
+    name = type(head).__name__
+    for x in (np.zeros((5, 8)), [[0.0] * 8], None):
+        with pytest.raises(ev.InputTypeError, match=f"{name} expects a tensor, not {type(x).__name__}"):
+            head(x)
+    for shape in ((), (5, 7)):
+        with pytest.raises(ev.InputError, match=rf"{name} expects .*8.*, got (shape )?\({'5, 7' if shape else ''}\)"):
+            head(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("size", [8.0, 2.5, True, "8"])
+def test_sizes_are_whole_numbers(size):
+    for make in (ev.NIGHead, ev.GaussianHead, ev.NIGConv2d, FeatureDensity):
+        with pytest.raises(ev.InputTypeError, match="must be a whole number, got"):
+            make(size)
+    with pytest.raises(ev.InputTypeError, match="targets must be a whole number, got"):
+        ev.NIGHead(8, targets=size)
+    assert ev.NIGHead(np.int64(8), np.int32(3))(torch.zeros(5, 8)).batch_shape == (5, 3)

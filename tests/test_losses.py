@@ -1,6 +1,11 @@
+import copy
 import functools
+import json
 import math
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,6 +149,99 @@ def test_wrong_kinds_are_refused(answer, y):
         ev.gaussian_loss(answer.predictive(), y)
 
 
+LOSSES = {"evidential": (ev.evidential_loss, ev.NIGHead), "gaussian": (ev.gaussian_loss, ev.GaussianHead)}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("extras", [{}, {"mask": torch.ones(0, dtype=torch.bool)}, {"sample_weight": torch.ones(0)}])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_batch_without_rows_has_loss_zero_and_a_gradient_of_zeros(name, extras, reduction):
+    loss_of, head_of = LOSSES[name]
+    head = head_of(3)
+    loss = loss_of(head(torch.zeros(0, 3)), torch.zeros(0), reduction=reduction, **extras)
+    assert loss.shape == ((0,) if reduction == "none" else ())
+    assert loss.sum() == 0
+    loss.sum().backward()
+    for p in head.parameters():
+        assert torch.equal(p.grad, torch.zeros_like(p))
+
+
+@pytest.mark.parametrize("name", ["weight", "sample_weight"])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1.0, -1.0, 0.5, -2.0, 0.0, 3.0], r"2 of 6 values .*first: -1 at index \(1,\)"),
+        ([1.0, 1.0, math.nan, 1.0, 1.0, 1.0], r"1 of 6 values .*first: nan at index \(2,\)"),
+        ([1.0, 1.0, 1.0, math.inf, 1.0, 1.0], r"1 of 6 values .*first: inf at index \(3,\)"),
+    ],
+)
+def test_weights_that_are_negative_or_not_finite_are_refused(answer, y, name, values, said):
+    bad = torch.tensor(values)
+    with pytest.raises(ev.InputError, match=f"^{name} must be finite and at least 0; {said}"):
+        ev.evidential_loss(answer, y, **{name: bad})
+    if name == "sample_weight":
+        with pytest.raises(ev.InputError, match="sample_weight must be finite and at least 0"):
+            ev.gaussian_loss(ev.Gaussian(torch.zeros(6), 1.0), y, sample_weight=bad)
+        whole = torch.tensor(values).nan_to_num(1.0, posinf=1.0).clamp(min=0)
+        mask = bad == whole  # what does not count may be anything
+        expected = ev.evidential_loss(answer, y, sample_weight=whole, mask=mask)
+        assert torch.equal(ev.evidential_loss(answer, y, sample_weight=bad, mask=mask), expected)
+
+
+def test_weights_of_other_kinds(answer, y):
+    expected = ev.evidential_loss(answer, y, 0.5)
+    raw = torch.randn(6, 4, requires_grad=True)
+    for weight in (np.float32(0.5), np.float64(0.5), torch.tensor(0.5)):
+        assert torch.equal(ev.evidential_loss(answer, y, weight), expected)
+        ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight).backward()
+    assert torch.equal(ev.evidential_loss(answer, y, np.int64(2)), ev.evidential_loss(answer, y, 2.0))
+    counts = torch.tensor([2, 1, 0, 0, 3, 1])
+    assert torch.equal(
+        ev.evidential_loss(answer, y, sample_weight=counts),
+        ev.evidential_loss(answer, y, sample_weight=counts.double()),
+    )
+    for weight in ("0.1", None, [0.1] * 6, np.ones(6), 1j):
+        with pytest.raises(ev.InputTypeError, match=r"weight must be a number or a tensor, not (str|None|li|nd|comp)"):
+            ev.evidential_loss(answer, y, weight)
+    with pytest.raises(ev.InputTypeError, match=r"weight must be a number or a real tensor, not torch\.complex64"):
+        ev.evidential_loss(answer, y, torch.ones(6, dtype=torch.complex64))
+    for weights in ([1.0] * 6, np.ones(6), 2.0):
+        with pytest.raises(ev.InputTypeError, match=r"sample_weight must be a tensor, not (list|ndarray|float)"):
+            ev.evidential_loss(answer, y, sample_weight=weights)
+    with pytest.raises(ev.InputTypeError, match="y must be a tensor, not ndarray"):
+        ev.evidential_loss(answer, y.numpy(), weight=torch.ones(6))
+    with pytest.raises(ev.InputError, match="weight is on meta but y on cpu"):
+        ev.evidential_loss(answer, y, torch.ones(6, device="meta"))
+
+
+def test_extra_terms_and_penalties_that_cannot_be_meant(answer, y):
+    for weight in (-1.0, math.nan):
+        with pytest.raises(ev.InputError, match="extra term 'ur' must be a finite number that is at least 0, got"):
+            ev.evidential_loss(answer, y, extra={"ur": weight})
+    with pytest.raises(ev.InputTypeError, match=r"extra must map names to weights, as in .*, not list"):
+        ev.evidential_loss(answer, y, extra=["ur"])
+    with pytest.raises(ev.InputError, match=r"the penalty has shape \(6, 1\) but y \(6,\)"):
+        ev.evidential_loss(answer, y, penalty=lambda y, *p: penalties.nsu(y, *p).unsqueeze(1))
+
+
+def test_weights_inside_transforms_are_not_read():
+    """A value that is read ends a compiled graph, and cannot be read at all inside vmap."""
+    head, x, y, weights = ev.NIGHead(3), torch.randn(8, 3), torch.randn(8), torch.rand(8)
+
+    def loss(x, y, w):
+        return ev.evidential_loss(head(x), y, w, sample_weight=w)
+
+    expected = loss(x, y, weights)
+    assert torch.allclose(torch.compile(loss, fullgraph=True, backend="aot_eager")(x, y, weights), expected)
+    rows = torch.func.vmap(loss)(x, y, weights)
+    assert torch.allclose((rows * weights).sum() / weights.sum(), expected)
+    gradients = torch.func.vmap(torch.func.grad(loss))(x, y, weights)
+    assert gradients.isfinite().all()
+    for scale in (0.1, 0.2, 0.3):  # numbers that change do not end it either
+        compiled = torch.compile(lambda x, y, w: ev.evidential_loss(head(x), y, w), fullgraph=True, backend="aot_eager")
+        assert torch.allclose(compiled(x, y, scale), ev.evidential_loss(head(x), y, scale))
+
+
 # Schedules ----------------------------------------------------------------------------------------------------------
 
 
@@ -217,3 +315,123 @@ def test_schedules_resume_from_their_state():
 def test_bad_schedules_are_refused(build):
     with pytest.raises(ev.InputError, match="must be"):
         build()
+
+
+SCHEDULES = {
+    "constant": lambda: ev.ConstantWeight(0.5),
+    "warmup": lambda: ev.LinearWarmup(0.5, 4),
+    "dual": lambda: ev.DualAscent(0.5, rate=0.1, memory=2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_step_may_come_before_the_backward_pass(name):
+    schedule, head = SCHEDULES[name](), ev.NIGHead(3)
+    x, y = torch.randn(8, 3), torch.randn(8)
+    for _ in range(2):
+        expected = torch.autograd.grad(ev.evidential_loss(head(x), y, schedule.weight), head.linear.weight)[0]
+        answer = head(x)
+        loss = ev.evidential_loss(answer, y, schedule.weight)
+        schedule.step(answer, y)
+        assert torch.equal(torch.autograd.grad(loss, head.linear.weight)[0], expected)
+    assert not schedule.weight.requires_grad
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_after_a_step_are_still_modules(name):
+    schedule = SCHEDULES[name]()
+    keys = set(schedule.state_dict())
+    schedule.step(*overconfident(0.5))
+    assert set(schedule.state_dict()) == keys
+    other, copied = SCHEDULES[name](), copy.deepcopy(schedule)
+    other.load_state_dict(schedule.state_dict(), strict=True)
+    for one in (other, copied):
+        assert one.weight == schedule.weight
+        one.step(*overconfident(2.0))
+    if name != "constant":
+        assert copied.weight != schedule.weight
+    assert all(t.device.type == "meta" for t in schedule.to("meta").buffers())
+    assert len(list(schedule.buffers())) == len(keys)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_step_on_held_out_data_in_inference_mode(name):
+    """The natural place for it; a weight made there could not be trained with afterwards."""
+    schedule, head = SCHEDULES[name](), ev.NIGHead(3)
+    with torch.inference_mode():
+        schedule.step(head(torch.randn(8, 3)), torch.randn(8))
+    ev.evidential_loss(head(torch.randn(8, 3)), torch.randn(8), schedule.weight).backward()
+
+
+def test_batches_that_tell_nothing_leave_dual_ascent_alone():
+    dual = ev.DualAscent(0.5, rate=0.1, memory=2)
+    dual.step(*overconfident(0.5))
+    before = dual.weight.item(), dual.average.item()
+    empty = ev.NormalInverseGamma.from_raw(torch.zeros(0, 4))
+    answer, y = overconfident(2.0)
+    dual.step(empty, torch.zeros(0))
+    dual.step(answer, y, mask=torch.zeros(256, dtype=torch.bool))
+    dual.step(answer, y.index_fill(0, torch.tensor([3]), math.nan))
+    dual.step(answer, y.index_fill(0, torch.tensor([3]), math.inf))
+    assert (dual.weight.item(), dual.average.item()) == before
+
+
+def test_schedules_do_not_follow_the_default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert {t.dtype for make in SCHEDULES.values() for t in make().buffers()} <= {torch.float32, torch.int64}
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_warm_up_over_a_whole_number_of_steps():
+    for steps in (2.5, math.nan, "10", True):
+        with pytest.raises(ev.InputTypeError, match="steps must be a whole number, got"):
+            ev.LinearWarmup(0.1, steps)
+    assert ev.LinearWarmup(0.1, np.int64(10)).weight == 0
+
+
+RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+import evidentia as ev
+
+rank, store, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+raw, y, keep = torch.load(out + ".pt")
+dual, seen = ev.DualAscent(0.3, rate=0.1, memory=2), []
+for k in range(len(y)):
+    rows = slice(None, 5) if rank == 0 else slice(5, None)
+    dual.step(ev.NormalInverseGamma.from_raw(raw[k, rows]), y[k, rows], mask=keep[k, rows])
+    seen.append(dual.weight.item())
+with open(f"{out}.{rank}", "w") as file:
+    json.dump(seen, file)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_step_together_by_the_violation_of_the_whole_batch(tmp_path):
+    """Two processes with parts of unequal size, one of them without any target now and then."""
+    raw, y, keep = torch.randn(6, 16, 4), 3 * torch.randn(6, 16), torch.rand(6, 16) < 0.7
+    keep[1, :5], keep[2, 5:], keep[3] = False, False, False
+    alone, expected = ev.DualAscent(0.3, rate=0.1, memory=2), []
+    for k in range(6):
+        alone.step(ev.NormalInverseGamma.from_raw(raw[k]), y[k], mask=keep[k])
+        expected.append(alone.weight.item())
+    torch.save((raw, y, keep), tmp_path / "out.pt")
+    command = [sys.executable, "-c", RANK]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), str(tmp_path / "out")], stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    try:
+        said = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    first, second = (json.loads((tmp_path / f"out.{rank}").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first == pytest.approx(expected, rel=1e-5)
+    assert len(set(expected)) > 4

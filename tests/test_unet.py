@@ -283,4 +283,6 @@ def test_images_that_do_not_fit_are_refused():
             net.forward_with_features(torch.zeros(shape))
     with pytest.raises(ev.InputTypeError, match=r"floating-point images, not torch\.uint8; convert, and scale"):
         net(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
+    with pytest.raises(ev.InputTypeError, match="UNet expects a tensor of images, not list"):
+        net([[0.0]])
     assert net(torch.zeros(1, 3, 16, 32)).shape == (1, 4, 16, 32)

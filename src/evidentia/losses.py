@@ -8,7 +8,8 @@ expect to tune it anew for every data set.
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from numbers import Real
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import gaussian, penalties
 from evidentia.formulas.nig import nll
 from evidentia.formulas.penalties import EXTRA_TERMS, Penalty
+from evidentia.nn.mlp import is_whole
 
 __all__ = [
     "ConstantWeight",
@@ -40,7 +42,7 @@ def evidential_loss(
     sample_weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""Negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
+    r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
 
     Args:
         nig: what an evidential head answered.
@@ -52,7 +54,12 @@ def evidential_loss(
         mask: boolean, True where a target counts. Missing targets are NaN and must be masked on purpose, with
             ``mask=~y.isnan()``; an unmasked NaN makes the loss NaN.
         sample_weight: non-negative, of the shape of y; with ``"mean"`` the weighted mean is taken.
-        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0).
+        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). Where no
+            target counts, as in a batch of no rows, the loss is 0 and so are its gradients.
+
+    The values of tensors ``weight`` and ``sample_weight`` are checked on the CPU only, and not inside
+    ``torch.compile``, ``torch.func.vmap`` and the like: to read them would make a GPU wait, or end the graph. There a
+    negative weight gives a wrong loss, and NaN one that is NaN.
 
     >>> import torch, evidentia as ev
     >>> answer = ev.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
@@ -62,13 +69,15 @@ def evidential_loss(
     if not isinstance(nig, NormalInverseGamma):
         raise InputTypeError(f"evidential_loss takes a NormalInverseGamma, not {type(nig).__name__}")
     penalty_of = penalties.lookup(penalty)
-    terms = [(penalties.lookup(name, EXTRA_TERMS), w) for name, w in (extra or {}).items()]
-    weight = _checked_weight(weight, y)
+    if not isinstance(extra or {}, Mapping):
+        raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
     y = _checked_target(y, nig.batch_shape, nig.gamma, mask)
+    weight = _checked_weight("weight", weight, y)
     parameters = nig.parameters
-    loss = nll(y, *parameters) + weight * penalty_of(y, *parameters)
-    for term, term_weight in terms:
-        loss = loss + term_weight * term(y, *parameters)
+    loss = nll(y, *parameters) + weight * _of_shape("the penalty", penalty_of(y, *parameters), y)
+    for name, term_weight in (extra or {}).items():
+        term = penalties.lookup(name, EXTRA_TERMS)(y, *parameters)
+        loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
     return _reduce(loss, mask, sample_weight, reduction)
 
 
@@ -80,7 +89,10 @@ def gaussian_loss(
     sample_weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Negative log likelihood of a Gaussian head (the paper's Eq. 2). Arguments as for :func:`evidential_loss`."""
+    """Return the negative log likelihood of a Gaussian head (the paper's Eq. 2).
+
+    Arguments are those of :func:`evidential_loss`.
+    """
     if not isinstance(normal, torch.distributions.Normal):
         raise InputTypeError(f"gaussian_loss takes a Gaussian, not {type(normal).__name__}")
     y = _checked_target(y, normal.batch_shape, normal.loc, mask)
@@ -88,7 +100,7 @@ def gaussian_loss(
 
 
 def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> Tensor:
-    """y if it fits, with masked entries replaced by zeros that no gradient reaches."""
+    """Return y if it fits, with masked entries replaced by zeros that no gradient reaches."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
@@ -105,28 +117,66 @@ def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | N
         return y
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise InputTypeError("mask must be a boolean tensor, True where a target counts; for missing ones ~y.isnan()")
-    _check_shape("mask", mask, y)
+    _of_shape("mask", mask, y)
     return torch.where(mask, y, 0.0)
 
 
-def _checked_weight(weight: float | Tensor, y: Tensor) -> float | Tensor:
+def _checked_weight(name: str, weight: Any, y: Tensor) -> float | Tensor:
+    """Return a weight that is a number as a float, and a tensor as it is; NumPy's numbers do not multiply tensors."""
     if isinstance(weight, Tensor):
+        if weight.is_complex():
+            raise InputTypeError(f"{name} must be a number or a real tensor, not {weight.dtype}")
         if weight.ndim > y.ndim or any(
             w not in (1, n) for w, n in zip(weight.shape[::-1], y.shape[::-1], strict=False)
         ):
             raise InputError(
-                f"weight has shape {tuple(weight.shape)}, which does not broadcast to y's {tuple(y.shape)}"
+                f"{name} has shape {tuple(weight.shape)}, which does not broadcast to y's {tuple(y.shape)}"
             )
-    elif not (math.isfinite(weight) and weight >= 0):
-        raise InputError(f"weight must be a finite number that is at least 0, got {weight}")
-    return weight
+        if weight.device != y.device and (weight.ndim or weight.device.type != "cpu"):
+            raise InputError(f"{name} is on {weight.device} but y on {y.device}; move one of them")
+        return _check_values(name, weight)
+    if torch.compiler.is_compiling():  # a number may be a symbol there, with no value to check
+        plain: float = weight
+        return plain
+    return _checked_number(name, weight)
 
 
-def _check_shape(name: str, x: Tensor, y: Tensor) -> None:
+def _checked_number(name: str, weight: Any) -> float:
+    if not isinstance(weight, Real):
+        raise InputTypeError(f"{name} must be a number or a tensor, not {type(weight).__name__}")
+    value = float(weight)
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{name} must be a finite number that is at least 0, got {weight}")
+    return value
+
+
+def _check_values(name: str, weight: Tensor) -> Tensor:
+    """Return the tensor, or raise where a value is negative or not finite and can be read at no cost."""
+    if weight.device.type != "cpu" or torch.compiler.is_compiling() or not weight.numel():
+        return weight
+    least, greatest = torch.aminmax(weight.detach())
+    try:
+        if least >= 0 and greatest < torch.inf:
+            return weight
+    except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
+        return weight
+    valid = (weight >= 0) & (weight < torch.inf)
+    at = tuple(int(i) for i in (~valid).nonzero()[0])
+    raise InputError(
+        f"{name} must be finite and at least 0; {int((~valid).sum())} of {valid.numel()} values break this "
+        f"(first: {weight[at].item():g}{f' at index {at}' if at else ''})"
+    )
+
+
+def _of_shape(name: str, x: Any, y: Tensor) -> Tensor:
+    """Return x if it is a tensor of y's shape, on y's device."""
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
     if x.shape != y.shape:
         raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}; they must be equal")
     if x.device != y.device:
         raise InputError(f"{name} is on {x.device} but y on {y.device}; move one of them")
+    return x
 
 
 def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str) -> Tensor:
@@ -134,16 +184,15 @@ def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, red
         raise InputError(f"unknown reduction {reduction!r}; known are mean, sum, none")
     counts = None
     if sample_weight is not None:
-        _check_shape("sample_weight", sample_weight, loss)
-        counts = sample_weight.to(loss.dtype)
+        counts = _of_shape("sample_weight", sample_weight, loss).to(loss.dtype)
     if mask is not None:
         loss = torch.where(mask, loss, 0.0)
         counts = mask.to(loss.dtype) if counts is None else torch.where(mask, counts, 0.0)
     if counts is not None and sample_weight is not None:
-        loss = loss * counts
+        loss = loss * _check_values("sample_weight", counts)
     if reduction == "none":
         return loss
-    if reduction == "sum":
+    if reduction == "sum" or not loss.numel():
         return loss.sum()
     if counts is None:
         return loss.mean()
@@ -152,12 +201,19 @@ def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, red
 
 
 class WeightSchedule(Protocol):
-    r"""How :math:`\lambda` moves: read ``weight``, and call ``step`` once after each optimizer step."""
+    r"""A schedule for :math:`\lambda`: read ``weight`` for the loss, and call ``step`` once in each training step.
+
+    ``step`` may come before or after the backward pass.
+    """
 
     @property
     def weight(self) -> Tensor: ...
 
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None: ...
+
+
+def _scalar(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float32)
 
 
 class ConstantWeight(nn.Module):
@@ -171,7 +227,7 @@ class ConstantWeight(nn.Module):
 
     def __init__(self, weight: float) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.tensor(float(_checked_weight(weight, torch.empty(0)))))
+        self.register_buffer("weight", _scalar(_checked_number("weight", weight)))
 
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
         """Nothing changes."""
@@ -189,17 +245,20 @@ class LinearWarmup(nn.Module):
 
     def __init__(self, weight: float, steps: int) -> None:
         super().__init__()
+        if not is_whole(steps):
+            raise InputTypeError(f"steps must be a whole number, got {steps!r}")
         if steps < 1:
             raise InputError(f"steps must be at least 1, got {steps}")
-        self.steps = steps
-        self.register_buffer("target", torch.tensor(float(_checked_weight(weight, torch.empty(0)))))
-        self.register_buffer("steps_done", torch.tensor(0))
+        self.steps = int(steps)
+        self.register_buffer("target", _scalar(_checked_number("weight", weight)))
+        self.register_buffer("steps_done", torch.tensor(0, dtype=torch.int64))
 
     @property
     def weight(self) -> Tensor:
         return self.target * (self.steps_done / self.steps).clamp(max=1)
 
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Count one step."""
         self.steps_done += 1
 
 
@@ -217,7 +276,12 @@ class DualAscent(nn.Module):
     :math:`\alpha > 1` that asks for errors below 0.01 standard deviations; :math:`\lambda` therefore rises linearly for
     as long as training lasts (to 7.8 on Kin8nm) and α collapses to 1. It is also not kept from turning negative.
 
-    Measured on training batches an overfitted model looks calibrated: feed ``step`` held-out data if there are any.
+    Measured on training batches an overfitted model looks calibrated: feed ``step`` held-out data if there are any. A
+    batch without targets, or with an error that is not finite, changes nothing.
+
+    Under ``torch.distributed`` all ranks of the default group must call ``step`` equally often. They step by the mean
+    over all their targets together, so that :math:`\lambda` stays the same on all of them. ``step`` puts new tensors in
+    the place of the old ones, and so cannot be part of a captured CUDA graph: call it outside.
     """
 
     weight: Tensor
@@ -231,13 +295,28 @@ class DualAscent(nn.Module):
         if not memory >= 1:
             raise InputError(f"memory must be at least 1 batch, got {memory}")
         self.rate, self.target, self.memory = rate, target, memory
-        self.register_buffer("weight", torch.tensor(float(_checked_weight(weight, torch.empty(0)))))
-        self.register_buffer("average", torch.tensor(float(target)))
+        self.register_buffer("weight", _scalar(_checked_number("weight", weight)))
+        self.register_buffer("average", _scalar(target))
 
+    @torch.inference_mode(False)  # a weight made in inference mode could not be trained with
     @torch.no_grad()
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Move the average and the weight by one batch."""
         y = _checked_target(y, nig.batch_shape, nig.gamma, mask)
-        violation = _reduce(penalties.nsu(y, *nig.parameters), mask, None, "mean")
-        self.average += (violation.to(self.average.dtype) - self.average) / self.memory
-        self.weight += self.rate * (self.average - self.target)
-        self.weight.clamp_(min=0)
+        total = _reduce(penalties.nsu(y, *nig.parameters), mask, None, "sum")
+        count = torch.full_like(total, y.numel()) if mask is None else mask.sum().to(total.dtype)
+        total, count = _over_ranks(torch.stack([total, count])).unbind()
+        violation = (total / count).to(self.average)  # NaN where there are no targets
+        average = self.average + (violation - self.average) / self.memory
+        weight = (self.weight + self.rate * (average - self.target)).clamp(min=0)
+        # new tensors, not changes in place: the graph of a loss that waits for its backward pass holds the old ones
+        self.average = torch.where(violation.isfinite(), average, self.average)
+        self.weight = torch.where(violation.isfinite(), weight, self.weight)
+
+
+def _over_ranks(values: Tensor) -> Tensor:
+    """Return the sum over all ranks of a distributed run; elsewhere the values themselves."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        distributed.all_reduce(values)
+    return values

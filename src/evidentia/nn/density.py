@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from evidentia.errors import InputError
 from evidentia.nn.heads import _check_sizes
+from evidentia.nn.mlp import check_features
 
 __all__ = ["FeatureDensity"]
 
@@ -60,11 +61,7 @@ class FeatureDensity(nn.Module):
         return new
 
     def forward(self, features: Tensor) -> Tensor:
-        if features.ndim == 0 or features.shape[-1] != len(self.mean):
-            raise InputError(
-                f"FeatureDensity expects features of size {len(self.mean)} in the last dimension, "
-                f"got shape {tuple(features.shape)}"
-            )
+        check_features(self, features, len(self.mean))
         with torch.autocast(features.device.type, enabled=False):
             dtype = torch.promote_types(torch.promote_types(features.dtype, self.mean.dtype), torch.float32)
             whitened = (features.to(dtype) - self.mean.to(dtype)) @ self.whiten.to(dtype)

@@ -13,7 +13,7 @@ from torch.nn.functional import conv2d, linear
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.errors import InputError, InputTypeError
-from evidentia.nn.mlp import is_whole
+from evidentia.nn.mlp import check_features, is_whole
 
 __all__ = ["GaussianHead", "NIGConv2d", "NIGHead"]
 
@@ -31,12 +31,8 @@ class _Dense(nn.Module):
         self.linear = nn.Linear(in_features, outputs, device=device, dtype=dtype)
 
     def raw(self, x: Tensor) -> Tensor:
-        """Raw outputs, (…, P) or (…, T, P): what to export, and what ``from_raw`` takes."""
-        if x.ndim == 0 or x.shape[-1] != self.in_features:
-            raise InputError(
-                f"{type(self).__name__} expects features of size {self.in_features} in the last dimension, "
-                f"got shape {tuple(x.shape)}"
-            )
+        """Return raw outputs, (…, P) or (…, T, P): what to export, and what ``from_raw`` takes."""
+        check_features(self, x, self.in_features)
         with torch.autocast(x.device.type, enabled=False):
             out = linear(*_at_least_float32(x, self.linear.weight, self.linear.bias))
         return out if self.targets is None else out.unflatten(-1, (self.targets, self.parameters_per_target))
@@ -104,7 +100,9 @@ class NIGConv2d(nn.Module):
         )
 
     def raw(self, x: Tensor) -> Tensor:
-        """Raw outputs, (N, 4, H, W) or (N, T, 4, H, W): what to export, and what ``from_raw(raw, dim=-3)`` takes."""
+        """Return raw outputs, (N, 4, H, W) or (N, T, 4, H, W): what to export and give to ``from_raw(raw, dim=-3)``."""
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"{type(self).__name__} expects a tensor, not {type(x).__name__}")
         if x.ndim not in (3, 4) or x.shape[-3] != self.in_channels:
             raise InputError(
                 f"{type(self).__name__} expects maps of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}"

@@ -75,6 +75,15 @@ def check_architecture(sizes: Sequence[int], activation: str, *dropout: float) -
         raise InputError("dropout drops hidden units, but hidden=() has none; leave out dropout, or add a hidden layer")
 
 
+def check_features(owner: object, x: Any, size: int) -> None:
+    """Raise one clear error where x is not a tensor with features of this size in its last dimension."""
+    name = type(owner).__name__
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"{name} expects a tensor, not {type(x).__name__}")
+    if x.ndim == 0 or x.shape[-1] != size:
+        raise InputError(f"{name} expects features of size {size} in the last dimension, got shape {tuple(x.shape)}")
+
+
 class MLP(nn.Module):
     """Linear layers with an activation (and dropout, if asked) after each but the last: (…, F) → (…, outputs).
 
@@ -102,6 +111,7 @@ class MLP(nn.Module):
         self.biases = nn.ParameterList(bias for _, bias in drawn)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.sizes[0])
         *inner, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in inner:
             x = ACTIVATIONS[self.activation](functional.linear(x, weight.mT, bias))

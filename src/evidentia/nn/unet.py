@@ -121,6 +121,8 @@ class UNet(nn.Module):
         return x
 
     def _check(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"UNet expects a tensor of images, not {type(x).__name__}")
         if not x.is_floating_point():
             raise InputTypeError(
                 f"UNet expects floating-point images, not {x.dtype}; convert, and scale bytes by 1/255"
