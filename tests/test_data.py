@@ -1,8 +1,10 @@
+import contextlib
 import functools
 import hashlib
 import http.server
 import os
 import threading
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,22 +140,37 @@ def made_up(tmp_path, monkeypatch):
     for file, text in files.items():
         (source / file).write_text(text)
     entry = uci._Set("tiny", 3, 1, "", "")
-    digest = hashlib.sha256("".join(files[f] for f in entry.index_files).encode()).hexdigest()
+    # as the shell's `sha256sum index_features.txt index_target.txt … | sha256sum`
+    lines = "".join(f"{hashlib.sha256(files[f].encode()).hexdigest()}  {f}\n" for f in entry.index_files)
+    digest = hashlib.sha256(lines.encode()).hexdigest()
     entry = replace(entry, data_sha256=hashlib.sha256(files["data.txt"].encode()).hexdigest(), index_sha256=digest)
     monkeypatch.setattr(uci, "SETS", {"tiny": entry})
-    handler = functools.partial(_Quiet, directory=str(tmp_path / "origin"))
+    with serving(functools.partial(_Quiet, directory=str(tmp_path / "origin"))) as origin:
+        yield source, origin, tmp_path / "data"
+
+
+@contextlib.contextmanager
+def serving(handler):
+    """A server on this machine, stopped at the end."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield source, f"http://127.0.0.1:{server.server_port}", tmp_path / "data"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
+
+
+def left_behind(data):
+    """Every file and folder there is."""
+    return sorted(str(p.relative_to(data.parent)) for p in data.parent.rglob("*") if "origin" not in p.parts)
 
 
 def test_a_set_is_fetched_checked_and_read(made_up, monkeypatch):
@@ -174,7 +191,7 @@ def test_a_set_is_fetched_checked_and_read(made_up, monkeypatch):
 def test_a_changed_file_is_refused_and_leaves_nothing(made_up):
     source, origin, data = made_up
     (source / "data.txt").write_text("1 2 3\n4 5 6\n7 8 8\n")
-    with pytest.raises(ev.InputError, match=r"tiny: data\.txt differ from the canonical ones"):
+    with pytest.raises(ev.InputError, match=r"tiny: data\.txt differs from the canonical one"):
         uci.download("tiny", data, origin)
     assert not (data / "uci" / "tiny").exists()
 
@@ -183,8 +200,182 @@ def test_a_truncated_file_on_disk_is_refused(made_up):
     _, origin, data = made_up
     folder = uci.download("tiny", data, origin)
     (folder / "index_test_0.txt").write_text("")
-    with pytest.raises(ev.InputError, match="the index files differ"):
+    with pytest.raises(ev.InputError, match="tiny: one of the 4 index files differs from the canonical one"):
         uci.load("tiny", data)
+
+
+def test_a_row_moved_to_the_next_file_is_noticed(made_up):
+    """The bytes of all files one after the other are the same, but a row for testing became one for training."""
+    _, origin, data = made_up
+    folder = uci.download("tiny", data, origin)
+    train, test = folder / "index_train_0.txt", folder / "index_test_0.txt"
+    both = train.read_text() + test.read_text()
+    train.write_text("0.0e+00\n")
+    test.write_text("2.0e+00\n1\n")
+    assert train.read_text() + test.read_text() == both
+    with pytest.raises(ev.InputError, match="one of the 4 index files differs"):
+        uci.load("tiny", data)
+
+
+def respond(answer):
+    """A server's handler that writes these bytes to every request."""
+
+    class Handler(_Quiet):
+        def do_GET(self):
+            self.wfile.write(answer)
+            self.close_connection = True
+
+    return Handler
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\x01nonsense\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X" * 70_000 + b"\r\n\r\n",  # LineTooLong
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n1 2 3\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\n1 2 3\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n1 2 3\n",
+        b"HTTP/1.1 302 Found\r\nLocation: file:///etc/hostname\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[bad/\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: /again\r\n\r\n",
+        b"HTTP/1.1 404 Not Found\r\n\r\n",
+    ],
+)
+def test_what_a_server_may_do_wrong(made_up, answer):
+    _, _, data = made_up
+    with (
+        serving(respond(answer)) as origin,
+        pytest.raises(ev.InputError, match=r"tiny: http://127.*/tiny/data/data\.txt could not be fetched \(.*by hand"),
+    ):
+        uci.download("tiny", data, origin)
+    assert left_behind(data) == []
+
+
+def test_an_answer_without_end_is_refused(made_up, monkeypatch):
+    _, _, data = made_up
+    monkeypatch.setattr(uci, "LARGEST", 1000)
+
+    class Endless(_Quiet):
+        def do_GET(self):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            with contextlib.suppress(OSError):
+                for _ in range(1000):
+                    self.wfile.write(b"1 2 3\n" * 1000)
+            self.close_connection = True
+
+    with serving(Endless) as origin, pytest.raises(ev.InputError, match="is larger than 1,000 bytes"):
+        uci.download("tiny", data, origin)
+    assert left_behind(data) == []
+    (data / "uci" / "tiny").mkdir(parents=True)
+    for file in ("data.txt", *uci.SETS["tiny"].index_files):
+        (data / "uci" / "tiny" / file).write_bytes(bytes(1001))
+    with pytest.raises(ev.InputError, match=r"data\.txt .*1,001 bytes.* than 1,000"):
+        uci.load("tiny", data)
+
+
+@pytest.mark.parametrize("origin", ["ftp//x", "nothing://x", "http://127.0.0.1:1", "http://[bad", "file:///nowhere"])
+def test_origins_that_cannot_be_reached(made_up, origin):
+    _, _, data = made_up
+    with pytest.raises(ev.InputError, match="could not be fetched"):
+        uci.download("tiny", data, origin)
+    assert left_behind(data) == []
+
+
+def test_what_stands_in_the_way_stays_as_it_was(made_up):
+    _, origin, data = made_up
+    folder = data / "uci" / "tiny"
+    (folder / "index_target.txt").mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "data.txt").write_text("not the set's")
+    before = left_behind(data)
+    with pytest.raises(ev.InputError, match=r"index_target\.txt is not a file"):
+        uci.download("tiny", data, origin)
+    assert left_behind(data) == before
+    assert (folder / "data.txt").read_text() == "not the set's"
+    (folder / "index_target.txt").rmdir()
+    uci.download("tiny", data, origin)
+    assert uci.load("tiny", data).y.tolist() == [3, 6, 9]
+    assert (folder / "notes.txt").read_text() == "mine"
+    (data.parent / "other").write_text("a file")
+    with pytest.raises(ev.InputError, match=r"cannot be written to .*other"):
+        uci.download("tiny", data.parent / "other", origin)
+    assert (data.parent / "other").read_text() == "a file"
+
+
+def test_a_failure_while_writing_leaves_nothing(made_up, monkeypatch):
+    _, origin, data = made_up
+
+    def full(self, *arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ev.InputError, match=r"cannot be written to .*No space left"):
+        uci.download("tiny", data, origin)
+    assert left_behind(data) == []
+
+
+# The spreadsheet of Energy ------------------------------------------------------------------------------------------
+
+SPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+LAUGHS = "".join(f"<!ENTITY a{k} '{f'&a{k - 1};' * 10 if k else 'ha'}'>" for k in range(10))
+
+
+def sheet(rows):
+    cells = "".join("<row>" + "".join(f"<c><v>{v}</v></c>" for v in row) + "</row>" for row in rows)
+    return f"<?xml version='1.0'?><worksheet xmlns='{SPACE}'><sheetData>{cells}</sheetData></worksheet>".encode()
+
+
+def write_book(path, content, name="xl/worksheets/sheet1.xml", **options):
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr(name, content, **options)
+    return path
+
+
+@pytest.fixture
+def energy():
+    table = np.round(np.random.default_rng(0).uniform(1, 9, (5, 10)), 2)
+    return table, [[f"column {k}" for k in range(10)], *table.tolist()]
+
+
+def test_the_cooling_load_is_the_last_column(energy, tmp_path):
+    table, rows = energy
+    path = write_book(tmp_path / "e.xlsx", sheet([*rows, [""] * 3]), compress_type=zipfile.ZIP_DEFLATED)
+    assert uci._cooling(path, table[:, :8], table[:, 8]) == pytest.approx(table[:, 9])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p, _: p.write_bytes(b"not a zip"), "zip"),
+        (lambda p, _: write_book(p, b"<a>"), "no element|not well-formed|unclosed"),
+        (lambda p, _: write_book(p, b"", "other.xml"), "sheet1"),
+        (lambda p, rows: write_book(p, sheet([*rows[:3], ["n/a"] * 10])), "could not convert"),
+        (
+            lambda p, _: write_book(p, f"<!DOCTYPE x [{LAUGHS}]><x>&a9;</x>".encode()),
+            "declares a document type, which a spreadsheet does not",
+        ),
+        (
+            lambda p, _: write_book(p, f"<!DOCTYPE x [{LAUGHS}]><x>&a9;</x>".encode("utf-16")),
+            "declares a document type, which a spreadsheet does not",
+        ),
+        (lambda p, _: write_book(p, bytes(2_000_000), compress_type=zipfile.ZIP_DEFLATED), "2,000,000 bytes"),
+        (lambda p, _: write_book(p, bytes(10), compress_type=zipfile.ZIP_LZMA), "compressed by a method"),
+    ],
+)
+def test_spreadsheets_that_are_something_else(energy, tmp_path, monkeypatch, make, message):
+    monkeypatch.setattr(uci, "LARGEST", 1_000_000)
+    table, rows = energy
+    make(tmp_path / "e.xlsx", rows)
+    with pytest.raises(ev.InputError, match=rf"e\.xlsx.*({message})"):
+        uci._cooling(tmp_path / "e.xlsx", table[:, :8], table[:, 8])
+
+
+@needs_data
+def test_the_real_cooling_load():
+    assert uci.load("energy", DATA, target="published").y[0] == 21.33
 
 
 def test_without_a_network_the_message_says_which_file_to_put_where(made_up):

@@ -1,0 +1,63 @@
+"""Read files that may be broken or hostile: sizes are known before memory is taken, and errors name the file."""
+
+import contextlib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from evidentia.errors import InputError
+
+__all__ = ["check_size", "read_file", "read_member", "reading"]
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile inflates the others whole, whatever size they declare
+
+
+@contextlib.contextmanager
+def reading(where: object) -> Iterator[None]:
+    """Turn whatever a reader of a foreign format raises into one error that names the file.
+
+    Readers of images, archives and HDF5 meet broken files in so many places that what they raise cannot be listed.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"{where} cannot be read: it needs more memory than there is") from error
+    except Exception as error:
+        raise InputError(f"{where} cannot be read, truncated or corrupt? ({error})") from error
+
+
+def check_size(where: object, size: int, most: int) -> None:
+    """Raise where something is, or declares to be, larger than this many bytes."""
+    if size > most:
+        raise InputError(f"{where} has {size:,} bytes, more than {most:,}; that is no file of this kind")
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Return the bytes of a file of at most this size."""
+    with reading(path), path.open("rb") as file:
+        content = file.read(most + 1)
+        if len(content) > most:
+            check_size(path, max(path.stat().st_size, len(content)), most)
+    return content
+
+
+def read_member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return the bytes of a member of a zip whose declared size is at most this; more than it declares is never read.
+
+    A zip is a claim: its directory says how large a member is, but the stream behind it may inflate to anything.
+    """
+    where = f"{archive.filename}: {name}"
+    with reading(where):
+        member = archive.getinfo(name)
+        check_size(where, member.file_size, most)
+        if member.flag_bits & 1:
+            raise InputError(f"{where} is encrypted; unpack the zip, and give the folder")
+        if member.compress_type not in _METHODS:
+            raise InputError(f"{where} is compressed by a method other than deflate; pack the zip anew")
+        with archive.open(member) as file:
+            content = file.read(member.file_size + 1)
+    if len(content) != member.file_size:
+        raise InputError(f"{where} cannot be read, truncated? It has {len(content):,} of {member.file_size:,} bytes")
+    return content
