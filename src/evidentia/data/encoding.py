@@ -1,7 +1,7 @@
 """Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
 
 import datetime
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -300,8 +300,8 @@ def _encoder_from(position: int, column: Any) -> _Encoder:
     _demand(isinstance(column["kind"], str) and column["kind"] in get_args(Kind), here + "is of an unknown kind")
     _demand(isinstance(content, str) and content in _CONTENTS[column["kind"]], here + "has an unknown content")
     _demand(isinstance(column["flags_missing"], bool), here + "has a flags_missing that is not a boolean")
-    number = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) < 1e309
-    _demand(number and math.isfinite(fill), here + "has a fill that is not a finite number")
+    finite = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) <= sys.float_info.max
+    _demand(finite, here + "has a fill that is not a finite number")
     texts = isinstance(categories, list | tuple) and all(isinstance(c, str) for c in categories)
     _demand(texts and len(set(categories)) == len(categories), here + "has categories that are not different texts")
     _demand(column["kind"] == "category" or not categories, here + "has categories, but is no category")

@@ -171,7 +171,7 @@ def _open_array(x: Any) -> OpenTable:
         raise InputError(f"x must have two dimensions (rows, columns), got shape {array.shape}{hint}")
     if array.shape[1] == 0:
         raise InputError(f"the table has no columns: shape {array.shape}")
-    columns = [pd.Series(column) for column in array.T] if array.dtype == object else list(array.T)
+    columns = [pd.Series(column, dtype=object) for column in array.T] if array.dtype == object else list(array.T)
     return OpenTable([f"x{k}" for k in range(array.shape[1])], columns, len(array), named=False)
 
 
@@ -541,7 +541,7 @@ def _read_each(
 def _to_seconds(value: Any) -> float:
     try:
         return float(_seconds(np.array([to_duration(value)]))[0])
-    except (TypeError, OverflowError):  # months and years have no fixed length
+    except OverflowError:
         raise RefusedError("durations without a length in seconds", "convert them to days or seconds") from None
 
 
@@ -571,6 +571,8 @@ def _seconds(values: NDArray[Any]) -> NDArray[np.float64]:
     """Return seconds, the same in whichever unit the values come: the whole ones and the rest are added last."""
     units = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
     unit = np.datetime_data(values.dtype)[0]
+    if unit in ("Y", "M", "generic"):  # NumPy would take the mean length of a year
+        raise OverflowError
     if unit not in units or np.datetime_data(values.dtype)[1] != 1:
         unit = "ns" if unit in ("ps", "fs", "as") else "s"
         values = _in_unit(values, unit)

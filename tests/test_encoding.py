@@ -1,0 +1,571 @@
+import datetime
+import io
+import json
+import tracemalloc
+from decimal import Decimal
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+import evidentia as ev
+from evidentia.data.encoding import MOST_CATEGORIES, Encoding, Scaling
+from evidentia.data.table import read_table
+
+
+def learn(values):
+    return Encoding.fit(read_table(pd.DataFrame({"c": values})))
+
+
+def encode(encoding, values):
+    return encoding.transform(encoding.read(pd.DataFrame({"c": values})))
+
+
+# What a column is, is decided in training ---------------------------------------------------------------------------
+
+CODES = ["01", "02", "A", "B"]
+
+
+def test_codes_stay_text_in_a_batch_of_numerals():
+    encoding = learn(CODES)
+    whole = encode(encoding, CODES)
+    assert whole.tolist() == np.eye(4).tolist()
+    for k, code in enumerate(CODES):
+        assert encode(encoding, [code]).tolist() == whole[[k]].tolist()
+    assert encode(encoding, ["1", "2"]).tolist() == [[0] * 4] * 2  # other texts than those of training
+
+
+def test_a_number_means_the_one_text_that_spells_it():
+    encoding = learn([*CODES, "x", "y", "7", "07.0"])  # sorted: 01 02 07.0 7 A B x y
+    assert encode(encoding, [1, 2.0, Decimal(2), np.int8(1), 9]).nonzero()[1].tolist() == [0, 1, 1, 0]
+    with pytest.raises(
+        ev.InputError,
+        match=r"column 'c' held text in training, but has numbers that could mean several categories "
+        r"\('07.0', '7'\) now \(first: 7 in row 1\); pass text",
+    ):
+        encode(encoding, [1, 7])
+    with pytest.raises(ev.InputError, match=r"held text in training, but has plain numbers now \(first: 5 in row 0\)"):
+        encode(learn(["Ulm", "Bonn"]), [5])
+
+
+DAY = datetime.datetime(2020, 1, 2)
+SECONDS = DAY.replace(tzinfo=datetime.UTC).timestamp()
+SPELLINGS_OF_THREE = [
+    [3],
+    [3.0],
+    [Decimal("3.00")],
+    [Fraction(3)],
+    [np.float32(3)],
+    ["3"],
+    [" 3.0 "],
+    pd.array([3], dtype="Int64"),
+    pd.array([3.0], dtype="Float32"),
+    pd.Series([3], dtype="int64[pyarrow]"),
+    pd.Series([Decimal(3)], dtype=pd.ArrowDtype(pa.decimal128(5, 2))),
+    pd.Categorical([3]),
+    pd.Categorical([3.0, 4.0])[:1],
+    pd.Categorical(["3"]),
+    np.array([3], dtype=np.float16),
+    np.array([3], dtype=object),
+    pd.arrays.SparseArray([3.0]),
+]
+SPELLINGS_OF_TRUE = [
+    [True],
+    [np.True_],
+    [1],
+    [1.0],
+    ["True"],
+    ["true "],
+    ["1"],
+    pd.array([True], dtype="boolean"),
+    pd.Series([True], dtype="bool[pyarrow]"),
+    pd.Categorical([True]),
+    pd.Categorical(["TRUE"]),
+    np.array([True], dtype=object),
+]
+SPELLINGS_OF_DAY = [
+    [DAY],
+    [DAY.date()],
+    [DAY.isoformat()],
+    ["2020-01-02"],
+    ["2020-01-02T01:00:00+01:00"],
+    [DAY.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-5))) - datetime.timedelta(hours=5)],
+    [np.datetime64("2020-01-02")],
+    [pd.Timestamp(DAY)],
+    np.array(["2020-01-02"], dtype="M8[D]"),
+    np.array(["2020-01-02"], dtype="M8[s]").astype(object),
+    pd.to_datetime(["2020-01-02T05:00:00+05:00"]),
+    pd.Series([DAY], dtype="timestamp[us][pyarrow]"),
+    pd.Series([DAY.date()], dtype="date32[day][pyarrow]"),
+    pd.Categorical([DAY]),
+    pd.Categorical(["2020-01-02"]),
+    np.array([DAY], dtype=object),
+]
+SPELLINGS_OF_AN_HOUR = [
+    [datetime.timedelta(hours=1)],
+    np.array([3600], dtype="m8[s]"),
+    np.array([3600 * 10**9], dtype="m8[ns]"),
+    [np.timedelta64(60, "m")],
+    [pd.Timedelta("1h")],
+    pd.Series([datetime.timedelta(hours=1)], dtype="duration[ms][pyarrow]"),
+    pd.Categorical([pd.Timedelta("1h")]),
+]
+ABSENT = [
+    [None],
+    [np.nan],
+    [pd.NA],
+    [pd.NaT],
+    [Decimal("NaN")],
+    pd.array([None], dtype="Int64"),
+    pd.Categorical([None]),
+]
+TRAINING = {
+    "number": ([1.0, 3.0, 7.0], SPELLINGS_OF_THREE, [[3.0]]),
+    "boolean": ([True, False, True], SPELLINGS_OF_TRUE, [[1.0]]),
+    "date": ([DAY, DAY + datetime.timedelta(days=5)], SPELLINGS_OF_DAY, None),
+    "duration": (pd.to_timedelta(["1h", "2h"]), SPELLINGS_OF_AN_HOUR, [[3600.0]]),
+    "ints": (pd.Categorical([1, 3, 7]), SPELLINGS_OF_THREE, [[0, 1, 0]]),
+    "floats": (pd.Categorical([1.0, 3.0, 7.5]), SPELLINGS_OF_THREE, [[0, 1, 0]]),
+    "decimals": (pd.Categorical([Decimal(1), Decimal(3)]), SPELLINGS_OF_THREE, [[0, 1]]),
+    "texts of numbers": (pd.Categorical(["1", "3", "x"]), [s for s in SPELLINGS_OF_THREE if list(s) != [" 3.0 "]],
+                         [[0, 1, 0]]),
+    "booleans": (pd.Categorical([True, False]), SPELLINGS_OF_TRUE, [[0, 1]]),
+    "dates": (pd.Categorical([DAY, DAY + datetime.timedelta(days=5)]), SPELLINGS_OF_DAY, [[1, 0]]),
+    "zoned dates": (pd.Categorical(pd.to_datetime(["2020-01-02T05:00+05:00", "2021-01-01T00:00+05:00"])),
+                    SPELLINGS_OF_DAY, [[1, 0]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("held", TRAINING)
+def test_a_value_is_the_same_in_every_spelling(held):
+    values, spellings, expected = TRAINING[held]
+    encoding = learn(values)
+    if expected is None:
+        expected = encode(encoding, [DAY]).tolist()
+        assert expected[0][0] == SECONDS
+    for spelling in spellings:
+        assert encode(encoding, spelling).tolist() == expected, spelling
+    for absent in ABSENT:
+        found = encode(encoding, absent)
+        assert found.tolist() == [encode(encoding, [*values, None])[-1].tolist()], absent
+    assert encode(encoding, []).shape == (0, len(encoding.features))
+
+
+REFUSED = [
+    ("number", ["x"], r"held numbers in training, but has text now \(first: 'x' in row 0\); replace it by a number"),
+    ("number", [None, "3", ""], r"has text now \(first: '' in row 2\)"),
+    ("number", [DAY], "has dates now .* pass numbers"),
+    ("number", [pd.Timedelta("1h")], "has durations now"),
+    ("number", [10**400], "has a number beyond the range of float64 now"),
+    ("number", [1j], "has complex values now"),
+    ("number", [b"3"], "has bytes values now"),
+    ("number", [[3]], "has list values now"),
+    ("number", ["1e999"], "has 1 infinite value"),
+    ("boolean", [1, 2], r"held booleans in training, but has numbers other than 0 and 1 now \(first: 2 in row 1\)"),
+    ("boolean", ["yes"], "has text now"),
+    ("boolean", [DAY], "has dates now"),
+    ("date", [1577923200], r"held dates in training, but has plain numbers now .* pandas.to_datetime"),
+    ("date", [1577923200.5], "has plain numbers now"),
+    ("date", [True], "has booleans now"),
+    ("date", ["next week"], r"has text now \(first: 'next week' in row 0\); write dates as in 2020-12-31"),
+    ("date", ["9999-12-31T23:00:00-05:00"], "has text now"),
+    ("date", np.array([2**62], dtype="M8[s]").astype(object), "has plain numbers now|has dates out of range"),
+    ("duration", [3600], "held durations in training, but has plain numbers now"),
+    ("duration", ["1h"], "has text now"),
+    ("duration", pd.Series([np.timedelta64(1, "M")], dtype=object), "has durations without a length in seconds now"),
+    ("ints", ["x"], "held categories that are numbers in training, but has text now"),
+    ("ints", [DAY], "has dates now"),
+    ("booleans", [3], "held categories that are booleans in training, but has numbers other than 0 and 1"),
+    ("dates", [3], "held categories that are dates in training, but has plain numbers now"),
+    ("dates", ["soon"], "has text now"),
+    ("texts of numbers", [[3]], "held text in training, but has list values now"),
+    ("texts of numbers", [DAY], "held text in training, but has dates now"),
+]
+
+
+@pytest.mark.parametrize(("held", "values", "message"), REFUSED)
+def test_what_a_column_was_not_is_refused(held, values, message):
+    with pytest.raises(ev.InputError, match=f"column 'c' .*{message}"):
+        encode(learn(TRAINING[held][0]), values)
+
+
+def test_dates_out_of_range_do_not_wrap_around():
+    far = pd.DataFrame({"c": pd.Series(np.array([0, 2**62], dtype="M8[s]"))})
+    with pytest.raises(ev.InputError, match=r"column 'c' has dates out of range \(first: .* in row 1\)"):
+        read_table(far)
+
+
+def test_categories_of_other_objects_are_found_again():
+    cut = pd.cut([1.0, 2.0, 3.0, 9.0], [0, 2, 4, 10])
+    encoding = learn(cut)
+    assert encode(encoding, cut[2:]).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert encode(encoding, pd.Series(cut[2:]).astype(str)).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert encode(encoding, list(cut[2:])).tolist() == [[0, 1, 0], [0, 0, 1]]
+    mixed = learn(pd.Categorical(["1", "01", "a", 2]))  # the number 2, the others are text
+    assert encode(mixed, [2, "2", "01"]).nonzero()[1].tolist() == [2, 2, 0]
+
+
+def test_whole_numbers_as_categories_keep_their_digits():
+    big = 2**60
+    encoding = learn(pd.Categorical([big, big + 1]))
+    for values in ([big + 1], [str(big + 1)], [Decimal(big + 1)], pd.array([big + 1], dtype="Int64")):
+        assert encode(encoding, values).tolist() == [[0, 1]]
+
+
+def test_the_other_libraries_have_categories_too():
+    for kind in (pl.Categorical, pl.Enum(["1", "2"])):
+        table = read_table(pl.DataFrame({"c": pl.Series(["1", "2", None], dtype=kind)}))
+        assert table.columns[0].values.tolist() == ["1", "2", None]
+    encoded = pa.table({"c": pa.array([1, 2]).dictionary_encode(), "d": pa.array(["1", "2"]).dictionary_encode()})
+    frame = pd.DataFrame({n: pd.Series(pd.arrays.ArrowExtensionArray(encoded[n])) for n in encoded.column_names})
+    for table in (encoded, frame):
+        assert [(c.kind, c.content) for c in read_table(table).columns] == [
+            ("category", "number"), ("category", "text")]  # fmt: skip
+
+
+# A row does not depend on the others --------------------------------------------------------------------------------
+
+
+def random_column(g, n):
+    """One of the kinds, as a list of Python values and the container that training rows come in."""
+    moments = [DAY + datetime.timedelta(seconds=int(s)) for s in g.integers(0, 10**8, n)]
+    values, container = [
+        (g.normal(size=n).tolist(), list),
+        (g.integers(-5, 5, n).tolist(), list),
+        (g.integers(0, 2, n).astype(bool).tolist(), list),
+        ([["01", "02", "A", "b", "-3"][k] for k in g.integers(0, 5, n)], pd.Categorical),
+        ([["0.10", "True", "2020-01-02", "x y"][k] for k in g.integers(0, 4, n)], pd.Categorical),
+        (g.integers(0, 4, n).tolist(), pd.Categorical),
+        ((g.integers(0, 4, n) / 2).tolist(), pd.Categorical),
+        (g.integers(0, 2, n).astype(bool).tolist(), pd.Categorical),
+        (moments, list),
+        ([moments[int(k)] for k in g.integers(0, min(n, 4), n)], pd.Categorical),
+        ([m.date() for m in moments], list),
+        ([str(v) for v in g.integers(0, 9, n)], list),
+        ([Decimal(int(v)) / 4 for v in g.integers(0, 9, n)], list),
+        ([datetime.timedelta(seconds=int(s)) for s in g.integers(0, 10**6, n)], list),
+    ][g.integers(14)]
+    if g.random() < 0.4 and n > 2:
+        values = [None if gone else v for v, gone in zip(values, g.random(n) < 0.3, strict=True)]
+    return values, container
+
+
+def batches_of(g, columns, rows):
+    """The same rows in containers that infer anew what their columns are."""
+    chosen = {name: [values[r] for r in rows] for name, (values, _) in columns.items()}
+    yield pd.DataFrame(chosen)
+    yield pd.DataFrame({n: pd.Series(v, dtype=object) for n, v in chosen.items()})
+    yield pd.DataFrame({n: columns[n][1](v) for n, v in chosen.items()})
+    yield pl.DataFrame(chosen, strict=False)
+    yield pa.table(chosen)
+    yield np.array([[v[k] for v in chosen.values()] for k in range(len(rows))], dtype=object)
+
+
+def test_a_row_is_encoded_the_same_in_every_batch_and_container():
+    g = np.random.default_rng(5)
+    for _ in range(30):
+        n = int(g.integers(1, 12))
+        columns = {f"c{k}": random_column(g, n) for k in range(int(g.integers(1, 6)))}
+        frame = pd.DataFrame({name: make(values) for name, (values, make) in columns.items()})
+        encoding = Encoding.fit(read_table(frame))
+        whole = encoding.transform(encoding.read(frame))
+        for size in (1, 1, 2, n):
+            rows = g.choice(n, min(size, n), replace=False).tolist()
+            for batch in batches_of(g, columns, rows):
+                found = encoding.transform(encoding.read(batch))
+                assert np.array_equal(found, whole[rows]), (columns, rows, type(batch))
+
+
+def test_rows_of_a_csv_file_are_encoded_the_same_one_by_one():
+    frame = pd.DataFrame({"code": ["01", "02", "A", "B"] * 3, "size": np.linspace(0, 1, 12), "new": [True, False] * 6})
+    encoding = Encoding.fit(read_table(frame))
+    whole = encoding.transform(encoding.read(frame))
+    for k in range(12):
+        again = pd.read_csv(io.StringIO(frame.iloc[[k]].to_csv(index=False)))  # in which "01" is 1
+        assert np.array_equal(encoding.transform(encoding.read(again)), whole[[k]])
+        assert np.array_equal(encoding.transform(read_table(again)), whole[[k]])
+
+
+def test_a_table_that_was_read_without_the_encoding_is_adopted():
+    for values, spellings, expected in TRAINING.values():
+        encoding = learn(values)
+        for spelling in spellings:
+            try:
+                table = read_table(pd.DataFrame({"c": spelling}))
+                found = encoding.transform(table).tolist()
+            except ev.InputError:
+                continue
+            assert found == (expected or encode(encoding, [DAY]).tolist())
+
+
+# What was learned -----------------------------------------------------------------------------------------------------
+
+
+def test_missing_values_are_filled_and_flagged():
+    encoding = Encoding.fit(read_table(pd.DataFrame({"a": [1.0, None, 5.0, 9.0], "b": [1.0, 2.0, 3.0, 4.0]})))
+    assert encoding.features == ["a", "a missing", "b"]
+    assert encoding.transform(read_table(pd.DataFrame({"a": [None, 2.0], "b": [None, 7.0]}))).tolist() == [
+        [5, 1, 2.5],  # the median of training, in b without a flag: none was missing there
+        [2, 0, 7],
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_the_median_stands_in_for_missing_values(count):
+    values = np.random.default_rng(count).normal(size=count)
+    assert learn(values).encoders[0].fill == np.median(values)
+    assert learn([1.6e308, 1.7e308]).encoders[0].fill == pytest.approx(1.65e308)  # NumPy's overflows
+
+
+def test_categories():
+    encoding = learn(["Ulm", "Bonn", None, "Ulm"])
+    assert encoding.features == ["c=Bonn", "c=Ulm", "c missing"]
+    assert encode(encoding, ["Bonn", "Rome", None]).tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
+
+
+def test_rare_categories_beyond_the_limit_count_as_unseen():
+    values = [f"c{k:03d}" for k in range(MOST_CATEGORIES + 20)] + ["c069"] * 5
+    encoding = learn(values)
+    assert len(encoding.features) == MOST_CATEGORIES
+    assert "c=c069" in encoding.features
+    assert encode(encoding, ["c068"]).sum() == 0
+
+
+def test_one_long_text_does_not_make_every_cell_long():
+    values = [f"t{k % 7}" for k in range(20_000)]
+    values[11] = "x" * 100_000
+    frame = pd.DataFrame({"c": values})
+    rows = [[v, 1.0] for v in values]
+    read_table(frame[:2])  # imports are not what is measured
+    tracemalloc.start()
+    encoding = Encoding.fit(read_table(frame))
+    encoded = encoding.transform(encoding.read(frame))
+    assert read_table(rows).columns[0].kind == "category"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+    assert encoded.sum(0).tolist() == [(frame["c"] == name.removeprefix("c=")).sum() for name in encoding.features]
+
+
+def test_dates_have_cycles():
+    days = pd.DataFrame({"d": pd.to_datetime(["2020-01-06", "2020-01-13", "2020-01-07"])})
+    encoded = Encoding.fit(read_table(days)).transform(read_table(days))
+    week = encoded[:, 3:5]
+    assert np.allclose(week[0], week[1])  # both are Mondays
+    assert not np.allclose(week[0], week[2])
+    assert np.allclose(np.hypot(week[:, 0], week[:, 1]), 1)
+
+
+def test_columns_are_found_by_name():
+    train = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    encoding = Encoding.fit(read_table(train))
+    for read in (read_table, encoding.read):
+        assert encoding.transform(read(train[["b", "a"]])).tolist() == [[1, 3], [2, 4]]
+        assert encoding.transform(read(train.to_numpy())).tolist() == [[1, 3], [2, 4]]
+        assert encoding.transform(read(train.to_numpy().astype(object))).tolist() == [[1, 3], [2, 4]]
+        assert encoding.transform(read(train[:0])).shape == (0, 2)
+    for frame, message in (
+        (train[["a"]], "the table lacks the column 'b'"),
+        (train.assign(c=1, d=2), "the table has, beyond those of training, the columns 'c', 'd'"),
+        (train.to_numpy()[:, :1], "the table has 1 columns, but 2 were there in training"),
+        (train.assign(a=["x", "y"]), r"column 'a' held numbers in training, but has text now \(first: 'x' in row 0\)"),
+    ):
+        for read in (read_table, encoding.read):
+            with pytest.raises(ev.InputError, match=message):
+                encoding.transform(read(frame))
+    with pytest.raises(ev.InputError, match="no rows to learn from"):
+        Encoding.fit(read_table(train[:0]))
+
+
+def test_a_column_that_is_missing_altogether():
+    encoding = Encoding.fit(read_table(pd.DataFrame({"a": [1.0, 2.0], "t": ["u", "v"]})))
+    gone = pd.DataFrame({"a": [None], "t": [None]})
+    assert encoding.transform(read_table(gone)).tolist() == [[1.5, 0, 0]]
+    assert encoding.transform(encoding.read(gone)).tolist() == [[1.5, 0, 0]]
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_encoding_can_be_written_down():
+    for values, _, _ in TRAINING.values():
+        encoding = learn(values)
+        again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+        assert again == encoding
+        assert np.array_equal(encode(again, values), encode(encoding, values))
+
+
+def test_models_of_earlier_versions_can_be_read():
+    def column(name, kind, fill=0.0, categories=(), flags=False):
+        return {"name": name, "kind": kind, "fill": fill, "flags_missing": flags, "categories": list(categories)}
+
+    columns = [
+        column("size", "number", 2.0, flags=True),
+        column("wait", "number", 60.0),
+        column("new", "boolean", 1.0),
+        column("sold", "date", SECONDS),
+        column("zone", "category", categories=["1.0", "2.0"]),
+        column("code", "category", categories=["01", "A"]),
+        column("day", "category", categories=["2020-01-02 00:00:00", "2020-01-03 00:00:00"]),
+    ]
+    encoding = Encoding.from_dict({"named": True, "columns": columns})
+    rows = pd.DataFrame(
+        {
+            "size": [None, 3.0],
+            "wait": pd.to_timedelta(["1min", "2min"]),
+            "new": [True, False],
+            "sold": [DAY, DAY],
+            "zone": pd.Categorical([1.0, 2.0]),
+            "code": ["A", "01"],
+            "day": pd.Categorical([DAY, DAY + datetime.timedelta(days=1)]),
+        }
+    )
+    found = pd.DataFrame(encoding.transform(encoding.read(rows)), columns=encoding.features)
+    assert found[["size", "size missing", "wait", "new"]].to_numpy().tolist() == [[2, 1, 60, 1], [3, 0, 120, 0]]
+    assert found["sold"].tolist() == [SECONDS] * 2
+    assert found[["zone=1.0", "zone=2.0"]].to_numpy().tolist() == [[1, 0], [0, 1]]
+    assert found[["code=01", "code=A"]].to_numpy().tolist() == [[0, 1], [1, 0]]
+    assert found.iloc[:, -2:].to_numpy().tolist() == [[1, 0], [0, 1]]
+
+
+COLUMN = {"name": "a", "kind": "number", "fill": 0.0, "flags_missing": False, "categories": [], "content": "number"}
+FORGED = [
+    None,
+    [],
+    {},
+    {"named": True},
+    {"named": 1, "columns": [COLUMN]},
+    {"named": True, "columns": [COLUMN], "more": 1},
+    {"named": True, "columns": []},
+    {"named": True, "columns": "ab"},
+    {"named": True, "columns": {"a": COLUMN}},
+    {"named": True, "columns": [None]},
+    {"named": True, "columns": [COLUMN, COLUMN]},
+    *(
+        {"named": True, "columns": [{**COLUMN, **change}]}
+        for change in (
+            {"name": 3},
+            {"name": None},
+            {"kind": "vector"},
+            {"kind": ["number"]},
+            {"kind": "date"},  # with the content of a number
+            {"content": "text"},
+            {"content": []},
+            {"fill": float("nan")},
+            {"fill": float("inf")},
+            {"fill": 10**400},
+            {"fill": "0"},
+            {"fill": True},
+            {"fill": None},
+            {"flags_missing": 1},
+            {"categories": None},
+            {"categories": "ab"},
+            {"categories": ["a"]},  # of a number
+            {"kind": "category", "content": "text", "categories": [1]},
+            {"kind": "category", "content": "text", "categories": ["a", "a"]},
+            {"kind": "category", "content": "text", "categories": [["a"]]},
+            {"more": 1},
+        )
+    ),
+    *(
+        {"named": True, "columns": [{k: v for k, v in COLUMN.items() if k != gone}]}
+        for gone in COLUMN
+        if gone != "content"
+    ),
+]
+
+
+@pytest.mark.parametrize("state", FORGED, ids=range(len(FORGED)))
+def test_a_forged_encoding_is_refused(state):
+    with pytest.raises(ev.InputError, match=r"the encoding of a table cannot be restored: .*; save the model again"):
+        Encoding.from_dict(state)
+
+
+# Scaling --------------------------------------------------------------------------------------------------------------
+
+
+def exact(values):
+    """The mean and the standard deviation, with 1200 bits."""
+    with mpmath.workprec(1200):
+        numbers = [mpmath.mpf(float(v)) for v in values]
+        mean = mpmath.fsum(numbers) / len(numbers)
+        return float(mean), float(mpmath.sqrt(mpmath.fsum((v - mean) ** 2 for v in numbers) / len(numbers)))
+
+
+Z = np.random.default_rng(0).normal(size=200)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        Z,
+        5 + 3 * Z,
+        np.exp(3 * Z),
+        1e6 + Z,
+        1e15 + 900 * Z,
+        1e15 + np.arange(200) % 3,
+        1e200 * Z,
+        1e-200 * Z,
+        8e307 * Z.clip(-2, 2),
+        -1e-305 * (3 + Z),
+        np.arange(200) % 2 * 1.0,
+        np.r_[np.zeros(199), 1e300],
+        np.r_[1e15, Z[:199]],
+    ],
+    ids=range(13),
+)
+def test_scaling_is_exact_in_every_range(column):
+    scaling = Scaling.fit(torch.tensor(column).unsqueeze(1), [torch.arange(len(column))])
+    mean, std = exact(column)
+    assert scaling.scale.item() == pytest.approx(std, rel=1e-14)
+    assert scaling.loc.item() == pytest.approx(mean, rel=1e-14, abs=1e-15 * std)
+
+
+@pytest.mark.parametrize("c", [0.1, 0.0, -0.3, 5.0, 1e15 / 3, 1e30, -1e30, 1e-30, 1.7e308, 5e-324])
+def test_a_constant_column_is_its_constant(c):
+    column = torch.full((97, 1), c, dtype=torch.float64)
+    scaling = Scaling.fit(column, [torch.arange(97)])
+    assert scaling.loc.item() == c
+    assert scaling.scale.item() == max(abs(c), 1)
+    assert (scaling(column) == 0).all()
+    near = column * (1 + torch.arange(97).unsqueeze(1) % 2 * 2.3e-16)  # rounding, not spread
+    assert Scaling.fit(near.clamp(max=1.7e308), [torch.arange(97)]).scale.item() == pytest.approx(max(abs(c), 1))
+
+
+def test_a_spread_of_subnormal_numbers_is_not_divided_by_zero():
+    for dtype in (torch.float32, torch.float64):
+        least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+        column = torch.tensor([[0.0], [1.0], [0.0]], dtype=dtype) * least
+        assert Scaling.fit(column, [torch.arange(3)])(column).isfinite().all()
+
+
+def test_nothing_depends_on_torchs_default_dtype():
+    table = torch.tensor(np.stack([Z, 1e15 + 900 * Z, 0 * Z + 3], 1))
+    rows = [torch.arange(150), torch.arange(50, 200)]
+    expected = Scaling.fit(table, rows), Scaling.none(table, rows)
+    before = torch.get_default_dtype()
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            found = Scaling.fit(table, rows), Scaling.none(table, rows)
+        finally:
+            torch.set_default_dtype(before)
+        for one, other in zip(expected, found, strict=True):
+            assert torch.equal(one.loc, other.loc)
+            assert torch.equal(one.scale, other.scale)
+            assert one.scale.dtype == other.scale.dtype == torch.float64
+
+
+def test_scaling_uses_each_members_own_rows():
+    x = torch.tensor([[0.0, 5.0], [2.0, 5.0], [1000.0, 5.0]], dtype=torch.float64)
+    scaling = Scaling.fit(x, [torch.tensor([0, 1]), torch.tensor([0, 1, 2])])
+    assert scaling.loc[0, 0].tolist() == [1, 5]
+    assert scaling.scale[0, 0].tolist() == [1, 5]
+    assert scaling(x)[0, :, 0].tolist() == [-1, 1, 999]
+    assert scaling(x)[1, :, 0].std(correction=0).item() == pytest.approx(1)
+    assert torch.equal(scaling.select([1]).loc, scaling.loc[1:])
