@@ -10,18 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import evidentia as ev
 from evidentia.data import splits, uci
 from evidentia.data.cubic import cubic
-from evidentia.data.encoding import Scaling
 
 DATA = Path(os.environ.get("EVIDENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "uci").is_dir(), reason="no data folder; set EVIDENTIA_DATA")
 
 
-# Cubic, scaling, splits ---------------------------------------------------------------------------------------------
+# Cubic, splits ------------------------------------------------------------------------------------------------------
 
 
 def test_cubic():
@@ -30,24 +28,6 @@ def test_cubic():
     assert (x.min(), x.max()) == (-4, 4)
     assert np.std(y - x[:, 0] ** 3) == pytest.approx(3, rel=0.01)
     assert np.array_equal(cubic(seed=3)[1], cubic(seed=3)[1])
-
-
-def test_scaling_uses_each_members_own_rows():
-    x = torch.tensor([[0.0, 5.0], [2.0, 5.0], [1000.0, 5.0]], dtype=torch.float64)
-    scaling = Scaling.fit(x, [torch.tensor([0, 1]), torch.tensor([0, 1, 2])])
-    assert scaling.loc[0, 0].tolist() == [1, 5]
-    assert scaling.scale[0, 0].tolist() == [1, 1]  # a constant column is only centred
-    assert scaling(x)[0, :, 0].tolist() == [-1, 1, 999]
-    assert scaling(x)[1, :, 0].std(correction=0).item() == pytest.approx(1)
-    assert torch.equal(scaling.select([1]).loc, scaling.loc[1:])
-
-
-@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
-def test_scaling_knows_a_constant_column_in_any_unit(unit):
-    x = unit * torch.tensor([[0.1, 1.0, 0.0], [0.1, 2.0, 0.0], [0.1, 3.0, 0.0]], dtype=torch.float64)
-    scaling = Scaling.fit(x, [torch.arange(3)])
-    assert scaling.scale[0, 0].tolist() == pytest.approx([1, unit * (2 / 3) ** 0.5, 1])
-    assert scaling(x)[0].abs().max() < 2
 
 
 def check_partition(split, n):
@@ -272,7 +252,7 @@ def test_an_answer_without_end_is_refused(made_up, monkeypatch):
     (data / "uci" / "tiny").mkdir(parents=True)
     for file in ("data.txt", *uci.SETS["tiny"].index_files):
         (data / "uci" / "tiny" / file).write_bytes(bytes(1001))
-    with pytest.raises(ev.InputError, match=r"data\.txt .*1,001 bytes.* than 1,000"):
+    with pytest.raises(ev.InputError, match=r"data\.txt: 1,001 bytes are more than the 1,000"):
         uci.load("tiny", data)
 
 

@@ -1,7 +1,10 @@
 import io
 import os
+import struct
 import sys
+import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +49,7 @@ def pairs():
 def write_zip(path, files):
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            archive.writestr(name or zipfile.ZipInfo(""), content)
     return path
 
 
@@ -424,6 +427,243 @@ def test_images_that_cannot_be_read(tmp_path):
         load_images(write_zip(tmp_path / "x.zip", {"sub/a.png": encode(grey(1, (64, 64)), "PNG")[:60]}))
     with pytest.raises(ev.InputError, match=r"y\.zip does not exist"):
         load_images(tmp_path / "y.zip")
+
+
+# Hostile files ------------------------------------------------------------------------------------------------------
+
+
+def declared_png(width, height, depth=8):
+    """A PNG of a few bytes that declares to be this large."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(100))), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("size", [(50_000, 50_000), (10_000, 12_000), (9_000, 8_000)])
+def test_an_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, size):
+    """Above Pillow's limit for an error, above that for a warning, and below both."""
+    with pytest.raises(ev.InputError, match=r"x\.zip: a\.png .*pixels"):
+        load_images(write_zip(tmp_path / "x.zip", {"a.png": declared_png(*size)}))
+    pairs["depth/0001.png"] = declared_png(*size, depth=16)
+    with pytest.raises(ev.InputError, match=r"depth/0001\.png .*pixels"):
+        load_nyu(write_zip(tmp_path / "set.zip", pairs))
+
+
+def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeypatch):
+    path = write_zip(tmp_path / "set.zip", pairs)
+    needed = 3 * 6 * 8 * 7
+    monkeypatch.setattr(depth, "LARGEST_SET", needed)
+    assert len(load_nyu(path)) == 3
+    monkeypatch.setattr(depth, "LARGEST_SET", needed - 1)
+    with pytest.raises(ev.InputError, match=r"set\.zip: 3 frames of 8×6 pixels: 1,008 bytes are more than the 1,007"):
+        load_nyu(path)
+    with pytest.raises(ev.InputError, match=r"set\.zip: 3 images of 160×128 pixels: 184,320 bytes"):
+        load_images(write_zip(tmp_path / "set.zip", {n: c for n, c in pairs.items() if n.startswith("image")}))
+
+
+@pytest.mark.parametrize("name", ["index.csv", "image/0001.jpg", "depth/0001.png"])
+def test_members_that_inflate_are_not_read(pairs, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(depth, "LARGEST_FILE", 100_000)
+    monkeypatch.setattr(depth, "LARGEST_INDEX", 100_000)
+    with zipfile.ZipFile(tmp_path / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, content in pairs.items():
+            archive.writestr(file, bytes(1_000_000) if file == name else content)
+    assert (tmp_path / "set.zip").stat().st_size < 10_000
+    with pytest.raises(ev.InputError, match=rf"set\.zip: {name}: 1,000,000 bytes are more than the 100,000"):
+        load_nyu(tmp_path / "set.zip")
+    folder = write_folder(tmp_path / "folder", pairs | {name: bytes(1_000_000)})
+    with pytest.raises(ev.InputError, match=rf"{name}: 1,000,000 bytes are more than the 100,000"):
+        load_nyu(folder)
+
+
+def test_a_member_that_inflates_to_more_than_it_declares(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", bytes(50_000_000))
+    content = (tmp_path / "x.zip").read_bytes()
+    (tmp_path / "x.zip").write_bytes(content.replace(struct.pack("<I", 50_000_000), struct.pack("<I", 1000)))
+    tracemalloc.start()
+    with pytest.raises(ev.InputError, match=r"a\.png cannot be read"):
+        load_images(tmp_path / "x.zip")
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_methods_that_inflate_without_bound_are_refused(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
+        archive.writestr("a.png", encode(grey(1), "PNG"))
+    with pytest.raises(ev.InputError, match=r"a\.png is compressed by a method other than deflate"):
+        load_images(tmp_path / "x.zip")
+
+
+def test_an_encrypted_zip(pairs, tmp_path):
+    path = write_zip(tmp_path / "set.zip", pairs)
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag of every local and central header
+        at = content.find(mark)
+        while at >= 0:
+            content[at + offset] |= 1
+            at = content.find(mark, at + 4)
+    path.write_bytes(content)
+    with pytest.raises(ev.InputError, match=r"set\.zip: index\.csv is encrypted"):
+        load_nyu(path)
+
+
+def test_names_that_lead_elsewhere_are_names_only(pairs, tmp_path):
+    """Nothing is unpacked, and so no name can lead out; empty, hidden and relative ones are left out."""
+    odd = {"": b"x", "/": b"x", "../../image/0009.jpg": b"x", "a/../index.csv": b"scene\n", ".hidden/0.jpg": b"x"}
+    found = load_nyu(write_zip(tmp_path / "set.zip", odd | pairs))
+    assert len(found) == 3
+    only = load_images(write_zip(tmp_path / "x.zip", {"": b"", "/abs/a.png": encode(grey(9), "PNG")}))
+    assert only.shape == (1, 128, 160, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["set.zip", "x.zip"]
+
+
+def test_two_files_for_one_frame(pairs, tmp_path):
+    for other in ("image/deeper/0001.jpg", "image/0001.png", "image/1.jpg"):
+        with pytest.raises(ev.InputError, match=r"frame 0001 has two image files, image/.* and image/.*; remove one"):
+            load_nyu(write_zip(tmp_path / "set.zip", pairs | {other: pairs["image/0001.jpg"]}))
+
+
+def test_numbers_too_long_to_be_meant(pairs, tmp_path):
+    found = load_nyu(write_zip(tmp_path / "set.zip", pairs | {f"image/{'9' * 5000}.jpg": b""}))
+    assert len(found) == 3  # a name like any other
+    pairs["index.csv"] = b"file_index0,scene\n0,a\n1,b\n" + b"9" * 5000 + b",b\n"
+    with pytest.raises(ev.InputError, match=r"index\.csv, line 4: each frame needs a number"):
+        load_nyu(write_zip(tmp_path / "set.zip", pairs))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"scene\n" + b"x" * 200_000 + b"\n", b'scene\n"a\nb\nc\n', b"\xff\xfe\x00", b"", b"scene\na\n\0\n", b"\r\r\r"],
+)
+def test_an_index_that_is_no_table(pairs, tmp_path, index):
+    pairs["index.csv"] = index
+    with pytest.raises(ev.InputError, match=r"index\.csv"):
+        load_nyu(write_zip(tmp_path / "set.zip", pairs))
+
+
+def test_other_formats_in_the_coat_of_an_image_are_refused(tmp_path):
+    """Pillow goes by the content, and would start other programs for some (PostScript)."""
+    file = io.BytesIO()
+    Image.fromarray(grey(1)).save(file, "PCX")
+    with pytest.raises(ev.InputError, match=r"a\.png cannot be read"):
+        load_images(write_zip(tmp_path / "x.zip", {"a.png": file.getvalue()}))
+
+
+@pytest.mark.parametrize("size", [(0, 4), (4,), (4.5, 4), (-1, 3), 7])
+def test_sizes_of_images(tmp_path, size):
+    Image.fromarray(grey(1)).save(tmp_path / "a.png")
+    with pytest.raises(ev.InputError, match="size must be a height and a width, two whole numbers from 1 on, got"):
+        load_images(tmp_path, size)
+
+
+SECRET = np.arange(3 * 8 * 10 * 3, dtype=np.uint8).reshape(3, 8, 10, 3)
+
+
+def outside(path, kind):
+    """An HDF5 file whose image lies in another one, in each of the ways that the format knows."""
+    secret = path.with_name("secret.h5")
+    with h5py.File(secret, "w") as file:
+        file["image"] = SECRET
+    path.with_name("secret.bin").write_bytes(SECRET.tobytes())
+    with h5py.File(path, "w") as file:
+        file["depth"] = np.zeros((3, 8, 10), np.uint8)
+        if kind == "external storage":
+            file.create_dataset("image", SECRET.shape, np.uint8, external=[(str(secret.with_suffix(".bin")), 0, 720)])
+        elif kind == "external link":
+            file["image"] = h5py.ExternalLink(str(secret), "/image")
+        elif kind == "soft link":
+            file["way"] = h5py.ExternalLink(str(secret), "/")
+            file["image"] = h5py.SoftLink("/way/image")
+        else:
+            layout = h5py.VirtualLayout(SECRET.shape, np.uint8)
+            layout[:] = h5py.VirtualSource(str(secret), "image", SECRET.shape)
+            file.create_virtual_dataset("image", layout)
+
+
+@pytest.mark.parametrize("kind", ["external storage", "external link", "soft link", "virtual"])
+def test_hdf5_does_not_read_other_files(tmp_path, kind):
+    outside(tmp_path / "x.h5", kind)
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert np.array_equal(file["image"][()], SECRET)  # h5py would
+    with pytest.raises(ev.InputError, match=r"x\.h5: image lies in another file, or may; copy its values"):
+        load_nyu(tmp_path / "x.h5")
+
+
+def labelled(path):
+    return write_labelled(path, np.zeros((2, 16, 20, 3), np.uint8), np.ones((2, 16, 20)), ["a", "b"])
+
+
+def test_references_of_a_mat_do_not_lead_out_either(tmp_path):
+    (tmp_path / "secret.bin").write_bytes(b"s\0e\0c\0")
+    with h5py.File(labelled(tmp_path / "n.mat"), "a") as file:
+        outer = file.create_dataset("outer", (3,), np.uint16, external=[(str(tmp_path / "secret.bin"), 0, 6)])
+        file["scenes"][0, 1] = outer.ref
+    with pytest.raises(ev.InputError, match=r"n\.mat: scene 1 lies in another file"):
+        load_nyu(tmp_path / "n.mat")
+
+
+@pytest.mark.parametrize("target", ["null", "group", "text", "not references"])
+def test_references_of_a_mat_to_something_else(tmp_path, target):
+    with h5py.File(labelled(tmp_path / "n.mat"), "a") as file:
+        if target == "null":
+            file["scenes"][0, 1] = h5py.Reference()
+        elif target == "group":
+            file["scenes"][0, 1] = file["#refs#"].ref
+        elif target == "text":
+            file["scenes"][0, 1] = file.create_dataset("text", data="kitchen").ref
+        else:
+            del file["scenes"]
+            file["scenes"] = np.zeros((1, 2))
+    with pytest.raises(ev.InputError, match=r"n\.mat"):
+        load_nyu(tmp_path / "n.mat")
+
+
+@pytest.mark.parametrize("chunks", [(1, 128, 160, 3), (1, 2000, 2000, 100)])
+def test_hdf5_that_declares_more_than_it_holds(tmp_path, chunks):
+    """Chunks that were never written are read as zeros, as many as the shape says."""
+    path = tmp_path / "x.h5"
+    shape = (40_000, 128, 160, 3) if chunks[1] == 128 else (3, 128, 160, 3)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("image", shape, np.uint8, chunks=chunks, maxshape=(None,) * 4)
+        file.create_dataset("depth", shape[:3], np.uint8, chunks=chunks[:3], maxshape=(None,) * 3)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(ev.InputError, match=r"x\.h5: image declares [\d,]+ bytes .* but holds 0"):
+        load_nyu(path)
+    with h5py.File(labelled(tmp_path / "n.mat"), "a") as file:
+        del file["images"]
+        file.create_dataset("images", (10**4, 3, 320, 240), np.uint8, chunks=(1, 3, 320, 240))
+    with pytest.raises(ev.InputError, match=r"n\.mat: images declares"):
+        load_nyu(tmp_path / "n.mat")
+
+
+def test_hdf5_larger_than_memory_may_be(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["image"], file["depth"] = SECRET, np.zeros((3, 8, 10), np.uint8)
+    monkeypatch.setattr(depth, "LARGEST_SET", SECRET.nbytes - 1)
+    with pytest.raises(ev.InputError, match=r"x\.h5: image: 720 bytes are more than the 719"):
+        load_nyu(tmp_path / "x.h5")
+
+
+def test_a_compressed_hdf5_is_read(tmp_path):
+    """As small as deflate makes it: a thousand times smaller than what it declares."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("image", data=np.zeros((9, 128, 160, 3), np.uint8), compression="gzip", compression_opts=9)
+        file.create_dataset("depth", data=np.zeros((9, 128, 160), np.uint8), compression="gzip", compression_opts=9)
+    assert load_nyu(tmp_path / "x.h5").image.shape == (9, 128, 160, 3)
+
+
+def test_hdf5_that_holds_groups(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_group("image")
+        file.create_group("depth")
+    with pytest.raises(ev.InputError, match=r"x\.h5: image is not an array of numbers"):
+        load_nyu(tmp_path / "x.h5")
 
 
 # Real data ----------------------------------------------------------------------------------------------------------

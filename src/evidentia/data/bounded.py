@@ -31,7 +31,9 @@ def reading(where: object) -> Iterator[None]:
 def check_size(where: object, size: int, most: int) -> None:
     """Raise where something is, or declares to be, larger than this many bytes."""
     if size > most:
-        raise InputError(f"{where} has {size:,} bytes, more than {most:,}; that is no file of this kind")
+        raise InputError(
+            f"{where}: {size:,} bytes are more than the {most:,} that are read here; is it the right file?"
+        )
 
 
 def read_file(path: Path, most: int) -> bytes:

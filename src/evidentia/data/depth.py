@@ -9,16 +9,18 @@ import contextlib
 import csv
 import importlib
 import io
+import math
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evidentia.data.bounded import check_size, read_file, read_member, reading
 from evidentia.data.folder import need_data
 from evidentia.data.splits import Rows
 from evidentia.errors import InputError
@@ -29,6 +31,14 @@ Missing = Literal["mask", "fill"]
 _SIZE = (128, 160)
 _BILINEAR, _BOX = 2, 4  # Pillow's resampling filters
 _SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"))
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Pillow goes by the content, not by the suffix
+
+# What is larger than these is a mistake or an attack: a file of a few bytes can declare any size.
+LARGEST_FILE = 1 << 28  # bytes of one image, packed or not
+LARGEST_INDEX = 1 << 24  # bytes of index.csv
+LARGEST_IMAGE = 1 << 26  # pixels of one image
+LARGEST_SET = 1 << 34  # bytes of all images, or of all depths, in memory
+DEFLATED = 1100  # times smaller is the most that deflate can make something
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ def camvid(data: str | Path | None = None) -> NDArray[np.uint8]:
 
 
 def load_nyu(path: str | Path, missing: Missing = "mask") -> DepthSet:
-    """NYU Depth v2 in any of the forms it is found in.
+    """Return NYU Depth v2, in any of the forms it is found in.
 
     - zip or folder: ``image/0000.jpg``, ``depth/0000.png`` (16 bit, millimetres), ``index.csv`` with a column ``scene``
     - ``nyu_depth_v2_labeled.mat`` of its authors, resized to 160×128
@@ -77,6 +87,9 @@ def load_nyu(path: str | Path, missing: Missing = "mask") -> DepthSet:
 
     Depth that is zero, negative, NaN or infinite is missing: NaN with ``missing="mask"``, or with ``"fill"`` taken
     from the neighbours of similar grey (:func:`fill_depth`).
+
+    A file need not be trusted: nothing is unpacked, sizes are checked before memory is taken, and HDF5 that keeps its
+    values in other files is refused.
     """
     path = Path(path)
     if missing not in ("mask", "fill"):
@@ -85,18 +98,23 @@ def load_nyu(path: str | Path, missing: Missing = "mask") -> DepthSet:
 
 
 def load_images(path: str | Path, size: tuple[int, int] = _SIZE) -> NDArray[np.uint8]:
-    """Images of any size and kind in a folder or zip, in the order of their names, as (N, *size, 3).
+    """Return images of any size and kind in a folder or zip, in the order of their names, as (N, *size, 3).
 
     Each is resized until it covers ``size`` (height, width) and cut on both sides alike; transparency is ignored.
     """
+    sides = tuple(size) if isinstance(size, Sequence) else ()
+    if len(sides) != 2 or not all(isinstance(n, Integral) and n > 0 for n in sides):
+        raise InputError(f"size must be a height and a width, two whole numbers from 1 on, got {size!r}")
     fit = _vision("PIL.ImageOps").fit
     with _files(Path(path)) as (names, read):
         images = [name for name in names if PurePosixPath(name).suffix.lower() in _SUFFIXES]
         if not images:
             raise InputError(f"{path} holds no images; known are {', '.join(sorted(_SUFFIXES))}")
-        result = np.empty((len(images), *size, 3), np.uint8)
+        shape = (len(images), *sides, 3)
+        check_size(f"{path}: {len(images)} images of {sides[1]}×{sides[0]} pixels", math.prod(shape), LARGEST_SET)
+        result = np.empty(shape, np.uint8)
         for k, name in enumerate(images):
-            result[k] = fit(_rgb(read, name, path), size[::-1], method=_BILINEAR)
+            result[k] = fit(_rgb(read, name, path), sides[::-1], method=_BILINEAR)
     return result
 
 
@@ -162,11 +180,15 @@ def _load_pairs(path: Path, missing: Missing) -> DepthSet:
         index = min((name for name in names if PurePosixPath(name).name == "index.csv"), key=len, default=None)
         if index is None:
             raise InputError(f"{path} has no index.csv, which names the scene of each frame; without it no fair split")
-        with _reading(f"{path}: {index}"):
-            rows = _read_index(read(index).decode("utf-8-sig"), f"{path}: {index}")
+        with reading(f"{path}: {index}"):
+            rows = _read_index(read(index, LARGEST_INDEX).decode("utf-8-sig"), f"{path}: {index}")
         pairs = _pair(names, index.removesuffix("index.csv"), set(rows), path)
         for name, depth in pairs:
             image.append(np.asarray(_rgb(read, name, path)))
+            if len(image) == 1:  # the others must be alike
+                height, width = image[0].shape[:2]
+                frames = f"{path}: {len(pairs)} frames of {width}×{height} pixels"
+                check_size(frames, len(pairs) * height * width * 7, LARGEST_SET)  # three bytes of colour, four of depth
             millimetres = _decode(read, depth, path)
             if not millimetres.mode.startswith("I"):
                 raise InputError(f"{path}: {depth} must be 16-bit grey, in millimetres, not of mode {millimetres.mode}")
@@ -182,25 +204,37 @@ def _load_pairs(path: Path, missing: Missing) -> DepthSet:
 
 
 def _read_index(content: str, where: str) -> dict[int, tuple[str, str]]:
-    """Scene and official split (or "") by frame number."""
+    """Return scene and official split (or "") by frame number."""
     reader = csv.DictReader(io.StringIO(content))
     if "scene" not in (reader.fieldnames or ()):
         raise InputError(f"{where} lacks the column scene, it has {reader.fieldnames}; without it no fair split")
     rows: dict[int, tuple[str, str]] = {}
     for k, row in enumerate(reader):
         frame = row.get("file_index0") or str(k)
-        if not frame.isdecimal() or int(frame) in rows or not row["scene"]:
-            raise InputError(f"{where}, line {k + 2}: each frame needs a number of its own and a scene, got {row}")
+        if not _is_number(frame) or int(frame) in rows or not row["scene"]:
+            got = str(row)[:200]
+            raise InputError(f"{where}, line {k + 2}: each frame needs a number of its own and a scene, got {got}")
         rows[int(frame)] = row["scene"], row.get("official_split") or row.get("split") or ""
     return rows
 
 
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10  # Python refuses to convert thousands of digits
+
+
 def _pair(names: list[str], root: str, rows: set[int], path: Path) -> list[tuple[str, str]]:
-    """The image and depth files of each frame, by number; every one has both, and a row of the index."""
+    """Return the image and depth file of each frame, by number; every one has both, and a row of the index."""
     found: dict[str, dict[int, str]] = {}
     for part, example in (("image", "image/0000.jpg"), ("depth", "depth/0000.png")):
         inside = [PurePosixPath(name) for name in names if name.startswith(f"{root}{part}/")]
-        found[part] = {int(n.stem): str(n) for n in inside if n.stem.isdecimal() and n.suffix.lower() in _SUFFIXES}
+        found[part] = {}
+        for name in inside:
+            if not _is_number(name.stem) or name.suffix.lower() not in _SUFFIXES:
+                continue
+            other = found[part].setdefault(int(name.stem), str(name))
+            if other != str(name):
+                frame = f"frame {int(name.stem):04d}"
+                raise InputError(f"{path}: {frame} has two {part} files, {other} and {name}; remove one")
         if not found[part]:
             raise InputError(f"{path} holds no {part}; files such as {example} are needed")
     for what, group in (*found.items(), ("row in index.csv", rows)):
@@ -211,13 +245,36 @@ def _pair(names: list[str], root: str, rows: set[int], path: Path) -> list[tuple
 
 
 def _load_hdf5(path: Path, missing: Missing) -> DepthSet:
-    with _reading(path), _vision("h5py").File(path) as file:
-        if "image" in file and "depth" in file:
-            return _load_bytes(file["image"], file["depth"], path)
-        if "images" in file and "depths" in file and "scenes" in file:
+    with reading(path), _vision("h5py").File(path, "r") as file:
+        names = set(file)  # of links, which are not followed
+        if {"image", "depth"} <= names:
+            return _load_bytes(_own(file, "image", path), _own(file, "depth", path), path)
+        if {"images", "depths", "scenes"} <= names:
             return _load_labelled(file, path, missing)
-        found = ", ".join(file) or "nothing"
+        found = ", ".join(sorted(names)) or "nothing"
     raise InputError(f"{path} holds {found}; needed are images, depths, scenes (labelled NYU .mat) or image, depth")
+
+
+def _own(file: Any, name: str, path: Path) -> Any:
+    """Return a data set of this file that lies in it itself: HDF5 can read any file of this machine through links."""
+    if not isinstance(file.get(name, getlink=True), _vision("h5py").HardLink):
+        raise InputError(f"{path}: {name} lies in another file, or may; copy its values into this one")
+    return _checked(file[name], name, path)
+
+
+def _checked(dataset: Any, name: str, path: Path) -> Any:
+    """Return a data set whose values lie in its file, as many as it declares, and fit into memory."""
+    if not isinstance(dataset, _vision("h5py").Dataset) or dataset.dtype.kind not in "uifO":
+        raise InputError(f"{path}: {name} is not an array of numbers")
+    if dataset.is_virtual or dataset.external:
+        raise InputError(f"{path}: {name} lies in another file, or may; copy its values into this one")
+    item = dataset.dtype.itemsize
+    largest = max(dataset.size, math.prod(dataset.chunks or ())) * item  # a chunk is read whole
+    check_size(f"{path}: {name}", largest, LARGEST_SET)
+    stored = dataset.id.get_storage_size()
+    if largest > DEFLATED * stored:  # what was never written reads as zeros
+        raise InputError(f"{path}: {name} declares {largest:,} bytes of values but holds {stored:,}; is it incomplete?")
+    return dataset
 
 
 def _load_bytes(image: Any, depth: Any, path: Path) -> DepthSet:
@@ -235,11 +292,16 @@ def _load_bytes(image: Any, depth: Any, path: Path) -> DepthSet:
 
 def _load_labelled(file: Any, path: Path, missing: Missing) -> DepthSet:
     """The official .mat, whose axes are reversed; a depth is the mean of its known pixels where half of them are."""
-    images, depths, scenes = file["images"], file["depths"], file["scenes"][()].ravel()
+    images, depths, cells = (_own(file, name, path) for name in ("images", "depths", "scenes"))
+    if _vision("h5py").check_ref_dtype(cells.dtype) is not _vision("h5py").Reference:
+        raise InputError(f"{path}: scenes must be references to text, as MATLAB writes a cell array")
+    scenes = cells[()].ravel()
     count, plane = len(scenes), images.shape[2:]
     if images.shape != (count, 3, *plane) or images.dtype != np.uint8 or depths.shape != (count, *plane):
         got = f"images {images.dtype} {images.shape}, depths {depths.shape}, {count} scenes"
         raise InputError(f"{path}: needed are images (N, 3, W, H) of bytes, depths (N, W, H) and N scenes, got {got}")
+    check_size(f"{path}: {count} frames of {_SIZE[1]}×{_SIZE[0]} pixels", count * math.prod(_SIZE) * 7, LARGEST_SET)
+    names = np.array([_text(file[reference], f"scene {k}", path) for k, reference in enumerate(scenes)])
     image, disparity = np.empty((count, *_SIZE, 3), np.uint8), np.empty((count, *_SIZE), np.float32)
     for k in range(count):
         image[k] = _resize(images[k].T, _BILINEAR)
@@ -247,8 +309,14 @@ def _load_labelled(file: Any, path: Path, missing: Missing) -> DepthSet:
         share = _resize((~np.isnan(metres)).astype(np.float32), _BOX)
         mean = _resize(np.nan_to_num(metres), _BOX) / np.maximum(share, 0.5)
         disparity[k] = _disparity(np.where(share >= 0.5, mean, 0), image[k], missing, f"{path}: frame {k}")
-    names = np.array(["".join(map(chr, file[reference][()].ravel())) for reference in scenes])
     return DepthSet("NYU Depth v2", image, disparity, names)
+
+
+def _text(codes: Any, name: str, path: Path) -> str:
+    """Return text that MATLAB wrote as an array of character codes."""
+    if _checked(codes, name, path).dtype.kind not in "ui" or codes.size > 1000:
+        raise InputError(f"{path}: {name} must be a name, as an array of at most 1000 character codes")
+    return "".join(map(chr, codes[()].ravel()))
 
 
 def _resize(array: NDArray[Any], method: int) -> NDArray[Any]:
@@ -266,56 +334,56 @@ def _disparity(metres: NDArray[np.floating], image: NDArray[np.uint8], missing: 
     return np.minimum(1 / (fill_depth(depth, image) if missing == "fill" else depth), 1)
 
 
+Read = Callable[[str, int], bytes]  # the content of a file of this name, if it is not larger than this
+
+
 @contextlib.contextmanager
-def _files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
-    """The sorted names and a reader of the files of a folder or a zip, hidden ones left out."""
+def _files(path: Path) -> Iterator[tuple[list[str], Read]]:
+    """Give the sorted names and a reader of the files of a folder or a zip, hidden ones left out."""
     if path.is_dir():
         names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
-        yield _visible(names), lambda name: (path / name).read_bytes()
+        yield _visible(names), lambda name, most: read_file(path / name, most)
         return
     if not path.is_file():
         raise InputError(f"{path} does not exist; a folder or a zip is needed")
-    with _reading(path):
+    with reading(path):
         archive = zipfile.ZipFile(path)
     with archive:
-        yield _visible(archive.namelist()), archive.read
+        yield _visible(archive.namelist()), lambda name, most: read_member(archive, name, most)
 
 
 def _visible(names: list[str]) -> list[str]:
-    return sorted(n for n in names if n[-1] != "/" and not any(p.startswith((".", "__MACOSX")) for p in n.split("/")))
-
-
-@contextlib.contextmanager
-def _reading(where: object) -> Iterator[None]:
-    """What zipfile, zlib, Pillow and h5py raise for broken files, as one error that names the file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, ValueError, RuntimeError, EOFError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{where} cannot be read, truncated or corrupt? ({error})") from error
+    """Return the names of files, each once; those with a part such as .git, .. or __MACOSX are left out."""
+    parts = {name: name.split("/") for name in names if name and not name.endswith("/")}
+    return sorted(name for name, each in parts.items() if not any(p.startswith((".", "__MACOSX")) for p in each))
 
 
 def _vision(module: str) -> Any:
-    """Pillow and h5py are needed here only, and so they are an extra."""
+    """Return Pillow or h5py, which are needed here only and are therefore an extra."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise InputError(f"{module.split('.')[0]} is not installed: pip install evidentia[vision]") from error
 
 
-def _decode(read: Callable[[str], bytes], name: str, path: str | Path) -> Any:
-    with _reading(f"{path}: {name}"):
-        image = _vision("PIL.Image").open(io.BytesIO(read(name)))
+def _decode(read: Read, name: str, path: str | Path) -> Any:
+    """Return an image as it is meant to be seen; its size is known before any pixel is decoded."""
+    where = f"{path}: {name}"
+    with reading(where):
+        image = _vision("PIL.Image").open(io.BytesIO(read(name, LARGEST_FILE)), formats=_FORMATS)
+        if image.width * image.height > LARGEST_IMAGE:
+            size = f"{image.width}×{image.height} pixels"
+            raise InputError(f"{where} declares {size}, more than {LARGEST_IMAGE:,} in all; make it smaller")
         return _vision("PIL.ImageOps").exif_transpose(image)
 
 
-def _rgb(read: Callable[[str], bytes], name: str, path: str | Path) -> Any:
-    """Grey, palette, transparent and 16-bit images as 8-bit RGB."""
+def _rgb(read: Read, name: str, path: str | Path) -> Any:
+    """Return grey, palette, transparent and 16-bit images as 8-bit RGB."""
     image = _decode(read, name, path)
     if image.mode == "F":
         raise InputError(f"{path}: {name} holds floating-point numbers; save it with 8 or 16 bits")
-    if image.mode.startswith("I"):
-        grey = np.clip(np.asarray(image), 0, 65535) // 257
-        return _vision("PIL.Image").fromarray(grey.astype(np.uint8)).convert("RGB")
-    return image.convert("RGBA" if image.mode in ("P", "PA") else image.mode).convert("RGB")
+    with reading(f"{path}: {name}"):
+        if image.mode.startswith("I"):
+            grey = np.clip(np.asarray(image), 0, 65535) // 257
+            return _vision("PIL.Image").fromarray(grey.astype(np.uint8)).convert("RGB")
+        return image.convert("RGBA" if image.mode in ("P", "PA") else image.mode).convert("RGB")

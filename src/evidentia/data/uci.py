@@ -162,7 +162,7 @@ def published_split(table: UCITable, test: float, seed: int = 0) -> UCITable:
     """The one split of the authors' code, in the place of the standard ones; of yacht it loses the first row."""
     first = 1 if table.name == "yacht" else 0
     n = len(table.y) - first
-    order = np.random.RandomState(seed).permutation(n) + first  # noqa: NPY002 - as in the authors' code
+    order = np.random.RandomState(seed).permutation(n) + first
     train = round(n * (1 - test))
     return UCITable(table.name, table.x, table.y, [(order[:train], order[train:])])
 
