@@ -1,4 +1,7 @@
 import datetime
+import sys
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -8,7 +11,6 @@ import pytest
 from scipy import sparse
 
 import evidentia as ev
-from evidentia.data.encoding import MOST_CATEGORIES, Encoding
 from evidentia.data.table import read_file, read_table
 
 MIXED = {
@@ -109,94 +111,191 @@ def test_what_has_the_wrong_kind(x, message):
         read_table(x)
 
 
+def objects(*values):
+    return pd.DataFrame({"a": pd.Series(values, dtype=object)})
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (objects(1j, 2j), r"column 'a' holds complex values \(first: 1j in row 0\).* the imaginary part"),
+        (objects(None, b"x"), r"column 'a' holds bytes values \(first: b'x' in row 1\).*; decode bytes to text"),
+        (objects([1], [2]), "column 'a' holds list values .*; give every element a column"),
+        (objects((1, 2), (3, 4)), "column 'a' holds tuple values .*; give every element a column"),
+        (objects({"k": 1}), "column 'a' holds dict values .*; give every key a column"),
+        (objects(np.zeros(2)), "column 'a' holds ndarray values"),
+        (objects(datetime.time(1)), "column 'a' holds time values .*; convert times of day to seconds"),
+        (objects(object()), r"column 'a' holds object values .* with .astype\(str\)"),
+        (pd.DataFrame({"a": pd.period_range("2020", periods=2, freq="M")}), "holds Period values .*to_timestamp"),
+        (pd.DataFrame({"a": pd.interval_range(0, 2)}), "column 'a' holds Interval values .*astype"),
+        (pl.DataFrame({"a": [[1], [2]]}), "column 'a' holds list values"),
+        (pa.table({"a": [{"k": 1}]}), "column 'a' holds dict values"),
+        (pa.table({"a": [b"x"]}), "column 'a' holds bytes values"),
+        (objects(1, datetime.date(2020, 1, 1)), "column 'a' holds date and number values"),
+        (pl.Series([1]), "x is a polars Series"),
+        (pa.array([1]), "x is an Arrow Int64Array"),
+        (np.zeros((2, 2), dtype="M8[s]"), "x must hold numbers, not datetime64"),
+        (np.zeros(2, dtype=[("u", float)]), "x must hold numbers, not"),
+    ],
+    ids=range(18),
+)
+def test_odd_objects_are_refused_in_one_sentence(x, message):
+    with pytest.raises(ev.InputTypeError, match=message):
+        read_table(x)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (objects(1, 10**400), r"column 'a' has a number beyond the range of float64 \(first: 1000.* in row 1\)"),
+        (objects(Fraction(10**400, 3)), "column 'a' has a number beyond the range of float64"),
+        (objects(Decimal("sNaN")), "column 'a' has a signalling NaN"),
+        (objects(Decimal("1e400")), "column 'a' has 1 infinite value"),
+        (objects(Decimal("Infinity")), "column 'a' has 1 infinite value"),
+        (pd.DataFrame({"a": np.array([np.longdouble("1e4000")])}), "column 'a' has 1 infinite value"),
+        (pd.DataFrame({"a": ["1", "1e999"]}), "column 'a' has 1 infinite value"),
+        (pd.DataFrame({"a": [1j]}), "column 'a': complex data is not supported"),
+        (objects(True, "x"), r"column 'a' has 1 text value \(first: 'x' in row 1\) among 1 booleans"),
+        (objects(1, 2, "y" * 10**5), r"first: 'y{10,30}\.\.\.y+' in row 2"),
+        ([[1, 2], [3]], "x cannot be read as a table of rows and columns"),
+        ([[1, "a"], [3]], r"x must have two dimensions|cannot be read as a table"),
+    ],
+    ids=range(12),
+)
+def test_odd_values_are_refused_in_one_sentence(x, message):
+    with pytest.raises(ev.InputError, match=message) as caught:
+        read_table(x)
+    assert len(str(caught.value)) < 500
+
+
+def test_odd_values_that_have_a_meaning():
+    frame = pd.DataFrame(
+        {
+            "missing": pd.Series([None, np.nan, pd.NA, Decimal("NaN")], dtype=object),
+            "fraction": pd.Series([Fraction(1, 3), 10**20, np.float16(0.5), True], dtype=object),
+            "wait": pd.Series([datetime.timedelta(seconds=1), None, np.timedelta64(1500, "ms"), pd.NaT], dtype=object),
+            "zones": pd.Series(["2020-01-01T00:00+01:00", "2020-01-01", "2020-01-01T00:00Z", None]).map(
+                lambda text: datetime.datetime.fromisoformat(text) if isinstance(text, str) else None
+            ).astype(object),
+        }
+    )  # fmt: skip
+    columns = {c.name: c for c in read_table(frame).columns}
+    assert [c.kind for c in columns.values()] == ["number", "number", "number", "date"]
+    assert np.isnan(columns["missing"].values).all()
+    assert columns["fraction"].values.tolist() == [1 / 3, 1e20, 0.5, 1]
+    assert columns["wait"].values[[0, 2]].tolist() == [1, 1.5]
+    assert np.isnan(columns["wait"].values[[1, 3]]).all()
+    day = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp()
+    assert columns["zones"].values[:3].tolist() == [day - 3600, day, day]
+
+
+def test_a_masked_value_is_missing():
+    numbers = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
+    for array in (numbers, numbers.astype(float), numbers.astype(np.float16), numbers.astype(object)):
+        table = read_table(array)
+        assert [c.kind for c in table.columns] == ["number", "number"]
+        assert np.isnan(table.columns[1].values[0])
+        assert table.columns[0].values.tolist() == [1, 3]
+    flags = read_table(np.ma.array([[True], [False]], mask=[[True], [False]])).columns[0]
+    assert flags.kind == "boolean"
+    assert np.isnan(flags.values[0])
+
+
+def test_lists_may_hold_text():
+    table = read_table([[1.0, "a"], [2.0, None], [3.0, "b"]])
+    assert [c.kind for c in table.columns] == ["number", "category"]
+    assert table.columns[1].values.tolist() == ["a", None, "b"]
+    assert not table.named
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_moments_and_durations_are_the_same_in_every_unit(unit):
+    g = np.random.default_rng(0)
+    values = g.integers(-9 * 10**9, 9 * 10**9, 200)
+    for kind in "Mm":
+        series = pd.Series(values.astype(f"{kind}8[s]").astype(f"{kind}8[{unit}]"))
+        assert read_table(pd.DataFrame({"a": series})).columns[0].values.tolist() == values.tolist()
+        each = read_table(pd.DataFrame({"a": series.astype(object)})).columns[0]
+        assert each.values.tolist() == values.tolist()
+
+
+# Files --------------------------------------------------------------------------------------------------------------
+
+
 def test_files(tmp_path):
-    for name, text in {"a.csv": "x,y\n1,2\n", "b.csv": "x;y\n1;2\n", "c.tsv": "x\ty\n1\t2\n"}.items():
-        (tmp_path / name).write_text(text)
+    for name, text in {
+        "a.csv": "x,y\n1,2\n",
+        "b.csv": "x;y\n1;2\n",
+        "c.tsv": "x\ty\n1\t2\n",
+        "d.csv": "\ufeffx,y\r\n1,2\r\n",
+        "e.csv": "\n\nx,y\n1,2\n",
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8", newline="")
         assert read_file(tmp_path / name).to_dict("list") == {"x": [1], "y": [2]}
     pd.DataFrame({"x": [1.5]}).to_parquet(tmp_path / "d.parquet")
     assert read_file(tmp_path / "d.parquet")["x"].tolist() == [1.5]
-    (tmp_path / "e.csv").write_text("")
-    (tmp_path / "f.xyz").write_text("x")
-    (tmp_path / "g.csv").write_bytes(b"x,y\n\xff\xfe\n")
-    for name, message in {
-        "e.csv": "is empty",
-        "f.xyz": "not .xyz",
-        "g.csv": "cannot be read",
-        "h.csv": "does not exist",
-    }.items():
-        with pytest.raises(ev.InputError, match=message):
-            read_file(tmp_path / name)
+    (tmp_path / "quoted.csv").write_text('"a;b;c","größe\nin m"\n"1;2",3\n', encoding="utf-8")
+    assert list(read_file(tmp_path / "quoted.csv")) == ["a;b;c", "größe\nin m"]
+    (tmp_path / "long.csv").write_text("a,b\n1," + "z" * 200_000 + "\n", encoding="utf-8")
+    assert len(read_file(tmp_path / "long.csv")["b"][0]) == 200_000
+    (tmp_path / "one.csv").write_text("start time\n12:30\n12:45\n", encoding="utf-8")
+    assert read_file(tmp_path / "one.csv")["start time"].tolist() == ["12:30", "12:45"]
 
 
-# Encoding -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "is empty"),
+        ("a.csv", b"\n \n\n", "is empty|no rows"),
+        ("a.csv", b"\xef\xbb\xbf", "is empty"),
+        ("a.csv", b"x,y\n", "has names of columns, but no rows"),
+        ("a.csv", b"x,y\n\xff\xfe\n", "is not UTF-8 text .*; save it as UTF-8"),
+        ("a.csv", "x,y\n1,2\n".encode("utf-16"), "NUL bytes, as binary or UTF-16 files have"),
+        ("a.csv", b"x,y\n1,\x002\n", "NUL bytes"),
+        ("a.csv", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "NUL bytes"),
+        ("a.csv", b"x|y\n1|2\n3|4\n", r"seems to be separated by '\|'; use commas, semicolons or tabs"),
+        ("a.txt", b"x y\n1 2\n3 4\n", "seems to be separated by ' '"),
+        ("a.csv", b"x,y,x\n1,2,3\n", "column names must be unique; 'x' stands more than once"),
+        ("a.csv", b"x,y\n1,2,3\n4,5,6\n", "its rows have more fields than its first line has names"),
+        ("a.csv", b"x,y\n" + b"1,2\n" * 9 + b"4,5,6\n", "cannot be read as a table: Error tokenizing data"),
+        ("a.csv", b'x,y\n1,"2\n', "cannot be read as a table"),
+        ("a.csv", b"x" * 200_000 + b",y\n1,2\n", "field larger than field limit"),
+        ("a.xyz", b"x", "not .xyz"),
+        ("a", b"x", "not without ending"),
+        ("a.parquet", b"", "is empty"),
+        ("a.parquet", b"PAR1 and then nothing", "is not a readable Parquet file"),
+        ("a.pq", b"\x00" * 99, "is not a readable Parquet file"),
+    ],
+    ids=range(20),
+)
+def test_files_that_are_no_tables(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ev.InputError, match=message) as caught:
+        read_file(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
 
 
-def test_missing_values_are_filled_and_flagged():
-    encoding = Encoding.fit(read_table(pd.DataFrame({"a": [1.0, None, 5.0, 9.0], "b": [1.0, 2.0, 3.0, 4.0]})))
-    assert encoding.features == ["a", "a missing", "b"]
-    assert encoding.transform(read_table(pd.DataFrame({"a": [None, 2.0], "b": [None, 7.0]}))).tolist() == [
-        [5, 1, 2.5],  # the median of training, in b without a flag: none was missing there
-        [2, 0, 7],
-    ]
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+    with pytest.raises(ev.InputError, match="does not exist"):
+        read_file(tmp_path / "h.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(ev.InputError, match=r"folder.csv is a folder; a table is a .csv"):
+        read_file(tmp_path / "folder.csv")
+    path = tmp_path / "whole.parquet"
+    pd.DataFrame({"x": np.arange(1000)}).to_parquet(path)
+    whole = path.read_bytes()
+    for size in (len(whole) - 1, len(whole) // 2, 9):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ev.InputError, match="is not a readable Parquet file"):
+            read_file(path)
+    for module in ("pyarrow", "pyarrow.parquet", "fastparquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ev.InputError, match=r"cannot be read without pyarrow; install it, or save the table as \.csv"):
+        read_file(path)
 
 
-def test_categories():
-    encoding = Encoding.fit(read_table(pd.DataFrame({"town": ["Ulm", "Bonn", None, "Ulm"]})))
-    assert encoding.features == ["town=Bonn", "town=Ulm", "town missing"]
-    new = pd.DataFrame({"town": ["Bonn", "Rome", None]})
-    assert encoding.transform(read_table(new)).tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
-
-
-def test_rare_categories_beyond_the_limit_count_as_unseen():
-    values = [f"c{k:03d}" for k in range(MOST_CATEGORIES + 20)] + ["c069"] * 5
-    encoding = Encoding.fit(read_table(pd.DataFrame({"c": values})))
-    assert len(encoding.features) == MOST_CATEGORIES
-    assert "c=c069" in encoding.features
-
-
-def test_numbers_where_categories_were():
-    encoding = Encoding.fit(read_table(pd.DataFrame({"zone": pd.Categorical(["1", "2", "x"])})))
-    assert encoding.transform(read_table(pd.DataFrame({"zone": [2, 1]}))).tolist() == [[0, 1, 0], [1, 0, 0]]
-
-
-def test_dates_have_cycles():
-    days = pd.DataFrame({"d": pd.to_datetime(["2020-01-06", "2020-01-13", "2020-01-07"])})
-    encoded = Encoding.fit(read_table(days)).transform(read_table(days))
-    week = encoded[:, 3:5]
-    assert np.allclose(week[0], week[1])  # both are Mondays
-    assert not np.allclose(week[0], week[2])
-    assert np.allclose(np.hypot(week[:, 0], week[:, 1]), 1)
-
-
-def test_columns_are_found_by_name():
-    train = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    encoding = Encoding.fit(read_table(train))
-    assert encoding.transform(read_table(train[["b", "a"]])).tolist() == [[1, 3], [2, 4]]
-    assert encoding.transform(read_table(train.to_numpy())).tolist() == [[1, 3], [2, 4]]
-    assert encoding.transform(read_table(train[:0])).shape == (0, 2)
-    for frame, message in (
-        (train[["a"]], "the table lacks the column 'b'"),
-        (train.assign(c=1, d=2), "the table has, beyond those of training, the columns 'c', 'd'"),
-        (train.to_numpy()[:, :1], "the table has 1 columns, but 2 were there in training"),
-        (train.assign(a=["x", "y"]), r"column 'a' held numbers in training, but has text now \(first: 'x' in row 0\)"),
-    ):
-        with pytest.raises(ev.InputError, match=message):
-            encoding.transform(read_table(frame))
-    with pytest.raises(ev.InputError, match="no rows to learn from"):
-        Encoding.fit(read_table(train[:0]))
-
-
-def test_a_column_that_is_missing_altogether():
-    encoding = Encoding.fit(read_table(pd.DataFrame({"a": [1.0, 2.0], "t": ["u", "v"]})))
-    gone = pd.DataFrame({"a": [None], "t": [None]})
-    assert encoding.transform(read_table(gone)).tolist() == [[1.5, 0, 0]]
-
-
-def test_an_encoding_can_be_written_down():
-    import json
-
-    encoding = Encoding.fit(read_table(pd.DataFrame(MIXED)))
-    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
-    assert again == encoding
-    table = read_table(pd.DataFrame(MIXED))
-    assert np.array_equal(again.transform(table), encoding.transform(table))
+def test_a_large_file_is_read_in_one_piece(tmp_path):
+    rows = 300_000
+    (tmp_path / "a.csv").write_text("code\n" + "01\n" * rows + "A\n", encoding="utf-8")
+    assert set(read_file(tmp_path / "a.csv")["code"]) == {"01", "A"}  # not 1 in the first parts and "01" in the last

@@ -180,7 +180,9 @@ def _as_array(x: Any) -> NDArray[Any]:
     if isinstance(x, np.ma.MaskedArray):
         if x.dtype.kind in "iuf":
             return np.ma.filled(x.astype(np.float64), np.nan)
-        return np.ma.filled(x.astype(object), None)
+        filled: NDArray[Any] = x.data.astype(object)
+        filled[np.ma.getmaskarray(x)] = None
+        return filled
     has_text = isinstance(x, list | tuple) and any(
         isinstance(value, str) for row in x if isinstance(row, list | tuple) for value in row
     )
@@ -633,7 +635,7 @@ def _read_csv(path: Path) -> Any:
     try:
         separator = _separator(path)
         # in one piece: otherwise what a column is would be decided anew for every part of a large file
-        frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False)
+        return pd.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} cannot be read as a table: it is not UTF-8 text ({error}); save it as UTF-8"
@@ -642,9 +644,6 @@ def _read_csv(path: Path) -> Any:
         raise InputError(f"{path} is empty") from error
     except (pd.errors.ParserError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as a table: {_first_line(error)}") from error
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first fields for names of rows then
-        raise InputError(f"{path} cannot be read as a table: its rows have more fields than its first line has names")
-    return frame
 
 
 def _separator(path: Path) -> str:
@@ -657,11 +656,14 @@ def _separator(path: Path) -> str:
     separator = max(",;\t", key=lambda s: len(first[s][0]) if first[s] else 0)
     if not first[separator]:
         raise InputError(f"{path} is empty")
-    names = [name for name in first[separator][0] if name]
+    head, *rows = first[separator]
+    if any(len(row) > len(head) for row in rows):  # pandas would take the first fields for names of rows
+        raise InputError(f"{path} cannot be read as a table: its rows have more fields than its first line has names")
+    names = [name for name in head if name]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(f"{path}: column names must be unique; {', '.join(map(repr, repeated))} stands more than once")
-    if len(first[separator][0]) == 1:
+    if len(head) == 1:
         for other in "|: ":
             head, *rows = first[other]
             same = all(len(row) == len(head) for row in rows)
@@ -671,9 +673,15 @@ def _separator(path: Path) -> str:
 
 
 def _first_rows(path: Path, separator: str) -> list[list[str]]:
+    rows: list[list[str]] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         filled = (row for row in csv.reader(file, delimiter=separator) if row)
-        return list(itertools.islice(filled, 6))
+        try:
+            rows.extend(itertools.islice(filled, 6))
+        except csv.Error:  # pandas has no limit on the length of a field, but a name of that length is none
+            if not rows:
+                raise
+    return rows
 
 
 def _first_line(error: Exception) -> str:
