@@ -86,7 +86,7 @@ def plain_fit(x: np.ndarray, y: np.ndarray, member: Member, network: Network, se
         with torch.no_grad():
             answer = net(features)
         whole = torch.utils._pytree.tree_map(lambda p: p.unsqueeze(0).double().cpu(), answer)
-        return Prediction(whole.affine(y_mean, y_std))
+        return Prediction(whole.affine(y_mean, y_std), members=0)
 
     return predict
 

@@ -5,9 +5,10 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -222,10 +223,25 @@ def test_bad_parameters_are_named():
         ({"evidence_weight": -1.0}, "evidence_weight must be 'auto' or a number of at least 0, got -1.0"),
         ({"evidence_weight": "best"}, "evidence_weight must be 'auto' or a number of at least 0, got 'best'"),
         ({"validation_share": 1.5}, r"validation_share must be a number in \[0, 1\), got 1.5"),
-        ({"steps": -3}, "steps must be greater than 0"),
+        ({"steps": -3}, "steps must be None or a whole number of at least 1, got -3"),
+        ({"steps": 10.5}, "steps must be None or a whole number of at least 1, got 10.5"),
+        ({"steps": True}, "steps must be None or a whole number"),
+        ({"batch_size": 0}, "batch_size must be None or a whole number of at least 1, got 0"),
+        ({"learning_rate": "fast"}, "learning_rate must be None or a number of at least 0, got 'fast'"),
+        ({"learning_rate": 0}, "learning_rate must be greater than 0, got 0"),
+        ({"learning_rate": np.nan}, "learning_rate must be None or a number"),
+        ({"device": "gpu"}, "unknown device 'gpu'; known are auto, cpu, cuda"),
+        ({"device": 7.5}, "unknown device 7.5"),
+        ({"hidden": "64"}, r"hidden must be a tuple of layer sizes, as in \(128, 128\), got '64'"),
+        ({"hidden": (64, 0)}, "hidden must be a tuple of layer sizes"),
+        ({"hidden": 6.5}, "hidden must be a tuple of layer sizes"),
+        ({"penalty": len}, "penalty must be one of the names error, standard_score"),
+        ({"members": 2.0}, "members must be a whole number"),
     ):
         with pytest.raises(ev.InputError, match=message):
             ev.EvidentialRegressor(**{**QUICK, **parameters}).fit(x, y)
+    with pytest.raises(ev.InputError, match="prior_std must be a number of at least 0, got 'wide'"):
+        ev.BayesRegressor(prior_std="wide").fit(x, y)
     with pytest.raises(NotFittedError):
         ev.EvidentialRegressor().predict(x)
 
@@ -241,7 +257,10 @@ def test_edges_of_prediction(fitted, diabetes):
     for broken, message in (
         (frame.drop(columns="town"), "Feature names seen at fit time, yet now missing"),
         (frame.assign(more=1), "Feature names unseen at fit time"),
-        (frame[["town", "size", "new", "sold"]], "same order"),
+        (
+            frame[["town", "size", "new", "sold"]],
+            r"same order.*\s*Pass them as they were: X\[model.feature_names_in_\]",
+        ),
         (frame.assign(size="big"), "column 'size' held numbers in training, but has text now"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -257,5 +276,118 @@ def test_a_constant_target_and_a_constant_column():
 
 def test_the_package_offers_them_without_loading_scikit_learn():
     assert "EvidentialRegressor" in ev.__all__
-    with pytest.raises(AttributeError, match="no attribute 'Regressor'"):
-        ev.Regressor  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'Classifier'"):
+        ev.Classifier  # noqa: B018
+
+
+def test_numpy_parameters_are_as_good_as_others(tmp_path):
+    """As every random search makes them."""
+    x, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)
+    numpy = {
+        "members": np.int64(2),
+        "hidden": np.array([8, 4]),
+        "steps": np.int32(30),
+        "batch_size": np.int64(16),
+        "learning_rate": np.float32(0.005),
+        "evidence_weight": np.float64(0.01),
+        "validation_share": np.float64(0.2),
+        "random_state": np.int64(3),
+        "verbose": np.bool_(False),
+    }
+    plain = {"members": 2, "hidden": (8, 4), "steps": 30, "batch_size": 16, "learning_rate": float(np.float32(0.005))}
+    plain |= {"evidence_weight": 0.01, "validation_share": 0.2, "random_state": 3, "verbose": False}
+    model = ev.EvidentialRegressor(**numpy).fit(x, y)
+    model.save(tmp_path / "m")
+    again = ev.load(tmp_path / "m")
+    assert again.get_params() == {**ev.EvidentialRegressor(**plain).get_params()}
+    assert np.array_equal(again.predict(x), ev.EvidentialRegressor(**plain).fit(x, y).predict(x))
+
+
+def test_one_number_is_one_hidden_layer_and_none_is_a_linear_network():
+    x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
+    options = {"members": 2, "steps": 40, "random_state": 0}
+    one, same = (ev.EvidentialRegressor(hidden=h, **options).fit(x, y) for h in (16, (16,)))
+    assert np.array_equal(one.predict(x), same.predict(x))
+    line = ev.EvidentialRegressor(hidden=(), **options).fit(x, y).predict(x)
+    fitted = np.linalg.lstsq(np.column_stack([x, np.ones(60)]), line, rcond=None)[1]
+    assert fitted[0] < 1e-9 * (line**2).sum()  # what it says is linear in x
+
+
+def test_networks_that_diverge_are_told_of():
+    g = np.random.default_rng(0)
+    x = g.random((200, 3))
+    y = x[:, 0] + 0.1 * g.standard_normal(200)
+    model = ev.EvidentialRegressor(members=4, hidden=(16,), steps=100, random_state=0)
+    before = clone(model).fit(x, y)
+    kept = before.predict(x)
+    with pytest.raises(ev.InputError, match="all 4 networks reached values that are not finite; lower learning_rate"):
+        before.set_params(learning_rate=1e8).fit(x, y)
+    assert np.array_equal(before.predict(x), kept)
+    with pytest.warns(ConvergenceWarning, match=r"\d of 4 networks do far worse .* than a constant would"):
+        clone(model).set_params(learning_rate=1e3).fit(x, y)
+
+
+def test_a_diverged_network_is_left_out(monkeypatch):
+    import evidentia.estimators as room
+
+    real = room.fit
+
+    def unlucky(*arguments, **more):
+        fitted = real(*arguments, **more)
+        fitted.training.diverged[1] = True
+        fitted.training.best_score[1] = np.inf
+        with torch.no_grad():
+            fitted.population.weights[0][1] = np.nan
+        return fitted
+
+    x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
+    monkeypatch.setattr(room, "fit", unlucky)
+    model = ev.EvidentialRegressor(members=3, hidden=(8,), steps=40, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="training of 1 of 3 networks diverged"):
+        model.fit(x, y)
+    assert np.isfinite(model.predict(x, return_std=True)).all()
+    assert model.fitted_.population.members == 2
+    assert model.training_["diverged"] == [False, True, False]
+
+
+@pytest.mark.parametrize("factor", [1e155, 1e300, 1e-160, 1e-200])
+def test_targets_whose_variance_is_no_number_are_refused(factor):
+    x, y = np.random.default_rng(0).random((20, 2)), np.arange(20.0)
+    with pytest.raises(ev.InputError, match="float64 cannot hold its variance; pass y in other units"):
+        ev.EvidentialRegressor(**QUICK).fit(x, y * factor)
+
+
+@pytest.mark.parametrize("factor", [1e120, 1e-120])
+def test_large_and_small_targets_are_just_other_units(factor):
+    x, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)
+    base = ev.EvidentialRegressor(members=2, **QUICK).fit(x, y).predict_distribution(x)
+    other = ev.EvidentialRegressor(members=2, **QUICK).fit(x, y * factor).predict_distribution(x)
+    assert other.mean / factor == pytest.approx(base.mean, rel=1e-4)
+    assert other.std / factor == pytest.approx(base.std, rel=1e-4)
+    assert other.interval() / factor == pytest.approx(base.interval(), rel=1e-4)
+
+
+@pytest.mark.parametrize("regressor", REGRESSORS, ids=lambda r: f"{type(r).__name__}-{r.members}")
+def test_the_default_dtype_changes_nothing(regressor):
+    x, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)
+    model = clone(regressor).set_params(steps=30).fit(x, y)
+    expected = model.predict_interval(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert np.array_equal(model.predict_interval(x), expected)
+        assert np.array_equal(clone(model).fit(x, y).predict_interval(x), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("regressor", [REGRESSORS[4], REGRESSORS[5]], ids=["dropout", "bayes"])
+def test_fits_in_threads_are_those_alone(regressor):
+    x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    alone = clone(regressor).fit(x, y).predict(x)
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's generator is not touched
+    with joblib.parallel_backend("threading", n_jobs=4):
+        fits = joblib.Parallel()(joblib.delayed(clone(regressor).fit)(x, y) for _ in range(4))
+    for fitted in fits:
+        assert np.array_equal(fitted.predict(x), alone)

@@ -14,6 +14,11 @@ def names(folder):
     return sorted(p.name for p in folder.iterdir())
 
 
+def tensors_of(folder):
+    (path,) = folder.glob("tensors-*.safetensors")
+    return path
+
+
 @pytest.fixture
 def folder(tmp_path):
     return save_model(tmp_path / "model", TENSORS, SETTINGS)
@@ -24,7 +29,7 @@ def test_what_is_saved_is_loaded(folder):
     assert settings == SETTINGS
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
-    assert names(folder) == ["model.json", "model.safetensors"]
+    assert names(folder) == ["model.json", tensors_of(folder).name]
     assert names(folder.parent) == ["model"]
 
 
@@ -34,7 +39,7 @@ def test_a_model_is_replaced_and_anything_else_is_not(folder, tmp_path):
     assert names(tmp_path) == ["model"]
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text.txt").write_text("years of work")
-    with pytest.raises(ev.InputError, match="exists and is not a model folder"):
+    with pytest.raises(ev.InputError, match=r"holds 'text\.txt', which no model has; choose another name"):
         save_model(tmp_path / "thesis", TENSORS, {})
     assert (tmp_path / "thesis" / "text.txt").read_text() == "years of work"
     (tmp_path / "empty").mkdir()
@@ -50,17 +55,20 @@ def test_a_failed_save_leaves_the_old_model(folder, tmp_path, monkeypatch):
     def full(*arguments, **more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         save_model(folder, {}, {})
     assert load_model(folder)[1] == SETTINGS
+    assert names(folder) == ["model.json", tensors_of(folder).name]
+    with pytest.raises(OSError, match="No space left"):
+        save_model(tmp_path / "new", {}, {})
     assert names(tmp_path) == ["model"]
 
 
-@pytest.mark.parametrize("file", ["model.json", "model.safetensors"])
+@pytest.mark.parametrize("file", ["model.json", "tensors"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "changed"])
 def test_damage_is_refused(folder, file, damage):
-    path = folder / file
+    path = folder / file if file == "model.json" else tensors_of(folder)
     content = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -77,7 +85,7 @@ def test_damage_is_refused(folder, file, damage):
 def test_a_newer_schema_is_refused(folder):
     body = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps({**body, "schema": 99}))
-    with pytest.raises(ev.InputError, match=r"newer version of evidentia \(schema 99, this one knows 1\)"):
+    with pytest.raises(ev.InputError, match=r"newer version of evidentia \(schema 99, this one knows 2\)"):
         load_model(folder)
     (folder / "model.json").write_text("[]")
     with pytest.raises(ev.InputError, match="does not describe a model"):
@@ -86,8 +94,9 @@ def test_a_newer_schema_is_refused(folder):
 
 def test_a_path_that_leaves_the_folder_is_refused(folder, tmp_path):
     outside = tmp_path / "outside.safetensors"
-    (folder / "model.safetensors").rename(outside)
-    (folder / "model.safetensors").symlink_to(outside)
+    inside = tensors_of(folder)
+    inside.rename(outside)
+    inside.symlink_to(outside)
     with pytest.raises(ev.InputError, match="leads out of the model folder"):
         load_model(folder)
 
@@ -95,3 +104,166 @@ def test_a_path_that_leaves_the_folder_is_refused(folder, tmp_path):
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(ev.InputError, match="is not a folder"):
         load_model(tmp_path / "nothing")
+
+
+def test_a_model_of_the_first_schema_is_read_and_replaced(tmp_path):
+    """As it was written before tensors were named by their hash."""
+    import hashlib
+
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "old"
+    folder.mkdir()
+    save_file(TENSORS, folder / "model.safetensors")
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    body = {"schema": 1, "tensors_sha256": digest, "settings": SETTINGS}
+    total = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    (folder / "model.json").write_text(json.dumps({**body, "sha256": total}))
+    tensors, settings = load_model(folder)
+    assert settings == SETTINGS
+    assert torch.equal(tensors["weights"], TENSORS["weights"])
+    save_model(folder, {"weights": torch.ones(1)}, {})
+    assert names(folder) == ["model.json", tensors_of(folder).name]
+    assert load_model(folder)[0]["weights"].tolist() == [1]
+
+
+@pytest.mark.parametrize("content", ['{"schema": 7}', '{"name": "theirs"}', "[]", "not json", "", '{"schema": true}'])
+def test_a_strangers_folder_is_never_touched(tmp_path, content):
+    project = tmp_path / "proj"
+    (project / "src").mkdir(parents=True)
+    files = {"model.json": content, "thesis.txt": "years of work", "src/main.py": "print()"}
+    for name, text in files.items():
+        (project / name).write_text(text)
+    for name in ("thesis.txt", "src"):
+        with pytest.raises(ev.InputError, match=r"model.json|thesis.txt"):
+            save_model(project, TENSORS, SETTINGS)
+        assert (project / name).exists()
+    assert {n: (project / n).read_text() for n in files} == files
+    assert names(project) == ["model.json", "src", "thesis.txt"]
+
+
+def test_files_beside_a_model_of_ours_are_in_the_way(folder):
+    (folder / "notes.md").write_text("how it was made")
+    (folder / "data").mkdir()
+    with pytest.raises(ev.InputError, match=r"holds 'data', 'notes.md', which no model has"):
+        save_model(folder, TENSORS, SETTINGS)
+    assert (folder / "notes.md").read_text() == "how it was made"
+    assert load_model(folder)[1] == SETTINGS  # it can still be read
+
+
+def test_the_current_folder_and_links(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    save_model(".", TENSORS, {"here": 1})
+    assert load_model(".")[1] == {"here": 1}
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ev.InputError, match=r"\. holds 'model', which no model has"):
+        save_model(".", TENSORS, SETTINGS)
+    (tmp_path / "link").symlink_to(folder)
+    save_model("link", TENSORS, {"through": "link"})
+    assert (tmp_path / "link").is_symlink()
+    assert load_model(folder)[1] == {"through": "link"}
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "text.txt").write_text("years of work")
+    (tmp_path / "other").symlink_to(tmp_path / "thesis")
+    with pytest.raises(ev.InputError, match=r"text\.txt"):
+        save_model("other", TENSORS, SETTINGS)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling", "file/below"):
+        with pytest.raises(ev.InputError, match="cannot be a folder"):
+            save_model(name, TENSORS, SETTINGS)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next(folder, tmp_path):
+    import hashlib
+
+    rest = hashlib.sha256(b"half").hexdigest()[:16]
+    for place in (folder, tmp_path / "first"):
+        place.mkdir(exist_ok=True)
+        (place / f"tensors-{rest}.safetensors").write_bytes(b"half")
+        (place / ".model.json.01234567.part").write_bytes(b"{")
+        save_model(place, TENSORS, SETTINGS)
+        assert names(place) == ["model.json", tensors_of(place).name]
+    # a file that only looks like one of ours is somebody's
+    (folder / "tensors-0123456789abcdef.safetensors").write_bytes(b"mine")
+    with pytest.raises(ev.InputError, match="tensors-0123456789abcdef"):
+        save_model(folder, TENSORS, SETTINGS)
+    assert (folder / "tensors-0123456789abcdef.safetensors").read_bytes() == b"mine"
+
+
+def forge(folder, body, tensors=None):
+    """A folder whose checksums are right, whatever it holds."""
+    import hashlib
+
+    from safetensors.torch import save
+
+    data = save(TENSORS if tensors is None else tensors)
+    digest = hashlib.sha256(data).hexdigest()
+    folder.mkdir(exist_ok=True)
+    (folder / f"tensors-{digest[:16]}.safetensors").write_bytes(data)
+    body = {"tensors": f"tensors-{digest[:16]}.safetensors", "tensors_sha256": digest, "settings": {}, **body}
+    total = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    (folder / "model.json").write_text(json.dumps({**body, "sha256": total}))
+    return folder
+
+
+@pytest.mark.parametrize("schema", [0, -5, True, 1.0, "1", None])
+def test_odd_schemas_are_refused(tmp_path, schema):
+    with pytest.raises(ev.InputError, match="does not describe a model"):
+        load_model(forge(tmp_path / "m", {"schema": schema}))
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    for bad in (float("nan"), float("inf")):
+        folder = forge(tmp_path / "m", {"schema": 2}, {"w": torch.tensor([1.0, bad])})
+        with pytest.raises(ev.InputError, match="'w' has values that are NaN or infinite"):
+            load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": []},
+        {"settings": None},
+        {"tensors": "../outside.safetensors"},
+        {"tensors": 3},
+        {"tensors": "tensors-0123456789abcdef.safetensors"},
+        {"tensors_sha256": None},
+    ],
+)
+def test_forged_bodies_are_refused(tmp_path, change):
+    with pytest.raises(ev.InputError):
+        load_model(forge(tmp_path / "m", {"schema": 2, **change}))
+
+
+def test_deep_and_huge_json_is_refused(tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for text in ("[" * 100_000, '{"schema": ' + "9" * 5000 + "}", '{"schema": NaN}', "\udcff"):
+        (folder / "model.json").write_text(text, encoding="utf-8", errors="surrogateescape")
+        with pytest.raises(ev.InputError):
+            load_model(folder)
+
+
+def test_numpy_settings_are_saved_as_plain_ones(tmp_path):
+    import numpy as np
+
+    settings = {"members": np.int64(2), "rate": np.float32(0.5), "sizes": np.array([1, 2]), "yes": np.bool_(True)}
+    assert load_model(save_model(tmp_path / "m", {}, settings))[1] == {
+        "members": 2,
+        "rate": 0.5,
+        "sizes": [1, 2],
+        "yes": True,
+    }
+
+
+def test_files_have_the_permissions_of_the_users_umask(tmp_path):
+    import os
+
+    before = os.umask(0o077)
+    try:
+        folder = save_model(tmp_path / "m", TENSORS, SETTINGS)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}

@@ -40,7 +40,7 @@ def mixture_density(p, row, x):
 
 def test_one_network_by_the_papers_formula():
     nig = evidential(1)
-    p = Prediction(nig)
+    p = Prediction(nig, members=0)
     aleatoric, epistemic = p.decompose("paper")
     assert np.allclose(aleatoric, nig.aleatoric_variance[0])
     assert np.allclose(epistemic, nig.epistemic_variance[0])
@@ -50,14 +50,14 @@ def test_one_network_by_the_papers_formula():
 
 
 def test_one_network_has_no_identified_epistemic_part():
-    p = Prediction(evidential(1))
+    p = Prediction(evidential(1), members=0)
     assert np.allclose(p.decompose("identified").aleatoric, p.variance)
     assert p.decompose("identified").epistemic is None
 
 
 def test_several_networks():
     nig = evidential(4)
-    p = Prediction(nig)
+    p = Prediction(nig, members=0)
     identified, paper = p.decompose("identified"), p.decompose("paper")
     assert p.default_decomposition == "identified"
     assert np.allclose(identified.aleatoric, nig.predictive_variance.mean(0))
@@ -70,10 +70,10 @@ def test_several_networks():
 
 
 def test_a_single_gaussian_has_no_epistemic_part():
-    p = Prediction(ensemble(1))
+    p = Prediction(ensemble(1), members=0)
     assert p.epistemic_std is None
     assert np.allclose(p.aleatoric_std, p.std)
-    assert Prediction(ensemble(3)).epistemic_std.min() > 0
+    assert Prediction(ensemble(3), members=0).epistemic_std.min() > 0
 
 
 # Quantities ---------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_single_gaussian_has_no_epistemic_part():
 
 @pytest.mark.parametrize("answer", [evidential(), ensemble(), evidential(1), ensemble(1), evidential(2, (5, 3))])
 def test_shapes_and_kinds(answer):
-    p = Prediction(answer)
+    p = Prediction(answer, members=0)
     shape = tuple(answer.batch_shape[1:])
     assert p.shape == shape
     assert len(p) == 5
@@ -97,7 +97,7 @@ def test_shapes_and_kinds(answer):
 
 @pytest.mark.parametrize("answer", [evidential(), ensemble()])
 def test_tails_quantiles_and_intervals_agree_with_scipy(answer):
-    p = Prediction(answer)
+    p = Prediction(answer, members=0)
     ends = p.interval(0.8)
     for row in range(5):
         assert p.cdf(np.full(5, 0.7))[row] == pytest.approx(mixture_cdf(p, row, 0.7))
@@ -108,7 +108,7 @@ def test_tails_quantiles_and_intervals_agree_with_scipy(answer):
 
 @pytest.mark.parametrize("answer", [evidential(), ensemble(), evidential(1)])
 def test_entropy_and_crps_of_mixtures_against_quadrature(answer):
-    p = Prediction(answer)
+    p = Prediction(answer, members=0)
     y = np.array([-2.0, 0.0, 0.3, 1.0, 5.0])
     for row in range(3):
 
@@ -138,19 +138,19 @@ def test_half_the_mean_distance_of_two_draws():
 
 
 def test_frames():
-    p = Prediction(evidential())
+    p = Prediction(evidential(), members=0)
     frame = p.to_frame(0.8, index=list("abcde"))
     assert list(frame.columns) == ["mean", "std", "aleatoric_std", "epistemic_std", "lower_0.8", "upper_0.8"]
     assert list(frame.index) == list("abcde")
     assert np.allclose(frame["upper_0.8"], p.interval(0.8)[:, 1])
-    assert "epistemic_std" not in Prediction(ensemble(1)).to_frame().columns
-    wide = Prediction(evidential(2, (5, 2))).to_frame(names=["u", "v"])
+    assert "epistemic_std" not in Prediction(ensemble(1), members=0).to_frame().columns
+    wide = Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["u", "v"])
     assert list(wide.columns)[:2] == ["u_mean", "u_std"]
     assert wide.shape == (5, 12)
 
 
 def test_bad_input_is_named():
-    p = Prediction(evidential())
+    p = Prediction(evidential(), members=0)
     with pytest.raises(ev.InputError, match=r"y has shape \(4,\) but the prediction \(5,\)"):
         p.log_prob(np.zeros(4))
     with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got 90"):
@@ -159,12 +159,50 @@ def test_bad_input_is_named():
         p.quantile([0.5, 2])
     with pytest.raises(ev.InputError, match="unknown decomposition 'total'; known are paper, identified"):
         p.decompose("total")
-    with pytest.raises(ev.InputError, match=r"\(members, rows\) or \(members, rows, targets\), got \(5,\)"):
-        Prediction(ev.Gaussian(torch.zeros(5), 1.0))
+    for shape, members in (((), None), ((5,), 0), ((2, 3, 4), None), ((2, 5), 2), ((2, 3, 4, 5), 0)):
+        with pytest.raises(ev.InputError, match=r"answers of shape \(rows,\) or \(rows, targets\).*members="):
+            Prediction(ev.Gaussian(torch.zeros(shape), 1.0), members)
     with pytest.raises(ev.InputError, match="not StudentT"):
         Prediction(evidential().predictive())
     with pytest.raises(ev.InputError, match="1 names for 2 targets"):
-        Prediction(evidential(2, (5, 2))).to_frame(names=["u"])
+        Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["u"])
+
+
+def test_members_are_said_and_never_guessed():
+    head = ev.NIGHead(8, targets=3)
+    answer = head(torch.randn(300, 8, generator=torch.Generator().manual_seed(0)))
+    p = Prediction(answer)
+    assert p.shape == (300, 3)
+    assert p.mean == pytest.approx(answer.prediction.detach().double().numpy())
+    assert p.variance == pytest.approx(answer.predictive_variance.detach().double().numpy(), rel=1e-5)
+    assert p.decompose().epistemic == pytest.approx(answer.epistemic_variance.detach().double().numpy(), rel=1e-5)
+    for dim in (1, -1):
+        turned = Prediction(answer, members=dim)  # as if the three targets were three networks
+        assert turned.shape == (300,)
+        assert turned.mean == pytest.approx(p.mean.mean(1))
+    assert Prediction(evidential(4, (5, 2)), members=0).shape == (5, 2)
+
+
+def test_a_series_of_pandas_is_scored_without_a_warning():
+    import pandas as pd
+
+    p = Prediction(evidential(), members=0)
+    y = pd.Series(np.arange(5.0), index=list("abcde"))
+    assert metrics.nll(p, y) == metrics.nll(p, y.to_numpy())
+    assert metrics.rmse(p, y) == metrics.rmse(p, list(y))
+    y["b"] = np.nan
+    with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
+        metrics.nll(p, y)
+
+
+def test_no_rows_have_a_prediction_and_no_score():
+    p = Prediction(evidential(3, (0,)), members=0)
+    assert p.mean.shape == p.entropy().shape == p.crps([]).shape == p.quantile(0.5).shape == (0,)
+    assert p.interval().shape == (0, 2)
+    assert len(p.to_frame()) == 0
+    for score in (metrics.nll, metrics.rmse, metrics.crps, metrics.coverage, metrics.calibration_error):
+        with pytest.raises(ev.InputError, match="no rows to score"):
+            score(p, [])
 
 
 # Metrics ------------------------------------------------------------------------------------------------------------
@@ -174,12 +212,12 @@ def test_bad_input_is_named():
 def right():
     """A prediction that is right by construction: y is drawn from the mixture it states."""
     torch.manual_seed(0)
-    p = Prediction(evidential(3, (1500,)))
+    p = Prediction(evidential(3, (1500,)), members=0)
     return p, p.distribution.sample().numpy()
 
 
 def test_scores_of_one_gaussian_by_hand():
-    p = Prediction(ev.Gaussian(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]])))
+    p = Prediction(ev.Gaussian(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])))
     y = np.array([0.5, 4.0])
     assert metrics.rmse(p, y) == pytest.approx(np.sqrt((0.25 + 9) / 2))
     assert metrics.nll(p, y) == pytest.approx(-stats.norm.logpdf(y, [0, 1], [1, 2]).mean())
@@ -211,6 +249,6 @@ def test_coverage_counts_what_lies_in_the_interval(right):
 def test_a_wrong_prediction_scores_worse(right):
     p, y = right
     for wrong in (p.members.affine(1.0, 1.0), p.members.affine(0.0, 3.0)):
-        other = Prediction(wrong)
+        other = Prediction(wrong, members=0)
         for score in (metrics.nll, metrics.crps, metrics.interval_score, metrics.calibration_error):
             assert score(other, y) > score(p, y), score.__name__

@@ -12,7 +12,7 @@ from evidentia.prediction import Prediction
 
 def gaussian(mean, std):
     """One Gaussian network with these answers."""
-    return Prediction(ev.Gaussian(torch.as_tensor(mean)[None], torch.as_tensor(std)[None]))
+    return Prediction(ev.Gaussian(torch.as_tensor(mean), torch.as_tensor(std)))
 
 
 def noisy(shape, seed=0):
@@ -89,7 +89,7 @@ def test_ties_are_the_mean_over_every_order(error):
 
 def test_what_a_name_stands_for():
     g = torch.Generator().manual_seed(2)
-    p = Prediction(ev.NormalInverseGamma.from_raw(torch.randn(3, 60, 4, generator=g)))
+    p = Prediction(ev.NormalInverseGamma.from_raw(torch.randn(3, 60, 4, generator=g)), members=0)
     y = torch.randn(60, generator=g).numpy()
     arrays = {"std": p.std, "aleatoric": p.aleatoric_std, "epistemic": p.epistemic_std, "entropy": p.entropy()}
     curves = {name: metrics.retention_curve(p, y, name)[1] for name in arrays}

@@ -276,7 +276,7 @@ def test_clipping_is_per_member():
     assert torch.allclose(population.weights[0][0], alone.weights[0][0], atol=1e-6)
 
 
-def test_an_interrupt_keeps_the_best_so_far():
+def test_an_interrupt_is_raised_again_and_keeps_the_best_so_far():
     x, y = table()
     population, batches = setting()
     validate, calls = validate_on(x, y), []
@@ -287,10 +287,16 @@ def test_an_interrupt_keeps_the_best_so_far():
             raise KeyboardInterrupt
         return validate(module)
 
-    result = train(population, batches, nll, validate=interrupted, settings=Settings(steps=10_000, evaluate_every=20))
-    assert result.interrupted
-    assert result.steps == 60
-    assert torch.allclose(validate(population), result.best_score, atol=1e-5)
+    scores = []
+
+    def watched(module):
+        scores.append(interrupted(module))
+        return scores[-1]
+
+    with pytest.raises(KeyboardInterrupt):
+        train(population, batches, nll, validate=watched, settings=Settings(steps=10_000, evaluate_every=20))
+    assert len(scores) == 3
+    assert torch.allclose(validate(population), torch.stack(scores).amin(0), atol=1e-5)
 
 
 @pytest.mark.parametrize("when", [30, 40, 70])
@@ -307,7 +313,8 @@ def test_a_stopped_run_resumes_to_the_same_numbers(tmp_path, when):
 
     path = tmp_path / "run.ckpt"
     population, batches = setting()
-    train(population, batches, stop, validate=validate_on(x, y), settings=settings, checkpoint=path)
+    with pytest.raises(KeyboardInterrupt):
+        train(population, batches, stop, validate=validate_on(x, y), settings=settings, checkpoint=path)
     population, batches = setting()
     result = train(population, batches, nll, validate=validate_on(x, y), settings=settings, checkpoint=path)
     assert torch.equal(result.best_score, expected.best_score)
@@ -407,7 +414,8 @@ def test_training_from_a_loader_resumes_to_the_same_numbers(tmp_path):
             raise KeyboardInterrupt
         return own_loss(module, batch)
 
-    train(stopped, batches, stop, validate=own_validate, settings=settings, checkpoint=tmp_path / "c")
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, batches, stop, validate=own_validate, settings=settings, checkpoint=tmp_path / "c")
     resumed, batches = own_setting()
     result = train(resumed, batches, own_loss, validate=own_validate, settings=settings, checkpoint=tmp_path / "c")
     assert torch.equal(result.best_score, expected.best_score)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         EnsembleRegressor,
         EvidentialRegressor,
         GaussianRegressor,
+        Regressor,
         load,
     )
 
@@ -40,6 +41,7 @@ __all__ = [
     "NIGHead",
     "NormalInverseGamma",
     "Prediction",
+    "Regressor",
     "StudentT",
     "evidential_loss",
     "gaussian_loss",
@@ -53,6 +55,7 @@ _ESTIMATORS = (
     "EnsembleRegressor",
     "EvidentialRegressor",
     "GaussianRegressor",
+    "Regressor",
     "load",
 )
 

@@ -1,13 +1,17 @@
 """The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
 
+import re
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -20,12 +24,14 @@ from sklearn.utils.validation import (
 from evidentia.data.encoding import Encoding, Scaling
 from evidentia.data.table import Table, read_table
 from evidentia.errors import InputError
+from evidentia.formulas import penalties
 from evidentia.methods import (
     BayesByBackprop,
     Evidential,
     Fitted,
     GaussianLikelihood,
     MCDropout,
+    Member,
     Method,
     Network,
     Recipe,
@@ -36,6 +42,7 @@ from evidentia.methods import (
 )
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Prediction
+from evidentia.training import resolve_device
 
 __all__ = [
     "BayesRegressor",
@@ -43,16 +50,21 @@ __all__ = [
     "EnsembleRegressor",
     "EvidentialRegressor",
     "GaussianRegressor",
+    "Regressor",
     "load",
 ]
 
 Array = NDArray[np.float64]
+LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
 
 
-class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """What the regressors share. Subclasses name their parameters and say which method they are."""
+class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """The regressor that all five are, and that :func:`load` returns: fit, predict, save.
 
-    _registry: ClassVar[dict[str, type["_Regressor"]]] = {}
+    Subclasses name their parameters and say which method they are.
+    """
+
+    _registry: ClassVar[dict[str, type["Regressor"]]] = {}
     _auto: ClassVar[str | None] = None  # the parameter that may be "auto": what the method calls ``searched``
 
     members: int
@@ -67,7 +79,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        _Regressor._registry[cls.__name__] = cls
+        Regressor._registry[cls.__name__] = cls
 
     def _method(self) -> Method:
         raise NotImplementedError
@@ -87,7 +99,8 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise
 
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:  # noqa: N803
-        table = self._read(X, reset=True)
+        self._check_parameters()
+        table = self._read(X)
         target = _read_target(y, table)
         rows = np.arange(table.rows)
         weights = None
@@ -98,7 +111,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         self.encoding_ = Encoding.fit(_rows_of(table, rows))
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
-        seeds = np.random.SeedSequence(base).generate_state(_at_least_one("members", self.members), np.uint32)
+        seeds = np.random.SeedSequence(base).generate_state(_whole("members", self.members), np.uint32)
         x = self.encoding_.transform(table)
         method = self._method()
         options: dict[str, Any] = {
@@ -109,7 +122,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         }
         method = self._choose(method, x, target, rows, base, options)
         members = hold_out(rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1))
-        self.fitted_ = fit(method, x, target, members, **options)
+        self.fitted_ = _usable(fit(method, x, target, members, **options), members, target, weights)
         training = self.fitted_.training
         self.training_ = {
             "steps": training.steps,
@@ -143,6 +156,12 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return usual
         return _number(self._auto, value, high, also="'auto' or ")
 
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> Array: ...  # noqa: N803
+
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[Array, Array]: ...  # noqa: N803
+
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
         """The mean, (N,) or (N, T); with ``return_std`` also the standard deviation of the predictive distribution."""
         p = self.predict_distribution(X)
@@ -151,7 +170,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
         """The whole predictive distribution, in the units of y."""
         check_is_fitted(self, "fitted_")
-        table = self._read(X, reset=False)
+        table = self._read(X, self.encoding_)
         p = self.fitted_.predict(self.encoding_.transform(table))
         p.index, p.names = table.index, self.target_names_
         return p
@@ -162,30 +181,53 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Settings ---------------------------------------------------------------------------------------------------------
 
+    def _check_parameters(self) -> None:
+        """Raise for a parameter that cannot be used, before anything is learned with the others."""
+        for name in ("members", "samples"):
+            if hasattr(self, name):
+                _whole(name, getattr(self, name))
+        for name in ("steps", "batch_size"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), also="None or ")
+        if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
+            raise InputError("learning_rate must be greater than 0, got 0")
+        _number("validation_share", self.validation_share, high=1)
+        _layers(self.hidden)
+        resolve_device(self.device)
+        self._method()
+
     def _recipe(self, suggested: Recipe) -> Recipe:
         """What was suggested, with the parameters that were given."""
         settings, network = suggested.settings, suggested.network
         if self.steps is not None:
-            every = max(1, min(settings.evaluate_every, self.steps // 20))
-            settings = replace(settings, steps=self.steps, evaluate_every=every)
+            every = max(1, min(settings.evaluate_every, int(self.steps) // 20))
+            settings = replace(settings, steps=int(self.steps), evaluate_every=every)
         if self.learning_rate is not None:
-            settings = replace(settings, learning_rate=self.learning_rate)
+            settings = replace(settings, learning_rate=float(self.learning_rate))
         if self.hidden is not None:
-            network = replace(network, hidden=tuple(self.hidden))
-        return Recipe(network, settings, self.batch_size or suggested.batch_size)
+            network = replace(network, hidden=_layers(self.hidden))
+        return Recipe(network, settings, suggested.batch_size if self.batch_size is None else int(self.batch_size))
 
-    def _read(self, X: Any, reset: bool) -> Table:  # noqa: N803
-        """Scikit-learn's checks with its own words, then ours."""
+    def _read(self, X: Any, encoding: Encoding | None = None) -> Table:  # noqa: N803
+        """The table, after scikit-learn's checks; columns are what they were in training if there is an encoding."""
+        reset = encoding is None
+        read = read_table if encoding is None else encoding.read
         if hasattr(X, "columns") or hasattr(X, "column_names"):
-            table = read_table(X)
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            table = read(X) if reset else None
+            try:
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            except ValueError as error:
+                if "same order" in str(error):
+                    raise InputError(f"{error}Pass them as they were: X[model.feature_names_in_].") from error
+                raise
+            table = read(X) if table is None else table
             if reset and table.rows < 2:
                 raise InputError(f"Found array with {table.rows} sample(s) while a minimum of 2 is required.")
             return table
         array = validate_data(
             self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan", ensure_min_samples=2 if reset else 0
         )
-        return read_table(array)
+        return read(array)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -228,43 +270,131 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return save_model(folder, tensors, settings)
 
     def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
+        """Take over what :meth:`save` wrote, after checking that its parts fit together."""
+        self._check_parameters()
         saved = settings["network"]
-        first, *hidden, last = saved["sizes"]
-        network = Network(tuple(hidden), saved["activation"])
+        first, *hidden, last = _whole_list("sizes", saved["sizes"])
+        seeds = _whole_list("seeds", saved["seeds"], least=0)
         method = self._method()
         if self._auto is not None and method.searched is not None:
-            method = replace(method, **{method.searched[0]: settings["chosen"]})  # type: ignore[type-var]
-            setattr(self, f"{self._auto}_", settings["chosen"])
+            chosen = _number(self._auto, settings["chosen"])
+            method = replace(method, **{method.searched[0]: chosen})  # type: ignore[type-var]
+            setattr(self, f"{self._auto}_", chosen)
         found = settings.get("search")
         self.search_ = None if found is None else Search.from_dict(found)
-        population = method.build(saved["seeds"], first, last, network)
-        prefix = "population."
-        population.load_state_dict({k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)})
+        weights = {k.removeprefix("population."): t for k, t in tensors.items() if k.startswith("population.")}
+        _check_shapes(weights, len(seeds), (first, *hidden, last))  # before memory is taken for networks of this size
+        population = method.build(seeds, first, last, Network(tuple(hidden), saved["activation"]))
+        population.load_state_dict(weights)
         self.encoding_ = Encoding.from_dict(settings["encoding"])
+        targets = last // method.outputs
         self.fitted_ = Fitted(
             method,
             population.eval(),
-            Scaling(tensors["x.loc"], tensors["x.scale"]),
-            Scaling(tensors["y.loc"], tensors["y.scale"]),
+            _scaling(tensors, "x", (len(seeds), 1, first)),
+            _scaling(tensors, "y", (len(seeds), 1, targets)),
             settings["one_target"],
         )
         self.training_ = settings["training"]
         self.target_names_ = settings["target_names"]
         self.n_features_in_ = settings["n_features_in"]
-        if settings["feature_names_in"] is not None:
-            self.feature_names_in_ = np.array(settings["feature_names_in"], dtype=object)
+        names = settings["feature_names_in"]
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        for what, holds in (
+            ("the encoding has as many features as the networks", len(self.encoding_.features) == first),
+            ("there are as many columns as were fitted", len(self.encoding_.names) == self.n_features_in_),
+            ("the columns have the names that were fitted", names is None or names == self.encoding_.names),
+            ("the outputs are those of the method", last % method.outputs == 0),
+            ("one_target is true or false", type(self.fitted_.one_target) is bool),
+            ("one target is one", targets == 1 or not self.fitted_.one_target),
+            ("each target has a name", self.target_names_ is None or _are_texts(self.target_names_, targets)),
+            ("training is a table of results", isinstance(self.training_, dict)),
+        ):
+            if not holds:
+                raise InputError(f"it is not so that {what}")
         return self
 
 
-def load(folder: str | Path) -> "_Regressor":
+def load(folder: str | Path) -> Regressor:
     """The estimator that ``save`` wrote to this folder."""
     tensors, settings = load_model(folder)
     name = settings.get("estimator")
-    if name not in _Regressor._registry:
-        known = ", ".join(_Regressor._registry)
+    if not isinstance(name, str) or name not in Regressor._registry:
+        known = ", ".join(Regressor._registry)
         raise InputError(f"{folder} holds a model of the unknown kind {name!r}; known are {known}")
-    parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["parameters"].items()}
-    return _Regressor._registry[name](**parameters)._restore(tensors, settings)
+    try:
+        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["parameters"].items()}
+        return Regressor._registry[name](**parameters)._restore(tensors, settings)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise InputError(f"{folder} does not hold a model that can be used ({why}); save the model again") from error
+
+
+def _check_shapes(weights: dict[str, torch.Tensor], members: int, sizes: Sequence[int]) -> None:
+    """Raise unless the tensors of a population have the shapes that its sizes give them."""
+    for name, tensor in weights.items():
+        found = re.fullmatch(r"(weights|biases|raw_weight_stds|raw_bias_stds)\.(\d+)", name)
+        layer = int(found[2]) if found else len(sizes)
+        if found is None or layer >= len(sizes) - 1:
+            raise InputError(f"there is no place for the tensor {name!r}")
+        shape = (members, sizes[layer] if "weight" in name else 1, sizes[layer + 1])
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            raise InputError(f"the tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
+    if len(weights) not in (2 * (len(sizes) - 1), 4 * (len(sizes) - 1)):
+        raise InputError(f"{len(sizes) - 1} layers have {len(weights)} tensors")
+
+
+def _scaling(tensors: dict[str, torch.Tensor], side: str, shape: tuple[int, int, int]) -> Scaling:
+    """The scaling of x or y of a model file."""
+    loc, scale = tensors[f"{side}.loc"], tensors[f"{side}.scale"]
+    for tensor in (loc, scale):
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+            raise InputError(f"the scaling of {side} is {tensor.dtype} {tuple(tensor.shape)}, not float64 {shape}")
+    if not bool((scale > 0).all()):
+        raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
+    return Scaling(loc, scale)
+
+
+def _are_texts(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
+
+
+def _whole_list(name: str, value: Any, least: int = 1) -> list[int]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{name} must be a list of whole numbers, got {value!r}")
+    return [_whole(name, v, least=least) for v in value]
+
+
+def _usable(fitted: Fitted, members: Sequence[Member], y: Array, weights: Array | None) -> Fitted:
+    """The networks that learned something; a warning says how many did not, and an error if none did."""
+    training, count = fitted.training, len(members)
+    diverged = int(training.diverged.sum())
+    advice = "lower learning_rate, and look for outliers in X and y"
+    if diverged == count:
+        raise InputError(f"training diverged: all {count} networks reached values that are not finite; {advice}")
+    if diverged:
+        _warn(f"training of {diverged} of {count} networks diverged; {advice}")
+    poor = 0 if weights is not None else _worse_than_a_constant(fitted, members, y)
+    if poor:
+        _warn(f"{poor} of {count} networks do far worse on held-out rows than a constant would; {advice}")
+    kept = training.best_score.isfinite().nonzero().flatten().tolist()
+    return fitted if len(kept) == count else fitted.select(kept)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, ConvergenceWarning, stacklevel=5)
+
+
+def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) -> int:
+    """Count networks whose validation score is over one nat above that of a standard normal for scaled targets."""
+    if not len(members[0].validation):
+        return 0
+    scaled = fitted.scale_y(torch.from_numpy(np.array(y).reshape(len(y), -1)))
+    rows = zip(scaled, members, strict=True)
+    constant = torch.stack([0.5 * (np.log(2 * np.pi) + each[m.validation].square().mean()) for each, m in rows])
+    best = fitted.training.best_score.cpu()
+    return int((best.isfinite() & (best > constant + 1)).sum())
 
 
 def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> float:
@@ -275,10 +405,22 @@ def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> floa
     return float(value)
 
 
-def _at_least_one(name: str, value: Any) -> int:
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+def _whole(name: str, value: Any, least: int = 1, also: str = "") -> int:
+    """A whole number of at least ``least``, as an int."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name} must be {also}a whole number of at least {least}, got {value!r}")
     return int(value)
+
+
+def _layers(hidden: Any) -> tuple[int, ...]:
+    """The sizes of the hidden layers: a number is one layer, as for scikit-learn's networks."""
+    if hidden is None:
+        return ()
+    each = [hidden] if np.ndim(hidden) == 0 else list(hidden)
+    for size in each:
+        if isinstance(size, bool | np.bool_ | str) or not isinstance(size, int | np.integer) or size < 1:
+            raise InputError(f"hidden must be a tuple of layer sizes, as in (128, 128), got {hidden!r}")
+    return tuple(int(size) for size in each)
 
 
 def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
@@ -294,10 +436,14 @@ def _read_target(y: ArrayLike, table: Table) -> Array:
     if target.ndim > 2:
         raise InputError(f"y must have shape (rows,) or (rows, targets), got {target.shape}")
     check_consistent_length(target, np.empty(table.rows))
+    size, spread = np.abs(target).max(), np.ptp(target, axis=0)
+    if size > LARGEST or ((spread > 0) & (spread < 1 / LARGEST)).any():
+        why = f"has values of {size:.3g}" if size > LARGEST else f"varies by {spread[spread > 0].min():.3g} only"
+        raise InputError(f"y {why}: float64 cannot hold its variance; pass y in other units")
     return target
 
 
-class EvidentialRegressor(_Regressor):
+class EvidentialRegressor(Regressor):
     """Deep evidential regression for tables.
 
     Parameters
@@ -347,10 +493,13 @@ class EvidentialRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
+        if not isinstance(self.penalty, str):
+            raise InputError(f"penalty must be one of the names {', '.join(penalties.PENALTIES)}, got {self.penalty!r}")
+        penalties.lookup(self.penalty)
         return Evidential(self._number_or_auto(0.01), self.penalty)
 
 
-class EnsembleRegressor(_Regressor):
+class EnsembleRegressor(Regressor):
     """A deep ensemble: networks with a Gaussian likelihood, trained together (Lakshminarayanan et al. 2017).
 
     Parameters as for :class:`EvidentialRegressor`, without the evidence.
@@ -382,7 +531,7 @@ class EnsembleRegressor(_Regressor):
         return GaussianLikelihood()
 
 
-class GaussianRegressor(_Regressor):
+class GaussianRegressor(Regressor):
     """One network with a Gaussian likelihood: aleatoric uncertainty only.
 
     Parameters as for :class:`EnsembleRegressor`, without members.
@@ -414,7 +563,7 @@ class GaussianRegressor(_Regressor):
         return GaussianLikelihood()
 
 
-class DropoutRegressor(_Regressor):
+class DropoutRegressor(Regressor):
     """Monte Carlo dropout: one network with a Gaussian likelihood, ``samples`` thinned ones to predict with.
 
     Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the ``dropout`` rate, which "auto"
@@ -449,10 +598,10 @@ class DropoutRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
-        return MCDropout(_at_least_one("samples", self.samples), self._number_or_auto(0.05, high=1))
+        return MCDropout(_whole("samples", self.samples), self._number_or_auto(0.05, high=1))
 
 
-class BayesRegressor(_Regressor):
+class BayesRegressor(Regressor):
     """Bayes by backprop: a normal distribution over every weight, ``samples`` draws to predict with.
 
     Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the deviation of the prior. The
@@ -487,6 +636,7 @@ class BayesRegressor(_Regressor):
         self.verbose = verbose
 
     def _method(self) -> Method:
-        if not self.prior_std > 0:
-            raise InputError(f"prior_std must be greater than 0, got {self.prior_std}")
-        return BayesByBackprop(_at_least_one("samples", self.samples), self.prior_std)
+        prior_std = _number("prior_std", self.prior_std)
+        if prior_std == 0:
+            raise InputError("prior_std must be greater than 0, got 0")
+        return BayesByBackprop(_whole("samples", self.samples), prior_std)

@@ -1,24 +1,124 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that one writer at a time may change."""
 
+import contextlib
 import os
-import tempfile
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["write_whole"]
+from evidentia.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: writers do not exclude each other there, and the last one wins
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["listed", "locked", "write_text", "write_whole"]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text as UTF-8, whatever the locale, whole or not at all."""
+    write_whole(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write beside the file and swap: after a kill or on a full disk the old one is still there, and no other."""
+    """Write a file beside its final place and rename it: after a kill or on a full disk the old file is still there.
+
+    A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
+    """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    temporary = Path(name)
+    _remove_parts(path)
+    temporary, handle = _new_part(path)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-        temporary.chmod(0o644)  # a temporary file is its owner's alone
-        temporary.replace(path)
+            file.flush()
+            os.fsync(file.fileno())
+            if fcntl is not None:  # while the file is open, its lock tells others that its writer is alive
+                temporary.replace(path)
+        if fcntl is None:  # Windows does not rename an open file
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _new_part(path: Path) -> tuple[Path, int]:
+    """Create and lock an empty file beside ``path``, with the permissions that the user's umask allows."""
+    while True:
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        _lock(handle, wait=True)
+        if fcntl is None or os.fstat(handle).st_nlink:  # another writer may have removed it before it was locked
+            return part, handle
+        os.close(handle)
+
+
+def _remove_parts(path: Path) -> None:
+    """Remove what writers of this file left when they were killed: a part that nobody holds a lock on."""
+    if fcntl is None:
+        return
+    for part in path.parent.glob(f".{_escaped(path.name)}.????????.part"):
+        with contextlib.suppress(OSError):
+            handle = os.open(part, os.O_RDWR)
+            try:
+                if _lock(handle, wait=False):
+                    part.unlink()
+            finally:
+                os.close(handle)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _lock(handle: int, wait: bool) -> bool | None:
+    """Lock an open file or folder. True: that worked; False: someone else holds it; None: there are no locks here."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Create the folder if need be and exclude all other writers of it, threads and processes, until the block ends.
+
+    The lock is the operating system's and ends with its process, so that a killed writer leaves none behind. Yields
+    False where there are no locks (Windows, some network file systems): then writers do not exclude each other.
+
+    Raises:
+        InputError: if the path is not a folder, or if ``wait`` is False and someone else is writing there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder} cannot be a folder: {error.filename} is a file or a dangling link") from error
+    if fcntl is None:  # Windows cannot open a folder
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        held = _lock(handle, wait)
+        if held is False:
+            raise InputError(f"another process is writing to {folder}; wait until it ends, or choose another folder")
+        yield bool(held)
+    finally:
+        os.close(handle)
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """The first few names as a phrase for an error message.
+
+    >>> listed(["a", "b", "c"], most=2)
+    "'a', 'b' and 1 more"
+    """
+    rest = len(names) - most
+    return ", ".join(map(repr, names[:most])) + (f" and {rest} more" if rest > 0 else "")

@@ -1,82 +1,126 @@
-"""Model folders: ``model.safetensors`` for the tensors, ``model.json`` for everything else. No pickle, no code.
+"""Model folders: one safetensors file for the tensors, ``model.json`` for everything else. No pickle, no code.
 
-This room knows tensors and plain settings, but no classes: what they mean is the business of who saved them.
+``model.json`` names the file with the tensors, which is named by its own hash, and is replaced last: whenever a writer
+is killed, the folder holds the old model or the new one. This room knows tensors and plain settings, but no classes.
 """
 
+import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
+import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from evidentia.errors import InputError
+from evidentia.files import listed, locked, write_text, write_whole
 
-__all__ = ["load_model", "save_model"]
+__all__ = ["is_model", "load_model", "save_model"]
 
-SCHEMA = 1
-TENSORS, SETTINGS = "model.safetensors", "model.json"
+SCHEMA = 2
+SETTINGS = "model.json"
+FIRST_TENSORS = "model.safetensors"  # of schema 1
+_TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
+_PART = re.compile(r"\.(model\.json|tensors-[0-9a-f]{16}\.safetensors)\.[0-9a-f]{8}\.part")
+_OF_THE_DESKTOP = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
+_A_MODEL = f"a model is a folder with {SETTINGS} and the tensors it names"
 
 
 def save_model(folder: str | Path, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Path:
-    """Write a model folder whole or not at all; an older model there is replaced, anything else is left alone."""
-    from safetensors.torch import save_file
+    """Write a model folder and return its path.
+
+    An older model there is replaced, nothing else is ever touched: a folder with anything but a model in it is refused.
+    Two writers exclude each other; a killed one leaves the old model or the new one, and the next removes its rest.
+    """
+    from safetensors.torch import save
 
     folder = Path(folder)
-    if folder.exists() and not _is_model(folder):
-        raise InputError(f"{folder} exists and is not a model folder; choose another name, or remove it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        scratch.chmod(0o755)
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, scratch / TENSORS)
-        (scratch / TENSORS).chmod(0o644)
-        body = {"schema": SCHEMA, "tensors_sha256": _sha256(scratch / TENSORS), "settings": settings}
-        text = json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False)
-        (scratch / SETTINGS).write_text(text + "\n", encoding="utf-8")
-        _swap(scratch, folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    data = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    file = f"tensors-{digest[:16]}.safetensors"
+    # through JSON and back, so that the digest is that of what a reader will see
+    body = {"schema": SCHEMA, "tensors": file, "tensors_sha256": digest, "settings": _as_json(settings)}
+    text = json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False) + "\n"
+    new = not folder.exists()
+    with locked(folder) as alone:
+        before = _check_ours(folder)
+        try:
+            write_whole(folder / file, lambda f: f.write(data))
+            write_text(folder / SETTINGS, text)
+        except BaseException:
+            # an interrupt may come after model.json was replaced: then the new model is there
+            if _named_tensors(folder) != file:
+                (folder / file).unlink(missing_ok=True)
+            if new:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
+        _remove_rest(folder, keep=file, before=before, parts=alone)
     return folder
 
 
 def load_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(Tensors on the CPU, settings) of a model folder, after checking that every byte is the one that was written."""
+    """Return (tensors on the CPU, settings) of a model folder, after checking every byte and every number of it."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     folder = Path(folder)
+    body, data = _read_pair(folder)
+    path = folder / body["tensors"]
+    if hashlib.sha256(data).hexdigest() != body["tensors_sha256"]:
+        raise InputError(f"{path} is not the file that was saved: truncated or changed; save the model again")
+    try:
+        tensors = load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"{path} cannot be read ({error})") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{path}: the tensor {name!r} has values that are NaN or infinite; train the model again")
+    return tensors, body["settings"]
+
+
+def is_model(folder: str | Path) -> bool:
+    """Whether a model was saved to this folder: the first save of one that was killed is none."""
+    return (Path(folder) / SETTINGS).is_file()
+
+
+def _read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """``model.json`` and the bytes of the tensors it names, both of one save."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; a model is a folder with {TENSORS} and {SETTINGS}")
-    for file in (SETTINGS, TENSORS):
-        path = folder / file
-        if not path.is_file():
-            raise InputError(f"{path} is missing; a model is a folder with {TENSORS} and {SETTINGS}")
-        # a link may lead out of the folder, to a file somebody else can change
-        if path.resolve().parent != folder.resolve():
-            raise InputError(f"{path} leads out of the model folder, to {path.resolve()}; copy the file there instead")
-    body = _read_settings(folder / SETTINGS)
-    if _sha256(folder / TENSORS) != body["tensors_sha256"]:
-        raise InputError(
-            f"{folder / TENSORS} is not the file that was saved: truncated or changed; save the model again"
-        )
-    try:
-        return load_file(folder / TENSORS), body["settings"]
-    except SafetensorError as error:
-        raise InputError(f"{folder / TENSORS} cannot be read ({error})") from error
+        raise InputError(f"{folder} is not a folder; {_A_MODEL}")
+    body = _read_settings(folder)
+    while True:
+        try:
+            return body, _inside(folder, body["tensors"]).read_bytes()
+        except FileNotFoundError:
+            # a writer may have replaced the model in between: then model.json names other tensors now
+            again = _read_settings(folder)
+            if again["tensors"] == body["tensors"]:
+                raise InputError(f"{folder / body['tensors']} is missing; {_A_MODEL}") from None
+            body = again
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def _inside(folder: Path, file: str) -> Path:
+    path = folder / file
+    # a link may lead out of the folder, to a file somebody else can change
+    if path.is_symlink() and path.resolve().parent != folder.resolve():
+        raise InputError(f"{path} leads out of the model folder, to {path.resolve()}; copy the file there instead")
+    return path
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """The content of ``model.json``, with the name of the tensors whatever its schema."""
+    path = _inside(folder, SETTINGS)
     try:
-        body: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        body: Any = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; {_A_MODEL}") from None
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise InputError(f"{path} is not valid JSON ({error}); truncated or changed") from error
-    if not isinstance(body, dict) or not isinstance(body.get("schema"), int):
-        raise InputError(f"{path} does not describe a model")
+    if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] < 1:
+        raise InputError(f"{path} does not describe a model of evidentia")
     if body["schema"] > SCHEMA:
         raise InputError(
             f"{path} was written by a newer version of evidentia (schema {body['schema']}, this one knows {SCHEMA}); "
@@ -84,31 +128,79 @@ def _read_settings(path: Path) -> dict[str, Any]:
         )
     if body.pop("sha256", None) != _digest(body):
         raise InputError(f"{path} is not the file that was saved: it was changed; save the model again")
+    if body["schema"] == 1:
+        body["tensors"] = FIRST_TENSORS
+    named = body.get("tensors")
+    if not isinstance(named, str) or not (named == FIRST_TENSORS or _TENSORS.fullmatch(named)):
+        raise InputError(f"{path} does not name its tensors")
+    if not isinstance(body.get("settings"), dict):
+        raise InputError(f"{path} has no settings")
     return body
 
 
-def _is_model(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
-def _swap(new: Path, folder: Path) -> None:
-    """Put a finished folder in place. Folders cannot be exchanged at once: the old one waits under another name."""
-    if not folder.exists():
-        new.rename(folder)
-        return
-    old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-    os.replace(folder, old)  # noqa: PTH105 (a rename onto an empty folder)
-    try:
-        new.rename(folder)
-    except BaseException:
-        old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+def _check_ours(folder: Path) -> str | None:
+    """Raise unless the folder holds a model or nothing; return the name of that model's tensors."""
+    names = sorted(path.name for path in folder.iterdir())
+    tensors = None
+    if SETTINGS in names:
+        if (folder / SETTINGS).is_symlink():
+            raise InputError(f"{folder / SETTINGS} is a link; choose another name for the model, or remove it")
+        try:
+            tensors = _read_settings(folder)["tensors"]
+        except InputError as error:
+            raise InputError(f"a model cannot be saved over {folder}: {error}, or choose another name") from error
+    foreign = [
+        name
+        for name in names
+        if name not in (SETTINGS, tensors) and not _is_rest(folder / name) and name not in _OF_THE_DESKTOP
+    ]
+    if foreign:
+        raise InputError(
+            f"{folder} holds {listed(foreign)}, which no model has; choose another name, or remove what is in the way"
+        )
+    return tensors
 
 
-def _sha256(path: Path) -> str:
+def _is_rest(path: Path) -> bool:
+    """Whether this is what a killed save left: a part of a file, or tensors under the name that their hash gives."""
+    if _PART.fullmatch(path.name):
+        return True
+    if not _TENSORS.fullmatch(path.name) or path.is_symlink() or not path.is_file():
+        return False
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return path.name[len("tensors-") :][:16] == hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _named_tensors(folder: Path) -> str | None:
+    """The tensors that the model in this folder has; None if there is no model."""
+    try:
+        named: str = _read_settings(folder)["tensors"]
+    except (InputError, OSError):
+        return None
+    return named
+
+
+def _remove_rest(folder: Path, keep: str, before: str | None, parts: bool) -> None:
+    """Remove the tensors of the model before and, if nobody else is writing here, what killed writers left."""
+    for path in folder.iterdir():
+        if path.name != keep and (path.name == before or (parts and _is_rest(path))):
+            with contextlib.suppress(OSError):  # a reader on Windows may hold it; the next save removes it
+                path.unlink()
+
+
+def _as_json(settings: dict[str, Any]) -> Any:
+    """Plain values as JSON has them: lists for tuples, and Python's numbers for NumPy's."""
+    return json.loads(json.dumps(settings, allow_nan=False, default=_plain_number))
+
+
+def _plain_number(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a model file holds numbers, text, lists and dicts, not {type(value).__name__}")
 
 
 def _digest(body: dict[str, Any]) -> str:

@@ -30,8 +30,10 @@ class Prediction:
     r"""A predictive distribution for N rows, (N,), or N rows and T targets, (N, T).
 
     Args:
-        members: the answers of one or several networks, with the member as first dimension: a
-            :class:`~evidentia.NormalInverseGamma` (M, N) or (M, N, T), or a :class:`~evidentia.Gaussian`.
+        answer: what a network, or several, said: a :class:`~evidentia.NormalInverseGamma` or a
+            :class:`~evidentia.Gaussian`.
+        members: the dimension of the answer along which several networks stand, 0 as a rule. None: there is one
+            network, and every dimension is rows or targets. It is never guessed.
 
     The predictive distribution is the equal-weight mixture of the members' own; its mean, variance, density, quantiles
     and intervals do not depend on how the variance is divided. The division has two readings:
@@ -44,18 +46,27 @@ class Prediction:
         network has no spread of means: its epistemic part is None.
 
     The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one.
+
+    >>> from evidentia import Gaussian
+    >>> answer = Gaussian(torch.zeros(5, 3), 1.0)
+    >>> Prediction(answer), Prediction(answer, members=0)
+    (Prediction(shape=(5, 3), members=1), Prediction(shape=(3,), members=5))
     """
 
-    def __init__(self, members: NormalInverseGamma | Gaussian) -> None:
-        if not isinstance(members, NormalInverseGamma | Gaussian):
-            raise InputError(f"Prediction takes a NormalInverseGamma or a Gaussian, not {type(members).__name__}")
-        if len(members.batch_shape) not in (2, 3):
+    def __init__(self, answer: NormalInverseGamma | Gaussian, members: int | None = None) -> None:
+        if not isinstance(answer, NormalInverseGamma | Gaussian):
+            raise InputError(f"Prediction takes a NormalInverseGamma or a Gaussian, not {type(answer).__name__}")
+        shape, several = tuple(answer.batch_shape), 0 if members is None else 1
+        if len(shape) - several not in (1, 2) or (members is not None and not -len(shape) <= members < len(shape)):
             raise InputError(
-                f"Prediction takes answers of shape (members, rows) or (members, rows, targets), got "
-                f"{tuple(members.batch_shape)}"
+                f"Prediction takes answers of shape (rows,) or (rows, targets), with one more dimension for several "
+                f"networks if members= says which; got {shape} and members={members}"
             )
         with torch.no_grad():
-            self.members = torch.utils._pytree.tree_map(lambda p: p.detach().cpu().double(), members)
+            wide = torch.utils._pytree.tree_map(lambda p: p.detach().cpu().double(), answer)
+            self.members = torch.utils._pytree.tree_map(
+                lambda p: p.unsqueeze(0) if members is None else p.movedim(members, 0), wide
+            )
         self.distribution = Mixture(self.members.predictive(), dim=0, validate_args=False)
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
         self.names: Sequence[str] | None = None
@@ -148,9 +159,13 @@ class Prediction:
         return np.stack([_numpy(self.distribution.icdf(tail)), _numpy(self.distribution.isf(tail))], axis=-1)
 
     def _target(self, y: ArrayLike) -> Tensor:
-        values = torch.as_tensor(np.asarray(y, dtype=float))
+        values = torch.from_numpy(np.array(y, dtype=float))  # a copy: what pandas hands out cannot be written to
         if tuple(values.shape) != self.shape:
             raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}; they must be equal")
+        missing = values.isnan()
+        if bool(missing.any()):
+            row = int(missing.nonzero()[0, 0])
+            raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); leave those rows out")
         return values
 
     # Tables -----------------------------------------------------------------------------------------------------------

@@ -1,20 +1,23 @@
 """One run, one folder, one ``record.json``: what was run, where, with which seeds, and what came out."""
 
+import contextlib
 import json
 import math
 import platform
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from evidentia.errors import InputError
-from evidentia.files import write_whole
+from evidentia.files import listed, locked, write_text
 
-__all__ = ["environment", "find_record", "read_record", "write_record"]
+__all__ = ["environment", "find_record", "read_record", "refusing_damage", "run_folder", "write_record"]
 
 SCHEMA = 1
 FILE = "record.json"
+_BEGUN = "begun"  # the only entry, beside the name of the run, of a record that has no results yet
 
 
 def environment(device: Any = "cpu") -> dict[str, Any]:
@@ -37,31 +40,86 @@ def environment(device: Any = "cpu") -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def run_folder(folder: Path, run: str) -> Iterator[dict[str, Any] | None]:
+    """Claim a folder for one run before any work is done, and yield the record it holds of an earlier one, or None.
+
+    Nobody else can claim the folder until the block ends.
+
+    Raises:
+        InputError: if the folder holds files but no record of such a run, or another process writes there.
+        OSError: if it cannot be written to.
+    """
+    with locked(folder, wait=False):
+        before = find_record(folder)
+        if before is None:
+            found = sorted(path.name for path in folder.iterdir())
+            if found:
+                raise InputError(
+                    f"{folder} holds {listed(found)}, but no record of a run of {run!r}; choose an empty folder"
+                )
+        elif before.get("run") != run:
+            raise InputError(
+                f"{folder} holds a run of {before.get('run')!r}, not of {run!r}; choose another folder, or delete it"
+            )
+        if before is None or _BEGUN in before:
+            before = None
+            write_record(folder, {"run": run, _BEGUN: True})
+        yield before
+
+
 def write_record(folder: str | Path, record: dict[str, Any]) -> Path:
-    """Write ``folder/record.json`` whole or not at all. Numbers that are not finite become null, with a note."""
+    """Write ``folder/record.json`` whole or not at all; numbers that are not finite become null.
+
+    A file of that name that is no record is left alone and refused.
+    """
     folder = Path(folder)
     text = json.dumps({"schema": SCHEMA, **_plain(record)}, indent=1, allow_nan=False) + "\n"
-    write_whole(folder / FILE, lambda file: file.write(text.encode()))
+    try:
+        before = find_record(folder)
+    except InputError as error:
+        raise InputError(f"a record cannot be written to {folder}: {error}, or choose another folder") from error
+    if before is not None and not isinstance(before.get("run"), str):
+        raise InputError(f"{folder / FILE} is not a record of evidentia; remove it, or choose another folder")
+    write_text(folder / FILE, text)
     return folder / FILE
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """Read ``folder/record.json``; refuse one from a newer version."""
+    """Read ``folder/record.json``; refuse one that is damaged, not a record, or from a newer version."""
     path = Path(folder) / FILE
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; the folder of a run has one") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not valid JSON ({error}); a truncated file?") from error
-    if not isinstance(record, dict) or record.get("schema", SCHEMA + 1) > SCHEMA:
-        raise InputError(f"{path} was written by a newer version (schema {record.get('schema')}, known {SCHEMA})")
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise InputError(f"{path} is not valid JSON ({error}); a truncated file? Remove it") from error
+    if not isinstance(record, dict) or type(record.get("schema")) is not int or record["schema"] < 1:
+        raise InputError(f"{path} is not a record of evidentia; remove it")
+    if record["schema"] > SCHEMA:
+        raise InputError(
+            f"{path} was written by a newer version of evidentia (schema {record['schema']}, this one knows {SCHEMA}); "
+            "update it"
+        )
     return record
 
 
 def find_record(folder: str | Path) -> dict[str, Any] | None:
     """The record of a run, or None where there is none yet."""
     return read_record(folder) if (Path(folder) / FILE).exists() else None
+
+
+@contextlib.contextmanager
+def refusing_damage(folder: str | Path) -> Iterator[None]:
+    """Turn what a damaged record makes its readers raise into one InputError that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"{Path(folder) / FILE} is damaged ({type(error).__name__}: {error}); remove it to start anew"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,8 @@ from evidentia.errors import EvidentiaError
 
 __all__ = ["app", "main"]
 
+INTERRUPTED = 130  # as a shell says of a program that Ctrl-C ended
+
 app = typer.Typer(
     name="evidentia",
     help="Calibrated aleatoric and epistemic uncertainty for regression, in one forward pass.",
@@ -32,9 +34,16 @@ def _root(
 
 
 def main() -> None:
-    """Run; what a user can act on is one sentence and exit code 2, everything else a traceback."""
+    """Run; what a user can act on is one sentence and exit code 2, an interrupt exit code 130, the rest a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a console that cannot show λ shows a question mark instead
+            stream.reconfigure(errors="replace")
     try:
         app()
     except (EvidentiaError, OSError) as error:
         print(f"evidentia: {error}", file=sys.stderr)
         sys.exit(2)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            print("evidentia: interrupted; the same command goes on where it was", file=sys.stderr)
+        raise

@@ -27,6 +27,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+MOST = 2**32 - 1  # the largest seed that NumPy and torch both take
+
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: out/reproduce/NAME).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small and fast, to see that it works; no result to quote.")]
@@ -62,13 +64,15 @@ def _report(work: Callable[[], list[Path]]) -> None:
     paths = work()
     for path in paths:
         if path.suffix == ".md":
-            print("\n" + path.read_text())
+            print("\n" + path.read_text(encoding="utf-8"))
     print(f"{len(paths)} files in {paths[0].parent}, {time.perf_counter() - started:.0f} s:")
     print("  " + ", ".join(path.name for path in paths))
 
 
 @app.command()
-def distribution(out: Out = None, seed: Annotated[int, typer.Option(help="Of the draws.")] = 0) -> None:
+def distribution(
+    out: Out = None, seed: Annotated[int, typer.Option(help="Of the draws.", min=0, max=MOST)] = 0
+) -> None:
     """Fig. 2: evidential distributions, and the likelihoods they stand for."""
     folder = out or Path("out/reproduce/distribution")
     _report(lambda: distribution_experiment.run(folder, seed))
@@ -225,7 +229,7 @@ def depth(
         int | None,
         typer.Option(help=f"Training steps of a network (default: {depth_experiment.RECIPE.settings.steps})."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split by scenes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the split by scenes.", min=0, max=MOST)] = 0,
 ) -> None:
     """Monocular depth: Table S1, Fig. 4 to 6, S4 to S7. Without data: synthetic rooms and streets.
 

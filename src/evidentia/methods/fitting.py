@@ -1,7 +1,7 @@
 """Fit a population of networks to the rows of a table, all at once, and predict with it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from evidentia.methods.base import Member, Method, Recipe
 from evidentia.methods.fused import Fused, allowed
 from evidentia.nn import Population
 from evidentia.prediction import Prediction
-from evidentia.training import TableBatches, Training, resolve_device, seeded, train
+from evidentia.training import TableBatches, Training, resolve_device, train
 from evidentia.training.batches import pad_rows
+from evidentia.training.checkpoint import fingerprint
 
 __all__ = ["Fitted", "fit"]
 
@@ -56,7 +57,7 @@ def fit(
         validate: a score of each member in the place of its validation rows'; smaller is better.
         fused: train in one kernel without a launch between steps, which small networks on CUDA can; by default where
             possible.
-        checkpoint: a file to continue from, as in :func:`evidentia.training.train`.
+        checkpoint: a file to continue from, as in :func:`evidentia.training.train`; one of another fit is refused.
         progress: show it.
     """
     place = resolve_device(device)
@@ -83,18 +84,27 @@ def fit(
         else None
     )
 
-    with seeded(seeds[0], place):  # dropout and weight noise
-        fitted.training = train(
-            population,
-            batches,
-            _loss(table, fitted, row_counts),
-            validate=_score(table, fitted, members, validate),
-            settings=recipe.settings,
-            stretch=fast,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
+    # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
+    population.generator = torch.Generator(place).manual_seed(seeds[0])
+    fitted.training = train(
+        population,
+        batches,
+        _loss(table, fitted, row_counts),
+        validate=_score(table, fitted, members, validate),
+        settings=recipe.settings,
+        stretch=fast,
+        checkpoint=checkpoint,
+        identity="" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
+        progress=progress,
+    )
+    population.generator = None
     return fitted
+
+
+def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables: Tensor | None) -> str:
+    """A hash of all that a training depends on beside its settings: method, network, members and data."""
+    rows = [part for m in members for part in (m.train, m.validation)]
+    return fingerprint(method, recipe.network, recipe.batch_size, [m.seed for m in members], *rows, *tables)
 
 
 @dataclass
@@ -114,7 +124,19 @@ class Fitted:
 
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """The mixture of these members (default: all) on features (N, F), in the units of y."""
-        return Prediction(self.answers(x, members))
+        return Prediction(self.answers(x, members), members=0)
+
+    def select(self, members: Sequence[int]) -> "Fitted":
+        """A model of some of the networks."""
+        chosen = list(members)
+        some = replace(
+            self,
+            population=self.population.select(chosen),
+            scale_x=self.scale_x.select(chosen),
+            scale_y=self.scale_y.select(chosen),
+        )
+        some.training = self.training
+        return some
 
     def mixtures(self, x: ArrayLike, count: int, members: Sequence[int] | None = None) -> Mixture:
         """Several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""

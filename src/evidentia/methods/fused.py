@@ -93,6 +93,11 @@ class Fused:
     def _noise(self, chosen: Tensor) -> Tensor | None:
         """Uniform for dropout, normal for drawn weights: one number per unit, row and step."""
         hidden, outputs = self.population.sizes[1:]
+        options: dict[str, Any] = {
+            "device": chosen.device,
+            "dtype": torch.float32,
+            "generator": self.population.generator,
+        }
         if "prior_std" in self.extra:
-            return torch.randn(*chosen.shape, hidden + outputs, device=chosen.device)
-        return torch.rand(*chosen.shape, hidden, device=chosen.device) if self.extra else None
+            return torch.randn(*chosen.shape, hidden + outputs, **options)
+        return torch.rand(*chosen.shape, hidden, **options) if self.extra else None

@@ -14,6 +14,7 @@ from evidentia.errors import InputError
 from evidentia.methods.base import Method
 from evidentia.nn import UNet
 from evidentia.training import Augmentation, ImageBatches, Settings, Training, resolve_device, seeded, train
+from evidentia.training.checkpoint import fingerprint
 from evidentia.training.images import to_network
 
 __all__ = ["ImageRecipe", "Pairs", "answers", "fit_images"]
@@ -87,9 +88,11 @@ def fit_images(
     network = recipe.network(method.outputs, seed).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     there = pairs.to(place)
     batches = ImageBatches(there.images, there.maps, recipe.batch_size, seed, recipe.augmentation)
+    if not cuda:  # a compiled step knows torch's global generator only, which is seeded for it below
+        network.generator = torch.Generator(place).manual_seed(seed)
     watch = _score_of(method, validation.to(place), recipe.select, settings.precision)
     try:
-        with seeded(seed, place), fastest_convolutions():  # the seed is for dropout
+        with seeded(seed, place) if cuda else nullcontext(), fastest_convolutions():  # the seed is for dropout
             training = train(
                 network,
                 batches,
@@ -97,12 +100,20 @@ def fit_images(
                 validate=watch,
                 settings=settings,
                 checkpoint=checkpoint,
+                identity="" if checkpoint is None else _identity(method, recipe, seed, pairs, validation),
                 progress=progress,
             )
     except torch.OutOfMemoryError as error:
         fits = largest_batch(lambda size: _try(network, method, batches, size), recipe.batch_size)
         raise InputError(_too_large(recipe.batch_size, fits)) from error
+    network.generator = None
     return network, training
+
+
+def _identity(method: Method, recipe: ImageRecipe, seed: int, *pairs: Pairs) -> str:
+    """A hash of all that a training depends on beside its settings: method, network, seed and data."""
+    about = replace(recipe, settings=Settings())  # settings are compared by the loop, which names the one that differs
+    return fingerprint(method, about, seed, *(t for part in pairs for t in (part.images, part.maps)))
 
 
 @contextmanager

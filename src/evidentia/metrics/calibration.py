@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evidentia.metrics.scores import mean_of
 from evidentia.prediction import Prediction
 
 __all__ = ["LEVELS", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
@@ -22,18 +23,21 @@ def coverage(prediction: Prediction, y: ArrayLike, level: float = 0.9) -> float:
 
 def coverage_curve(prediction: Prediction, y: ArrayLike, levels: NDArray[np.float64] = LEVELS) -> NDArray[np.float64]:
     """Coverage of the central interval at each level. A y lies in it exactly if |2F(y) − 1| is at most the level."""
-    distance = np.abs(2 * pit(prediction, y) - 1).ravel()
-    return np.asarray(np.mean(distance[None, :] <= levels[:, None], axis=1))
+    return _shares(np.abs(2 * pit(prediction, y) - 1).ravel(), levels)
 
 
 def calibration_curve(
     prediction: Prediction, y: ArrayLike, levels: NDArray[np.float64] = LEVELS
 ) -> NDArray[np.float64]:
     """Share of targets below the predicted quantile at each level (Kuleshov et al. 2018); ideally the level."""
-    below = pit(prediction, y).ravel()
-    return np.asarray(np.mean(below[None, :] <= levels[:, None], axis=1))
+    return _shares(pit(prediction, y).ravel(), levels)
 
 
 def calibration_error(prediction: Prediction, y: ArrayLike, levels: NDArray[np.float64] = LEVELS) -> float:
     """Root mean squared distance of the calibration curve from the diagonal (Kuleshov et al. 2018, uniform weights)."""
     return float(np.sqrt(np.mean((calibration_curve(prediction, y, levels) - levels) ** 2)))
+
+
+def _shares(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of the values that are at most each level."""
+    return np.array([mean_of(values <= level) for level in levels])

@@ -1,5 +1,6 @@
 """What the figures have in common: colours that everyone can tell apart, bands, and files as PNG and SVG."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +10,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from evidentia.files import write_whole
 
 __all__ = ["COLOURS", "band", "legend", "legend_below", "new_figure", "save", "sweep"]
 
@@ -72,9 +75,9 @@ def sweep(ax: Any, x: Sequence[float], curves: Mapping[str, Array], colours: Seq
 
 def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
     """Write ``name.png`` and ``name.svg`` to the folder."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    paths = [Path(folder) / f"{name}.{kind}" for kind in ("png", "svg")]
+    paths = []
     with mpl.rc_context({"svg.hashsalt": name}):  # the same figure is the same file
-        for path in paths:
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+        for kind, metadata in (("png", None), ("svg", {"Date": None})):
+            paths.append(Path(folder) / f"{name}.{kind}")
+            write_whole(paths[-1], functools.partial(figure.savefig, format=kind, dpi=150, metadata=metadata))
     return paths

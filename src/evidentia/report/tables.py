@@ -1,16 +1,15 @@
 """Tables for people (markdown) and for programs (CSV), from the same rows."""
 
 import csv
-import functools
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evidentia.files import write_whole
+from evidentia.files import write_text
 
 __all__ = ["markdown", "mean_and_error", "write_table"]
 
@@ -62,9 +61,5 @@ def write_table(folder: str | Path, name: str, rows: Rows, caption: str = "") ->
     writer.writerows(rows)
     contents = {"csv": text.getvalue(), "md": (f"{caption}\n\n" if caption else "") + markdown(rows) + "\n"}
     for kind, content in contents.items():
-        write_whole(Path(folder) / f"{name}.{kind}", functools.partial(_put, content.encode()))
+        write_text(Path(folder) / f"{name}.{kind}", content)
     return Path(folder) / f"{name}.md"
-
-
-def _put(content: bytes, file: BinaryIO) -> None:
-    file.write(content)

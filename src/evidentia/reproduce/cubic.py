@@ -11,7 +11,7 @@ from evidentia.data.cubic import cubic
 from evidentia.methods import BayesByBackprop, Evidential, Fitted, GaussianLikelihood, MCDropout, Method
 from evidentia.report.figures import COLOURS, band, legend, new_figure, save
 from evidentia.report.tables import write_table
-from evidentia.reproduce.toy import GRID, TRAINED, Array, Options, Toy, dress, numbers, train_toy, write
+from evidentia.reproduce.toy import GRID, TRAINED, Array, Options, Toy, dress, experiment, numbers, train_toy, write
 
 __all__ = ["run"]
 
@@ -33,6 +33,7 @@ def methods(toy: Toy) -> dict[str, tuple[Method, int]]:
     }
 
 
+@experiment("cubic")
 def run(options: Options, toy: Toy | None = None) -> list[Path]:
     """Train all methods from several starts, write record, tables and figures, and return their paths."""
     toy = toy or Toy()

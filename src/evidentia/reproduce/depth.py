@@ -18,14 +18,15 @@ from evidentia.data import depth as images
 from evidentia.data import rooms
 from evidentia.distributions import Mixture
 from evidentia.errors import InputError
+from evidentia.files import write_whole
 from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Method, Pairs, fit_images
 from evidentia.metrics import auroc
 from evidentia.nn import UNet
-from evidentia.persistence import load_model, save_model
-from evidentia.record import environment, find_record, read_record, write_record
+from evidentia.persistence import is_model, load_model, save_model
+from evidentia.record import environment, read_record, refusing_damage, run_folder, write_record
 from evidentia.reproduce.depth_figures import DRAWN_EPSILONS, maps_file
 from evidentia.reproduce.depth_figures import file_name as _file
-from evidentia.reproduce.depth_results import write_results
+from evidentia.reproduce.depth_results import rows_of, write_results
 from evidentia.reproduce.depth_scores import (
     DepthModel,
     Look,
@@ -233,34 +234,46 @@ def mean_of_training(data: DepthData) -> dict[str, float]:
 
 
 def run(plan: Plan, out: Path, data: DepthData, device: str = "auto", progress: bool = True) -> list[Path]:
-    """Whatever the record in ``out`` does not have yet; returns what was written."""
+    """Run what the record in ``out`` does not have yet, trial by trial and group by group; return what was written."""
     place = resolve_device(device)
-    record = _begin(plan, out, data, place)
-    data = data.to(place)
-    if place.type == "cpu" and not plan.quick:
-        print("without a GPU this takes days; --quick shows all of it, --groups and --steps run a part", flush=True)
-    for trial in range(plan.trials):
-        for name in plan.groups:
-            group = plan.group(name)
-            done = all(len(record["results"].get(model, ())) > trial for model in group.models)
-            if done or trial >= (group.trials or plan.trials):
-                continue
-            print(f"trial {trial + 1}: {name}", flush=True)
-            networks, training = _train(plan, name, trial, data, out, place, progress)
-            record["networks"].setdefault(name, []).append(training)
-            for model, count in group.models.items():
-                result, maps = _study(_model(group, networks, count, place), model, trial, data)
-                record["results"].setdefault(model, []).append(result)
-                if maps:
-                    _save_maps(out / "maps" / maps_file(model), maps)
+    with run_folder(out, "depth") as before:
+        record = _begin(plan, out, data, place, before)
+        data = data.to(place)
+        if place.type == "cpu" and not plan.quick:
+            print("without a GPU this takes days; --quick shows all of it, --groups and --steps run a part", flush=True)
+        for trial in range(plan.trials):
+            for name in plan.groups:
+                group = plan.group(name)
+                done = all(len(record["results"].get(model, ())) > trial for model in group.models)
+                if done or trial >= (group.trials or plan.trials):
+                    continue
+                print(f"trial {trial + 1}: {name}", flush=True)
+                _run_group(plan, name, trial, data, out, record, progress)
+                write_record(out, record)
+        if set(record["results"]) - set(record["seconds"]):
+            record["seconds"] = _all_seconds(plan, list(record["results"]), data)
             write_record(out, record)
-    if set(record["results"]) - set(record["seconds"]):
-        record["seconds"] = _all_seconds(plan, list(record["results"]), data)
-        write_record(out, record)
-    return [out / "record.json", *write_results(read_record(out), out)]
+        return [out / "record.json", *write_results(read_record(out), out)]
 
 
-def _begin(plan: Plan, out: Path, data: DepthData, place: torch.device) -> dict[str, Any]:
+def _run_group(
+    plan: Plan, name: str, trial: int, data: DepthData, out: Path, record: dict[str, Any], progress: bool
+) -> None:
+    """Train the networks of one group and trial, and add to the record what each model made of them says."""
+    group, place = plan.group(name), data.test.images.device
+    networks, training = _train(plan, name, trial, data, out, place, progress)
+    record["networks"].setdefault(name, []).append(training)
+    for model, count in group.models.items():
+        result, maps = _study(_model(group, networks, count, place), model, trial, data)
+        record["results"].setdefault(model, []).append(result)
+        if maps:
+            _save_maps(out / "maps" / maps_file(model), maps)
+
+
+def _begin(
+    plan: Plan, out: Path, data: DepthData, place: torch.device, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """A new record, with the results of the earlier run in this folder if its plan and data were the same."""
     counts = {part: len(getattr(data, part).maps) for part in ("train", "validation", "test")}
     about = {"name": data.name, "synthetic": data.synthetic, "note": data.note, "cut": data.cut, **counts}
     about |= {"outside": data.outside_name, "outside images": len(data.outside)}
@@ -274,13 +287,18 @@ def _begin(plan: Plan, out: Path, data: DepthData, place: torch.device) -> dict[
         "results": {},
         "seconds": {},
     }
-    before = find_record(out)
     if before is None:
         return record
-    for key in ("plan", "data"):
-        if before[key] != _as_json(record[key]):
-            raise InputError(f"{out} holds a run with another {key}; choose another folder with --out, or delete it")
-    return record | {key: before[key] for key in ("networks", "results", "seconds")}
+    with refusing_damage(out):
+        for key in ("plan", "data"):
+            if before[key] != _as_json(record[key]):
+                raise InputError(
+                    f"{out} holds a run with another {key}; choose another folder with --out, or delete it"
+                )
+        record |= {key: before[key] for key in ("networks", "results", "seconds")}
+        if record["results"]:
+            rows_of(record)  # tables can be made of what is there
+    return record
 
 
 def _as_json(value: Any) -> Any:
@@ -299,10 +317,13 @@ def _train(
     for member in range(group.members):
         folder = out / "networks" / f"{_file(name)}_{trial}_{member}"
         seed = 1000 * trial + member
-        if folder.exists():
+        if is_model(folder):
             tensors, told = load_model(folder)
             network = recipe.network(group.method.outputs, seed)
-            network.load_state_dict(tensors)
+            try:
+                network.load_state_dict(tensors)
+            except RuntimeError as error:
+                raise InputError(f"{folder} does not hold the network of this run; delete it to train it") from error
         else:
             checkpoint = out / "unfinished" / f"{folder.name}.ckpt"
             network, result = fit_images(
@@ -396,11 +417,10 @@ def _maps(model: DepthModel, seen: Look, outside: Look, data: DepthData) -> dict
 
 
 def _save_maps(path: Path, maps: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(value.cpu()) for name, value in maps.items()}
     # for pictures: three digits will do
     small: dict[str, Any] = {n: a.astype(np.float16) if a.dtype == np.float32 else a for n, a in arrays.items()}
-    np.savez_compressed(path, **small)
+    write_whole(path, lambda file: np.savez_compressed(file, **small))
 
 
 def _all_seconds(plan: Plan, models: list[str], data: DepthData) -> dict[str, dict[str, float]]:

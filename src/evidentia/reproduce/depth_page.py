@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from evidentia.files import write_text
 from evidentia.record import find_record, read_record
 from evidentia.report.tables import markdown
 from evidentia.reproduce import depth_results as results
@@ -323,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if (options.record / "maps").is_dir():
         results.write_results(read_record(options.record), options.record)
-    options.out.write_text(page(options.record), encoding="utf-8")
+    write_text(options.out, page(options.record))
     print(f"wrote {options.out}")
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "attack_rows",
     "block_rows",
     "doubt_rows",
+    "rows_of",
     "spread",
     "table_s1_rows",
     "unfamiliar_rows",
@@ -44,19 +45,24 @@ CAPTIONS = {
 
 
 def write_results(record: dict[str, Any], out: Path) -> list[Path]:
-    """Everything that can be said about the models and trials that are there."""
-    rows_of = {
+    """Write the tables and figures of all models and trials that the record has; return their paths."""
+    paths = [
+        write_table(out, name, rows, CAPTIONS[name].format(where=where(record)))
+        for name, rows in rows_of(record).items()
+    ]
+    return paths + write_figures(record, out)
+
+
+def rows_of(record: dict[str, Any]) -> dict[str, Rows]:
+    """The tables that a record has results for, by name."""
+    makers = {
         "table_s1": table_s1_rows,
         "doubts": doubt_rows,
         "unfamiliar": unfamiliar_rows,
         "blocks": block_rows,
         "attack": attack_rows,
     }
-    paths = []
-    for name, rows in ((name, make(record)) for name, make in rows_of.items()):
-        if rows:
-            paths.append(write_table(out, name, rows, CAPTIONS[name].format(where=where(record))))
-    return paths + write_figures(record, out)
+    return {name: rows for name, make in makers.items() if (rows := make(record))}
 
 
 def spread(values: Array, digits: int = 2) -> str | None:

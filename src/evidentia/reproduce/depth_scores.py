@@ -165,7 +165,7 @@ def curves(seen: Look, maps: Tensor, every: int = 4) -> dict[str, Any]:
     known = ~maps.isnan().cpu()
     assert seen.pit is not None
     ranking, mean, target = (t.cpu()[known][::every].double().numpy() for t in (seen.ranking, seen.mean, maps))
-    pixels = Prediction(Gaussian(torch.from_numpy(mean)[None], torch.from_numpy(ranking)[None].clamp(min=1e-12)))
+    pixels = Prediction(Gaussian(torch.from_numpy(mean), torch.from_numpy(ranking).clamp(min=1e-12)))
     share, mae = metrics.retention_curve(pixels, target, ranking, "mae")
     rmse = metrics.retention_curve(pixels, target, ranking, "rmse")[1]
     quantile = pixels.distribution.cdf(torch.from_numpy(target)).numpy()

@@ -14,7 +14,7 @@ import numpy as np
 from evidentia.methods import Evidential, Fitted
 from evidentia.report.figures import COLOURS, legend, new_figure, save
 from evidentia.report.tables import write_table
-from evidentia.reproduce.toy import GRID, TRAINED, Array, Options, Toy, train_toy, write
+from evidentia.reproduce.toy import GRID, TRAINED, Array, Options, Toy, experiment, train_toy, write
 
 __all__ = ["noise", "run"]
 
@@ -33,6 +33,7 @@ def data(rows: int, seed: int = 0) -> tuple[Array, Array]:
     return x[:, None], x**3 + noise(x) * np.random.default_rng(seed).standard_normal(rows)
 
 
+@experiment("disentangle")
 def run(options: Options, toy: Toy | None = None) -> list[Path]:
     """Train with the standard-score penalty and with the error penalty; write record, table and figure."""
     toy = toy or SETTINGS

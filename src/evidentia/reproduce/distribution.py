@@ -14,7 +14,9 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
+from evidentia.record import environment, run_folder, write_record
 from evidentia.report.figures import save
+from evidentia.training import seeded
 
 __all__ = ["main", "run"]
 
@@ -36,8 +38,13 @@ def _density(ax: Any, nig: NormalInverseGamma) -> None:
 
 
 def run(out: Path, seed: int = 0) -> list[Path]:
-    """Draw the figure into the folder ``out``, as PNG and SVG."""
-    torch.manual_seed(seed)
+    """Draw the figure into the folder ``out``, as PNG and SVG, beside its record."""
+    with run_folder(out, "distribution"), seeded(seed, torch.device("cpu")):
+        paths = save(_figure(), out, "distribution")
+        return [*paths, write_record(out, {"run": "distribution", "seed": seed, "environment": environment()})]
+
+
+def _figure() -> Figure:
     figure = Figure(figsize=(10, 6), layout="constrained")
     axes = figure.subplot_mosaic([["a0", "a1", "a2"], ["b", "c", "c"]])
     family = [NormalInverseGamma(torch.tensor(0.0, dtype=torch.float64), e, 1 + e, e) for e in EVIDENCE]
@@ -66,7 +73,7 @@ def run(out: Path, seed: int = 0) -> list[Path]:
     axes["c"].legend(frameon=False)
     for ax in axes.values():
         ax.spines[["top", "right"]].set_visible(False)
-    return save(figure, out, "distribution")
+    return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from evidentia.formulas import penalties
 from evidentia.methods import Evidential, Fitted
 from evidentia.report.figures import COLOURS, band, legend, legend_below, new_figure, save, sweep
 from evidentia.report.tables import write_table
-from evidentia.reproduce.toy import GRID, TRAINED, Options, Toy, dress, numbers, train_toy, write
+from evidentia.reproduce.toy import GRID, TRAINED, Options, Toy, dress, experiment, numbers, train_toy, write
 
 __all__ = ["EPSILONS", "WEIGHTS", "run"]
 
@@ -21,6 +21,7 @@ WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 EPSILONS = (1e-3, 1e-2, 1e-1, 1.0)
 
 
+@experiment("regularizer")
 def run(
     options: Options,
     toy: Toy | None = None,

@@ -1,7 +1,8 @@
 """What the three experiments on y = x³ share: the paper's settings, the grid that is shown, and the numbers."""
 
+import contextlib
+import functools
 import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,11 +15,11 @@ from evidentia import metrics
 from evidentia.data.cubic import cubic
 from evidentia.methods import Fitted, Method, Network, Recipe, fit, hold_out
 from evidentia.prediction import Prediction
-from evidentia.record import environment, write_record
+from evidentia.record import environment, run_folder, write_record
 from evidentia.report.figures import COLOURS
 from evidentia.training import Settings, resolve_device
 
-__all__ = ["GRID", "SHOWN", "TRAINED", "Options", "Toy", "dress", "numbers", "train_toy", "write"]
+__all__ = ["GRID", "SHOWN", "TRAINED", "Options", "Toy", "dress", "experiment", "numbers", "train_toy", "write"]
 
 TRAINED, SHOWN = 4.0, 6.0
 UNFINISHED = "unfinished"
@@ -64,6 +65,21 @@ class Toy:
             checkpoint_every=5,
         )
         return Recipe(Network(self.hidden, "relu"), settings, self.batch_size)
+
+
+def experiment(name: str) -> Callable[[Callable[..., list[Path]]], Callable[..., list[Path]]]:
+    """Decorate a function ``run(options, …)``, so that device and folder are refused before any training."""
+
+    def decorate(run: Callable[..., list[Path]]) -> Callable[..., list[Path]]:
+        @functools.wraps(run)
+        def claimed(options: Options, *arguments: Any, **more: Any) -> list[Path]:
+            resolve_device(options.device)
+            with run_folder(options.out, name):
+                return run(options, *arguments, **more)
+
+        return claimed
+
+    return decorate
 
 
 def train_toy(
@@ -131,5 +147,8 @@ def write(name: str, toy: Toy, options: Options, **contents: Any) -> Path:
         **contents,
     }
     path = write_record(options.out, record)
-    shutil.rmtree(options.out / UNFINISHED, ignore_errors=True)
+    for checkpoint in (options.out / UNFINISHED).glob("*.ckpt"):
+        checkpoint.unlink()
+    with contextlib.suppress(OSError):  # it is not there, or someone keeps other files in it
+        (options.out / UNFINISHED).rmdir()
     return path

@@ -38,10 +38,10 @@ from evidentia.methods import (
     search,
 )
 from evidentia.prediction import Prediction
-from evidentia.record import environment, find_record, read_record, write_record
+from evidentia.record import environment, read_record, refusing_damage, run_folder, write_record
 from evidentia.reproduce.paper import UCI_SETTINGS
 from evidentia.reproduce.timing import median_seconds
-from evidentia.reproduce.uci_results import write_results
+from evidentia.reproduce.uci_results import rows_of, write_results
 from evidentia.training import Settings, resolve_device
 
 __all__ = ["METHODS", "NETWORKS", "PROTOCOLS", "Plan", "released_recipe", "run"]
@@ -173,7 +173,7 @@ def recipe_of(method: Method, name: str, rows: int, plan: Plan) -> Recipe:
 def run(
     plan: Plan, out: Path, data: Path | None = None, device: str = "auto", quick: bool = False, progress: bool = True
 ) -> list[Path]:
-    """Run what the record in ``out`` does not have yet, set by set and method by method; returns what was written."""
+    """Run what the record in ``out`` does not have yet, set by set and method by method; return what was written."""
     if quick:
         plan = replace(plan, splits=3, steps=600, search=False)
     record: dict[str, Any] = {
@@ -183,26 +183,29 @@ def run(
         "environment": environment(resolve_device(device)),
         "results": {},
     }
-    if before := find_record(out):
-        record = _continued(out, before, record)
-    path = out / "record.json"
-    for name in plan.sets:
-        table = table_of(name, plan, data)
-        for method in plan.methods:
-            if method in record["results"].get(name, {}):
-                continue
-            print(f"{name}, {method}", flush=True)
-            started = time.perf_counter()
-            work = standard if plan.protocol == "standard" else published
-            result = work(table, method, plan, {"device": device, "progress": progress})
-            result |= {"seconds": time.perf_counter() - started, "device": record["environment"]["device"]["name"]}
-            record["results"].setdefault(name, {})[method] = result
-            record["results"] = {known: record["results"][known] for known in ORDER if known in record["results"]}
-            path = write_record(out, record)
-    return [path, *write_results(read_record(out), out)]
+    with run_folder(out, "uci") as before:
+        if before is not None:
+            with refusing_damage(out):
+                record = _continued(out, before, record)
+                rows_of(record)  # tables can be made of what is there
+        for name in plan.sets:
+            table = table_of(name, plan, data)
+            for method in plan.methods:
+                if method in record["results"].get(name, {}):
+                    continue
+                print(f"{name}, {method}", flush=True)
+                started = time.perf_counter()
+                work = standard if plan.protocol == "standard" else published
+                result = work(table, method, plan, {"device": device, "progress": progress})
+                result |= {"seconds": time.perf_counter() - started, "device": record["environment"]["device"]["name"]}
+                record["results"].setdefault(name, {})[method] = result
+                record["results"] = {known: record["results"][known] for known in ORDER if known in record["results"]}
+                write_record(out, record)
+        return [out / "record.json", *write_results(read_record(out), out)]
 
 
 def _continued(out: Path, before: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The record of this run with the results of an earlier one, whose settings must be the same."""
     same = ("protocol", "targets", "network", "members", "search", "splits", "steps")
     for key in same:
         if before["plan"][key] != record["plan"][key]:
@@ -210,6 +213,9 @@ def _continued(out: Path, before: dict[str, Any], record: dict[str, Any]) -> dic
                 f"{out} holds a run with {key} = {before['plan'][key]}, not {record['plan'][key]}; "
                 "choose another folder with --out, or delete that one"
             )
+    unknown = sorted(set(before["results"]) - set(ORDER))
+    if unknown:
+        raise InputError(f"{out / 'record.json'} has results of unknown sets: {', '.join(unknown)}")
     return record | {"results": before["results"]}
 
 

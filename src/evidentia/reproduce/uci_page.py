@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from evidentia.files import write_text
 from evidentia.record import find_record, read_record
 from evidentia.report.tables import markdown
 from evidentia.reproduce.paper import TABLE_1
@@ -273,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("records", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
-    options.out.write_text(page(options.records))
+    write_text(options.out, page(options.records))
     for run in (run for run in ("standard_best", "standard_paper") if (options.records / run).exists()):
         paired_figure(read_record(options.records / run)["results"], options.records / run)
     print(f"wrote {options.out} and its figures")

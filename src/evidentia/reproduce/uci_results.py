@@ -18,6 +18,7 @@ __all__ = [
     "long_rows",
     "paired_figure",
     "published_rows",
+    "rows_of",
     "standard_rows",
     "values_of",
     "write_results",
@@ -32,21 +33,28 @@ def digits_of(name: str, score: str) -> int:
 
 
 def write_results(record: dict[str, Any], out: Path) -> list[Path]:
-    """Everything that can be said about the sets and methods that are there."""
+    """Write all tables of a record, and the figure of the paired comparisons; return their paths."""
+    tables = rows_of(record)
+    paths = [write_table(out, name, rows) for name, rows in tables.items()]
+    return paths + (paired_figure(record["results"], out) if "paired" in tables else [])
+
+
+def rows_of(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The tables that a record has results for, by name."""
     results = record["results"]
     if record["plan"]["protocol"] == "published":
-        return [write_table(out, "published", published_rows(results))]
-    paths = [write_table(out, score, standard_rows(results, score)) for score in ("nll", "rmse")]
-    paths.append(write_table(out, "all_scores", long_rows(results)))
-    against = _paired_rows(results)
-    if against:
-        paths += [write_table(out, "paired", against), *paired_figure(results, out)]
-    return paths
+        tables = {"published": published_rows(results)}
+    else:
+        tables = {score: standard_rows(results, score) for score in ("nll", "rmse")}
+        tables |= {"all_scores": long_rows(results), "paired": _paired_rows(results)}
+    return {name: rows for name, rows in tables.items() if rows}
 
 
 def values_of(result: dict[str, Any], score: str) -> Array:
     """One number per split or trial; NaN where it is missing."""
     key = "splits" if "splits" in result else "trials"
+    if not result[key]:
+        raise ValueError(f"no {key}")
     return np.array([np.nan if row[score] is None else row[score] for row in result[key]], dtype=float)
 
 

@@ -73,7 +73,6 @@ class Training:
     stopped_early: Tensor
     steps: int = 0
     seconds: float = 0.0
-    interrupted: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def of(self, member: int) -> dict[str, Any]:
@@ -83,14 +82,23 @@ class Training:
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
-    """«auto» is CUDA where there is one, else the CPU; mps only when asked for."""
+    """Return the device of this name. "auto" is CUDA where there is one, else the CPU; mps only when asked for."""
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise InputError(f"unknown device {name!r}; known are auto, cpu, cuda (or cuda:0, …) and mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {name!s} was asked for, but this machine has no CUDA device; use 'auto' or 'cpu'")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps was asked for, but this machine has none; use 'auto' or 'cpu'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device {name!s} was asked for, but this machine has {torch.cuda.device_count()} CUDA devices"
+        )
     return device
 
 
@@ -111,6 +119,7 @@ def train(
     settings: Settings | None = None,
     stretch: Stretch | None = None,
     checkpoint: str | Path | None = None,
+    identity: str = "",
     progress: bool = False,
 ) -> Training:
     """Train ``module`` in place, and leave it with the best weights of each member.
@@ -125,13 +134,15 @@ def train(
             changes parameters and moments in place, and moves the batches on.
         checkpoint: a file to write while training, and to continue from if it exists, to the same numbers. Delete it to
             start anew.
+        identity: what the run is, in a word: data, seeds, method. A checkpoint of another identity is refused.
         progress: show a bar on a terminal, plain lines elsewhere.
 
     A member whose weights or score stop being finite is marked as diverged and left behind; the others go on untouched.
-    ``KeyboardInterrupt`` ends the training and keeps the best so far; a checkpoint stays as last written, since an
-    interrupt may come in the middle of a step.
+
+    An interrupt (Ctrl-C) ends the training and is raised again. The checkpoint stays as last written, and the module is
+    left with the best weights so far.
     """
-    run = _Run(module, batches, loss, validate, settings or Settings(), stretch)
+    run = _Run(module, batches, loss, validate, settings or Settings(), stretch, identity)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         run.restore(load_checkpoint(path, run.device))
@@ -147,7 +158,8 @@ def train(
             if path is not None:
                 save_checkpoint(path, run.state())
         except KeyboardInterrupt:
-            run.result.interrupted = True
+            run.keep_best()
+            raise
     run.keep_best()
     run.result.seconds = time.perf_counter() - started
     return run.result
@@ -164,13 +176,16 @@ class _Run:
         validate: Validate | None,
         settings: Settings,
         stretch: Stretch | None = None,
+        identity: str = "",
     ) -> None:
-        self.stretch = stretch
+        self.stretch, self.identity = stretch, identity
         self.module, self.batches, self.loss, self.validate, self.settings = module, batches, loss, validate, settings
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("the module has no parameters to train")
         self.device = self.parameters[0].device
+        # what the module draws its noise from; without one of its own, torch's global generator
+        self.generator: torch.Generator | None = getattr(module, "generator", None)
         self.members = int(getattr(module, "members", 1))
         self.grouped = hasattr(module, "members")
         self.step = 0
@@ -246,6 +261,8 @@ class _Run:
             torch.cuda.current_stream().wait_stream(stream)
             if self.step >= 2:
                 self.graph = torch.cuda.CUDAGraph()
+                if self.generator is not None:
+                    self.graph.register_generator_state(self.generator)
                 self.optimizer.zero_grad(set_to_none=True)
                 with torch.cuda.graph(self.graph):
                     self._update(captured=True)
@@ -343,6 +360,7 @@ class _Run:
         """Everything that the next step depends on."""
         result = self.result
         return {
+            "identity": self.identity,
             "settings": {k: v for k, v in vars(self.settings).items() if k != "checkpoint_every"},
             "shapes": [list(p.shape) for p in self.parameters],
             "step": self.step,
@@ -352,7 +370,7 @@ class _Run:
             "averages": self.averages,
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state(),
-            "generator": torch.get_rng_state(),
+            "generator": torch.get_rng_state() if self.generator is None else self.generator.get_state(),
             "stale": self.stale,
             "last_loss": self.last_loss,
             "clock": self.clock,
@@ -369,6 +387,11 @@ class _Run:
         for key in ("settings", "shapes"):
             if state[key] != mine[key]:
                 raise InputError(f"the checkpoint belongs to another run: its {key} are {state[key]}, not {mine[key]}")
+        if state.get("identity") != self.identity:
+            raise InputError(
+                "the checkpoint belongs to another run, with other data, seeds or method; delete it to start anew, or "
+                "name another file"
+            )
         with torch.no_grad():
             kept = (self.parameters, state["weights"]), (self.best, state["best"]), (self.averages, state["averages"])
             for target, values in kept:
@@ -382,7 +405,10 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
         self.batches.restore(state["batches"])
-        torch.set_rng_state(state["generator"])
+        if self.generator is None:
+            torch.set_rng_state(state["generator"])
+        else:
+            self.generator.set_state(state["generator"])
         self.step, self.stale = state["step"], state["stale"]
         for name in ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history"):
             setattr(self.result, name, state[name])

@@ -1,0 +1,306 @@
+"""What a kill, an interrupt or a second writer does to models, records and estimators, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+import evidentia as ev
+from evidentia.files import locked, write_whole
+from evidentia.record import read_record, run_folder, write_record
+from faults import processes
+
+
+def test_a_kill_in_save_leaves_the_old_model_or_the_new_one():
+    tried, failed = processes.kills_in_save(8)
+    assert tried == 8
+    assert not failed
+
+
+def test_writers_and_readers_of_one_folder_do_not_disturb_each_other():
+    tried, failed = processes.writers(2, seconds=1.5)
+    assert tried > 20
+    assert not failed
+
+
+def test_an_interrupt_of_fit_leaves_the_estimator_as_it_was():
+    tried, failed = processes.interrupts_of_fit(2)
+    assert tried == 2
+    assert not failed
+
+
+def test_an_interrupt_ends_a_cross_validation():
+    program = """
+        import numpy as np, evidentia as ev
+        from sklearn.model_selection import cross_val_score
+        X, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
+        print("ready", flush=True)
+        cross_val_score(ev.EvidentialRegressor(members=1, hidden=(8,), steps=1_000_000), X, y, cv=5)
+    """
+    process = processes.start(program)
+    process.stdout.readline()
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
+    assert process.returncode == -signal.SIGINT
+
+
+def interrupt(command, ready):
+    process = processes.run(command)
+    for line in process.stdout:
+        if ready in line:
+            break
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    return process.returncode, error
+
+
+def test_an_interrupted_uci_run_records_nothing_and_exits_with_130(tmp_path):
+    arguments = ("reproduce", "uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
+    code, error = interrupt(processes.command(*arguments), "diabetes, evidential")
+    assert code == 130, error
+    assert "evidentia: interrupted" in error
+    assert "Traceback" not in error
+    assert "results" not in read_record(tmp_path / "out")
+
+
+def test_an_interrupted_depth_run_keeps_its_checkpoint_and_stores_no_network(tmp_path):
+    arguments = ("reproduce", "depth", "--quick", "--groups", "evidential", "--steps", 5000, "--out", tmp_path / "out")
+    code, error = interrupt(processes.command(*arguments), "trial 1: evidential")
+    assert code == 130, error
+    assert not list((tmp_path / "out").rglob("model.json"))
+    assert "results" not in read_record(tmp_path / "out")
+
+
+def test_a_second_run_into_one_folder_is_refused_while_the_first_runs(tmp_path):
+    arguments = ("reproduce", "uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
+    first = processes.run(processes.command(*arguments))
+    for line in first.stdout:
+        if "diabetes, evidential" in line:
+            break
+    second = processes.run(processes.command(*arguments))
+    _, error = second.communicate(timeout=60)
+    first.kill()
+    first.communicate()
+    assert second.returncode == 2
+    assert "another process is writing to" in error
+
+
+def test_two_runs_one_after_the_other_lose_no_results(tmp_path):
+    for method in ("gaussian", "bayes"):
+        options = ("--quick", "--sets", "diabetes", "--methods", method, "--members", "2", "--out", tmp_path / "out")
+        process = processes.run(processes.command("reproduce", "uci", *options))
+        assert process.communicate(timeout=100)[1] is not None
+        assert process.returncode == 0
+    assert set(read_record(tmp_path / "out")["results"]["diabetes"]) == {"gaussian", "bayes"}
+
+
+# Folders that are not ours ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ['{"schema": 1, "mine": true}', "[1, 2]", "text", '{"schema": 1, "run": "cubic"'])
+@pytest.mark.parametrize("name", ["cubic", "uci", "depth", "distribution"])
+def test_reproduce_leaves_a_strangers_folder_alone(tmp_path, name, content):
+    from typer.testing import CliRunner
+
+    from evidentia.cli import app
+
+    mine = {"record.json": content, "cubic.csv": "a,b", "nll.md": "mine", "distribution.png": "mine"}
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "novel.txt").write_text("chapter one")
+    for file, text in mine.items():
+        (tmp_path / file).write_text(text)
+    options = {"cubic": ["--iterations", "2"], "uci": ["--sets", "diabetes"], "depth": ["--quick"]}.get(name, [])
+    result = CliRunner().invoke(app, ["reproduce", name, *options, "--out", str(tmp_path)])
+    assert isinstance(result.exception, ev.InputError), result.output
+    assert {file: (tmp_path / file).read_text() for file in mine} == mine
+    assert (tmp_path / "unfinished" / "novel.txt").read_text() == "chapter one"
+
+
+def test_a_folder_without_a_record_is_claimed_only_if_it_is_empty(tmp_path):
+    with run_folder(tmp_path / "new", "toy") as before:
+        assert before is None
+    with run_folder(tmp_path / "new", "toy") as before:
+        assert before is None  # nothing had come of it yet
+        write_record(tmp_path / "new", {"run": "toy", "result": 1})
+    with run_folder(tmp_path / "new", "toy") as before:
+        assert before["result"] == 1
+    with pytest.raises(ev.InputError, match="holds a run of 'toy', not of 'uci'"), run_folder(tmp_path / "new", "uci"):
+        pass
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("years")
+    with (
+        pytest.raises(ev.InputError, match=r"holds 'thesis\.txt', but no record"),
+        run_folder(tmp_path / "full", "uci"),
+    ):
+        pass
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+
+
+def test_a_record_is_not_written_over_a_file_of_that_name(tmp_path):
+    for content in ('{"schema": 1}', "{}", "[]", "mine"):
+        (tmp_path / "record.json").write_text(content)
+        with pytest.raises(ev.InputError, match="emove it"):
+            write_record(tmp_path, {"run": "toy"})
+        assert (tmp_path / "record.json").read_text() == content
+
+
+def test_the_rest_of_a_killed_writer_is_removed_and_that_of_a_living_one_is_not(tmp_path):
+    path = tmp_path / "table.csv"
+    (tmp_path / ".table.csv.01234567.part").write_text("half")
+    (tmp_path / "table.csv.part").write_text("mine")
+    alive = []
+
+    def slowly(file):
+        file.write(b"first")
+        write_whole(path, lambda f: f.write(b"second"))  # another writer comes and goes
+        alive.extend(tmp_path.glob(".table.csv.*.part"))
+
+    write_whole(path, slowly)
+    assert len(alive) == 1
+    assert path.read_bytes() == b"first"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["table.csv", "table.csv.part"]
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "there" / "file.txt")
+    write_whole(tmp_path / "link.txt", lambda file: file.write(b"text"))
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "there" / "file.txt").read_bytes() == b"text"
+
+
+def test_a_lock_excludes_threads_too(tmp_path):
+    with (
+        locked(tmp_path),
+        pytest.raises(ev.InputError, match="another process is writing"),
+        locked(tmp_path, wait=False),
+    ):
+        pass
+    with locked(tmp_path, wait=False):
+        pass
+
+
+# The shell ----------------------------------------------------------------------------------------------------------
+
+
+def shell(*arguments, **more):
+    command = processes.command(*arguments)
+    return subprocess.run(command, capture_output=True, check=False, timeout=120, **{"encoding": "utf-8", **more})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cubic", "--device", "foo"), "evidentia: unknown device 'foo'; known are auto, cpu, cuda"),
+        (("uci", "--sets", "diabetes", "--device", "gpu"), "unknown device 'gpu'"),
+        (("depth", "--quick", "--seed", "-1"), "Invalid value for '--seed'"),
+        (("distribution", "--seed", str(10**30)), "Invalid value for '--seed'"),
+        (("cubic", "--out", "/dev/null/x"), "cannot be a folder"),
+        (("uci", "--sets", "diabetes", "--out", "/dev/null"), "cannot be a folder"),
+    ],
+)
+def test_bad_options_are_one_sentence_before_any_training(arguments, message, tmp_path):
+    result = shell("reproduce", *arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
+    assert "networks" not in result.stdout
+
+
+def test_a_console_that_is_not_unicode(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C", "LANG": "C"}
+    tiny = ("--iterations", "20", "--seeds", "1", "--hidden", "4", "--batch-size", "8", "--device", "cpu")
+    result = shell("reproduce", "cubic", *tiny, "--out", tmp_path / "out", env=environment, encoding="cp1252")
+    assert result.returncode == 0, result.stderr
+    assert "evidential, ? = 0" in result.stdout
+    assert "λ" in (tmp_path / "out" / "cubic.md").read_text(encoding="utf-8")
+
+
+DAMAGES = {
+    "no plan": lambda r: r.pop("plan"),
+    "no results": lambda r: r.pop("results"),
+    "plan is a list": lambda r: r.update(plan=[]),
+    "results are a list": lambda r: r.update(results=[1]),
+    "a set is a number": lambda r: r["results"].update(diabetes=3),
+    "a method is null": lambda r: r["results"]["diabetes"].update(gaussian=None),
+    "no splits": lambda r: r["results"]["diabetes"]["gaussian"].pop("splits"),
+    "splits are text": lambda r: r["results"]["diabetes"]["gaussian"].update(splits="all"),
+    "empty splits": lambda r: r["results"]["diabetes"]["gaussian"].update(splits=[]),
+    "a score is missing": lambda r: r["results"]["diabetes"]["gaussian"]["splits"][0].pop("nll"),
+    "a score is text": lambda r: r["results"]["diabetes"]["gaussian"]["splits"][0].update(nll="low"),
+    "no seconds": lambda r: r["results"]["diabetes"]["gaussian"].pop("seconds"),
+    "no plan key": lambda r: r["plan"].pop("members"),
+    "the plan is another": lambda r: r["plan"].update(members=77),
+    "another run": lambda r: r.update(run="cubic"),
+    "an unknown set": lambda r: r["results"].update(mars={}),
+    "schema is text": lambda r: r.update(schema="1"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    from evidentia.reproduce import uci
+
+    folder = tmp_path_factory.mktemp("uci")
+    plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20, search=False)
+    uci.run(plan, folder, device="cpu", progress=False)
+    return plan, json.loads((folder / "record.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
+    from evidentia.reproduce import uci
+
+    plan, record = finished
+    record = json.loads(json.dumps(record))
+    DAMAGES[damage](record)
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    before = (tmp_path / "record.json").read_bytes()
+    with pytest.raises(ev.InputError, match=r"record\.json|holds a run"):
+        uci.run(plan, tmp_path, device="cpu", progress=False)
+    assert (tmp_path / "record.json").read_bytes() == before
+
+
+# Checkpoints of other runs ------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
+    from evidentia.methods import Evidential, Network, Recipe, fit, hold_out
+    from evidentia.training import Settings
+
+    g = np.random.default_rng(0)
+    x, y = g.random((40, 2)), g.random(40)
+    recipe = Recipe(Network((4,)), Settings(steps=20, evaluate_every=10), 8)
+
+    def train(x=x, y=y, seeds=(0, 1), method=None, rows=40, recipe=recipe, weight=None):
+        members = hold_out(np.arange(rows), list(seeds), 0.2)
+        method = method or Evidential(0.01)
+        options = {"recipe": recipe, "device": "cpu", "checkpoint": tmp_path / "c", "sample_weight": weight}
+        return fit(method, x, y, members, **options)
+
+    first = train()
+    assert np.array_equal(train().predict(x).mean, first.predict(x).mean)
+    changed = x.copy()
+    changed[3, 1] += 1e-9
+    for other in (
+        {"x": changed},
+        {"y": y + 1e-9},
+        {"seeds": (0, 2)},
+        {"method": Evidential(0.02)},
+        {"method": Evidential(0.01, penalty="kl")},
+        {"rows": 39},
+        {"recipe": Recipe(Network((4,), "relu"), recipe.settings, 8)},
+        {"recipe": Recipe(Network((4,)), recipe.settings, 9)},
+        {"weight": np.linspace(1, 2, 40)},
+    ):
+        with pytest.raises(ev.InputError, match="belongs to another run"):
+            train(**other)
+    (tmp_path / "c").write_bytes(b"junk")
+    with pytest.raises(ev.InputError, match="cannot be read"):
+        train()
