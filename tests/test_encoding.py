@@ -16,6 +16,7 @@ import torch
 import evidentia as ev
 from evidentia.data.encoding import MOST_CATEGORIES, Encoding, Scaling
 from evidentia.data.table import read_table
+from faults.tables import check
 
 
 def learn(values):
@@ -569,3 +570,12 @@ def test_scaling_uses_each_members_own_rows():
     assert scaling(x)[0, :, 0].tolist() == [-1, 1, 999]
     assert scaling(x)[1, :, 0].std(correction=0).item() == pytest.approx(1)
     assert torch.equal(scaling.select([1]).loc, scaling.loc[1:])
+
+
+# Odd tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_odd_tables_are_learned_or_refused_in_one_sentence():
+    tried, failures = check(25)
+    assert tried == 25
+    assert not failures, "\n\n".join(failures)
