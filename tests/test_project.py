@@ -1,9 +1,18 @@
 """What holds for the package as a whole."""
 
+import ast
+import os
 import subprocess
 import sys
+import tarfile
+from pathlib import Path
+
+import pytest
 
 import evidentia
+import typed_example
+
+ROOT = Path(__file__).parents[1]
 
 
 def run(code: str) -> str:
@@ -38,3 +47,61 @@ print(before == state())
 def test_every_public_name_is_documented_and_exists():
     for name in evidentia.__all__:
         assert getattr(evidentia, name).__doc__, name
+
+
+def test_a_users_program_runs_and_is_checked():
+    """mypy reads the same file (see pyproject.toml), and would complain where a type is lost."""
+    assert "tests/typed_example.py" in (ROOT / "pyproject.toml").read_text()
+    typed_example.main(rows=60, steps=20)
+
+
+@pytest.fixture(scope="module")
+def source_distribution(tmp_path_factory):
+    """The unpacked sdist of this tree."""
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("sdist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (packed,) = folder.glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / packed.name.removesuffix(".tar.gz")
+
+
+def test_the_source_distribution_has_what_its_tests_import(source_distribution):
+    environment = os.environ | {"PYTHONPATH": str(source_distribution / "src")}
+    collect = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests",
+        "README.md",
+        "docs",
+    ]
+    done = subprocess.run(
+        collect, cwd=source_distribution, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    for file in ("tests/test_project.py", "README.md", "docs/losses.md"):
+        assert f"{file}::" in done.stdout, file
+
+
+def test_the_source_distribution_has_what_its_tests_read(source_distribution):
+    """Every text in a test that is the path of something in the repository."""
+    tests = sorted((source_distribution / "tests").rglob("*.py"))
+    assert len(tests) > 20
+    named = set()
+    for test in tests:
+        for node in ast.walk(ast.parse(test.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isprintable():
+                named.add(node.value)
+    paths = {text for text in named if text and not text.startswith(("/", ".")) and len(text) < 200}
+    there = {text for text in paths if (ROOT / text).exists()}
+    assert {"pyproject.toml", "tests/typed_example.py"} <= there
+    assert sorted(text for text in there if not (source_distribution / text).exists()) == []
+    assert not (source_distribution / "docs" / "results").exists()  # photographs that are not ours
