@@ -39,6 +39,18 @@ def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
         raise InputError(f"{owner}: shapes that do not broadcast: {shapes}") from None
 
 
+def as_value(owner: str, value: Any, like: Tensor) -> Tensor:
+    """Return the argument of a method: a tensor as it is, a number as a tensor of the dtype and device of ``like``."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InputTypeError(
+            f"{owner}: the argument must be a tensor or a number, not {type(value).__name__}; "
+            "torch.as_tensor makes one from a list or an array"
+        )
+    return torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
+
+
 def check_floating(what: str, value: Any) -> None:
     """Raise where a floating-point tensor is needed and something else was given."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -108,32 +120,35 @@ class Univariate(TreeDistribution):
     formulas: ClassVar[ModuleType]
     arguments: ClassVar[tuple[str, ...]]
 
-    def _call(self, name: str, value: Tensor) -> Tensor:
+    def _call(self, name: str, value: Any) -> Tensor:
+        value = as_value(type(self).__name__, value, self.loc)
+        if name not in ("icdf", "isf"):  # their argument is a probability, and NaN is the answer where it is none
+            value = self._checked(value)
         result: Tensor = getattr(self.formulas, name)(value, *(getattr(self, a) for a in self.arguments))
         return result
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._call("log_prob", self._checked(value))
+    def log_prob(self, value: Tensor | float) -> Tensor:
+        return self._call("log_prob", value)
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Tensor | float) -> Tensor:
         """P(Y ≤ value), exact in the lower tail."""
-        return self._call("cdf", self._checked(value))
+        return self._call("cdf", value)
 
-    def sf(self, value: Tensor) -> Tensor:
+    def sf(self, value: Tensor | float) -> Tensor:
         """P(Y > value), exact in the upper tail."""
-        return self._call("sf", self._checked(value))
+        return self._call("sf", value)
 
-    def icdf(self, value: Tensor) -> Tensor:
+    def icdf(self, value: Tensor | float) -> Tensor:
         """The quantile of probability ``value`` from below; exact in the lower tail."""
         return self._call("icdf", value)
 
-    def isf(self, value: Tensor) -> Tensor:
+    def isf(self, value: Tensor | float) -> Tensor:
         """The quantile of probability ``value`` from above; exact in the upper tail."""
         return self._call("isf", value)
 
-    def crps(self, value: Tensor) -> Tensor:
+    def crps(self, value: Tensor | float) -> Tensor:
         """Continuous ranked probability score (smaller is better), in the units of y."""
-        return self._call("crps", self._checked(value))
+        return self._call("crps", value)
 
     def half_spread(self) -> Tensor:
         """Half the mean distance of two independent draws, ½E|X−X'|."""

@@ -10,14 +10,12 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from evidentia.distributions._base import Univariate
+from evidentia.distributions._base import Univariate, as_value
+from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
-from evidentia.formulas.special import half_line_rule
+from evidentia.formulas import mixture
 
 __all__ = ["Mixture"]
-
-_RULE = half_line_rule(step=0.2, first=-17, last=65)  # up to e^13 units away: variances may barely exist
-_CHUNK = 1 << 22  # how many densities to evaluate at once
 
 
 class Mixture(Distribution):
@@ -93,53 +91,66 @@ class Mixture(Distribution):
 
     # Density and tails ------------------------------------------------------------------------------------------------
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def log_prob(self, value: Tensor | float) -> Tensor:
         return torch.logsumexp(self.components.log_prob(self._member(value)), self.dim) - math.log(self.members)
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Tensor | float) -> Tensor:
         """P(Y ≤ value), exact in the lower tail."""
         return self.components.cdf(self._member(value)).mean(self.dim)
 
-    def sf(self, value: Tensor) -> Tensor:
+    def sf(self, value: Tensor | float) -> Tensor:
         """P(Y > value), exact in the upper tail."""
         return self.components.sf(self._member(value)).mean(self.dim)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """The quantile of probability ``value`` from below; exact in the lower tail."""
+    def icdf(self, value: Tensor | float) -> Tensor:
+        """Return the quantile of probability ``value`` from below; exact in the lower tail.
+
+        The tail at the answer equals ``value`` to a relative 1e-11 (in float64; a float32 answer is then rounded).
+        Between members so far apart that the cdf is flat, every point of the flat part is a quantile, and one of them
+        is returned. Gradients are finite there too.
+        """
         return self._quantile(value, upper=False)
 
-    def isf(self, value: Tensor) -> Tensor:
-        """The quantile of probability ``value`` from above; exact in the upper tail."""
+    def isf(self, value: Tensor | float) -> Tensor:
+        """Return the quantile of probability ``value`` from above; exact in the upper tail. Otherwise as `icdf`."""
         return self._quantile(value, upper=True)
 
-    def crps(self, value: Tensor) -> Tensor:
+    def crps(self, value: Tensor | float) -> Tensor:
         r"""Continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
 
-        The first mean is in closed form; the second is :math:`2\int F(1-F)`, see :meth:`entropy` for its accuracy.
+        In closed form for normal members. For Student t members (df > 1) the second mean is an integral by quadrature;
+        its error is below 1e-6 of the mixture's width, whatever the members' scales and distances (2 to 32 members,
+        scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8).
         """
+        value = self._value(value)
         wide = self._wide()
-        y = wide._member(value.double())
         each = wide.components
-        distance = each.crps(y) + each.half_spread()  # E|X−y|, from the same formula for one member
-
-        def crossing(x: Tensor) -> Tensor:
-            below = wide.cdf(x)
-            return below * (1 - below)
-
-        spread = each.half_spread().mean(self.dim) if self.members == 1 else wide._integrate(crossing)
+        distance = each.crps(wide._member(value.double())) + each.half_spread()  # E|X−y|, as for one member
+        single = self.members == 1
+        spread = each.half_spread().squeeze(self.dim) if single else self._by_rows(mixture.half_spread)
         return (distance.mean(self.dim) - spread).to(self._dtype(value))
 
     def entropy(self) -> Tensor:
-        r""":math:`-\int p\ln p`, by quadrature: to 1e-5 where the members overlap, to 1e-2 for far-apart needles."""
+        r"""Return :math:`-\int p\ln p` in nats, by quadrature.
+
+        The error is below 1e-6 (for the mixtures described at `crps`), plus the rounding of a float32 answer.
+        """
         if self.members == 1:
             return self.components.entropy().squeeze(self.dim)
-        wide = self._wide()
+        return self._by_rows(mixture.entropy).to(self.components.loc.dtype)
 
-        def surprise(x: Tensor) -> Tensor:
-            log_p = wide.log_prob(x)
-            return -log_p * log_p.exp()
+    def _by_rows(self, formula: Callable[[Tensor | None, Tensor, Tensor], Tensor]) -> Tensor:
+        """Return a function of ``evidentia.formulas.mixture``, in float64 and in the batch shape."""
+        rows = self._rows(self.batch_shape).double()
+        df = rows.df if isinstance(rows, StudentT) else None
+        return formula(df, rows.loc, rows.scale).reshape(self.batch_shape)
 
-        return wide._integrate(surprise).to(self.components.mean.dtype)
+    def _rows(self, batch_shape: torch.Size) -> Univariate:
+        """Return the components for this batch shape of the mixture as (members, rows)."""
+        wide = self.expand(batch_shape).components
+        size = batch_shape.numel()
+        leaves = (getattr(wide, name).movedim(self.dim, 0).reshape(self.members, size) for name in wide.leaves)
+        return wide._from_leaves(leaves)
 
     def _variance_of(self, x: Tensor) -> Tensor:
         return (x - x.mean(self.dim, keepdim=True)).square().mean(self.dim)  # torch's own warns where there are no rows
@@ -148,19 +159,7 @@ class Mixture(Distribution):
         return Mixture(self.components.double(), self.dim, validate_args=False)
 
     def _dtype(self, value: Tensor) -> torch.dtype:
-        return torch.promote_types(value.dtype, self.components.mean.dtype)
-
-    def _integrate(self, f: Callable[[Tensor], Tensor]) -> Tensor:
-        """∫ f over the line, from the mean outwards in steps that grow with the distance."""
-        loc = self.components.loc.mean(self.dim)
-        spread = self.components.scale.square().mean(self.dim) + self._variance_of(self.components.loc)
-        unit = spread.sqrt()
-        nodes, weights = loc.new_tensor(_RULE).view(-1, 2, *[1] * loc.ndim).unbind(1)
-        total = torch.zeros_like(loc)
-        at_once = max(1, _CHUNK // max(1, loc.numel() * self.members))
-        for u, weight in zip(nodes.split(at_once), weights.split(at_once), strict=True):
-            total = total + (weight * (f(loc + u * unit) + f(loc - u * unit))).sum(0)
-        return total * unit
+        return torch.promote_types(value.dtype, self.components.loc.dtype)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         every = self.components.sample(sample_shape)
@@ -168,52 +167,77 @@ class Mixture(Distribution):
         chosen = torch.randint(self.members, shape, device=every.device).unsqueeze(self.dim)
         return every.gather(every.ndim + self.dim, chosen).squeeze(self.dim)
 
-    def _member(self, value: Tensor) -> Tensor:
+    def _value(self, value: Any) -> Tensor:
+        return as_value(type(self).__name__, value, self.components.loc)
+
+    def _member(self, value: Tensor | float) -> Tensor:
+        value = self._value(value)
         if self._validate_args:
             self._validate_sample(value)
-        return value.unsqueeze(self.dim)
+        # a value with too few dimensions gets those to the right of the members first
+        return value.expand(torch.broadcast_shapes(value.shape, (1,) * (-1 - self.dim))).unsqueeze(self.dim)
 
-    def _quantile(self, p: Tensor, upper: bool) -> Tensor:
-        wide = self._wide()
+    # Quantiles --------------------------------------------------------------------------------------------------------
+
+    def _quantile(self, value: Tensor | float, upper: bool) -> Tensor:
+        p = self._value(value)
+        wide, dtype = self._wide(), self._dtype(p)
         q = p.double().expand(torch.broadcast_shapes(p.shape, self.batch_shape))
         with torch.no_grad():
-            y = wide._solve(q, upper)
-            bounded = y.isfinite()
-            y = torch.where(bounded, y, 0.0)
-            slope = wide.log_prob(y).exp()
-        # as for one Student t: a Newton step that carries the implicit derivatives
-        miss = wide.sf(y) - q if upper else q - wide.cdf(y)
-        at_end = torch.where((q == 0) ^ upper, -math.inf, math.inf)
-        answer = torch.where(bounded, y + miss / slope, torch.where((q >= 0) & (q <= 1), at_end, math.nan))
-        return answer.to(self._dtype(p))
+            found = wide._solve(q, upper)
+            bounded = found.isfinite()
+            y = torch.where(bounded, found, 0.0)
+            slope = wide.log_prob(y).exp().clamp(min=torch.finfo(torch.float64).tiny)
+            rate = (-1 if upper else 1) * (1 / slope).clamp(max=torch.finfo(dtype).max)
+        # as for one Student t: a Newton step that carries the implicit derivatives, here those by the parameters
+        step = (wide.sf(y) - q.detach() if upper else q.detach() - wide.cdf(y)) / slope
+        if self.members > 1:
+            # y is right already; where the density vanishes, the step is rounding error over almost nothing
+            step = step - step.detach()
+        answer = y + step + (q - q.detach()) * rate
+        return torch.where(bounded, answer, found).to(dtype)
 
     def _solve(self, p: Tensor, upper: bool) -> Tensor:
-        """Newton's method for the logarithm of the smaller tail, kept inside a bracket.
-
-        The quantile of a mixture lies between the smallest and the largest of its members'.
-        """
+        """Return the quantiles, infinite for probabilities 0 and 1, NaN for other numbers and for NaN parameters."""
         high = p > 0.5  # then the other tail is the smaller one
         upper_tail = ~high if upper else high
         q = torch.where(high, 1 - p, p)
-        each = self._member(q)
-        ends = torch.where(self._member(upper_tail), self.components.isf(each), self.components.icdf(each))
+        each = q.unsqueeze(self.dim)
+        ends = torch.where(upper_tail.unsqueeze(self.dim), self.components.isf(each), self.components.icdf(each))
         left, right = ends.amin(self.dim), ends.amax(self.dim)
-        y = 0.5 * (left + right)
-        for _ in range(100):
-            tail = self._tail(y, upper_tail)
-            beyond = torch.log(tail / q) * torch.where(upper_tail, 1.0, -1.0)  # > 0: the quantile lies to the right
-            if not bool(((beyond.abs() > 1e-12) & (left < right)).any()):
-                break
-            left, right = torch.where(beyond >= 0, y, left), torch.where(beyond <= 0, y, right)
-            newton = y + beyond * tail / self.log_prob(y).exp()
-            inside = (newton > left) & (newton < right)
-            y = torch.where(left < right, torch.where(inside, newton, 0.5 * (left + right)), y)
-        return y
+        if self.members == 1:
+            return left
+        found = _search(self._rows(p.shape), *(t.flatten() for t in (q, upper_tail, left, right)))
+        return found.view(p.shape)
 
-    def _tail(self, y: Tensor, upper: Tensor) -> Tensor:
-        """The upper tail where asked for, else the lower one: the components are symmetric, so that one is enough."""
-        mirrored = 2 * self.components.loc - self._member(y)
-        return self.components.cdf(torch.where(self._member(upper), mirrored, self._member(y))).mean(self.dim)
+
+def _search(members: Univariate, q: Tensor, upper: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return where the mixture's upper (or else lower) tail is q, between left and right; all of the shape (rows,).
+
+    By Newton's method for the logarithm of the tail, or the middle of the bracket where that would leave it. A row
+    whose tail is right stays where it is and takes no part in later rounds.
+    """
+    answer = 0.5 * (left + right)
+    open_rows = index = (left < right).nonzero().squeeze(1)
+    for _ in range(200):
+        if len(index) == 0:
+            break
+        members = members._from_leaves(getattr(members, name)[:, open_rows] for name in members.leaves)
+        q, upper, left, right = q[open_rows], upper[open_rows], left[open_rows], right[open_rows]
+        y = answer[index]
+        # the members are symmetric, so that the upper tail at y is the lower one at its mirror image
+        tail = members.cdf(torch.where(upper, 2 * members.loc - y, y)).mean(0)
+        beyond = torch.log(tail / q)
+        beyond = torch.where(upper, beyond, -beyond)  # > 0: the quantile lies to the right
+        left, right = torch.where(beyond >= 0, y, left), torch.where(beyond <= 0, y, right)
+        middle = 0.5 * (left + right)
+        newton = y + beyond * tail / members.log_prob(y).exp().mean(0)
+        newton = torch.where((newton > left) & (newton < right), newton, middle)
+        todo = (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
+        answer[index] = torch.where(todo, newton, y)
+        open_rows = todo.nonzero().squeeze(1)
+        index = index[open_rows]
+    return answer
 
 
 def _unflatten(values: Any, dim: int) -> Mixture:

@@ -1,5 +1,5 @@
 """The paper on one page: pure functions from tensors to tensors, exact in float32 and float64."""
 
-from evidentia.formulas import gaussian, nig, penalties, special, student_t
+from evidentia.formulas import gaussian, mixture, nig, penalties, special, student_t
 
-__all__ = ["gaussian", "nig", "penalties", "special", "student_t"]
+__all__ = ["gaussian", "mixture", "nig", "penalties", "special", "student_t"]
