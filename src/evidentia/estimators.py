@@ -387,14 +387,14 @@ def _warn(message: str) -> None:
 
 
 def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) -> int:
-    """Count networks whose validation score is over one nat above that of a standard normal for scaled targets."""
+    """Count networks whose validation score is five nats above that of a standard normal for scaled targets."""
     if not len(members[0].validation):
         return 0
     scaled = fitted.scale_y(torch.from_numpy(np.array(y).reshape(len(y), -1)))
     rows = zip(scaled, members, strict=True)
     constant = torch.stack([0.5 * (np.log(2 * np.pi) + each[m.validation].square().mean()) for each, m in rows])
     best = fitted.training.best_score.cpu()
-    return int((best.isfinite() & (best > constant + 1)).sum())
+    return int((best.isfinite() & (best > constant + 5)).sum())
 
 
 def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> float:

@@ -32,7 +32,8 @@ def obstacle(method: Method, population: Population, recipe: Recipe, weighted: b
         f"the device is {device.type}, not cuda": device.type != "cuda",
         "Triton is not installed": importlib.util.find_spec("triton") is None,
         "the network is not one hidden layer of ReLU units": len(sizes) != 3 or population.activation != "relu",
-        "more than 32 inputs or 128 units do not fit into registers": sizes[0] > 32 or max(sizes[1:-1]) > 128,
+        "more than 32 inputs or 128 units do not fit into registers": sizes[0] > 32
+        or max(sizes[1:-1], default=0) > 128,
         "there is more than one target": sizes[-1] != method.outputs,
         "rows are weighted": weighted,
         "gradients are clipped": settings.clip is not None,

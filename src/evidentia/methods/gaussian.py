@@ -26,4 +26,4 @@ class GaussianLikelihood(Method):
         return gaussian_loss(answer, y, reduction="none")
 
     def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
-        return {"evidential": False, "weight": torch.zeros(members, device=device)}
+        return {"evidential": False, "weight": torch.zeros(members, dtype=torch.float32, device=device)}

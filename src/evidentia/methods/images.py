@@ -153,7 +153,7 @@ def _score_of(method: Method, validation: Pairs, select: str, precision: str) ->
     """Network → its score on the validation pairs; smaller is better."""
 
     def score(module: nn.Module) -> Tensor:
-        total, count = torch.zeros((), device=validation.maps.device), 0
+        total, count = torch.zeros((), dtype=torch.float32, device=validation.maps.device), 0
         for part in validation.chunks():
             answer = answers(method, [module], part.images, precision=precision)
             known = ~part.maps.isnan()

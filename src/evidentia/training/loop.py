@@ -54,7 +54,8 @@ class Settings:
             raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
 
     def rate(self, step: Tensor) -> Tensor:
-        """The learning rate of these steps."""
+        """The learning rate of these steps, in float32 whatever torch's default dtype is."""
+        step = step.float()
         warm = max(1, round(self.warmup * self.steps))
         rising = ((step + 1) / warm).clamp(max=1)
         if self.schedule == "constant":
@@ -192,7 +193,7 @@ class _Run:
         # learning rates wait on the device, where a captured graph finds them
         self.rates = settings.rate(torch.arange(settings.steps)).to(self.device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self.rate = torch.tensor(0.0, device=self.device)
+        self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
         cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
             self.parameters,
@@ -203,13 +204,13 @@ class _Run:
         )
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
-        self.last_loss = torch.zeros(self.members, device=self.device)
+        self.last_loss = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         # what is kept of the best moment: weights, and for a module of the user's own also its running statistics
         self.kept_tensors = [*self.parameters, *([] if self.grouped else module.buffers())]
         self.best = [p.detach().clone() for p in self.kept_tensors]
         # from zero, and divided by what is missing to one when it is looked at, as Adam's moments are
         self.averages = [torch.zeros_like(p) for p in self.parameters] if settings.average else []
-        blank = torch.zeros(self.members, device=self.device)
+        blank = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         self.stale = blank.clone()
         self.result = Training(
             best_score=torch.full_like(blank, math.inf),
@@ -237,7 +238,7 @@ class _Run:
     def _many_steps(self, stretch: Stretch, count: int) -> None:
         for p in self.parameters:
             if p not in self.optimizer.state:
-                step = torch.zeros((), device=self.device)
+                step = torch.zeros((), dtype=torch.float32, device=self.device)
                 moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
                 self.optimizer.state[p] = {"step": step, **moments}
         states = [self.optimizer.state[p] for p in self.parameters]
