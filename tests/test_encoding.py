@@ -184,6 +184,7 @@ REFUSED = [
     ("booleans", [3], "held categories that are booleans in training, but has numbers other than 0 and 1"),
     ("dates", [3], "held categories that are dates in training, but has plain numbers now"),
     ("dates", ["soon"], "has text now"),
+    ("dates", pd.Series(np.array(["20000-01-01"], dtype="M8[s]")), "has dates out of range now"),
     ("texts of numbers", [[3]], "held text in training, but has list values now"),
     ("texts of numbers", [DAY], "held text in training, but has dates now"),
 ]

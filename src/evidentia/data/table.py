@@ -207,6 +207,10 @@ def _decide(name: str, values: Any) -> tuple[Kind, Content]:
         raise InputError(f"column {name!r}: complex data is not supported")
     if types.is_numeric_dtype(values.dtype):
         return "number", "number"
+    if isinstance(values.dtype, pd.DatetimeTZDtype) or getattr(values.dtype, "kind", "") == "M":
+        return "date", ""
+    if getattr(values.dtype, "kind", "") == "m":
+        return "number", "duration"
     categories = _declared_categories(values)
     if categories is not None:
         kinds = {kind_of(value) for value in categories}
@@ -266,7 +270,7 @@ def _refuse_mixture(
     raise InputError(
         f"column {name!r} has {count} text value{'' if count == 1 else 's'} "
         f"(first: {short(present[first])} in row {rows[first]}) among {len(present) - count} {others}; replace them by "
-        f"{others} or by missing values, or make the whole column text or a pandas category"
+        f"{others} or by missing values, or make the column a category with .astype('category')"
     )
 
 
@@ -402,8 +406,9 @@ def to_moment(value: Any) -> np.datetime64:
             moment = (moment if moment.tzinfo is None else moment.tz_convert("UTC").tz_localize(None)).to_datetime64()
         elif isinstance(moment, datetime.datetime) and moment.tzinfo is not None:
             moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
-        numpys = moment if isinstance(moment, np.datetime64) else np.datetime64(moment, "us")
-        result: np.datetime64 = _in_unit(np.array([numpys]), "us")[0]
+        if not isinstance(moment, np.datetime64):
+            return np.datetime64(moment, "us")
+        result: np.datetime64 = _in_unit(np.array([moment]), "us")[0]
         return result
     except (ValueError, OverflowError):
         if kind == "text":
@@ -440,7 +445,10 @@ def boolean_text(value: Any) -> str:
 
 def moment_text(value: Any) -> str:
     """Return the text of a moment, the same for every spelling of it."""
-    return str(to_moment(value).item())
+    moment = to_moment(value).item()
+    if not isinstance(moment, datetime.datetime):  # Python's end with the year 9999
+        raise RefusedError("dates out of range", "use dates within the years 1 to 9999")
+    return str(moment)
 
 
 # A column as what it is ---------------------------------------------------------------------------------------------
@@ -525,11 +533,13 @@ def _read_each(
     }
     convert, blank, dtype = ways[kind]
     read = np.full(len(series), blank, dtype=dtype)
-    for row, (value, missing) in enumerate(zip(series, _missing(name, series), strict=True)):
+    known: dict[int, Any] = {}  # what the categories of a categorical column are; those of no row are not asked for
+    codes = series.cat.codes if isinstance(series.dtype, pd.CategoricalDtype) else itertools.repeat(-1)
+    for row, (value, missing, code) in enumerate(zip(series, _missing(name, series), codes, strict=False)):
         if missing:
             continue
         try:
-            read[row] = convert(value)
+            read[row] = known[code] if code in known else convert(value)
         except RefusedError as error:
             held = _HELD.get((kind, content), f"{kind}s")
             has = "has" if training else f"held {held} in training, but has"
@@ -537,6 +547,8 @@ def _read_each(
             raise InputError(
                 f"column {name!r} {has} {error.found}{now} (first: {short(value)} in row {row}); {error.advice}"
             ) from None
+        if code >= 0:
+            known[code] = read[row]
     return Column(name, kind, _seconds(read) if kind == "date" else read, content)
 
 
