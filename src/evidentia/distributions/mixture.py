@@ -118,9 +118,10 @@ class Mixture(Distribution):
     def crps(self, value: Tensor | float) -> Tensor:
         r"""Continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
 
-        In closed form for normal members. For Student t members (df > 1) the second mean is an integral by quadrature;
-        its error is below 1e-6 of the mixture's width, whatever the members' scales and distances (2 to 32 members,
-        scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8).
+        In closed form for normal members. For Student t members (df > 1) the second mean is an integral by quadrature,
+        whose error is below 1e-7 of the mixture's width √(mean scale² + variance of loc): so measured for 2 to 32
+        members, scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8. A float32 answer is
+        then rounded. The number of panels depends on the parameters, so that ``torch.func.vmap`` cannot map it.
         """
         value = self._value(value)
         wide = self._wide()
@@ -133,7 +134,7 @@ class Mixture(Distribution):
     def entropy(self) -> Tensor:
         r"""Return :math:`-\int p\ln p` in nats, by quadrature.
 
-        The error is below 1e-6 (for the mixtures described at `crps`), plus the rounding of a float32 answer.
+        The error is below 1e-6 for the mixtures described at `crps`, where also ``vmap`` is spoken of.
         """
         if self.members == 1:
             return self.components.entropy().squeeze(self.dim)
