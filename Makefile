@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format types imports pytest proofs bench figures clean
+.PHONY: demo test lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -35,6 +35,9 @@ pytest: .venv/installed
 proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 	$(BIN)/pytest -m slow
 
+faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixtures by the hundred (about 15 minutes)
+	cd tests && ../$(BIN)/python -m faults
+
 bench: .venv/installed
 	$(BIN)/python benchmarks/bench_loss.py
 	$(BIN)/python benchmarks/bench_population.py
@@ -42,7 +45,7 @@ bench: .venv/installed
 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures
-	$(BIN)/python -m evidentia.reproduce.distribution --out docs/figures
+	$(BIN)/python -m evidentia.reproduce.distribution --out docs/figures/distribution
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out

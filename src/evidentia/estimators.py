@@ -162,6 +162,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @overload
     def predict(self, X: Any, return_std: Literal[True]) -> tuple[Array, Array]: ...  # noqa: N803
 
+    @overload
+    def predict(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]: ...  # noqa: N803
+
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
         """The mean, (N,) or (N, T); with ``return_std`` also the standard deviation of the predictive distribution."""
         p = self.predict_distribution(X)
@@ -185,10 +188,10 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Raise for a parameter that cannot be used, before anything is learned with the others."""
         for name in ("members", "samples"):
             if hasattr(self, name):
-                _whole(name, getattr(self, name))
+                _whole(name, getattr(self, name), most=10_000)
         for name in ("steps", "batch_size"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), also="None or ")
+                _whole(name, getattr(self, name), most=100_000_000, also="None or ")
         if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
             raise InputError("learning_rate must be greater than 0, got 0")
         _number("validation_share", self.validation_share, high=1)
@@ -225,7 +228,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"Found array with {table.rows} sample(s) while a minimum of 2 is required.")
             return table
         array = validate_data(
-            self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan", ensure_min_samples=2 if reset else 0
+            self,
+            _unmasked(X),
+            reset=reset,
+            dtype=None,
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=2 if reset else 0,
         )
         return read(array)
 
@@ -405,10 +413,12 @@ def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> floa
     return float(value)
 
 
-def _whole(name: str, value: Any, least: int = 1, also: str = "") -> int:
-    """A whole number of at least ``least``, as an int."""
+def _whole(name: str, value: Any, least: int = 1, most: int = 2**63, also: str = "") -> int:
+    """A whole number from ``least`` to ``most``, as an int."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} must be {also}a whole number of at least {least}, got {value!r}")
+    if value > most:
+        raise InputError(f"{name} must be at most {most:,}, got {value!r}")
     return int(value)
 
 
@@ -418,9 +428,19 @@ def _layers(hidden: Any) -> tuple[int, ...]:
         return ()
     each = [hidden] if np.ndim(hidden) == 0 else list(hidden)
     for size in each:
-        if isinstance(size, bool | np.bool_ | str) or not isinstance(size, int | np.integer) or size < 1:
+        if isinstance(size, bool | np.bool_ | str) or not isinstance(size, int | np.integer) or not 0 < size <= 100_000:
             raise InputError(f"hidden must be a tuple of layer sizes, as in (128, 128), got {hidden!r}")
     return tuple(int(size) for size in each)
+
+
+def _unmasked(x: Any) -> Any:
+    """A masked array with NaN or None where it is masked; scikit-learn's checks would show what lies beneath."""
+    if not isinstance(x, np.ma.MaskedArray):
+        return x
+    number = x.dtype.kind in "biuf"
+    shown = np.array(x.data, dtype=float if number else object)
+    shown[np.ma.getmaskarray(x)] = np.nan if number else None
+    return shown
 
 
 def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:

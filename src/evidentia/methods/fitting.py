@@ -215,7 +215,7 @@ class _Table:
         place: torch.device,
     ) -> "_Table":
         # the first member's scaling brings every column near unit scale; the others' differ from it by a little
-        first_x, first_y = scale_x.select([0]), scale_y.select([0])
+        first_x, first_y = _common(scale_x), _common(scale_y)
         # where there are no validation rows, this table of them is not used
         validation, counts = pad_rows([m.validation if len(m.validation) else m.train[:1] for m in members])
         weights = (torch.arange(validation.shape[1]) < counts.unsqueeze(1)).double()
@@ -255,6 +255,12 @@ class _Table:
             return (nll * self.weights).sum(1)
 
         return score
+
+
+def _common(own: Scaling) -> Scaling:
+    """The first member's scaling; a column that is constant for it and huge for others is scaled for those."""
+    first = own.select([0])
+    return Scaling(first.loc, torch.where(own.scale.amax(0) > 1e20 * first.scale, own.scale.amax(0), first.scale))
 
 
 def _check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:

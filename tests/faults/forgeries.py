@@ -1,0 +1,133 @@
+"""Model folders with a right checksum and a wrong content: loading refuses them in one sentence, or the model works."""
+
+import copy
+import hashlib
+import json
+import random
+import tempfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save
+
+import evidentia as ev
+
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 10**30, 1e308, "", "x", "../../etc/passwd", [], [1], [[]], {}, {"a": 1}, [None] * 3,
+    [3, 200_000_000, 4], list(range(40)), "number", "\ud800", 2.5,
+)  # fmt: skip
+
+
+def models() -> list[Any]:
+    """Small fitted models of every kind, and the table they know."""
+    g = np.random.default_rng(0)
+    x = pd.DataFrame({"a": g.random(40), "b": g.choice(["u", "v"], 40), "c": pd.date_range("2020", periods=40)})
+    y, two = g.random(40), g.random((40, 2))
+    quick = {"hidden": (4,), "steps": 10, "random_state": 0}
+    return [
+        (ev.EvidentialRegressor(members=2, **quick).fit(x, y), x),
+        (ev.EvidentialRegressor(members=1, evidence_weight="auto", **quick).fit(x, two), x),
+        (ev.EnsembleRegressor(members=2, **quick).fit(x, y), x),
+        (ev.DropoutRegressor(**quick).fit(x, y), x),
+        (ev.BayesRegressor(**quick).fit(x, y), x),
+    ]
+
+
+def write(folder: Path, body: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """A folder whose checksums are right, whatever it holds."""
+    folder.mkdir()
+    data = save(tensors)
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"tensors-{digest[:16]}.safetensors"
+    (folder / name).write_bytes(data)
+    body = {**body, "tensors": name, "tensors_sha256": digest}
+    total = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    (folder / "model.json").write_text(json.dumps({**body, "sha256": total}))
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The ways to every value inside of nested dicts and lists."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path] * bool(path) + [place for key, inner in items for place in _places(inner, (*path, key))]
+
+
+def forge_settings(body: dict[str, Any], choose: random.Random) -> str:
+    """Change one place of the settings; return what was done."""
+    place = choose.choice(_places(body["settings"]))
+    inner = body["settings"]
+    for key in place[:-1]:
+        inner = inner[key]
+    if choose.random() < 0.25:
+        del inner[place[-1]]
+        return f"without {place}"
+    inner[place[-1]] = choose.choice(VALUES)
+    return f"{place} = {str(inner[place[-1]])[:40]!r}"
+
+
+def forge_tensors(tensors: dict[str, torch.Tensor], choose: random.Random) -> str:
+    """Change one tensor; return what was done."""
+    name = choose.choice(sorted(tensors))
+    old = tensors.pop(name)
+    how = choose.choice(["drop", "rename", "double", "shape", "zeros", "nan", "negative", "extra", "huge", "integers"])
+    new = {
+        "rename": ("population.other", old),
+        "double": (name, old.to(torch.float64 if old.dtype == torch.float32 else torch.float32)),
+        "shape": (name, old.flatten()),
+        "zeros": (name, torch.zeros_like(old)),
+        "nan": (name, torch.full_like(old, float("nan"))),
+        "negative": (name, -old),
+        "extra": (name, torch.cat([old, old])),
+        "huge": (name, torch.full_like(old, 1e30)),
+        "integers": (name, old.long()),
+    }.get(how)
+    if new:
+        tensors[new[0]] = new[1]
+    return f"{how} {name}"
+
+
+def verdict(folder: Path, x: Any) -> str | None:
+    """What went wrong with a forged folder; None if it was refused in one sentence, or is a model that works."""
+    tracemalloc.start()
+    try:
+        model = ev.load(folder)
+        mean, std = model.predict(x, return_std=True)
+        model.predict_interval(x)
+        model.predict_distribution(x).to_frame()
+        if not (len(mean) == len(x) and std.shape == mean.shape and not (std < 0).any()):
+            return f"answers of shape {mean.shape}"
+    except (ev.InputError, ev.InputTypeError) as error:
+        return None if "\n" not in str(error) else f"more than one line: {error}"
+    except ValueError as error:  # scikit-learn's own words about columns
+        return None if "eature" in str(error) else f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return f"{peak / 1e6:.0f} MB taken" if peak > 2e8 else None
+
+
+def check(count: int = 100, seed: int = 0) -> tuple[int, list[str]]:
+    """Forge so many folders and load them; (tried, what failed)."""
+    choose, failed = random.Random(seed), []
+    with tempfile.TemporaryDirectory() as scratch:
+        known = []
+        for k, (model, x) in enumerate(models()):
+            folder = model.save(Path(scratch) / f"model{k}")
+            (path,) = folder.glob("tensors-*.safetensors")
+            known.append((json.loads((folder / "model.json").read_text()), load_file(path), x))
+        for k in range(count):
+            body, tensors, x = known[k % len(known)]
+            body, tensors = copy.deepcopy(body), dict(tensors)
+            del body["sha256"]
+            done = forge_tensors(tensors, choose) if k % 4 == 0 else forge_settings(body, choose)
+            folder = Path(scratch) / f"forged{k}"
+            write(folder, body, tensors)
+            if (wrong := verdict(folder, x)) is not None:
+                failed.append(f"forgery {k} ({body['settings'].get('estimator')}, {done}): {wrong}")
+    return count, failed
+
