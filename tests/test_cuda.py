@@ -153,7 +153,8 @@ def test_a_gpu_finds_what_the_cpu_finds():
 
 def test_same_seed_same_result_and_resumed_runs_too(tmp_path):
     whole, a = fitted_on("cuda")
-    fitted_on("cuda", checkpoint=tmp_path / "c", stop_at=6)
+    with pytest.raises(KeyboardInterrupt):
+        fitted_on("cuda", checkpoint=tmp_path / "c", stop_at=6)
     resumed, b = fitted_on("cuda", checkpoint=tmp_path / "c")
     assert torch.equal(whole.best_score, resumed.best_score)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
@@ -199,19 +200,19 @@ def test_steps_in_one_kernel_are_those_of_the_loop(make):
     assert slow.training.history[-1]["loss"] == pytest.approx(fast.training.history[-1]["loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize(("method", "draw"), [(MCDropout(5, 0.3), "rand"), (BayesByBackprop(5), "randn")])
+@pytest.mark.parametrize(("method", "draw"), [(MCDropout(5, 0.3), "uniform_"), (BayesByBackprop(5), "normal_")])
 def test_noisy_steps_in_one_kernel_are_those_of_the_loop(method, draw, monkeypatch):
-    drawn = []
+    drawn, real = [], getattr(torch.Tensor, draw)
 
-    def remember(t):
-        drawn.append(getattr(torch, draw)(t.shape, device=t.device))
-        return drawn[-1]
+    def remember(t, *arguments, **more):
+        drawn.append(real(t, *arguments, **more).clone())
+        return t
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch, f"{draw}_like", remember)
+        patch.setattr(torch.Tensor, draw, remember)
         patch.setattr("evidentia.training.batches.TableBatches.static", False)  # a captured graph would draw unseen
         slow = _small_networks(method, 12, False)
-    layers = 1 if draw == "rand" else 2
+    layers = 1 if draw == "uniform_" else 2
     noise = torch.cat([torch.stack(drawn[k::layers], 1) for k in range(layers)], -1)
     parts = iter(noise.split(6, 1))
     monkeypatch.setattr(Fused, "_noise", lambda self, chosen: next(parts).contiguous())
@@ -283,3 +284,34 @@ def test_heads_of_maps_are_exact_where_cudnn_rounds():
     with torch.no_grad():
         exact = head.double().raw(x.double())
         assert (head.float().raw(x) - exact).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["dropout", "bayes"])
+def test_captured_noise_follows_from_the_seed_alone(name):
+    """Noise comes from a generator of the fit, which the captured step must know."""
+    import numpy as np
+
+    from evidentia.methods import BayesByBackprop, MCDropout, Network, Recipe, fit, hold_out
+    from evidentia.training import Settings
+
+    g = np.random.default_rng(0)
+    x, y = g.random((100, 3)), g.random(100)
+    method = {"dropout": MCDropout(3, 0.2), "bayes": BayesByBackprop(3)}[name]
+    recipe = Recipe(Network((16,), "silu"), Settings(steps=60, evaluate_every=20), 16)
+    means = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.cuda.get_rng_state()
+        fitted = fit(method, x, y, hold_out(np.arange(100), [0, 1], 0), recipe=recipe, device="cuda", fused=False)
+        assert torch.equal(torch.cuda.get_rng_state(), before)  # the caller's generator is not touched
+        means.append(fitted.predict(x).mean)
+    assert np.array_equal(*means)
+
+
+@pytest.mark.parametrize(
+    "method", [Evidential(0.01), MCDropout(3, 0.2), BayesByBackprop(3)], ids=lambda m: type(m).__name__
+)
+def test_one_kernel_gives_the_same_networks_twice(method):
+    once, twice = (_small_networks(method, 24, True) for _ in range(2))
+    for p, q in zip(once.population.parameters(), twice.population.parameters(), strict=True):
+        assert torch.equal(p, q)
