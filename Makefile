@@ -35,7 +35,7 @@ pytest: .venv/installed
 proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 	$(BIN)/pytest -m slow
 
-faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixtures by the hundred (about 15 minutes)
+faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixtures by the hundred (about 20 minutes)
 	cd tests && ../$(BIN)/python -m faults
 
 bench: .venv/installed
