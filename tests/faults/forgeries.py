@@ -130,4 +130,3 @@ def check(count: int = 100, seed: int = 0) -> tuple[int, list[str]]:
             if (wrong := verdict(folder, x)) is not None:
                 failed.append(f"forgery {k} ({body['settings'].get('estimator')}, {done}): {wrong}")
     return count, failed
-
