@@ -202,7 +202,9 @@ def test_bad_input_is_named(metric):
     with pytest.raises(ev.InputError, match="1 of 5 uncertainties are NaN"):
         metric(p, y, [1, 2, np.nan, 4, 5])
     with pytest.raises(ev.InputError, match="2 of 5 errors y − mean are NaN or infinite; leave out the rows"):
-        metric(p, [0, np.nan, 1, np.inf, 2])
+        metric(p, [0, -np.inf, 1, np.inf, 2])
+    with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
+        metric(p, [0, np.nan, 1, 3, 2])
     with pytest.raises(ev.InputError, match="unknown error 'mse'; known are rmse, mae"):
         metric(p, y, error="mse")
     for points in (1, 0, 10.5):
