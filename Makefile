@@ -29,8 +29,8 @@ types: .venv/installed
 imports: .venv/installed
 	$(BIN)/lint-imports
 
-pytest: .venv/installed
-	$(BIN)/pytest
+pytest: .venv/installed  ## one process per core, each with one thread: torch's threads wait by spinning
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 	$(BIN)/pytest -m slow

@@ -103,8 +103,13 @@ def test_two_runs_one_after_the_other_lose_no_results(tmp_path):
 # Folders that are not ours ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ['{"schema": 1, "mine": true}', "[1, 2]", "text", '{"schema": 1, "run": "cubic"'])
-@pytest.mark.parametrize("name", ["cubic", "uci", "depth", "distribution"])
+STRANGE = ('{"schema": 1, "mine": true}', "[1, 2]", "text", '{"schema": 1, "run": "cubic"')
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [*((name, text) for name in ("cubic", "uci", "distribution") for text in STRANGE), ("depth", STRANGE[0])],
+)
 def test_reproduce_leaves_a_strangers_folder_alone(tmp_path, name, content):
     from typer.testing import CliRunner
 
