@@ -153,8 +153,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path):
 
     for arguments, message in (
         (("uci", "--sets", "mars"), "evidentia: unknown set 'mars'; known are boston"),
-        (("cubic", "--hidden", "ten"), "evidentia: --hidden takes whole numbers with commas"),
-        (("cubic", "--seeds", "0"), "evidentia: --seeds must be at least 1, got 0"),
+        (("cubic", "--hidden", "ten"), "evidentia: --hidden takes whole numbers from 1 to 10,000 with commas"),
+        (("cubic", "--seeds", "0"), "Invalid value for '--seeds'"),
+        (("cubic", "--hidden", "100000,100000"), "evidentia: --hidden takes whole numbers from 1 to 10,000"),
         (("uci", "--sets", "yacht", "--data", tmp_path, "--out", tmp_path / "o"), "yacht: "),
     ):
         result = run(*arguments)

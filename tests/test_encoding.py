@@ -528,6 +528,14 @@ def test_scaling_is_exact_in_every_range(column):
     assert scaling.loc.item() == pytest.approx(mean, rel=1e-14, abs=1e-15 * std)
 
 
+@pytest.mark.parametrize("c", [0.1, 0.0, -1e30, 1e-200])
+def test_a_constant_column_may_be_ignored(c):
+    table = torch.full((97, 1), c, dtype=torch.float64)
+    scaling = Scaling.fit(table, [torch.arange(97)], ignore_constant=True)
+    for later in (0.0, c, 1e6, -1e200):
+        assert abs(scaling(torch.tensor([[later]], dtype=torch.float64)).float().item()) == 0
+
+
 @pytest.mark.parametrize("c", [0.1, 0.0, -0.3, 5.0, 1e15 / 3, 1e30, -1e30, 1e-30, 1.7e308, 5e-324])
 def test_a_constant_column_is_its_constant(c):
     column = torch.full((97, 1), c, dtype=torch.float64)

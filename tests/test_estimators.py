@@ -391,3 +391,68 @@ def test_fits_in_threads_are_those_alone(regressor):
         fits = joblib.Parallel()(joblib.delayed(clone(regressor).fit)(x, y) for _ in range(4))
     for fitted in fits:
         assert np.array_equal(fitted.predict(x), alone)
+
+
+def test_masked_dates_and_tensors_as_targets():
+    x = np.random.default_rng(0).random((40, 2))
+    y = x[:, 0] * 2
+    model = ev.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0)
+    masked = np.ma.array(np.where(np.arange(40) < 20, 9999.0, y), mask=np.arange(40) < 20)
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        clone(model).fit(x, masked)
+    with pytest.raises(ValueError, match="NaN"):
+        clone(model).fit(x, y, sample_weight=np.ma.array(np.ones(40), mask=np.arange(40) < 3))
+    for dates in (pd.Series(pd.date_range("2020", periods=40)), np.arange(40).astype("m8[s]")):
+        with pytest.raises(ev.InputTypeError, match="y must be real numbers"):
+            clone(model).fit(x, dates)
+    expected = clone(model).fit(x, y).predict(x)
+    assert np.array_equal(clone(model).fit(x, torch.tensor(y, requires_grad=True)).predict(x), expected)
+
+
+def test_the_callers_context_changes_nothing(tmp_path):
+    x = np.random.default_rng(0).random((40, 2))
+    y = x[:, 0] * 2
+    model = ev.EvidentialRegressor(members=2, hidden=(8,), steps=20, random_state=0, device=torch.device("cpu"))
+    expected = clone(model).fit(x, y).predict_interval(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert np.array_equal(clone(model).fit(x, y).predict_interval(x), expected)
+    torch.set_default_device("meta")
+    try:
+        fitted = clone(model).fit(x, y)
+        assert np.array_equal(fitted.predict_interval(x), expected)
+        assert np.allclose(fitted.predict_distribution(x).quantile(0.05), expected[:, 0], rtol=1e-12)
+        fitted.save(tmp_path / "m")
+        assert np.array_equal(ev.load(tmp_path / "m").predict_interval(x), expected)
+        clone(model).set_params(evidence_weight="auto").fit(x, y)
+    finally:
+        torch.set_default_device("cpu")
+    assert ev.load(tmp_path / "m").device == "cpu"  # a torch.device is saved by its name
+
+
+def test_a_column_that_taught_nothing_is_ignored():
+    x = np.random.default_rng(0).random((60, 2))
+    model = ev.EvidentialRegressor(members=2, hidden=(8,), steps=40, random_state=0)
+    for nothing in (np.nan, 7.0):
+        fitted = clone(model).fit(np.c_[x, np.full(60, nothing)], x[:, 0])
+        expected = fitted.predict(np.c_[x, np.full(60, nothing)])
+        for later in (0.0, 1000.0, -1e9, 1e200):
+            assert np.allclose(fitted.predict(np.c_[x, np.full(60, later)]), expected)
+
+
+def test_targets_of_an_arrow_table_have_its_names():
+    import pyarrow as pa
+
+    x = np.random.default_rng(0).random((40, 2))
+    y = pa.table({"a": x[:, 0], "b": x[:, 1]})
+    fitted = ev.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(x, y)
+    assert fitted.target_names_ == ["a", "b"]
+
+
+def test_codes_that_lost_their_digits_are_refused():
+    codes = ["1234567890123456789", "1234567890123456700", "A", "B", "C"]
+    frame = pd.DataFrame({"id": np.random.default_rng(0).choice(codes, 60)})
+    fitted = ev.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(frame, np.arange(60.0))
+    whole = fitted.predict(pd.DataFrame({"id": [1234567890123456789]}))
+    assert np.array_equal(whole, fitted.predict(pd.DataFrame({"id": codes[:1]})))
+    with pytest.raises(ev.InputError, match="lost digits as a floating-point number; pass text or whole numbers"):
+        fitted.predict(pd.DataFrame({"id": [1234567890123456789.0, np.nan]}))

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 import evidentia as ev
 from evidentia.files import locked, write_whole
@@ -309,3 +310,58 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     (tmp_path / "c").write_bytes(b"junk")
     with pytest.raises(ev.InputError, match="cannot be read"):
         train()
+    (tmp_path / "c").unlink()
+    train()
+    state = torch.load(tmp_path / "c", weights_only=True)
+    for key in ("weights", "clock", "history", "step", "optimizer"):
+        torch.save({k: v for k, v in state.items() if k != key}, tmp_path / "c")
+        with pytest.raises(ev.InputError, match="is damaged"):
+            train()
+    (tmp_path / "c").unlink()
+    os.mkfifo(tmp_path / "c")
+    with pytest.raises(ev.InputError, match="is not a file"):
+        train()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda r: r.update(results=None),
+        lambda r: r.update(results=[]),
+        lambda r: r["results"].update(gaussian=None),
+        lambda r: r["results"]["gaussian"][0].pop("rmse"),
+        lambda r: r["results"]["gaussian"][0]["attack"][0].pop("rmse"),
+        lambda r: r.update(networks=3),
+        lambda r: r.pop("plan"),
+    ],
+)
+def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
+    from evidentia.reproduce import depth
+
+    plan, folder, data = depth_run
+    path = folder / "record.json"
+    whole = path.read_bytes()
+    record = json.loads(whole)
+    damage(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    try:
+        with pytest.raises(ev.InputError, match=r"record\.json is damaged"):
+            depth.run(plan, folder, data, "cpu", progress=False)
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.fixture(scope="module")
+def depth_run(tmp_path_factory):
+    from dataclasses import replace
+
+    from evidentia.reproduce import depth
+
+    folder, data, plan = tmp_path_factory.mktemp("depth") / "out", depth.load(quick=True), depth.quick_plan()
+    few = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    few = {name: type(part)(part.images[:16], part.maps[:16]) for name, part in few.items()}
+    data = replace(data, outside=data.outside[:16], **few)
+    settings = replace(plan.recipe.settings, steps=4, evaluate_every=2)
+    plan = replace(plan, groups=("gaussian",), recipe=replace(plan.recipe, settings=settings))
+    depth.run(plan, folder, data, "cpu", progress=False)
+    return plan, folder, data

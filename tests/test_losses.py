@@ -435,3 +435,18 @@ def test_ranks_step_together_by_the_violation_of_the_whole_batch(tmp_path):
     assert first == second
     assert first == pytest.approx(expected, rel=1e-5)
     assert len(set(expected)) > 4
+
+
+def test_what_is_masked_may_be_anything():
+    """Padding of a sequence model is NaN or infinite as often as not; it sends no gradient."""
+    y, mask = torch.tensor([1.0, torch.nan]), torch.tensor([True, False])
+    for bad in (torch.nan, torch.inf, 1e30):
+        raw = torch.tensor([[0.1, 0.2, 0.3, 0.4], [bad] * 4], requires_grad=True)
+        ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, mask=mask).backward()
+        alone = raw.detach()[:1].requires_grad_()
+        ev.evidential_loss(ev.NormalInverseGamma.from_raw(alone), y[:1], 0.1).backward()
+        assert torch.allclose(raw.grad[0], alone.grad[0])
+        loc = torch.tensor([0.0, bad], requires_grad=True)
+        ev.gaussian_loss(ev.Gaussian(loc, torch.tensor([1.0, 1e-30]), validate_args=False), y, mask=mask).backward()
+        assert loc.grad[0].isfinite()
+        assert loc.grad[1] == 0

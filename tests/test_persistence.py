@@ -202,7 +202,8 @@ def forge(folder, body, tensors=None):
     digest = hashlib.sha256(data).hexdigest()
     folder.mkdir(exist_ok=True)
     (folder / f"tensors-{digest[:16]}.safetensors").write_bytes(data)
-    body = {"tensors": f"tensors-{digest[:16]}.safetensors", "tensors_sha256": digest, "settings": {}, **body}
+    named = {"tensors": f"tensors-{digest[:16]}.safetensors", "tensors_sha256": digest, "tensors_bytes": len(data)}
+    body = {**named, "settings": {}, **body}
     total = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     (folder / "model.json").write_text(json.dumps({**body, "sha256": total}))
     return folder
@@ -230,6 +231,8 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         {"tensors": 3},
         {"tensors": "tensors-0123456789abcdef.safetensors"},
         {"tensors_sha256": None},
+        {"tensors_bytes": None},
+        {"tensors_bytes": 3},
     ],
 )
 def test_forged_bodies_are_refused(tmp_path, change):
@@ -267,3 +270,71 @@ def test_files_have_the_permissions_of_the_users_umask(tmp_path):
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_tensors_that_are_not_what_was_saved_are_somebodys(folder, tmp_path):
+    tensors = tensors_of(folder)
+    tensors.write_bytes(b"my notes")
+    with pytest.raises(ev.InputError, match="which no model has"):
+        save_model(folder, {"w": torch.ones(2)}, SETTINGS)
+    assert tensors.read_bytes() == b"my notes"
+    tensors.unlink()
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    tensors.symlink_to(precious)
+    with pytest.raises(ev.InputError, match="which no model has"):
+        save_model(folder, TENSORS, SETTINGS)
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("file", ["model.json", "tensors"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "sparse"])
+def test_what_is_no_plain_file_is_refused_at_once(folder, file, kind):
+    import os
+
+    path = folder / file if file == "model.json" else tensors_of(folder)
+    if kind == "sparse":
+        os.truncate(path, 8 << 30)
+    else:
+        path.unlink()
+        {"pipe": os.mkfifo, "folder": os.mkdir, "loop": lambda p: p.symlink_to(p.name)}[kind](path)
+    with pytest.raises((ev.InputError, OSError)) as caught:
+        load_model(folder)
+    assert isinstance(caught.value, ev.InputError)
+    with pytest.raises(ev.InputError):
+        save_model(folder, {"w": torch.ones(2)}, SETTINGS)
+
+
+def test_a_number_that_json_reads_as_infinite_is_refused(folder):
+    path = folder / "model.json"
+    path.write_text(path.read_text().replace('"scale": 1.5', '"scale": 1e400'))
+    with pytest.raises(ev.InputError, match="not valid JSON"):
+        load_model(folder)
+
+
+def test_a_waiting_writer_notices_that_its_folder_was_removed(tmp_path):
+    """Another process made the folder, failed, and removed it again."""
+    import threading
+
+    from evidentia.files import locked
+
+    folder = tmp_path / "model"
+    done = []
+    with locked(folder):
+        waiting = threading.Thread(target=lambda: done.append(save_model(folder, TENSORS, SETTINGS)))
+        waiting.start()
+        waiting.join(0.3)
+        folder.rmdir()
+    waiting.join(10)
+    assert done
+    assert load_model(folder)[1] == SETTINGS
+
+
+def test_names_of_any_legal_length_are_written(tmp_path):
+    from evidentia.files import write_text
+
+    for name in ("n" * 255, "ü" * 120):
+        write_text(tmp_path / name, "text")
+        assert (tmp_path / name).read_text(encoding="utf-8") == "text"
+    with pytest.raises(ev.InputError, match="cannot be the name of a folder"):
+        save_model("a\0b", TENSORS, SETTINGS)

@@ -155,7 +155,7 @@ def test_bad_input_is_named():
         p.log_prob(np.zeros(4))
     with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got 90"):
         p.interval(90)
-    with pytest.raises(ev.InputError, match="quantiles lie between 0 and 1"):
+    with pytest.raises(ev.InputError, match="quantiles are a number between 0 and 1"):
         p.quantile([0.5, 2])
     with pytest.raises(ev.InputError, match="unknown decomposition 'total'; known are paper, identified"):
         p.decompose("total")
@@ -193,6 +193,42 @@ def test_a_series_of_pandas_is_scored_without_a_warning():
     y["b"] = np.nan
     with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
         metrics.nll(p, y)
+
+
+def test_what_is_no_real_number_is_not_scored():
+    import pandas as pd
+
+    p = Prediction(evidential(), members=0)
+    y = np.arange(5.0)
+    masked = np.ma.array(y, mask=[0, 1, 0, 0, 0])
+    with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
+        metrics.rmse(p, masked)
+    with pytest.raises(ev.InputError, match="y has 1 missing values"):
+        metrics.rmse(p, pd.Series([0.0, 1.0, pd.NA, 3.0, 4.0], dtype=object))
+    for wrong in (pd.date_range("2020", periods=5), y * 1j, list("abcde"), pd.to_timedelta(y, "s")):
+        with pytest.raises(ev.InputTypeError, match="y must be real numbers"):
+            metrics.rmse(p, wrong)
+    with pytest.raises(ev.InputError, match="1 of 3 scores inside are NaN"):
+        metrics.auroc(np.ma.array([1, 2.0, 9999], mask=[0, 0, 1]), [3.0, 4])
+    assert metrics.rmse(p, torch.tensor(y, requires_grad=True)) == metrics.rmse(p, y)
+
+
+def test_levels_names_and_dimensions_are_checked():
+    p, y = Prediction(evidential(), members=0), np.arange(5.0)
+    for level in (90, np.nan, -0.1, 1.5):
+        with pytest.raises(ev.InputError, match="levels lie between 0 and 1"):
+            metrics.coverage(p, y, level)
+    for q in ([], [[0.1, 0.2]], np.nan):
+        with pytest.raises(ev.InputError, match="quantiles are a number between 0 and 1, or a list of them"):
+            p.quantile(q)
+    for coverage in ("a", np.array([0.1, 0.2])):
+        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1"):
+            p.interval(coverage)
+    for members in (True, 0.0, "0"):
+        with pytest.raises(ev.InputTypeError, match="members is the dimension of the networks"):
+            Prediction(evidential(), members)
+    with pytest.raises(ev.InputError, match="2 names for 2 targets, each of which needs one of its own"):
+        Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["a", "a"])
 
 
 def test_no_rows_have_a_prediction_and_no_score():

@@ -2,11 +2,13 @@
 
 import math
 
+import mpmath
 import mpmath as mp
 import pytest
 import torch
 from scipy import integrate, stats
 
+import evidentia as ev
 import oracles
 from evidentia.formulas import student_t
 from oracles import exact
@@ -174,3 +176,28 @@ def test_variance_by_the_excess_over_two():
 def test_bfloat16_arguments_are_answered_in_float32():
     y = torch.tensor([0.5], dtype=torch.bfloat16)
     assert student_t.cdf(y, y + 3, y, y).dtype == torch.float32
+
+
+@pytest.mark.parametrize("df", [1.0, 2 + 1e-6, 2.5, 8.0, 1e4])
+@pytest.mark.parametrize("p", [1e-100, 1e-250, 1e-300])
+def test_far_quantiles_against_mpmath(df, p):
+    t = ev.StudentT(torch.tensor(df, dtype=torch.float64))
+    upper, lower = t.isf(p).item(), t.icdf(p).item()
+    assert lower == -upper
+    with mpmath.workdps(50):
+        n = mpmath.mpf(df)
+        tail = mpmath.betainc(n / 2, 0.5, 0, n / (n + mpmath.mpf(upper) ** 2), regularized=True) / 2
+        assert abs(tail / mpmath.mpf(p) - 1) < 1e-11
+
+
+def test_values_whose_square_overflows():
+    single = ev.StudentT(3.0)
+    assert single.log_prob(1e20).item() == pytest.approx(-183.0105, abs=1e-3)
+    assert single.log_prob(1e20).dtype == torch.float32
+    assert single.crps(1e20).item() == pytest.approx(1e20)
+    assert single.crps(float("inf")).item() == math.inf
+    wide = ev.StudentT(torch.tensor(3.0, dtype=torch.float64))
+    with mpmath.workdps(50):
+        exact = mpmath.log(mpmath.gamma(2) / (mpmath.sqrt(3 * mpmath.pi) * mpmath.gamma(1.5)))
+        exact -= 2 * mpmath.log(1 + mpmath.mpf(10) ** 400 / 3)
+    assert wide.log_prob(1e200).item() == pytest.approx(float(exact), rel=1e-14)

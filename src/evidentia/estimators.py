@@ -41,7 +41,7 @@ from evidentia.methods import (
     search,
 )
 from evidentia.persistence import load_model, save_model
-from evidentia.prediction import Prediction
+from evidentia.prediction import Prediction, real_numbers
 from evidentia.training import resolve_device
 
 __all__ = [
@@ -105,6 +105,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = np.arange(table.rows)
         weights = None
         if sample_weight is not None:
+            if isinstance(sample_weight, np.ma.MaskedArray | torch.Tensor):
+                sample_weight = real_numbers("sample_weight", sample_weight)
             weights = _check_sample_weight(sample_weight, np.empty(table.rows), ensure_non_negative=True)
             rows = np.flatnonzero(weights)  # a row of weight 0 is not there
             if len(rows) < 2:
@@ -130,7 +132,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "best_step": training.best_step.tolist(),
             "diverged": training.diverged.tolist(),
         }
-        self.target_names_ = [str(c) for c in y.columns] if hasattr(y, "columns") else None
+        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
+        self.target_names_ = None if named is None else [str(name) for name in named]
         return self
 
     def _choose(
@@ -217,6 +220,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         read = read_table if encoding is None else encoding.read
         if hasattr(X, "columns") or hasattr(X, "column_names"):
             table = read(X) if reset else None
+            names = list(getattr(X, "column_names", getattr(X, "columns", ())))
+            if len({str(name) for name in names}) < len(names):
+                raise InputError("column names must be unique, as they were in training")
             try:
                 validate_data(self, X, reset=reset, skip_check_array=True)
             except ValueError as error:
@@ -257,6 +263,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         parameters = self.get_params()
         state = parameters["random_state"]
         parameters["random_state"] = int(state) if isinstance(state, int | np.integer) else None
+        parameters["device"] = str(self.device)  # which may be given as a torch.device
         population = f.population
         settings = {
             "estimator": type(self).__name__,
@@ -407,7 +414,8 @@ def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) 
 
 def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> float:
     """A number in [0, high)."""
-    if isinstance(value, bool | str) or not isinstance(value, int | float | np.number) or not 0 <= value < high:
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not real or not 0 <= value < high:
         span = "of at least 0" if high == np.inf else f"in [0, {high})"
         raise InputError(f"{name} must be {also}a number {span}, got {value!r}")
     return float(value)
@@ -426,7 +434,7 @@ def _layers(hidden: Any) -> tuple[int, ...]:
     """The sizes of the hidden layers: a number is one layer, as for scikit-learn's networks."""
     if hidden is None:
         return ()
-    each = [hidden] if np.ndim(hidden) == 0 else list(hidden)
+    each = list(hidden) if isinstance(hidden, Sequence | np.ndarray) and not isinstance(hidden, str) else [hidden]
     for size in each:
         if isinstance(size, bool | np.bool_ | str) or not isinstance(size, int | np.integer) or not 0 < size <= 100_000:
             raise InputError(f"hidden must be a tuple of layer sizes, as in (128, 128), got {hidden!r}")
@@ -450,6 +458,8 @@ def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
 def _read_target(y: ArrayLike, table: Table) -> Array:
     if y is None:
         raise InputError("this regressor requires y to be passed, but the target y is None")
+    if isinstance(y, np.ma.MaskedArray | torch.Tensor) or np.asarray(y).dtype.kind in "mM":
+        y = real_numbers("y", y)
     target: Array = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]

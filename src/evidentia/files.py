@@ -48,7 +48,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def _new_part(path: Path) -> tuple[Path, int]:
     """Create and lock an empty file beside ``path``, with the permissions that the user's umask allows."""
     while True:
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f".{_short(path)}.{secrets.token_hex(4)}.part")
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         _lock(handle, wait=True)
         if fcntl is None or os.fstat(handle).st_nlink:  # another writer may have removed it before it was locked
@@ -60,7 +60,7 @@ def _remove_parts(path: Path) -> None:
     """Remove what writers of this file left when they were killed: a part that nobody holds a lock on."""
     if fcntl is None:
         return
-    for part in path.parent.glob(f".{_escaped(path.name)}.????????.part"):
+    for part in path.parent.glob(f".{_escaped(_short(path))}.????????.part"):
         with contextlib.suppress(OSError):
             handle = os.open(part, os.O_RDWR)
             try:
@@ -68,6 +68,10 @@ def _remove_parts(path: Path) -> None:
                     part.unlink()
             finally:
                 os.close(handle)
+
+
+def _short(path: Path) -> str:
+    return path.name[:60]  # so that the name of a part is no longer than a file system allows
 
 
 def _escaped(name: str) -> str:
@@ -97,21 +101,39 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
     Raises:
         InputError: if the path is not a folder, or if ``wait`` is False and someone else is writing there.
     """
+    if fcntl is None:  # Windows cannot open a folder
+        _make_folder(folder)
+        yield False
+        return
+    handle, held = _open_locked(folder, wait)
+    try:
+        yield held
+    finally:
+        os.close(handle)
+
+
+def _open_locked(folder: Path, wait: bool) -> tuple[int, bool]:
+    """Open and lock a folder; whoever waits for one that is removed meanwhile starts over."""
+    while True:
+        _make_folder(folder)
+        handle = os.open(folder, os.O_RDONLY)
+        held = _lock(handle, wait)
+        if held is False:
+            os.close(handle)
+            raise InputError(f"another process is writing to {folder}; wait until it ends, or choose another folder")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return handle, bool(held)
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{folder} cannot be a folder: {error.filename} is a file or a dangling link") from error
-    if fcntl is None:  # Windows cannot open a folder
-        yield False
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        held = _lock(handle, wait)
-        if held is False:
-            raise InputError(f"another process is writing to {folder}; wait until it ends, or choose another folder")
-        yield bool(held)
-    finally:
-        os.close(handle)
+    except ValueError as error:  # a name with a zero in it
+        raise InputError(f"{str(folder)!r} cannot be the name of a folder ({error})") from error
 
 
 def listed(names: list[str], most: int = 5) -> str:

@@ -71,9 +71,9 @@ def evidential_loss(
     penalty_of = penalties.lookup(penalty)
     if not isinstance(extra or {}, Mapping):
         raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
-    y = _checked_target(y, nig.batch_shape, nig.gamma, mask)
+    y = _checked_target(y, nig.batch_shape, nig.gamma, mask)  # what is masked may be NaN, there and in the answer
     weight = _checked_weight("weight", weight, y)
-    parameters = nig.parameters
+    parameters = nig.parameters if mask is None else [torch.where(mask, p, 1.0) for p in nig.parameters]
     loss = nll(y, *parameters) + weight * _of_shape("the penalty", penalty_of(y, *parameters), y)
     for name, term_weight in (extra or {}).items():
         term = penalties.lookup(name, EXTRA_TERMS)(y, *parameters)
@@ -96,7 +96,8 @@ def gaussian_loss(
     if not isinstance(normal, torch.distributions.Normal):
         raise InputTypeError(f"gaussian_loss takes a Gaussian, not {type(normal).__name__}")
     y = _checked_target(y, normal.batch_shape, normal.loc, mask)
-    return _reduce(-gaussian.log_prob(y, normal.loc, normal.scale), mask, sample_weight, reduction)
+    loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
+    return _reduce(-gaussian.log_prob(y, loc, scale), mask, sample_weight, reduction)
 
 
 def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> Tensor:

@@ -8,6 +8,8 @@ import contextlib
 import hashlib
 import json
 import re
+import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ __all__ = ["is_model", "load_model", "save_model"]
 
 SCHEMA = 2
 SETTINGS = "model.json"
+LARGEST_SETTINGS = 1 << 28  # bytes
 FIRST_TENSORS = "model.safetensors"  # of schema 1
 _TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
 _PART = re.compile(r"\.(model\.json|tensors-[0-9a-f]{16}\.safetensors)\.[0-9a-f]{8}\.part")
@@ -41,7 +44,8 @@ def save_model(folder: str | Path, tensors: dict[str, Tensor], settings: dict[st
     digest = hashlib.sha256(data).hexdigest()
     file = f"tensors-{digest[:16]}.safetensors"
     # through JSON and back, so that the digest is that of what a reader will see
-    body = {"schema": SCHEMA, "tensors": file, "tensors_sha256": digest, "settings": _as_json(settings)}
+    named = {"tensors": file, "tensors_bytes": len(data), "tensors_sha256": digest}
+    body = {"schema": SCHEMA, **named, "settings": _as_json(settings)}
     text = json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False) + "\n"
     new = not folder.exists()
     with locked(folder) as alone:
@@ -90,33 +94,45 @@ def _read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
     """``model.json`` and the bytes of the tensors it names, both of one save."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; {_A_MODEL}")
-    body = _read_settings(folder)
-    while True:
+    for _ in range(100):
+        body = _read_settings(folder)
         try:
-            return body, _inside(folder, body["tensors"]).read_bytes()
+            return body, _read_bytes(folder, body["tensors"], body.get("tensors_bytes"))
         except FileNotFoundError:
-            # a writer may have replaced the model in between: then model.json names other tensors now
-            again = _read_settings(folder)
-            if again["tensors"] == body["tensors"]:
-                raise InputError(f"{folder / body['tensors']} is missing; {_A_MODEL}") from None
-            body = again
+            time.sleep(0.002)  # a writer may have replaced the model in between: then model.json names others now
+    raise InputError(f"{folder / body['tensors']} is missing; {_A_MODEL}")
 
 
-def _inside(folder: Path, file: str) -> Path:
+def _read_bytes(folder: Path, file: str, size: int | None = None) -> bytes:
+    """The content of a file of a model folder, after a look at what it is and how large."""
     path = folder / file
-    # a link may lead out of the folder, to a file somebody else can change
-    if path.is_symlink() and path.resolve().parent != folder.resolve():
-        raise InputError(f"{path} leads out of the model folder, to {path.resolve()}; copy the file there instead")
-    return path
+    try:
+        # a link may lead out of the folder, to a file somebody else can change
+        if path.is_symlink() and path.resolve().parent != folder.resolve():
+            raise InputError(f"{path} leads out of the model folder, to {path.resolve()}; copy the file there instead")
+        found = path.stat()
+    except RuntimeError as error:  # a link to itself
+        raise InputError(f"{path} cannot be read ({error})") from error
+    if not stat.S_ISREG(found.st_mode):  # a pipe would keep its reader waiting
+        raise InputError(f"{path} is not a file; {_A_MODEL}")
+    if size is not None and found.st_size != size:
+        raise InputError(f"{path} is not the file that was saved: truncated or changed; save the model again")
+    if file == SETTINGS and found.st_size > LARGEST_SETTINGS:
+        raise InputError(f"{path} has {found.st_size:,} bytes, which no model has")
+    return path.read_bytes()
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     """The content of ``model.json``, with the name of the tensors whatever its schema."""
-    path = _inside(folder, SETTINGS)
+    path = folder / SETTINGS
     try:
-        body: Any = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        body: Any = json.loads(_read_bytes(folder, SETTINGS).decode(), parse_constant=_refuse_constant)
+        claimed = body.pop("sha256", None) if isinstance(body, dict) else None
+        digest = _digest(body)
     except FileNotFoundError:
         raise InputError(f"{path} is missing; {_A_MODEL}") from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise InputError(f"{path} is not valid JSON ({error}); truncated or changed") from error
     if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] < 1:
@@ -126,7 +142,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             f"{path} was written by a newer version of evidentia (schema {body['schema']}, this one knows {SCHEMA}); "
             "update it"
         )
-    if body.pop("sha256", None) != _digest(body):
+    if claimed != digest:
         raise InputError(f"{path} is not the file that was saved: it was changed; save the model again")
     if body["schema"] == 1:
         body["tensors"] = FIRST_TENSORS
@@ -135,6 +151,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} does not name its tensors")
     if not isinstance(body.get("settings"), dict):
         raise InputError(f"{path} has no settings")
+    if body["schema"] > 1 and type(body.get("tensors_bytes")) is not int:
+        raise InputError(f"{path} does not say how large its tensors are")
     return body
 
 
@@ -150,9 +168,10 @@ def _check_ours(folder: Path) -> str | None:
         if (folder / SETTINGS).is_symlink():
             raise InputError(f"{folder / SETTINGS} is a link; choose another name for the model, or remove it")
         try:
-            tensors = _read_settings(folder)["tensors"]
+            body = _read_settings(folder)
         except InputError as error:
             raise InputError(f"a model cannot be saved over {folder}: {error}, or choose another name") from error
+        tensors = body["tensors"] if _hash_of(folder / body["tensors"]) == body["tensors_sha256"] else None
     foreign = [
         name
         for name in names
@@ -168,11 +187,16 @@ def _check_ours(folder: Path) -> str | None:
 def _is_rest(path: Path) -> bool:
     """Whether this is what a killed save left: a part of a file, or tensors under the name that their hash gives."""
     if _PART.fullmatch(path.name):
-        return True
-    if not _TENSORS.fullmatch(path.name) or path.is_symlink() or not path.is_file():
-        return False
+        return path.is_file() and not path.is_symlink()
+    return bool(_TENSORS.fullmatch(path.name)) and (_hash_of(path) or "").startswith(path.name[8:24])
+
+
+def _hash_of(path: Path) -> str | None:
+    """The SHA-256 of a file; None if it is a link, or no file."""
+    if path.is_symlink() or not path.is_file():
+        return None
     with path.open("rb") as file:
-        return path.name[len("tensors-") :][:16] == hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _named_tensors(folder: Path) -> str | None:
@@ -203,5 +227,5 @@ def _plain_number(value: Any) -> Any:
     raise TypeError(f"a model file holds numbers, text, lists and dicts, not {type(value).__name__}")
 
 
-def _digest(body: dict[str, Any]) -> str:
+def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
-from evidentia.errors import InputError
+from evidentia.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,8 @@ class Prediction:
     def __init__(self, answer: NormalInverseGamma | Gaussian, members: int | None = None) -> None:
         if not isinstance(answer, NormalInverseGamma | Gaussian):
             raise InputError(f"Prediction takes a NormalInverseGamma or a Gaussian, not {type(answer).__name__}")
+        if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
+            raise InputTypeError(f"members is the dimension of the networks, a whole number or None, not {members!r}")
         shape, several = tuple(answer.batch_shape), 0 if members is None else 1
         if len(shape) - several not in (1, 2) or (members is not None and not -len(shape) <= members < len(shape)):
             raise InputError(
@@ -144,22 +146,25 @@ class Prediction:
 
     def quantile(self, q: float | Sequence[float]) -> Array:
         """One quantile, of the shape of the prediction, or several, along a last dimension."""
-        levels = np.asarray(q, dtype=float)
-        if not ((levels >= 0) & (levels <= 1)).all():
-            raise InputError(f"quantiles lie between 0 and 1, got {q}")
+        levels = real_numbers("q", q)
+        if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
+            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q}")
         if levels.ndim == 0:
-            return _numpy(self.distribution.icdf(torch.full(self.shape, float(levels), dtype=torch.float64)))
+            return _numpy(self.distribution.icdf(self._full(float(levels))))
         return np.stack([self.quantile(float(level)) for level in levels], axis=-1)
 
     def interval(self, coverage: float = 0.9) -> Array:
         """The central interval that holds a new y with this probability: lower and upper end in the last dimension."""
-        if not 0 < coverage < 1:
+        if np.ndim(coverage) or isinstance(coverage, str) or not 0 < coverage < 1:
             raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
-        tail = torch.full(self.shape, 0.5 * (1 - coverage), dtype=torch.float64)
+        tail = self._full(0.5 * (1 - coverage))
         return np.stack([_numpy(self.distribution.icdf(tail)), _numpy(self.distribution.isf(tail))], axis=-1)
 
+    def _full(self, value: float) -> Tensor:
+        return torch.full(self.shape, value, dtype=torch.float64, device="cpu")
+
     def _target(self, y: ArrayLike) -> Tensor:
-        values = torch.from_numpy(np.array(y, dtype=float))  # a copy: what pandas hands out cannot be written to
+        values = torch.from_numpy(real_numbers("y", y))
         if tuple(values.shape) != self.shape:
             raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}; they must be equal")
         missing = values.isnan()
@@ -189,13 +194,37 @@ class Prediction:
         if len(self.shape) == 1:
             return pd.DataFrame(present, index=index)
         names = names or [f"y{t}" for t in range(self.shape[1])]
-        if len(names) != self.shape[1]:
-            raise InputError(f"{len(names)} names for {self.shape[1]} targets")
+        if len(names) != self.shape[1] or len(set(names)) != len(names):
+            raise InputError(f"{len(names)} names for {self.shape[1]} targets, each of which needs one of its own")
         wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in present.items()}
         return pd.DataFrame(wide, index=index)
 
     def __repr__(self) -> str:
         return f"Prediction(shape={self.shape}, members={self.distribution.members})"
+
+
+def real_numbers(name: str, values: Any) -> Array:
+    """Return values as a new float64 array with NaN where they are masked or missing; raise for dates, text and others.
+
+    A new one, because what pandas hands out cannot be written to, which torch warns about.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    hidden = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    try:
+        array = np.array(values)
+        if array.dtype.kind in "mMcSU":
+            raise TypeError(f"got {array.dtype}")
+        if array.dtype.kind == "O":
+            import pandas as pd
+
+            array[pd.isna(array)] = np.nan
+        result: Array = array.astype(float)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"{name} must be real numbers ({error})") from error
+    if hidden is not None:
+        result[hidden] = np.nan
+    return result
 
 
 def _numpy(x: Tensor) -> Array:

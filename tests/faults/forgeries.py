@@ -44,7 +44,7 @@ def write(folder: Path, body: dict[str, Any], tensors: dict[str, torch.Tensor]) 
     digest = hashlib.sha256(data).hexdigest()
     name = f"tensors-{digest[:16]}.safetensors"
     (folder / name).write_bytes(data)
-    body = {**body, "tensors": name, "tensors_sha256": digest}
+    body = {**body, "tensors": name, "tensors_sha256": digest, "tensors_bytes": len(data)}
     total = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     (folder / "model.json").write_text(json.dumps({**body, "sha256": total}))
 

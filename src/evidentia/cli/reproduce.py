@@ -32,13 +32,15 @@ MOST = 2**32 - 1  # the largest seed that NumPy and torch both take
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: out/reproduce/NAME).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small and fast, to see that it works; no result to quote.")]
-Iterations = Annotated[int | None, typer.Option(help="Training steps (paper: 5000).")]
-LearningRate = Annotated[float | None, typer.Option(help="Of Adam (paper: 0.005).")]
-BatchSize = Annotated[int | None, typer.Option(help="Rows a step (paper: 128).")]
+Iterations = Annotated[int | None, typer.Option(help="Training steps (paper: 5000).", min=1, max=10**8)]
+LearningRate = Annotated[float | None, typer.Option(help="Of Adam (paper: 0.005).", min=1e-12, max=1e3)]
+BatchSize = Annotated[int | None, typer.Option(help="Rows a step (paper: 128).", min=1, max=10**6)]
 Hidden = Annotated[str | None, typer.Option(help="Layer sizes (paper: 100,100,100).")]
-Weight = Annotated[float | None, typer.Option(help="λ, the weight of the evidence penalty (paper: 0.01).")]
-Noise = Annotated[float | None, typer.Option(help="Standard deviation of the noise (paper: 3).")]
-Seeds = Annotated[int | None, typer.Option(help="Starts; the first is drawn, all are in the table.")]
+Weight = Annotated[
+    float | None, typer.Option(help="λ, the weight of the evidence penalty (paper: 0.01).", min=0, max=1e9)
+]
+Noise = Annotated[float | None, typer.Option(help="Standard deviation of the noise (paper: 3).", min=0, max=1e9)]
+Seeds = Annotated[int | None, typer.Option(help="Starts; the first is drawn, all are in the table.", min=1, max=1000)]
 
 
 def _options(name: str, out: Path | None, device: str, quick: bool) -> Options:
@@ -50,12 +52,14 @@ def _toy(toy: Toy, hidden: str | None, **given: float | int | None) -> Toy:
     changes: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     if hidden is not None:
         try:
-            changes["hidden"] = tuple(int(size) for size in hidden.split(","))
+            sizes = tuple(int(size) for size in hidden.split(","))
+            if not all(0 < size <= 10_000 for size in sizes):
+                raise ValueError
+            changes["hidden"] = sizes
         except ValueError:
-            raise InputError(f"--hidden takes whole numbers with commas, as in 100,100,100, not {hidden!r}") from None
-    for name in ("seeds", "iterations", "batch_size"):
-        if int(changes.get(name, 1)) < 1:  # type: ignore[call-overload]
-            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {changes[name]}")
+            raise InputError(
+                f"--hidden takes whole numbers from 1 to 10,000 with commas, as in 100,100,100, not {hidden!r}"
+            ) from None
     return replace(toy, **changes)  # type: ignore[arg-type]
 
 
@@ -90,8 +94,10 @@ def cubic(
     hidden: Hidden = None,
     noise: Noise = None,
     seeds: Seeds = None,
-    samples: Annotated[int | None, typer.Option(help="Members of the ensemble, draws of others (paper: 5).")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Dropout rate (authors' code: 0.05).")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Members of the ensemble, draws of others (paper: 5).", min=1, max=1000)
+    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="Dropout rate (authors' code: 0.05).", min=0, max=0.99)] = None,
 ) -> None:
     """Fig. 3 and S1: both uncertainties of every method on y = x³ + noise.
 
@@ -186,7 +192,9 @@ def uci(
     network: Annotated[str, typer.Option(help="best: the library's; paper: 1×50 ReLU, 40 epochs.")] = "best",
     sets: Annotated[str | None, typer.Option(help="Names with commas, as in yacht,boston (default: all nine).")] = None,
     methods: Annotated[str | None, typer.Option(help="Names with commas (default: all five).")] = None,
-    members: Annotated[int, typer.Option(help="Networks of a mixture or ensemble, draws of the others.")] = 5,
+    members: Annotated[
+        int, typer.Option(help="Networks of a mixture or ensemble, draws of the others.", min=1, max=1000)
+    ] = 5,
     search: Annotated[bool, typer.Option(help="Choose λ and the dropout rate on training rows.")] = True,
 ) -> None:
     """Table 1: five methods on nine sets. A run that was stopped continues where it was.
@@ -221,7 +229,7 @@ def depth(
     out: Out = None,
     device: Device = "auto",
     quick: Quick = False,
-    trials: Annotated[int, typer.Option(help="Starts of each method (paper: 3).")] = 3,
+    trials: Annotated[int, typer.Option(help="Starts of each method (paper: 3).", min=1, max=1000)] = 3,
     groups: Annotated[
         str | None, typer.Option(help="Which networks, with semicolons, as in 'evidential;gaussian' (default: all).")
     ] = None,

@@ -126,6 +126,9 @@ def split_scenes(scene: ArrayLike, shares: Sequence[float] = (0.8, 0.1, 0.1), se
     (6, 2, 2)
     """
     labels = np.asarray(scene)
+    unnamed = int(np.sum(labels != labels))  # NaN is not equal to itself
+    if unnamed:
+        raise InputError(f"{unnamed} of {len(labels)} frames have no scene: NaN; name one for each")
     if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"shares must be three positive numbers that add up to 1, got {tuple(shares)}")
     names, counts = np.unique(labels, return_counts=True)

@@ -33,6 +33,7 @@ __all__ = ["Encoding", "Scaling"]
 
 Array = NDArray[np.float64]
 
+IGNORED = 1e307  # the scale of a column that is to be ignored: divided by it, nearly every number is 0 in float32
 MOST_CATEGORIES = 50  # the rarer ones of a column share what an unseen one gets: zeros
 
 _SPELLINGS: dict[str, Callable[[Any], str]] = {"number": number_text, "boolean": boolean_text, "date": moment_text}
@@ -119,8 +120,15 @@ class _Spelling:
         self.content = content
         self.categories = frozenset(categories)
         self.meanings: dict[str, dict[str, list[str]]] = {}
+        self.has_long_codes = any(len(c) >= 16 and c.lstrip("+-").isdigit() for c in self.categories)
 
     def __call__(self, value: Any) -> str:
+        # pandas reads whole numbers beside a missing value as floating point, which keeps 15 digits of a code
+        if self.has_long_codes and isinstance(value, float | np.floating) and abs(float(value)) >= 2**53:
+            text = number_text(value)
+            if text not in self.categories:
+                refuse(value, "it has lost digits as a floating-point number; pass text or whole numbers")
+            return text
         if self.content in _SPELLINGS:
             return _SPELLINGS[self.content](value)
         kind = kind_of(value)
@@ -317,16 +325,17 @@ def _demand(holds: bool, problem: str) -> None:
 class Scaling:
     """Zero mean and unit deviation for each column, one pair per member of a population: both (M, 1, F).
 
-    A column that does not vary has the scale of its size, at least 1: nothing was learned about changes of it.
+    A column that does not vary has the scale of its size, at least 1, or with ``ignore_constant`` one so large that
+    whatever comes later counts as no change: networks have learned nothing about it.
     """
 
     loc: Tensor
     scale: Tensor
 
     @classmethod
-    def fit(cls, table: Tensor, rows: Sequence[Tensor]) -> Self:
+    def fit(cls, table: Tensor, rows: Sequence[Tensor], ignore_constant: bool = False) -> Self:
         """Return the scaling by each member's rows of a table (N, F): found in float64, in the dtype of the table."""
-        fitted = [_location_and_scale(table[r.to(table.device)].double()) for r in rows]
+        fitted = [_location_and_scale(table[r.to(table.device)].double(), ignore_constant) for r in rows]
         loc = torch.stack([loc for loc, _ in fitted]).unsqueeze(1).to(table.dtype)
         scale = torch.stack([scale for _, scale in fitted]).unsqueeze(1).to(table.dtype)
         # a spread of a few subnormal numbers must not be divided by zero
@@ -348,7 +357,7 @@ class Scaling:
         return Scaling(self.loc[chosen], self.scale[chosen])
 
 
-def _location_and_scale(part: Tensor) -> tuple[Tensor, Tensor]:
+def _location_and_scale(part: Tensor, ignore_constant: bool) -> tuple[Tensor, Tensor]:
     """Return the mean and the standard deviation of each column of (N, F) in float64, both (F,).
 
     Columns are divided by a power of 2 first, which is exact and keeps squares in range, and shifted, so that a column
@@ -364,4 +373,5 @@ def _location_and_scale(part: Tensor) -> tuple[Tensor, Tensor]:
     std = (shifted - rest).square().mean(0).sqrt()
     constant = high - low <= 4 * torch.finfo(torch.float64).eps * units.abs().amax(0)
     loc = torch.where(constant, shift, shift + rest) * unit
-    return loc, torch.where(constant, loc.abs().clamp(min=1.0), std * unit)
+    fallback = torch.full_like(loc, IGNORED) if ignore_constant else loc.abs().clamp(min=1.0)
+    return loc, torch.where(constant, fallback, std * unit)

@@ -20,7 +20,8 @@ class StudentT(Univariate):
 
     Pass ``df``, or ``df_minus_two`` where it may come close to 2 and the variance :math:`s^2 n/(n-2)` matters.
     ``cdf`` and ``icdf`` are exact in the lower tail, ``sf`` and ``isf`` in the upper one. These, ``log_prob`` and
-    ``crps`` (which needs df > 1) have gradients with respect to value, df, loc and scale.
+    ``crps`` (which needs df > 1) are right for df of at least 1 and tails down to 1e-300, and have gradients with
+    respect to value, df, loc and scale.
 
     >>> t = StudentT(df=5.0, loc=1.0, scale=2.0)
     >>> t.isf(t.sf(torch.tensor(40.0)))

@@ -33,7 +33,15 @@ def log_prob(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     tends to its counterpart in the normal density, and no switch to it is needed.
     """
     z = (y - loc) / scale
-    return rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log() - 0.5 * (df + 1) * torch.log1p(z * (z / df))
+    return rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log() - 0.5 * (df + 1) * _log1p_ratio(z, df)
+
+
+def _log1p_ratio(z: Tensor, df: Tensor) -> Tensor:
+    r""":math:`\ln(1 + z^2/n)`, also where :math:`z^2` overflows: there it is :math:`2\ln|z| - \ln n`."""
+    far = z.abs() > 1e8 * df.sqrt()  # there the 1 is beyond all digits
+    near = torch.where(far, 0.0, z)
+    beyond = torch.where(far, z.abs(), 1.0)
+    return torch.where(far, 2 * beyond.log() - df.log(), torch.log1p(near * (near / df)))
 
 
 def variance(df_minus_two: Tensor, scale: Tensor) -> Tensor:
@@ -92,7 +100,9 @@ def half_spread(df: Tensor, scale: Tensor) -> Tensor:
 def _standard_crps(z: Tensor, df: Tensor) -> Tensor:
     size = torch.where(z < 0, -z, z)
     within = size * (1 - 2 * _upper_tail(size, df))
-    density = 2 * _density(z, df) * (df / (df - 1)) * (1 + z * (z / df))
+    # f(z)(1 + z²/n): the power of 1 + z²/n taken together, so that the product of 0 and infinity does not arise
+    peak = rho_excess(0.5 * df) - 0.5 * LOG_2PI - 0.5 * (df - 1) * _log1p_ratio(z, df)
+    density = 2 * peak.exp() * (df / (df - 1))
     return within + density - half_spread(df, torch.ones_like(df))
 
 
@@ -115,7 +125,7 @@ class _UpperTail(torch.autograd.Function):
     @staticmethod
     def forward(t: Tensor, df: Tensor) -> Tensor:
         body, g, _ = _tail_parts(t, df)
-        return body * g
+        return body.exp() * g
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -128,7 +138,8 @@ class _UpperTail(torch.autograd.Function):
         by_df = None
         if ctx.needs_input_grad[1]:
             body, _, g1 = _tail_parts(t, df)
-            slope = 0.5 * (rho_prime(0.5 * df) - torch.log1p(t * (t / df)))
+            body = body.exp()
+            slope = 0.5 * (rho_prime(0.5 * df) - _log1p_ratio(t, df))
             by_df = grad * (q * slope - body * (g1 - 0.5 * _tanh(t, df)) / df)
         return by_t, by_df
 
@@ -148,7 +159,7 @@ def _tanh(t: Tensor, df: Tensor) -> Tensor:
 
 
 def _tail_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(e^ρ(n/2)/√π · (1+t²/n)^(−n/2), G, G₁ = ∫ E e^(−E) ds) of the upper tail, with E(s) = n ln(cosh s + τ sinh s)."""
+    """(ln of e^ρ(n/2)/√π (1+t²/n)^(−n/2), G, G₁ = ∫ E e^(−E) ds) of the upper tail, E(s) = n ln(cosh s + τ sinh s)."""
     tau = _tanh(t, df)
     # E ≈ n(τs + s²/2) reaches 1 at s = unit: in this unit the integrand lies between exp(−u) and exp(−u²)
     unit = (2 / df) / (tau + (tau * tau + 2 / df).sqrt())
@@ -159,7 +170,7 @@ def _tail_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         e = df * torch.log1p(2 * half * (half + tau * (1 + half * half).sqrt()))
         term = weight * torch.exp(-e)
         g, g1 = g + term, g1 + e * term
-    body = torch.exp(rho(0.5 * df) - 0.5 * df * torch.log1p(t * (t / df))) / math.sqrt(math.pi)
+    body = rho(0.5 * df) - 0.5 * df * _log1p_ratio(t, df) - 0.5 * math.log(math.pi)
     return body, g * unit, g1 * unit
 
 
@@ -170,8 +181,9 @@ def _quantile(p: Tensor, df: Tensor) -> Tensor:
     with torch.no_grad():
         t = _upper_quantile(q, df)
         bounded = t.isfinite()
-        anchor = torch.where(bounded, t, 1.0)
-        slope = _density(anchor, df)
+        slope = _density(torch.where(bounded, t, 1.0), df)
+        bounded = bounded & (slope > 1e-290)  # a smaller one has lost its digits: no step, and no derivatives there
+        anchor, slope = torch.where(bounded, t, 1.0), torch.where(bounded, slope, 1.0)
     # one more Newton step, a polish in value, carries the implicit derivatives by q and df
     t = t + torch.where(bounded, (_upper_tail(anchor, df) - q) / slope, 0.0)
     return torch.where(left, -t, t)
@@ -183,9 +195,12 @@ def _upper_quantile(q: Tensor, df: Tensor) -> Tensor:
     # from there two rounds reach 1e-11 and the third rounding
     x = torch.special.ndtri(q).square() / (df - 0.5).clamp(min=0.5)
     w = (0.5 * x + torch.log1p((-torch.expm1(-x)).sqrt())).clamp(max=700)
+    # far out the tail is a power of t: P = e^ρ/(n√π) (t/√n)^(−n), within n²/t² of itself
+    power = (rho(0.5 * df) - 0.5 * math.log(math.pi) - df.log() - q.log()) / df
+    w = torch.where(power > 4, (power + math.log(2)).clamp(max=700), w)
     for _ in range(3):
         body, g, _ = _tail_parts(df.sqrt() * torch.sinh(w), df)
-        miss = torch.log(body * g / q)
+        miss = body + g.log() - q.log()
         curvature = (1 - df * torch.tanh(w) * g).clamp(min=0)
         w = (w + miss * g / (1 + 0.5 * miss * curvature).clamp(min=0.5)).clamp(min=0)
     return torch.where(q == 0, math.inf, df.sqrt() * torch.sinh(w))

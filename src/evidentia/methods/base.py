@@ -101,11 +101,11 @@ def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[
 
     With a share of 0 they learn from all rows, and train to the end.
     """
-    table = torch.as_tensor(np.asarray(rows), dtype=torch.int64)
+    table = torch.as_tensor(np.asarray(rows), dtype=torch.int64, device="cpu")
     if share == 0:
         return [Member(table, table[:0], seed) for seed in seeds]
     members = []
     for seed in seeds:
         inner, validation = random(len(table), share, seed)
-        members.append(Member(table[torch.as_tensor(inner)], table[torch.as_tensor(validation)], seed))
+        members.append(Member(table[torch.from_numpy(inner)], table[torch.from_numpy(validation)], seed))
     return members

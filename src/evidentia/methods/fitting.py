@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from evidentia.data.encoding import Scaling
+from evidentia.data.encoding import IGNORED, Scaling
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.methods.base import Member, Method, Recipe
@@ -70,8 +70,10 @@ def fit(
     targets = targets.reshape(len(targets), -1)
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
     rows = [m.train for m in members]
-    scaling = Scaling.fit if standardise else Scaling.none
-    scale_x, scale_y = scaling(features, rows), scaling(targets, rows)
+    if standardise:
+        scale_x, scale_y = Scaling.fit(features, rows, ignore_constant=True), Scaling.fit(targets, rows)
+    else:
+        scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
     table = _Table.build(features, targets, weights, members, scale_x, scale_y, place)
     seeds = [m.seed for m in members]
     population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(place)
@@ -86,17 +88,18 @@ def fit(
 
     # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
     population.generator = torch.Generator(place).manual_seed(seeds[0])
-    fitted.training = train(
-        population,
-        batches,
-        _loss(table, fitted, row_counts),
-        validate=_score(table, fitted, members, validate),
-        settings=recipe.settings,
-        stretch=fast,
-        checkpoint=checkpoint,
-        identity="" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
-        progress=progress,
-    )
+    with torch.autocast(place.type, enabled=False):  # the settings say what precision is used, not the caller's context
+        fitted.training = train(
+            population,
+            batches,
+            _loss(table, fitted, row_counts),
+            validate=_score(table, fitted, members, validate),
+            settings=recipe.settings,
+            stretch=fast,
+            checkpoint=checkpoint,
+            identity="" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
+            progress=progress,
+        )
     population.generator = None
     return fitted
 
@@ -218,7 +221,7 @@ class _Table:
         first_x, first_y = _common(scale_x), _common(scale_y)
         # where there are no validation rows, this table of them is not used
         validation, counts = pad_rows([m.validation if len(m.validation) else m.train[:1] for m in members])
-        weights = (torch.arange(validation.shape[1]) < counts.unsqueeze(1)).double()
+        weights = (torch.arange(validation.shape[1], device=counts.device) < counts.unsqueeze(1)).double()
         if row_weights is not None:
             row_weights = row_weights / row_weights.mean()
             weights = weights * row_weights[validation]
@@ -258,9 +261,11 @@ class _Table:
 
 
 def _common(own: Scaling) -> Scaling:
-    """The first member's scaling; a column that is constant for it and huge for others is scaled for those."""
-    first = own.select([0])
-    return Scaling(first.loc, torch.where(own.scale.amax(0) > 1e20 * first.scale, own.scale.amax(0), first.scale))
+    """The first member's scaling, or where a column is constant for it, that of a member for which it is not."""
+    varies = own.scale.argmin(0, keepdim=True)
+    first, other = own.select([0]), Scaling(own.loc.gather(0, varies), own.scale.gather(0, varies))
+    constant = first.scale == IGNORED
+    return Scaling(torch.where(constant, other.loc, first.loc), torch.where(constant, other.scale, first.scale))
 
 
 def _check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:

@@ -102,7 +102,7 @@ def _scores(
     for k, (group, fold) in enumerate(np.ndindex(scores.shape[:2])):
         # the networks of a fold answer together: a call costs the same for one as for all
         rows, members = parts[group][fold], range(k * tried, (k + 1) * tried)
-        target = torch.as_tensor(y[rows]).expand(tried, *y[rows].shape)
+        target = torch.from_numpy(y[rows]).expand(tried, *y[rows].shape)
         surprise = -fitted.mixtures(x[rows], tried, members).log_prob(target).numpy()
         scores[group, fold] = np.average(surprise.reshape(tried, len(rows), -1).mean(2), axis=1, weights=weights[rows])
     return np.where(diverged, np.inf, scores)

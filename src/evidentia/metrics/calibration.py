@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evidentia.errors import InputError
 from evidentia.metrics.scores import mean_of
 from evidentia.prediction import Prediction
 
@@ -40,4 +41,7 @@ def calibration_error(prediction: Prediction, y: ArrayLike, levels: NDArray[np.f
 
 def _shares(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of the values that are at most each level."""
+    levels = np.asarray(levels, dtype=float)
+    if levels.ndim != 1 or not ((levels >= 0) & (levels <= 1)).all():
+        raise InputError(f"levels lie between 0 and 1, got {levels}")
     return np.array([mean_of(values <= level) for level in levels])

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evidentia.errors import InputError
-from evidentia.prediction import Prediction
+from evidentia.prediction import Prediction, real_numbers
 
 __all__ = ["aurg", "auroc", "ause", "retention_curve"]
 
@@ -102,7 +102,7 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
     for name, values in (("inside", inside), ("outside", outside)):
         if values is None:  # which NumPy would read as one NaN
             raise InputError(f"the scores {name} are None: the prediction has no such uncertainty; take another")
-        array = np.asarray(values, dtype=float).ravel()
+        array = real_numbers(f"the scores {name}", values).ravel()
         if array.size == 0:
             raise InputError(f"there are no scores {name}; auroc needs at least one on each side")
         if np.isnan(array).any():
@@ -120,7 +120,7 @@ def _uncertainty(prediction: Prediction, uncertainty: ArrayLike | str) -> Array:
     if kind is None:  # what prediction.epistemic_std is where there is none
         raise InputError("the uncertainty is None: the prediction has no such part; rank by 'std' instead")
     if not isinstance(kind, str):
-        values = np.asarray(kind, dtype=float)
+        values = real_numbers("the uncertainty", kind)
         if values.shape != prediction.shape:
             raise InputError(
                 f"the uncertainty has shape {values.shape} but the prediction {prediction.shape}; they must be equal"

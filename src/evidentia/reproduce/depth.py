@@ -4,6 +4,7 @@ Networks are trained group by group and trial by trial; what a group says is in 
 that a run that was killed goes on from there. Test images, and images from elsewhere, are only ever asked about.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -253,7 +254,10 @@ def run(plan: Plan, out: Path, data: DepthData, device: str = "auto", progress: 
         if set(record["results"]) - set(record["seconds"]):
             record["seconds"] = _all_seconds(plan, list(record["results"]), data)
             write_record(out, record)
-        return [out / "record.json", *write_results(read_record(out), out)]
+        with contextlib.suppress(OSError):  # someone keeps other files in it
+            (out / "unfinished").rmdir()
+        with refusing_damage(out):
+            return [out / "record.json", *write_results(read_record(out), out)]
 
 
 def _run_group(
@@ -295,10 +299,22 @@ def _begin(
                 raise InputError(
                     f"{out} holds a run with another {key}; choose another folder with --out, or delete it"
                 )
+        _check_results(before)
         record |= {key: before[key] for key in ("networks", "results", "seconds")}
+        write_record(out, record)
         if record["results"]:
             rows_of(record)  # tables can be made of what is there
     return record
+
+
+def _check_results(record: dict[str, Any]) -> None:
+    """Raise unless a record has networks, results and times by name, and every trial its errors."""
+    for key in ("networks", "results", "seconds"):
+        if not isinstance(record[key], dict):
+            raise TypeError(f"{key} is no table")
+    for name, trials in record["results"].items():
+        if not isinstance(trials, list) or not all({"rmse", "nll"} <= trial.keys() for trial in trials):
+            raise TypeError(f"the trials of {name!r} are not whole")
 
 
 def _as_json(value: Any) -> Any:

@@ -4,6 +4,7 @@ import functools
 import operator
 import re
 import textwrap
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
+from evidentia.errors import InputError
 from evidentia.report.figures import COLOURS, legend, new_figure, save
 from evidentia.reproduce.depth_scores import doubt_of
 from evidentia.reproduce.paper import DEPTH_CALIBRATION
@@ -126,8 +128,11 @@ def _maps_of(out: Path, name: str) -> dict[str, Any] | None:
     path = out / "maps" / maps_file(name)
     if not path.exists():
         return None
-    with np.load(path) as file:
-        maps = {key: file[key] for key in file.files}
+    try:
+        with np.load(path) as file:
+            maps = {key: file[key] for key in file.files}
+    except (ValueError, LookupError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it to draw without it") from error
     return {key: m.astype(np.float32) if m.dtype == np.float16 else m for key, m in maps.items()}
 
 

@@ -201,7 +201,8 @@ def run(
                 record["results"].setdefault(name, {})[method] = result
                 record["results"] = {known: record["results"][known] for known in ORDER if known in record["results"]}
                 write_record(out, record)
-        return [out / "record.json", *write_results(read_record(out), out)]
+        with refusing_damage(out):
+            return [out / "record.json", *write_results(read_record(out), out)]
 
 
 def _continued(out: Path, before: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Batches(Protocol):
 
 def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Row numbers of members with different counts as one (M, n) tensor, and the counts. The padding repeats row 0."""
-    counts = torch.tensor([len(r) for r in rows])
+    counts = torch.tensor([len(r) for r in rows], device="cpu")
     if (counts == 0).any():
         raise InputError(f"member {int((counts == 0).nonzero()[0])} has no rows")
     padded = torch.stack([torch.cat([r, r[:1].expand(int(counts.max()) - len(r))]) for r in rows])

@@ -23,12 +23,14 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """Read a checkpoint, tensors and plain values only."""
+    if not path.is_file():  # a pipe would keep its reader waiting
+        raise InputError(f"{path} is not a file; name another one for the checkpoint")
     try:
         state: Any = torch.load(path, map_location=device, weights_only=True)
     except OSError:
         raise
     except Exception as error:  # whatever the reader of pickles stumbles over in a file that is none
-        raise InputError(f"checkpoint {path} cannot be read ({error}); delete it to start anew") from error
+        raise InputError(f"checkpoint {path} cannot be read ({error!r}); delete it to start anew") from error
     if not isinstance(state, dict) or not {"generator", "batches", "settings", "shapes"} <= state.keys():
         raise InputError(f"{path} is not a checkpoint of a training; delete it, or name another file")
     # random states live on the CPU, wherever the rest goes

@@ -146,7 +146,13 @@ def train(
     run = _Run(module, batches, loss, validate, settings or Settings(), stretch, identity)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
-        run.restore(load_checkpoint(path, run.device))
+        state = load_checkpoint(path, run.device)
+        try:
+            run.restore(state)
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise InputError(f"checkpoint {path} is damaged ({error!r}); delete it to start anew") from error
     started = time.perf_counter() - run.result.seconds
     with Progress(run.settings.steps, enabled=progress) as bar:
         try:
@@ -191,7 +197,7 @@ class _Run:
         self.grouped = hasattr(module, "members")
         self.step = 0
         # learning rates wait on the device, where a captured graph finds them
-        self.rates = settings.rate(torch.arange(settings.steps)).to(self.device)
+        self.rates = settings.rate(torch.arange(settings.steps, device="cpu")).to(self.device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
         cuda = self.device.type == "cuda"
