@@ -361,6 +361,7 @@ def test_a_step_on_held_out_data_in_inference_mode(name):
     with torch.inference_mode():
         schedule.step(head(torch.randn(8, 3)), torch.randn(8))
     ev.evidential_loss(head(torch.randn(8, 3)), torch.randn(8), schedule.weight).backward()
+    assert all(p.grad.isfinite().all() for p in head.parameters())
 
 
 def test_batches_that_tell_nothing_leave_dual_ascent_alone():

@@ -55,3 +55,13 @@ def test_records_that_cannot_be_read(tmp_path):
     (tmp_path / "record.json").write_text('{"schema": 99}')
     with pytest.raises(ev.InputError, match="newer version"):
         read_record(tmp_path)
+
+
+def test_a_record_that_is_no_plain_file_is_refused_at_once(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "record.json")
+    with pytest.raises(ev.InputError, match="is not a file"):
+        read_record(tmp_path)
+    with pytest.raises(ev.InputError, match="is not a file"):
+        write_record(tmp_path, {"run": "toy"})

@@ -3,9 +3,10 @@
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from evidentia.errors import InputError
 
@@ -14,7 +15,7 @@ try:
 except ImportError:  # Windows: writers do not exclude each other there, and the last one wins
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["listed", "locked", "write_text", "write_whole"]
+__all__ = ["check_schema", "listed", "locked", "read_plain", "write_text", "write_whole"]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -134,6 +135,38 @@ def _make_folder(folder: Path) -> None:
         raise InputError(f"{folder} cannot be a folder: {error.filename} is a file or a dangling link") from error
     except ValueError as error:  # a name with a zero in it
         raise InputError(f"{str(folder)!r} cannot be the name of a folder ({error})") from error
+
+
+def read_plain(path: Path) -> bytes:
+    """Read a file whole, after a look at what it is: a pipe would keep its reader waiting.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        InputError: if it is no plain file, or a link to itself.
+    """
+    try:
+        path.resolve()
+        plain = stat.S_ISREG(path.stat().st_mode)
+    except RuntimeError as error:  # a link to itself
+        raise InputError(f"{path} cannot be read ({error})") from error
+    if not plain:
+        raise InputError(f"{path} is not a file")
+    return path.read_bytes()
+
+
+def check_schema(path: Path, content: Any, known: int, otherwise: str) -> dict[str, Any]:
+    """Return the content of a JSON file of ours; raise unless it has a schema that this version knows.
+
+    ``otherwise`` is what to say of a file that has no schema at all.
+    """
+    if not isinstance(content, dict) or type(content.get("schema")) is not int or content["schema"] < 1:
+        raise InputError(f"{path} {otherwise}")
+    if content["schema"] > known:
+        raise InputError(
+            f"{path} was written by a newer version of evidentia (schema {content['schema']}, this one knows {known}); "
+            "update it"
+        )
+    return content
 
 
 def listed(names: list[str], most: int = 5) -> str:

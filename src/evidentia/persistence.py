@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import re
-import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evidentia.errors import InputError
-from evidentia.files import listed, locked, write_text, write_whole
+from evidentia.files import check_schema, listed, locked, read_plain, write_text, write_whole
 
 __all__ = ["is_model", "load_model", "save_model"]
 
@@ -104,44 +103,36 @@ def _read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _read_bytes(folder: Path, file: str, size: int | None = None) -> bytes:
-    """The content of a file of a model folder, after a look at what it is and how large."""
+    """The content of a file of a model folder, after a look at where it leads and how large it is."""
     path = folder / file
     try:
         # a link may lead out of the folder, to a file somebody else can change
         if path.is_symlink() and path.resolve().parent != folder.resolve():
             raise InputError(f"{path} leads out of the model folder, to {path.resolve()}; copy the file there instead")
-        found = path.stat()
-    except RuntimeError as error:  # a link to itself
-        raise InputError(f"{path} cannot be read ({error})") from error
-    if not stat.S_ISREG(found.st_mode):  # a pipe would keep its reader waiting
-        raise InputError(f"{path} is not a file; {_A_MODEL}")
-    if size is not None and found.st_size != size:
+        found = path.stat().st_size
+    except RuntimeError:  # a link to itself, which `read_plain` tells of
+        found = size or 0
+    if size is not None and found != size:
         raise InputError(f"{path} is not the file that was saved: truncated or changed; save the model again")
-    if file == SETTINGS and found.st_size > LARGEST_SETTINGS:
-        raise InputError(f"{path} has {found.st_size:,} bytes, which no model has")
-    return path.read_bytes()
+    if file == SETTINGS and found > LARGEST_SETTINGS:
+        raise InputError(f"{path} has {found:,} bytes, which no model has")
+    return read_plain(path)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     """The content of ``model.json``, with the name of the tensors whatever its schema."""
     path = folder / SETTINGS
     try:
-        body: Any = json.loads(_read_bytes(folder, SETTINGS).decode(), parse_constant=_refuse_constant)
-        claimed = body.pop("sha256", None) if isinstance(body, dict) else None
-        digest = _digest(body)
+        content = json.loads(_read_bytes(folder, SETTINGS).decode(), parse_constant=_refuse_constant)
+        claimed = content.pop("sha256", None) if isinstance(content, dict) else None
+        digest = _digest(content)
     except FileNotFoundError:
         raise InputError(f"{path} is missing; {_A_MODEL}") from None
     except InputError:
         raise
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise InputError(f"{path} is not valid JSON ({error}); truncated or changed") from error
-    if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] < 1:
-        raise InputError(f"{path} does not describe a model of evidentia")
-    if body["schema"] > SCHEMA:
-        raise InputError(
-            f"{path} was written by a newer version of evidentia (schema {body['schema']}, this one knows {SCHEMA}); "
-            "update it"
-        )
+    body = check_schema(path, content, SCHEMA, "does not describe a model of evidentia")
     if claimed != digest:
         raise InputError(f"{path} is not the file that was saved: it was changed; save the model again")
     if body["schema"] == 1:

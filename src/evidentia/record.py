@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evidentia.errors import InputError
-from evidentia.files import listed, locked, write_text
+from evidentia.files import check_schema, listed, locked, read_plain, write_text
 
 __all__ = ["environment", "find_record", "read_record", "refusing_damage", "run_folder", "write_record"]
 
@@ -89,19 +89,14 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     """Read ``folder/record.json``; refuse one that is damaged, not a record, or from a newer version."""
     path = Path(folder) / FILE
     try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = json.loads(read_plain(path).decode())
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; the folder of a run has one") from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise InputError(f"{path} is not valid JSON ({error}); a truncated file? Remove it") from error
-    if not isinstance(record, dict) or type(record.get("schema")) is not int or record["schema"] < 1:
-        raise InputError(f"{path} is not a record of evidentia; remove it")
-    if record["schema"] > SCHEMA:
-        raise InputError(
-            f"{path} was written by a newer version of evidentia (schema {record['schema']}, this one knows {SCHEMA}); "
-            "update it"
-        )
-    return record
+    return check_schema(path, record, SCHEMA, "is not a record of evidentia; remove it")
 
 
 def find_record(folder: str | Path) -> dict[str, Any] | None:
