@@ -23,8 +23,9 @@ import torch
 from torch.nn.functional import interpolate
 
 import evidentia as ev
-from evidentia.methods import Evidential, ImageRecipe, LeastSquares, Pairs
-from evidentia.methods.images import answers, fastest_convolutions, loss_on
+from evidentia.fitting import ImageRecipe, Pairs
+from evidentia.fitting.images import answers, fastest_convolutions, loss_on
+from evidentia.methods import Evidential, LeastSquares
 from evidentia.nn import UNet, unet
 from evidentia.record import environment, write_record
 from evidentia.reproduce.timing import captured, wait

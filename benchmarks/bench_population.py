@@ -22,8 +22,10 @@ from torch import nn
 
 import evidentia as ev
 from evidentia import metrics
-from evidentia.data import splits, uci
-from evidentia.methods import Evidential, Member, Network, Recipe, fit, hold_out
+from evidentia.data import splits
+from evidentia.datasets import uci
+from evidentia.fitting import Member, fit, hold_out
+from evidentia.methods import Evidential, Network, Recipe
 from evidentia.prediction import Prediction
 from evidentia.training import Settings, resolve_device
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from evidentia.methods import fit, hold_out
-from evidentia.reproduce import uci
+from evidentia.fitting import fit, hold_out
+from evidentia.reproduce.uci import run as uci
 from evidentia.training import resolve_device
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from evidentia import metrics
-from evidentia.data import uci
-from evidentia.methods import Evidential, Recipe, fit, hold_out
+from evidentia.datasets import uci
+from evidentia.fitting import fit, hold_out
+from evidentia.methods import Evidential, Recipe
 from evidentia.record import environment, write_record
 from evidentia.training import resolve_device
 

@@ -20,8 +20,9 @@ from torch import nn
 
 import evidentia as ev
 from evidentia import metrics
-from evidentia.data.cubic import cubic
-from evidentia.methods import Evidential, fit, hold_out
+from evidentia.datasets.cubic import cubic
+from evidentia.fitting import fit, hold_out
+from evidentia.methods import Evidential
 
 NOISE = 3.0
 TRAINED_ON = 4.0

@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 import evidentia as ev
 from evidentia.cli import app
-from evidentia.data import uci as uci_data
-from evidentia.methods import Network, Recipe, fit, hold_out
-from evidentia.reproduce import uci
-from evidentia.reproduce.toy import Options, Toy
-from evidentia.reproduce.uci_results import compare
+from evidentia.datasets import uci as uci_data
+from evidentia.fitting import fit, hold_out
+from evidentia.methods import Network, Recipe
+from evidentia.reproduce.toy.settings import Options, Toy
+from evidentia.reproduce.uci import run as uci
+from evidentia.reproduce.uci.tables import compare
 from evidentia.training import Settings
 
 TINY = ["--iterations", "40", "--seeds", "2", "--hidden", "8", "--batch-size", "16"]
@@ -43,7 +44,8 @@ def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path
 
 
 def test_a_killed_toy_run_continues(tmp_path, monkeypatch):
-    from evidentia.reproduce import disentangle, toy
+    from evidentia.reproduce.toy import disentangle
+    from evidentia.reproduce.toy import settings as toy
 
     settings = Toy(rows=200, iterations=40, seeds=2, hidden=(8,), batch_size=16)
     options = Options(tmp_path / "killed", "cpu", progress=False)

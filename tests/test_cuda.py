@@ -6,26 +6,14 @@ import torch
 from torch import nn
 
 import evidentia as ev
+from evidentia.fitting import ImageRecipe, Pairs, fit, fit_images, hold_out
+from evidentia.fitting.fused import Fused
 from evidentia.formulas.penalties import PENALTIES
-from evidentia.methods import (
-    BayesByBackprop,
-    Evidential,
-    GaussianLikelihood,
-    ImageRecipe,
-    LeastSquares,
-    MCDropout,
-    Network,
-    Pairs,
-    Recipe,
-    fit,
-    fit_images,
-    hold_out,
-)
-from evidentia.methods.fused import Fused
+from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, LeastSquares, MCDropout, Network, Recipe
 from evidentia.nn import UNet
-from evidentia.reproduce import depth
-from evidentia.reproduce.depth_scores import DepthModel
-from evidentia.reproduce.uci import ReleasedEvidential
+from evidentia.reproduce.depth import run as depth
+from evidentia.reproduce.depth.scores import DepthModel
+from evidentia.reproduce.uci.run import ReleasedEvidential
 from evidentia.training import Augmentation, Settings
 
 if torch.cuda.is_available():  # Triton comes with torch where there is CUDA
@@ -163,7 +151,8 @@ def test_same_seed_same_result_and_resumed_runs_too(tmp_path):
 def test_one_weight_per_member_can_be_captured():
     import numpy as np
 
-    from evidentia.methods import Evidential, Network, Recipe, fit, hold_out
+    from evidentia.fitting import fit, hold_out
+    from evidentia.methods import Evidential, Network, Recipe
     from evidentia.training import Settings
 
     x = np.random.default_rng(0).standard_normal((100, 3))
@@ -291,7 +280,8 @@ def test_captured_noise_follows_from_the_seed_alone(name):
     """Noise comes from a generator of the fit, which the captured step must know."""
     import numpy as np
 
-    from evidentia.methods import BayesByBackprop, MCDropout, Network, Recipe, fit, hold_out
+    from evidentia.fitting import fit, hold_out
+    from evidentia.methods import BayesByBackprop, MCDropout, Network, Recipe
     from evidentia.training import Settings
 
     g = np.random.default_rng(0)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import evidentia as ev
-from evidentia.data import splits, uci
-from evidentia.data.cubic import cubic
+from evidentia.data import splits
+from evidentia.datasets import uci
+from evidentia.datasets.cubic import cubic
 
 DATA = Path(os.environ.get("EVIDENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "uci").is_dir(), reason="no data folder; set EVIDENTIA_DATA")

@@ -12,13 +12,15 @@ from typer.testing import CliRunner
 import evidentia as ev
 from evidentia import metrics
 from evidentia.cli.app import app
-from evidentia.data import rooms
+from evidentia.datasets import rooms
 from evidentia.distributions import Gaussian, NormalInverseGamma
-from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Pairs
+from evidentia.fitting import ImageRecipe, Pairs
+from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares
 from evidentia.nn import UNet
 from evidentia.record import read_record
-from evidentia.reproduce import depth, timing
-from evidentia.reproduce.depth_scores import (
+from evidentia.reproduce import timing
+from evidentia.reproduce.depth import run as depth
+from evidentia.reproduce.depth.scores import (
     BLOCKS,
     LEVELS,
     DepthModel,
@@ -283,7 +285,7 @@ def small_plan(*groups):
 
 @pytest.fixture(scope="module")
 def small_data():
-    from evidentia.data import rooms
+    from evidentia.datasets import rooms
 
     def pairs(count, seed):
         made = rooms.rooms(count, seed, (16, 20))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import evidentia as ev
-from evidentia.data import depth
-from evidentia.data.depth import DepthSet, fill_depth, load_images, load_nyu, split_scenes
+from evidentia.datasets import depth
+from evidentia.datasets.depth import DepthSet, fill_depth, load_images, load_nyu, split_scenes
 
 h5py = pytest.importorskip("h5py")
 Image = pytest.importorskip("PIL.Image")

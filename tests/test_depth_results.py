@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from evidentia.record import write_record
-from evidentia.reproduce import depth, depth_figures
-from evidentia.reproduce.depth_figures import maps_file, signed, values_of, write_figures
-from evidentia.reproduce.depth_page import main, page
-from evidentia.reproduce.depth_results import (
+from evidentia.reproduce.depth import figures as depth_figures
+from evidentia.reproduce.depth import run as depth
+from evidentia.reproduce.depth.figures import maps_file, signed, values_of, write_figures
+from evidentia.reproduce.depth.page import main, page
+from evidentia.reproduce.depth.tables import (
     attack_rows,
     block_rows,
     doubt_rows,

@@ -251,7 +251,7 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    from evidentia.reproduce import uci
+    from evidentia.reproduce.uci import run as uci
 
     folder = tmp_path_factory.mktemp("uci")
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20, search=False)
@@ -261,7 +261,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
-    from evidentia.reproduce import uci
+    from evidentia.reproduce.uci import run as uci
 
     plan, record = finished
     record = json.loads(json.dumps(record))
@@ -277,7 +277,8 @@ def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
 
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
-    from evidentia.methods import Evidential, Network, Recipe, fit, hold_out
+    from evidentia.fitting import fit, hold_out
+    from evidentia.methods import Evidential, Network, Recipe
     from evidentia.training import Settings
 
     g = np.random.default_rng(0)
@@ -336,7 +337,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     ],
 )
 def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
-    from evidentia.reproduce import depth
+    from evidentia.reproduce.depth import run as depth
 
     plan, folder, data = depth_run
     path = folder / "record.json"
@@ -355,7 +356,7 @@ def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
 def depth_run(tmp_path_factory):
     from dataclasses import replace
 
-    from evidentia.reproduce import depth
+    from evidentia.reproduce.depth import run as depth
 
     folder, data, plan = tmp_path_factory.mktemp("depth") / "out", depth.load(quick=True), depth.quick_plan()
     few = {name: getattr(data, name) for name in ("train", "validation", "test")}

@@ -3,9 +3,10 @@ import pytest
 import torch
 
 import evidentia as ev
-from evidentia.methods import Evidential, GaussianLikelihood, ImageRecipe, LeastSquares, Pairs, fit_images
-from evidentia.methods import images as room
-from evidentia.methods.images import answers, largest_batch
+from evidentia.fitting import ImageRecipe, Pairs, fit_images
+from evidentia.fitting import images as room
+from evidentia.fitting.images import answers, largest_batch
+from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares
 from evidentia.nn import UNet
 from evidentia.training import Augmentation, ImageBatches, Settings
 from evidentia.training.images import to_network

@@ -4,18 +4,9 @@ import torch
 
 import evidentia as ev
 from evidentia import metrics
-from evidentia.data.cubic import cubic
-from evidentia.methods import (
-    BayesByBackprop,
-    Evidential,
-    GaussianLikelihood,
-    MCDropout,
-    Member,
-    Network,
-    Recipe,
-    fit,
-    hold_out,
-)
+from evidentia.datasets.cubic import cubic
+from evidentia.fitting import Member, fit, hold_out
+from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Network, Recipe
 from evidentia.training import Settings
 
 QUICK = Recipe(Network((32,)), Settings(steps=300, learning_rate=1e-2, evaluate_every=50), 32)

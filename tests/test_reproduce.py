@@ -1,6 +1,7 @@
 import pytest
 
-from evidentia.reproduce import distribution, errata
+from evidentia.reproduce import errata
+from evidentia.reproduce.toy import distribution
 
 
 @pytest.mark.parametrize("key", [k for k in errata.ERRATA if k not in errata.OTHER_COLUMNS])

@@ -7,9 +7,10 @@ import pytest
 
 from evidentia.record import read_record
 from evidentia.report.tables import mean_and_error
-from evidentia.reproduce import depth_page, uci_page
-from evidentia.reproduce.depth_findings import ALIVE
+from evidentia.reproduce.depth import page as depth_page
+from evidentia.reproduce.depth.findings import ALIVE
 from evidentia.reproduce.paper import TABLE_1
+from evidentia.reproduce.uci import page as uci_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 SETS = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]

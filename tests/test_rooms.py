@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import evidentia as ev
-from evidentia.data.rooms import FRAMES, Camera, Solid, _rays, _render, outdoors, rooms, trace
+from evidentia.datasets.rooms import FRAMES, Camera, Solid, _rays, _render, outdoors, rooms, trace
 
 
 def vector(*values):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import evidentia as ev
-from evidentia.methods import Evidential, GaussianLikelihood, MCDropout, Network, Recipe, fit, hold_out, search
-from evidentia.methods.search import folds_of, one_standard_error
+from evidentia.fitting import fit, hold_out, search
+from evidentia.fitting.search import folds_of, one_standard_error
+from evidentia.methods import Evidential, GaussianLikelihood, MCDropout, Network, Recipe
 from evidentia.training import Settings
 
 QUICK = Recipe(Network((16,)), Settings(steps=200, learning_rate=1e-2, evaluate_every=50), 32)
@@ -107,7 +108,7 @@ def test_a_search_may_take_fewer_steps(monkeypatch):
         steps.append(recipe.settings.steps)
         return fit(*args, recipe=recipe, **kwargs)
 
-    monkeypatch.setattr(sys.modules["evidentia.methods.search"], "fit", watched)
+    monkeypatch.setattr(sys.modules["evidentia.fitting.search"], "fit", watched)
     x, y = data()
     for effort in (1.0, 0.1):
         search(Evidential(), x, y, [np.arange(60)], folds=2, recipe=QUICK, effort=effort, device="cpu")

@@ -24,22 +24,9 @@ from sklearn.utils.validation import (
 from evidentia.data.encoding import Encoding, Scaling
 from evidentia.data.table import Table, read_table
 from evidentia.errors import InputError
+from evidentia.fitting import Fitted, Member, Search, fit, hold_out, search
 from evidentia.formulas import penalties
-from evidentia.methods import (
-    BayesByBackprop,
-    Evidential,
-    Fitted,
-    GaussianLikelihood,
-    MCDropout,
-    Member,
-    Method,
-    Network,
-    Recipe,
-    Search,
-    fit,
-    hold_out,
-    search,
-)
+from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Network, Recipe
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Prediction, real_numbers
 from evidentia.training import resolve_device

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from evidentia.data.folder import find_data
+from evidentia.datasets.folder import find_data
 from evidentia.errors import InputError
-from evidentia.reproduce import cubic as cubic_experiment
-from evidentia.reproduce import depth as depth_experiment
-from evidentia.reproduce import disentangle as disentangle_experiment
-from evidentia.reproduce import distribution as distribution_experiment
-from evidentia.reproduce import regularizer as regularizer_experiment
-from evidentia.reproduce import uci as uci_experiment
-from evidentia.reproduce.toy import Options, Toy
+from evidentia.reproduce.depth import run as depth_experiment
+from evidentia.reproduce.toy import cubic as cubic_experiment
+from evidentia.reproduce.toy import disentangle as disentangle_experiment
+from evidentia.reproduce.toy import distribution as distribution_experiment
+from evidentia.reproduce.toy import regularizer as regularizer_experiment
+from evidentia.reproduce.toy.settings import Options, Toy
+from evidentia.reproduce.uci import run as uci_experiment
 
 __all__ = ["app"]
 

@@ -1,21 +1,18 @@
-"""What a method is, and what has to be said before one is fitted: members, network, recipe."""
+"""What a method is, and what has to be chosen before one is fitted: network and recipe."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from evidentia.data.splits import random
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.nn import Population
 from evidentia.training import Settings
 
-__all__ = ["Member", "Method", "Network", "Recipe", "hold_out"]
+__all__ = ["Method", "Network", "Recipe"]
 
 
 class Method(ABC):
@@ -65,18 +62,6 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Member:
-    """One network of a population: the rows it learns from, the rows that tell it when to stop, and its seed.
-
-    Without validation rows (in none of the members) the last weights are kept.
-    """
-
-    train: Tensor
-    validation: Tensor
-    seed: int
-
-
-@dataclass(frozen=True)
 class Recipe:
     """Network, settings and batch size: what has to be chosen before a fit."""
 
@@ -94,18 +79,3 @@ class Recipe:
         if rows < 5000:
             return cls(Network((128, 128)), Settings(steps=4000, learning_rate=5e-3, evaluate_every=50), 64)
         return cls(Network((256, 256, 256)), Settings(steps=20_000, learning_rate=1e-3, evaluate_every=200), 256)
-
-
-def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[Member]:
-    """Members that each keep their own share of these rows for validation, chosen by their seed.
-
-    With a share of 0 they learn from all rows, and train to the end.
-    """
-    table = torch.as_tensor(np.asarray(rows), dtype=torch.int64, device="cpu")
-    if share == 0:
-        return [Member(table, table[:0], seed) for seed in seeds]
-    members = []
-    for seed in seeds:
-        inner, validation = random(len(table), share, seed)
-        members.append(Member(table[torch.from_numpy(inner)], table[torch.from_numpy(validation)], seed))
-    return members

@@ -1,0 +1,1 @@
+"""Table 1: five methods on nine UCI sets."""

@@ -1,0 +1,106 @@
+"""How the recipe of the depth networks was chosen: candidates compared on the validation pairs of NYU Depth v2 alone.
+
+    python studies/depth_recipe.py --data DATA --out docs/results/depth_recipe [--only "nearer"] [--seeds 0 1000]
+
+Each candidate changes a few things in `ImageRecipe()`; «nearer» is that what a crop enlarges has its disparities
+enlarged as well. The choice is `RECIPE` of `evidentia.reproduce.depth`. The split is that of `evidentia reproduce
+depth`; its test pairs are not looked at. A run that was stopped goes on with the next candidate.
+"""
+
+import argparse
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+from evidentia.fitting import ImageRecipe, Pairs, fit_images
+from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares, Method
+from evidentia.record import environment, find_record, write_record
+from evidentia.reproduce.depth import run as depth
+from evidentia.reproduce.depth.scores import DepthModel, choose_noise, look, score
+from evidentia.training import Augmentation, resolve_device
+
+NEARER = Augmentation(rescale=True)
+BOLD = Augmentation(colour=0.5, rescale=True)
+# what is changed in what it began with: the recipe, its settings (steps as a share of --steps), or λ
+CANDIDATES = {
+    "flips, crops, colours": {},
+    "no crops": {"augmentation": Augmentation(zoom=1)},
+    "crops to a half": {"augmentation": Augmentation(zoom=2)},
+    "stronger colours": {"augmentation": Augmentation(colour=0.5)},
+    "no augmentation": {"augmentation": None},
+    "averaged weights": {"average": 0.999},
+    "weight decay 0.05": {"weight_decay": 0.05},
+    "dropout 0.1": {"dropout": 0.1},
+    "learning rate 3e-4": {"learning_rate": 3e-4},
+    "learning rate 2e-3": {"learning_rate": 2e-3},
+    "λ = 0": {"weight": 0.0},
+    "λ = 0.1": {"weight": 0.1},
+    "nearer": {"augmentation": NEARER},
+    "nearer, to a half": {"augmentation": Augmentation(zoom=2, rescale=True)},
+    "nearer, averaged weights": {"augmentation": NEARER, "average": 0.999},
+    "nearer, stronger colours": {"augmentation": BOLD},
+    "nearer, stronger colours, decay": {"augmentation": BOLD, "weight_decay": 0.05},
+    "nearer, stronger colours, averaged": {"augmentation": BOLD, "average": 0.999},
+    "nearer, stronger colours, dropout 0.1": {"augmentation": BOLD, "dropout": 0.1},
+    "nearer, stronger colours, decay, averaged": {"augmentation": BOLD, "weight_decay": 0.05, "average": 0.999},
+    "nearer, learning rate 3e-4": {"augmentation": NEARER, "learning_rate": 3e-4},
+    "nearer, learning rate 2e-3": {"augmentation": NEARER, "learning_rate": 2e-3},
+    "nearer, 3e-4, two thirds of the steps": {"augmentation": NEARER, "learning_rate": 3e-4, "steps": 2 / 3},
+    "nearer, half of the steps": {"augmentation": NEARER, "steps": 0.5},
+    "nearer, twice the steps": {"augmentation": NEARER, "steps": 2},
+    "nearer, stronger colours, twice the steps": {"augmentation": BOLD, "steps": 2},
+}
+
+
+METHODS = {"evidential": Evidential(0.01), "gaussian": GaussianLikelihood(), "least squares": LeastSquares()}
+
+
+def recipe_with(changes: dict, method: Method, steps: int) -> tuple[Method, ImageRecipe]:
+    """As in the experiment, weights are chosen by NLL, and those of least squares by RMSE."""
+    recipe, changes = ImageRecipe(select="rmse" if isinstance(method, LeastSquares) else "nll"), dict(changes)
+    if "weight" in changes:
+        method = Evidential(changes.pop("weight"))
+    changed = {"steps": round(steps * changes.pop("steps", 1))}
+    changed |= {name: changes.pop(name) for name in list(changes) if hasattr(recipe.settings, name)}
+    return method, replace(recipe, settings=replace(recipe.settings, **changed), **changes)
+
+
+def one_fit(method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs, seed: int, device) -> dict:
+    network, training = fit_images(method, train, validation, recipe, seed=seed, device=device)
+    model = choose_noise(DepthModel(method, (network,)), validation)
+    numbers = score(look(model, validation.images, validation.maps), validation.maps)
+    row = {"seed": seed, "steps": recipe.settings.steps, "nll": numbers["nll"], "rmse": numbers["rmse"]}
+    return row | training.of(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("out/depth_recipe"))
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--only", help="names of candidates, with semicolons")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["evidential"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100])
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    device = resolve_device(options.device)
+    data = depth.load(options.data)
+    train, validation = data.train.to(device), data.validation.to(device)
+    record = {"run": "depth_recipe", "environment": environment(device), "steps": options.steps, "rows": []}
+    if before := find_record(options.out):
+        record["rows"] = before["rows"]
+    keys = ("candidate", "method", "seed", "cut")
+    done = {tuple(row[key] for key in keys) for row in record["rows"]}
+    names = options.only.split(";") if options.only else list(CANDIDATES)
+    for key in itertools.product(names, options.methods, options.seeds, [data.cut]):
+        if key in done:
+            continue
+        method, recipe = recipe_with(CANDIDATES[key[0]], METHODS[key[1]], options.steps)
+        row = dict(zip(keys, key, strict=True)) | one_fit(method, recipe, train, validation, key[2], device)
+        record["rows"].append(row)
+        write_record(options.out, record)
+        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
