@@ -32,7 +32,7 @@ def recipe_of(kind: str, steps: int, width: int) -> ImageRecipe:
 def one_fit(data: depth.DepthData, recipe: ImageRecipe, seed: int, device) -> dict:
     """The best validation NLL, and of the paper's head the share of pixels at which each channel is positive."""
     network, training = fit_images(METHOD, data.train, data.validation, recipe, seed=seed, device=device)
-    row = training.of(0)
+    row = training.summary(0)
     row["nll"] = row.pop("best_score")
     return row if recipe.head == "direct" else row | {"alive": alive_channels(network, data.validation.images)}
 

@@ -28,7 +28,6 @@ CANDIDATES = {
     "crops to a half": {"augmentation": Augmentation(zoom=2)},
     "stronger colours": {"augmentation": Augmentation(colour=0.5)},
     "no augmentation": {"augmentation": None},
-    "averaged weights": {"average": 0.999},
     "weight decay 0.05": {"weight_decay": 0.05},
     "dropout 0.1": {"dropout": 0.1},
     "learning rate 3e-4": {"learning_rate": 3e-4},
@@ -37,12 +36,9 @@ CANDIDATES = {
     "λ = 0.1": {"weight": 0.1},
     "nearer": {"augmentation": NEARER},
     "nearer, to a half": {"augmentation": Augmentation(zoom=2, rescale=True)},
-    "nearer, averaged weights": {"augmentation": NEARER, "average": 0.999},
     "nearer, stronger colours": {"augmentation": BOLD},
     "nearer, stronger colours, decay": {"augmentation": BOLD, "weight_decay": 0.05},
-    "nearer, stronger colours, averaged": {"augmentation": BOLD, "average": 0.999},
     "nearer, stronger colours, dropout 0.1": {"augmentation": BOLD, "dropout": 0.1},
-    "nearer, stronger colours, decay, averaged": {"augmentation": BOLD, "weight_decay": 0.05, "average": 0.999},
     "nearer, learning rate 3e-4": {"augmentation": NEARER, "learning_rate": 3e-4},
     "nearer, learning rate 2e-3": {"augmentation": NEARER, "learning_rate": 2e-3},
     "nearer, 3e-4, two thirds of the steps": {"augmentation": NEARER, "learning_rate": 3e-4, "steps": 2 / 3},
@@ -70,7 +66,7 @@ def one_fit(method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs
     model = choose_noise(DepthModel(method, (network,)), validation)
     numbers = score(look(model, validation.images, validation.maps), validation.maps)
     row = {"seed": seed, "steps": recipe.settings.steps, "nll": numbers["nll"], "rmse": numbers["rmse"]}
-    return row | training.of(0)
+    return row | training.summary(0)
 
 
 def main() -> None:

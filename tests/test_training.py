@@ -2,7 +2,6 @@ import io
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,68 +53,28 @@ def test_rows_drawn_ahead_are_those_of_the_batches_to_come():
     assert torch.equal(ahead.next()[0], one_by_one.next()[0])
 
 
-def test_a_stretch_takes_the_place_of_steps(tmp_path):
+def test_fast_steps_take_the_place_of_steps(tmp_path):
     """It is asked for the steps up to each evaluation, with Adam's state, which a checkpoint keeps."""
     asked = []
 
-    def stretch(parameters, first, second, rates, before):
+    def fast_steps(parameters, first, second, rates, before):
         asked.append((before, len(rates), float(first[0].flatten()[0])))
         for p, m in zip(parameters, first, strict=True):
             p.zero_()
             m.add_(2.0)
         return torch.full((2,), 7.0)
 
-    def run(stretch):
+    def run(fast_steps):
         settings = Settings(steps=25, evaluate_every=10, checkpoint_every=1)
         net, batches = setting((0, 1))
-        return net, train(net, batches, nll, stretch=stretch, settings=settings, checkpoint=tmp_path / "state")
+        return net, train(net, batches, nll, fast_steps=fast_steps, settings=settings, checkpoint=tmp_path / "state")
 
     with pytest.raises(ZeroDivisionError):
-        run(lambda *given: stretch(*given) if given[-1] < 20 else 1 // 0)
-    net, result = run(stretch)
+        run(lambda *given: fast_steps(*given) if given[-1] < 20 else 1 // 0)
+    net, result = run(fast_steps)
     assert asked == [(0, 10, 0.0), (10, 10, 2.0), (20, 5, 4.0)]
     assert not any(p.any() for p in net.parameters())
     assert (result.steps, result.history[-1]["loss"]) == (25, 7.0)
-
-
-def test_an_average_of_the_weights_is_what_is_kept(tmp_path):
-    decay, steps = 0.8, 12
-    settings = Settings(steps=steps, evaluate_every=4, average=decay, checkpoint_every=1, warmup=0, clip=None)
-    plain, batches = setting((0, 1))
-    passed = []
-
-    def watched(module, batch):
-        passed.append([p.detach().clone() for p in module.parameters()])
-        return nll(module, batch)
-
-    # without validation the last weights are kept: raw ones here, seen before every step
-    train(plain, batches, watched, settings=replace(settings, average=None))
-    passed.append([p.detach().clone() for p in plain.parameters()])
-    weight = torch.tensor([decay ** (steps - t) for t in range(1, steps + 1)])
-    expected = [
-        sum(w * p for w, p in zip(weight / weight.sum(), ps, strict=True)) for ps in zip(*passed[1:], strict=True)
-    ]
-    averaged, batches = setting((0, 1))
-    train(averaged, batches, nll, settings=settings)
-    for p, q in zip(averaged.parameters(), expected, strict=True):
-        assert torch.allclose(p, q, atol=1e-6)
-    # and it is what validation sees, also after a stop
-    seen = []
-
-    def validate(module):
-        seen.append([p.detach().clone() for p in module.parameters()])
-        if len(seen) == 2:
-            raise RuntimeError("stop")
-        return -torch.full((2,), float(len(seen)))
-
-    again, batches = setting((0, 1))
-    with pytest.raises(RuntimeError, match="stop"):
-        train(again, batches, nll, validate=validate, settings=settings, checkpoint=tmp_path / "a")
-    again, batches = setting((0, 1))
-    train(again, batches, nll, validate=validate, settings=settings, checkpoint=tmp_path / "a")
-    for p, q, r in zip(again.parameters(), expected, seen[-1], strict=True):
-        assert torch.allclose(p, q, atol=1e-6)
-        assert torch.equal(p, r)
 
 
 def test_each_member_draws_from_its_own_rows_only():
@@ -244,7 +203,7 @@ def test_members_stop_one_by_one():
     )
     assert result.best_score.tolist() == [0.5, 5.0]  # the second stopped after two evaluations without improvement
     told = {"best_step": int(result.best_step[1]), "best_score": 5.0, "diverged": False, "seconds": result.seconds}
-    assert result.of(1) == told
+    assert result.summary(1) == told
     assert result.best_step.tolist() == [60, 10]
     assert result.stopped_early.tolist() == [False, True]
     assert torch.equal(population.weights[0][1], seen[0][0][1])

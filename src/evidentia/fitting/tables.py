@@ -96,7 +96,7 @@ def fit(
             _loss(table, fitted, row_counts),
             validate=_score(table, fitted, members, validate),
             settings=recipe.settings,
-            stretch=fast,
+            fast_steps=fast,
             checkpoint=checkpoint,
             identity="" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
             progress=progress,
@@ -122,7 +122,7 @@ class Fitted:
     one_target: bool
     training: Training = field(init=False)
 
-    def raw_answer(self, module: nn.Module, x: Tensor) -> NormalInverseGamma | Gaussian:
+    def scaled_answer(self, module: nn.Module, x: Tensor) -> NormalInverseGamma | Gaussian:
         """The answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
         return self.method.answer(module(x).unflatten(-1, (-1, self.method.outputs)))
 
@@ -163,7 +163,7 @@ class Fitted:
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
         parts = []
         for chunk in features.split(max(1, CHUNK // some.members)):
-            answer = self.raw_answer(some, scale_x(chunk).to(place, dtype))
+            answer = self.scaled_answer(some, scale_x(chunk).to(place, dtype))
             parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = whole.affine(scale_y.loc, scale_y.scale)
@@ -178,7 +178,7 @@ def _loss(table: "_Table", fitted: Fitted, rows: Tensor) -> Callable[[nn.Module,
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        each = method.loss(fitted.raw_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
+        each = method.loss(fitted.scaled_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
         fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows
@@ -254,7 +254,7 @@ class _Table:
 
         def score(module: nn.Module) -> Tensor:
             x, y = self.x[self.validation], self.y[self.validation]
-            answer = fitted.raw_answer(module, self.own_x(x))
+            answer = fitted.scaled_answer(module, self.own_x(x))
             nll = -answer.predictive().log_prob(self.own_y(y)).mean(-1)
             return (nll * self.weights).sum(1)
 

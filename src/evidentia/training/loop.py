@@ -21,7 +21,7 @@ __all__ = ["Settings", "Training", "resolve_device", "seeded", "train"]
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 Validate = Callable[[nn.Module], Tensor]
 # (parameters, Adam's first and second moments, learning rates, steps before) → the last loss of each member
-Stretch = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
+FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class Settings:
     evaluate_every: int = 100
     patience: int | None = None  # evaluations without improvement after which a member stops
     precision: str = "float32"  # or "bfloat16": autocast of the network; heads and losses stay in float32
-    average: float | None = None  # decay of a running mean of the weights, which is then what is evaluated and kept
     checkpoint_every: int = 10  # in evaluations
 
     def __post_init__(self) -> None:
@@ -48,8 +47,6 @@ class Settings:
             raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
         if self.schedule not in ("cosine", "constant"):
             raise InputError(f"unknown schedule {self.schedule!r}; known are cosine, constant")
-        if self.average is not None and not 0 < self.average < 1:
-            raise InputError(f"average is the decay of a running mean, between 0 and 1, got {self.average}")
         if self.precision not in ("float32", "bfloat16"):
             raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
 
@@ -76,8 +73,8 @@ class Training:
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def of(self, member: int) -> dict[str, Any]:
-        """What came of one member, as records have it."""
+    def summary(self, member: int) -> dict[str, Any]:
+        """Return the result of one member as plain values, as records have it."""
         best = {"best_step": int(self.best_step[member]), "best_score": float(self.best_score[member])}
         return best | {"diverged": bool(self.diverged[member]), "seconds": self.seconds}
 
@@ -118,7 +115,7 @@ def train(
     *,
     validate: Validate | None = None,
     settings: Settings | None = None,
-    stretch: Stretch | None = None,
+    fast_steps: FastSteps | None = None,
     checkpoint: str | Path | None = None,
     identity: str = "",
     progress: bool = False,
@@ -131,7 +128,7 @@ def train(
         loss: (module, batch) → the loss of each member, or a scalar.
         validate: module → a score per member, smaller is better; without it the last weights are kept.
         settings: how long and how fast.
-        stretch: a fast twin of the steps between two evaluations: it takes as many as it is given learning rates for,
+        fast_steps: a fast twin of the steps between two evaluations: it takes as many as it is given learning rates for,
             changes parameters and moments in place, and moves the batches on.
         checkpoint: a file to write while training, and to continue from if it exists, to the same numbers. Delete it to
             start anew.
@@ -143,7 +140,7 @@ def train(
     An interrupt (Ctrl-C) ends the training and is raised again. The checkpoint stays as last written, and the module is
     left with the best weights so far.
     """
-    run = _Run(module, batches, loss, validate, settings or Settings(), stretch, identity)
+    run = _Run(module, batches, loss, validate, settings or Settings(), fast_steps, identity)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         state = load_checkpoint(path, run.device)
@@ -182,10 +179,10 @@ class _Run:
         loss: Loss,
         validate: Validate | None,
         settings: Settings,
-        stretch: Stretch | None = None,
+        fast_steps: FastSteps | None = None,
         identity: str = "",
     ) -> None:
-        self.stretch, self.identity = stretch, identity
+        self.fast_steps, self.identity = fast_steps, identity
         self.module, self.batches, self.loss, self.validate, self.settings = module, batches, loss, validate, settings
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         if not self.parameters:
@@ -214,8 +211,6 @@ class _Run:
         # what is kept of the best moment: weights, and for a module of the user's own also its running statistics
         self.kept_tensors = [*self.parameters, *([] if self.grouped else module.buffers())]
         self.best = [p.detach().clone() for p in self.kept_tensors]
-        # from zero, and divided by what is missing to one when it is looked at, as Adam's moments are
-        self.averages = [torch.zeros_like(p) for p in self.parameters] if settings.average else []
         blank = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         self.stale = blank.clone()
         self.result = Training(
@@ -233,15 +228,15 @@ class _Run:
         every = self.settings.evaluate_every
         until = min(self.settings.steps, (self.step // every + 1) * every)
         self.module.train()
-        if self.stretch is not None:
-            self._many_steps(self.stretch, until - self.step)
+        if self.fast_steps is not None:
+            self._many_steps(self.fast_steps, until - self.step)
         while self.step < until:
             self._one_step()
             self.step += 1
         self._evaluate()
 
     @torch.no_grad()
-    def _many_steps(self, stretch: Stretch, count: int) -> None:
+    def _many_steps(self, fast_steps: FastSteps, count: int) -> None:
         for p in self.parameters:
             if p not in self.optimizer.state:
                 step = torch.zeros((), dtype=torch.float32, device=self.device)
@@ -250,7 +245,7 @@ class _Run:
         states = [self.optimizer.state[p] for p in self.parameters]
         first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         rates = self.rates[self.step : self.step + count]
-        self.last_loss.copy_(stretch(list(self.parameters), first, second, rates, self.step))
+        self.last_loss.copy_(fast_steps(list(self.parameters), first, second, rates, self.step))
         for state in states:
             state["step"] += count
         self.clock += count
@@ -287,8 +282,6 @@ class _Run:
         self._clip()
         self.rate.copy_(self.rates.index_select(0, self.clock)[0])
         self.optimizer.step()
-        if self.settings.average:
-            torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], 1 - self.settings.average)
         self.clock += 1
         self.last_loss.copy_(each.detach().float().expand(self.members))
 
@@ -307,24 +300,9 @@ class _Run:
 
     # Evaluations ------------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """With the running mean of the weights in their place, if there is one."""
-        raw = [p.clone() for p in self.parameters] if self.averages else []
-        share = 1 - (self.settings.average or 0) ** self.step
-        for p, average in zip(self.parameters, self.averages, strict=False):
-            p.copy_(average / share)
-        yield
-        for p, before in zip(self.parameters, raw, strict=False):
-            p.copy_(before)
-
     @torch.no_grad()
     def _evaluate(self) -> None:
         self.module.eval()
-        with self._averaged():
-            self._judge()
-
-    def _judge(self) -> None:
         result = self.result
         healthy = torch.stack([self._per_member(p.isfinite()).all(1) for p in self.parameters]).all(0)
         score = self.last_loss if self.validate is None else self.validate(self.module).detach().float().reshape(-1)
@@ -374,7 +352,6 @@ class _Run:
             "weights": [p.detach() for p in self.parameters],
             "buffers": dict(self.module.named_buffers()),
             "best": self.best,
-            "averages": self.averages,
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state(),
             "generator": torch.get_rng_state() if self.generator is None else self.generator.get_state(),
@@ -400,8 +377,7 @@ class _Run:
                 "name another file"
             )
         with torch.no_grad():
-            kept = (self.parameters, state["weights"]), (self.best, state["best"]), (self.averages, state["averages"])
-            for target, values in kept:
+            for target, values in ((self.parameters, state["weights"]), (self.best, state["best"])):
                 for p, value in zip(target, values, strict=True):
                     p.copy_(value)
             for name, buffer in self.module.named_buffers():

@@ -347,7 +347,7 @@ def _train(
                 group.method, data.train, data.validation, recipe,
                 seed=seed, device=place, checkpoint=checkpoint, progress=progress,
             )  # fmt: skip
-            told = {"seed": seed} | result.of(0)
+            told = {"seed": seed} | result.summary(0)
             save_model(folder, dict(network.state_dict()), told)
             checkpoint.unlink(missing_ok=True)
         networks.append(_ready(network, place))
