@@ -118,13 +118,14 @@ def test_the_minima_against_a_loop_over_trials():
 def test_dual_ascent_as_released():
     """By hand: λ starts at 0, and rises by 1e-4 times the mean penalty above 0.01."""
     method = uci.ReleasedEvidential()
+    networks = method.build([0], 1, 4, Network((2,)))
     answer = ev.NormalInverseGamma(torch.zeros(1, 2, 1), 1.0, 2.0, 1.0)
     y = torch.tensor([1.0, 3.0]).view(1, 2, 1)
-    first, second = method.loss(answer, y), method.loss(answer, y)
+    first, second = method.loss(answer, y, networks), method.loss(answer, y, networks)
     penalty = y * (2 * 1.0 + 2.0)
     weight = 1e-4 * (penalty.mean() - 0.01)
     assert torch.allclose(second - first, weight * (penalty - 0.01), atol=1e-7)
-    assert method.weights["now"].item() == pytest.approx(2 * weight.item(), rel=1e-5)
+    assert networks.evidence_weight.item() == pytest.approx(2 * weight.item(), rel=1e-5)
 
 
 def test_a_paired_comparison_against_scipy():

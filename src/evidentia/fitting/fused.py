@@ -39,7 +39,7 @@ def obstacle(method: Method, population: Population, recipe: Recipe, weighted: b
         "gradients are clipped": settings.clip is not None,
         "weights decay": settings.weight_decay != 0,
         "the precision is not float32": settings.precision != "float32",
-        f"{type(method).__name__} has no such kernel": method.fused(population.members, torch.device("cpu")) is None,
+        f"{type(method).__name__} has no such kernel": method.fused(population) is None,
     }
     return next((words for words, applies in found.items() if applies), None)
 
@@ -59,7 +59,7 @@ class Fused:
         self.population, self.batches = population, batches
         # a table may lie in memory column by column, as its reader left it
         self.x, self.y = (t.contiguous() for t in batches.tables[:2])
-        self.likelihood: Any = method.fused(population.members, row_counts.device)
+        self.likelihood: Any = method.fused(population)
         self.scaling = [t.flatten() for t in (own_x.loc, own_x.scale, own_y.loc, own_y.scale)]
         self.extra: dict[str, Any] = {"keep": population.keep.flatten()} if any(population.dropout) else {}
         if isinstance(population, BayesPopulation):

@@ -138,7 +138,7 @@ def _loss_of(method: Method) -> Loss:
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         x, y = batch
         known = ~y.isnan()
-        each = method.loss(_answer(method, module(x)), torch.where(known, y, 0.0))
+        each = method.loss(_answer(method, module(x)), torch.where(known, y, 0.0), module)
         return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
     return loss

@@ -178,7 +178,8 @@ def _loss(table: "_Table", fitted: Fitted, rows: Tensor) -> Callable[[nn.Module,
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        each = method.loss(fitted.scaled_answer(module, table.own_x(batch[0])), table.own_y(batch[1]))
+        answer = fitted.scaled_answer(module, table.own_x(batch[0]))
+        each = method.loss(answer, table.own_y(batch[1]), module)
         fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.nn import Population
@@ -32,8 +31,12 @@ class Method(ABC):
         """Raw outputs (…, outputs) → a distribution of shape (…)."""
 
     @abstractmethod
-    def loss(self, answer: Any, y: Tensor) -> Tensor:
-        """What is minimised, elementwise."""
+    def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+        """Return what is minimised, elementwise.
+
+        ``networks`` is the module that answered. A method whose numbers differ from member to member, or change during
+        training, keeps them there, as buffers that :meth:`build` registers.
+        """
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
         """The networks to train."""
@@ -43,8 +46,8 @@ class Method(ABC):
         """A term per member that is added to its loss once per data set, in nats."""
         return None
 
-    def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
-        """The loss as ``kernels.small_networks.Likelihood`` wants it, or None if the kernel does not have it."""
+    def fused(self, population: Population) -> dict[str, Any] | None:
+        """Return the loss as ``kernels.small_networks.Likelihood`` takes it, or None if the kernel does not have it."""
         return None
 
     def networks(self, population: Any, members: Sequence[int]) -> Population:

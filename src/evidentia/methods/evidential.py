@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evidentia.distributions import NormalInverseGamma
 from evidentia.formulas.penalties import Penalty
 from evidentia.losses import evidential_loss
-from evidentia.methods.base import Method
+from evidentia.methods.base import Method, Network
+from evidentia.nn import Population
 from evidentia.nn.population import per_member
 
 __all__ = ["Evidential"]
@@ -20,7 +21,10 @@ __all__ = ["Evidential"]
 class Evidential(Method):
     """Deep evidential regression.
 
-    ``weight`` is λ for standardised targets: one number, or one per member of the population.
+    Args:
+        weight: λ for standardised targets: one number, or one per member of the population.
+        penalty: a name or a function, as :func:`evidentia.evidential_loss` takes it.
+        extra: further terms of the loss by name and weight, as there.
     """
 
     weight: float | Sequence[float] = 0.01
@@ -29,23 +33,25 @@ class Evidential(Method):
     outputs = 4
     searched = "weight", (0.0, 0.001, 0.01, 0.1, 1.0)  # the smallest of those that tie: docs/tables.md has the figures
 
+    def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
+        population = super().build(seeds, in_features, outputs, network)
+        # on the device of the networks, where a captured graph can read it; a setting, so no part of a saved model
+        population.register_buffer("evidence_weight", self._per_member(population).view(-1, 1, 1), persistent=False)
+        return population
+
     def answer(self, raw: Tensor) -> NormalInverseGamma:
         return NormalInverseGamma.from_raw(raw)
 
-    def loss(self, answer: NormalInverseGamma, y: Tensor) -> Tensor:
-        weight = self.weight if isinstance(self.weight, int | float) else self._per_member(y)
+    def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+        weight: Any = self.weight if isinstance(self.weight, int | float) else cast(Any, networks).evidence_weight
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
 
-    def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
+    def fused(self, population: Population) -> dict[str, Any] | None:
         if self.penalty != "error" or self.extra:
             return None
-        weight = torch.tensor(per_member("weight", self.weight, members), dtype=torch.float32, device=device)
-        return {"evidential": True, "weight": weight}
+        return {"evidential": True, "weight": self._per_member(population)}
 
-    def _per_member(self, y: Tensor) -> Tensor:
-        """The weights as (M, 1, 1) on the device of y, made once: a captured graph cannot copy from the host."""
-        known: Tensor | None = self.__dict__.get("_weights")
-        if known is None or known.device != y.device:
-            known = torch.tensor(self.weight, dtype=torch.float32, device=y.device).view(-1, *[1] * (y.ndim - 1))
-            object.__setattr__(self, "_weights", known)
-        return known
+    def _per_member(self, population: Population) -> Tensor:
+        """Return λ of each member, on the device of the networks."""
+        each = per_member("weight", self.weight, population.members)
+        return torch.tensor(each, dtype=torch.float32, device=population.weights[0].device)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian
 from evidentia.losses import gaussian_loss
 from evidentia.methods.base import Method
+from evidentia.nn import Population
 
 __all__ = ["GaussianLikelihood"]
 
@@ -22,8 +23,9 @@ class GaussianLikelihood(Method):
     def answer(self, raw: Tensor) -> Gaussian:
         return Gaussian.from_raw(raw)
 
-    def loss(self, answer: Gaussian, y: Tensor) -> Tensor:
+    def loss(self, answer: Gaussian, y: Tensor, networks: nn.Module | None = None) -> Tensor:
         return gaussian_loss(answer, y, reduction="none")
 
-    def fused(self, members: int, device: torch.device) -> dict[str, Any] | None:
-        return {"evidential": False, "weight": torch.zeros(members, dtype=torch.float32, device=device)}
+    def fused(self, population: Population) -> dict[str, Any] | None:
+        device = population.weights[0].device
+        return {"evidential": False, "weight": torch.zeros(population.members, dtype=torch.float32, device=device)}

@@ -9,13 +9,13 @@ be mixed with the other: it is here to show that the paper's column comes out of
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evidentia import metrics
 from evidentia.data import splits
@@ -26,6 +26,7 @@ from evidentia.fitting import Fitted, Member, fit, hold_out, search
 from evidentia.formulas import penalties
 from evidentia.formulas.nig import nll
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Network, Recipe
+from evidentia.nn import Population
 from evidentia.prediction import Prediction
 from evidentia.record import environment, read_record, refusing_damage, run_folder, write_record
 from evidentia.reproduce.paper import UCI_SETTINGS
@@ -111,22 +112,25 @@ def released_recipe(name: str, rows: int, evaluate_every: int = 100) -> Recipe:
 
 @dataclass(frozen=True)
 class ReleasedEvidential(Evidential):
-    """λ by the dual ascent of the authors' code: from 0, each step by 1e-4 times what the penalty has above 0.01."""
+    """λ by the dual ascent of the authors' code: from 0, each step by 1e-4 times what the penalty has above 0.01.
 
-    weights: dict[str, Tensor] = field(default_factory=dict, compare=False)
+    λ changes during training and is therefore a buffer of the networks, which a checkpoint keeps.
+    """
 
-    def loss(self, answer: NormalInverseGamma, y: Tensor) -> Tensor:
+    weight: float | Sequence[float] = 0.0
+
+    def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
         parameters = answer.parameters
         excess = penalties.error(y, *parameters) - 0.01
-        if "now" not in self.weights:
-            self.weights["now"] = torch.zeros(len(y), 1, 1, device=y.device)
-        weight = self.weights["now"]
+        assert networks is not None
+        weight = cast(Tensor, networks.evidence_weight)
         each = nll(y, *parameters) + weight.clone() * excess
         weight.add_(1e-4 * excess.detach().mean((1, 2), keepdim=True))
         return each
 
-    def fused(self, members: int, device: torch.device) -> dict[str, Any]:
-        return {"evidential": True, "weight": torch.zeros(members, device=device), "ascent": 1e-4, "aim": 0.01}
+    def fused(self, population: Population) -> dict[str, Any]:
+        weight = cast(Tensor, population.evidence_weight).view(-1)  # the kernel moves λ in the buffer itself
+        return {"evidential": True, "weight": weight, "ascent": 1e-4, "aim": 0.01}
 
 
 def method_of(name: str, plan: Plan) -> tuple[Method, int]:
