@@ -38,14 +38,12 @@ proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixtures by the hundred (about 20 minutes)
 	cd tests && ../$(BIN)/python -m faults
 
-bench: .venv/installed
-	$(BIN)/python benchmarks/bench_loss.py
-	$(BIN)/python benchmarks/bench_population.py
-	$(BIN)/python benchmarks/bench_predict.py
+bench: .venv/installed  ## each prints its ratio last; benchmarks/README.md says what they compare
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures
-	$(BIN)/python -m evidentia.reproduce.distribution --out docs/figures/distribution
+	$(BIN)/evidentia reproduce distribution --out docs/figures/distribution
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,15 +56,21 @@ def test_a_users_program_runs_and_is_checked():
     typed_example.main(rows=60, steps=20)
 
 
+def build(target: str, folder: Path) -> Path:
+    """Build an sdist or a wheel of this tree, and return its file."""
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (packed,) = (path for path in folder.iterdir() if path.suffix in (".gz", ".whl"))
+    return packed
+
+
 @pytest.fixture(scope="module")
 def source_distribution(tmp_path_factory):
     """The unpacked sdist of this tree."""
-    pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("sdist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (packed,) = folder.glob("*.tar.gz")
+    packed = build("sdist", folder)
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     return folder / packed.name.removesuffix(".tar.gz")
@@ -105,3 +112,13 @@ def test_the_source_distribution_has_what_its_tests_read(source_distribution):
     assert {"pyproject.toml", "tests/typed_example.py"} <= there
     assert sorted(text for text in there if not (source_distribution / text).exists()) == []
     assert not (source_distribution / "docs" / "results").exists()  # photographs that are not ours
+
+
+def test_the_wheel_and_the_source_distribution_have_every_file_of_the_package(source_distribution, tmp_path):
+    """The templates of pages lie among the modules, and must not be left behind."""
+    sources = (ROOT / "src" / "evidentia").rglob("*")
+    files = {path.relative_to(ROOT / "src").as_posix() for path in sources if path.is_file() and path.suffix != ".pyc"}
+    assert {"evidentia/reproduce/uci/page.md", "evidentia/reproduce/depth/page.md", "evidentia/py.typed"} <= files
+    with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
+        assert sorted(files - set(wheel.namelist())) == []
+    assert sorted(file for file in files if not (source_distribution / "src" / file).is_file()) == []

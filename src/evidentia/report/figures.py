@@ -1,19 +1,25 @@
-"""What the figures have in common: colours that everyone can tell apart, bands, and files as PNG and SVG."""
+"""The parts that all figures share: colours everyone can tell apart, axes, bands, legends, and PNG and SVG files.
+
+Matplotlib is imported when a figure is drawn, not before: the library works without it.
+"""
 
 import functools
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from evidentia.errors import InputError
 from evidentia.files import write_whole
 
-__all__ = ["COLOURS", "band", "legend", "legend_below", "new_figure", "save", "sweep"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "band", "import_matplotlib", "legend", "legend_below", "new_figure", "save", "sweep"]
 
 # Okabe and Ito's palette, safe for colour-blind readers
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -31,9 +37,31 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 Array = NDArray[np.float64]
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
-    """A figure with a grid of axes, without the frame's upper and right side; no display is needed or touched."""
-    figure = Figure(figsize=size, layout="constrained")
+def import_matplotlib(module: str = "matplotlib") -> Any:
+    """Return matplotlib, or a module of it such as ``"matplotlib.figure"``.
+
+    Raises:
+        InputError: if matplotlib is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError("figures need matplotlib, which is not installed: pip install evidentia[plot]") from error
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float], **options: Any) -> "tuple[Figure, Any]":
+    """Return a figure and its grid of axes, which have no line at the top and on the right. No display is needed.
+
+    Args:
+        rows: Rows of the grid.
+        columns: Columns of the grid.
+        size: Width and height in inches.
+        **options: Arguments of ``Figure.subplots``, such as ``sharex``.
+
+    Raises:
+        InputError: if matplotlib is not installed.
+    """
+    figure = import_matplotlib("matplotlib.figure").Figure(figsize=size, layout="constrained")
     axes = np.atleast_2d(figure.subplots(rows, columns, squeeze=False, **options))
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
@@ -42,18 +70,18 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], **options: An
 
 
 def legend(ax: Any, **options: Any) -> None:
-    """A small legend on white, so that it can be read on any panel."""
+    """Add a small legend on a white ground, which can be read on top of any panel."""
     ax.legend(fontsize=7, facecolor="white", edgecolor="none", framealpha=0.85, **options)
 
 
-def legend_below(figure: Figure, ax: Any) -> None:
-    """One legend for all panels, under them, made of what is in this one."""
+def legend_below(figure: "Figure", ax: Any) -> None:
+    """Add one legend for all panels below them, with the entries of the axes ``ax``."""
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
 
 
 def band(ax: Any, x: Array, mean: Array, std: Array | None, colour: str, label: str) -> None:
-    """A prediction with bands of one, two and three standard deviations; the line alone if there is no deviation."""
+    """Draw a prediction as a line, with bands of one, two and three standard deviations unless ``std`` is None."""
     ax.plot(x, mean, color=colour, lw=1.5, label="prediction")
     if std is None:
         return
@@ -64,19 +92,22 @@ def band(ax: Any, x: Array, mean: Array, std: Array | None, colour: str, label: 
 
 
 def sweep(ax: Any, x: Sequence[float], curves: Mapping[str, Array], colours: Sequence[str]) -> None:
-    """Medians over seeds (the second dimension of a curve) and all seeds as points, evenly spaced: x may start at 0."""
-    places = np.arange(len(x))
+    """Draw each curve (settings, seeds) as its median over the seeds and one point per seed, on a logarithmic y axis.
+
+    The settings x are evenly spaced, because the first of them may be 0.
+    """
+    positions = np.arange(len(x))
     for (label, values), colour in zip(curves.items(), colours, strict=True):
-        ax.plot(places, np.median(values, axis=1), "o-", color=colour, ms=4, label=label)
-        ax.plot(places, values, ".", color=colour, ms=3, alpha=0.4)
-    ax.set_xticks(places, [f"{v:g}" for v in x])
+        ax.plot(positions, np.median(values, axis=1), "o-", color=colour, ms=4, label=label)
+        ax.plot(positions, values, ".", color=colour, ms=3, alpha=0.4)
+    ax.set_xticks(positions, [f"{v:g}" for v in x])
     ax.set_yscale("log")
 
 
-def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
-    """Write ``name.png`` and ``name.svg`` to the folder."""
+def save(figure: "Figure", folder: str | Path, name: str) -> list[Path]:
+    """Write ``name.png`` and ``name.svg`` to the folder, and return both paths."""
     paths = []
-    with mpl.rc_context({"svg.hashsalt": name}):  # the same figure is the same file
+    with import_matplotlib().rc_context({"svg.hashsalt": name}):  # without it the same figure gives another file
         for kind, metadata in (("png", None), ("svg", {"Date": None})):
             paths.append(Path(folder) / f"{name}.{kind}")
             write_whole(paths[-1], functools.partial(figure.savefig, format=kind, dpi=150, metadata=metadata))

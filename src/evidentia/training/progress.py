@@ -1,4 +1,4 @@
-"""Progress on anything that takes longer than two seconds."""
+"""Progress of a training run: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -9,7 +9,16 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a plain line now and then."""
+    """Context that shows how far a training run is.
+
+    On a terminal it draws a bar, if rich is installed. Otherwise it prints a plain line after two seconds, and then one
+    every ten seconds.
+
+    Args:
+        total: Number of steps of the run.
+        enabled: Whether to show anything.
+        stream: File to write to; standard error by default.
+    """
 
     def __init__(self, total: int, enabled: bool = True, stream: Any = None) -> None:
         self.total, self.enabled = total, enabled
@@ -20,18 +29,14 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self.enabled and self.stream.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            columns = (TextColumn("training"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True)
+            self.bar = _rich_bar(self.stream)
+        if self.bar is not None:
             self.task = self.bar.add_task("", total=self.total)
             self.bar.start()
         return self
 
     def update(self, step: int, latest: dict[str, Any]) -> None:
-        """Show where the training stands."""
+        """Show the step, and of ``latest`` the loss, the validation score and how many members still train."""
         if not self.enabled:
             return
         words = f"loss {latest['loss']:.4f}  validation {latest['score']:.4f}  running {latest['running']}"
@@ -49,3 +54,14 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def _rich_bar(stream: Any) -> Any:
+    """Return a progress bar of rich on the stream, or None where rich, which is an extra, is not installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    except ModuleNotFoundError:
+        return None
+    columns = (TextColumn("training"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    return Progress(*columns, console=Console(file=stream), transient=True)

@@ -1,0 +1,138 @@
+"""What works without the extras, and what is loaded only when it is used."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from evidentia.training.progress import Progress
+
+EXTRAS = ("matplotlib", "typer", "rich", "PIL", "h5py")
+# importing a module that sys.modules maps to None raises ModuleNotFoundError, as if it were not installed
+WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
+
+
+def run(code: str, folder: Path | None = None) -> str:
+    """Return what a new interpreter prints for the code, which must succeed without a warning."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_regressor_needs_no_extra(tmp_path):
+    code = """
+import numpy as np
+import evidentia as ev
+
+rng = np.random.default_rng(0)
+x = rng.standard_normal((60, 3))
+y = x[:, 0] + 0.1 * rng.standard_normal(60)
+model = ev.EvidentialRegressor(members=2, steps=20, device="cpu", verbose=True, random_state=0).fit(x, y)
+mean, std = model.predict(x, return_std=True)
+assert np.isfinite(mean).all() and (std > 0).all()
+model.save("model")
+assert (ev.load("model").predict(x) == mean).all()
+print("done")
+"""
+    assert run(WITHOUT + code, tmp_path) == "done"
+
+
+def test_a_figure_without_matplotlib_says_what_to_install():
+    code = """
+from evidentia.errors import InputError
+from evidentia.report import figures
+
+try:
+    figures.new_figure(1, 1, (3.0, 2.0))
+except InputError as error:
+    print(error)
+"""
+    assert run(WITHOUT + code) == "figures need matplotlib, which is not installed: pip install evidentia[plot]"
+
+
+@pytest.mark.parametrize("arguments", ["--help", "reproduce cubic --help"])
+def test_the_command_line_without_typer_says_what_to_install(arguments):
+    code = f"sys.argv = ['evidentia', *{arguments.split()!r}]; from evidentia.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install evidentia[cli]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+class Terminal:
+    """A stream that says that it is a terminal, and keeps what is written to it."""
+
+    def __init__(self):
+        self.text = ""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_progress_without_rich_is_plain_lines(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    terminal = Terminal()
+    with Progress(total=100, stream=terminal) as progress:
+        progress.shown -= 10  # as if two seconds had passed
+        progress.update(50, {"loss": 0.5, "score": 0.25, "running": 2})
+    assert terminal.text.startswith("step 50/100  loss 0.5000  validation 0.2500  running 2  ")
+    assert terminal.text.endswith(" s left\n")
+    assert "\x1b" not in terminal.text
+
+
+def test_no_module_imports_matplotlib():
+    """Only kernels written in Triton, which comes with torch where there is CUDA, are not imported here."""
+    code = """
+import importlib, importlib.util, pkgutil, sys
+import evidentia
+
+names = [module.name for module in pkgutil.walk_packages(evidentia.__path__, "evidentia.")]
+without_triton = importlib.util.find_spec("triton") is None
+for name in names:
+    if name.endswith("__main__") or (without_triton and name == "evidentia.kernels.small_networks"):
+        continue
+    importlib.import_module(name)
+print(len(names), sorted({"matplotlib", "PIL", "h5py"} & set(sys.modules)))
+"""
+    count, found = run(code).split(maxsplit=1)
+    assert int(count) > 50
+    assert found == "[]"
+
+
+def test_help_imports_no_matplotlib():
+    code = """
+import sys
+sys.argv = ["evidentia", "--help"]
+from evidentia.cli import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code
+print("loaded:", sorted({"matplotlib", "pandas", "sklearn"} & set(sys.modules)))
+"""
+    shown = run(code)
+    assert "reproduce" in shown
+    assert shown.endswith("loaded: []")
+
+
+def test_the_extra_all_has_what_the_others_have():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert everything == f"evidentia[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"
+    assert "evidentia[all]" in extras["dev"]
+    needed = {text.split(">")[0] for text in project["dependencies"]}
+    assert needed == {"torch", "numpy", "pandas", "safetensors", "scikit-learn"}
