@@ -14,13 +14,13 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from evidentia.errors import InputError
-from evidentia.record import FILE, find_record, read_record, refusing_damage, run_folder
+from evidentia.record import FILE, environment, find_record, read_record, refusing_damage, run_folder
 
 __all__ = [
     "Context",
@@ -30,10 +30,11 @@ __all__ = [
     "clear_checkpoints",
     "file_name",
     "find_runs",
+    "new_record",
     "open_run",
     "option",
     "same_plan",
-    "write_all",
+    "write_from_record",
 ]
 
 Record = dict[str, Any]
@@ -97,7 +98,7 @@ class Experiment:
     name: str  # of the sub-command, and ``record["run"]``
     summary: str
     example: str
-    plan: type  # a frozen dataclass with a field ``quick``; its defaults are the paper's settings, or ours
+    plan: type  # a frozen dataclass whose defaults are the paper's settings, with a field ``quick``
     module: str  # where :class:`Work` is
     # plan → a smaller one, whose ``quick`` is True; None if the experiment takes seconds, and no device, as it is
     quick: Callable[[Any], Any] | None = None
@@ -123,6 +124,21 @@ class Experiment:
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
+def new_record(name: str, plan: Any, device: str) -> Record:
+    """Return a record that has no results yet: what is run, by which plan, with which versions, on which device."""
+    from evidentia.training import resolve_device
+
+    settings = asdict(plan)
+    quick = settings.pop("quick")
+    return {
+        "run": name,
+        "plan": settings,
+        "quick": quick,
+        "environment": environment(resolve_device(device)),
+        "results": {},
+    }
+
+
 @contextlib.contextmanager
 def open_run(
     folder: Path,
@@ -137,7 +153,7 @@ def open_run(
 
     Args:
         folder: of the run; nobody else can claim it until the block ends.
-        record: a new record: ``run``, ``plan``, ``environment`` and no results.
+        record: a new record, as :func:`new_record` makes it.
         same: entries of the record in which the two runs must agree. Settings of the earlier record that this version
             no longer has are not compared.
         free: settings in which they may differ.
@@ -170,10 +186,10 @@ def same_plan(folder: Path, before: Any, now: Any, free: Sequence[str] = (), pat
         )
 
 
-def write_all(work: Work, folder: Path) -> list[Path]:
-    """Write tables and figures from the record in the folder, and return their paths and its own."""
+def write_from_record(folder: Path, write_results: Callable[[Record, Path], list[Path]]) -> list[Path]:
+    """Write tables and figures from the record in a folder, and return their paths after its own."""
     with refusing_damage(folder):
-        return [folder / FILE, *work.write_results(read_record(folder), folder)]
+        return [folder / FILE, *write_results(read_record(folder), folder)]
 
 
 def clear_checkpoints(folder: Path) -> None:
@@ -207,9 +223,9 @@ def find_runs(folder: Path) -> dict[Path, Record]:
 
 
 def file_name(name: str) -> str:
-    """Return the name of a method or model as that of a file.
+    """Return the name of a method or model as that of a file: letters that every file system knows.
 
     >>> file_name("evidential, paper's head")
     'evidential_paper_s_head'
     """
-    return re.sub(r"\W+", "_", name).strip("_")
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
