@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import evidentia as ev
+from evidentia.data import images
+from evidentia.data.images import load_images
 from evidentia.datasets import depth
-from evidentia.datasets.depth import DepthSet, fill_depth, load_images, load_nyu, split_scenes
+from evidentia.datasets.depth import DepthSet, load_nyu, split_scenes
 
 h5py = pytest.importorskip("h5py")
 Image = pytest.importorskip("PIL.Image")
@@ -127,7 +129,7 @@ def without(start):
         (change("image/0001.jpg", encode(grey(1, (6, 9)), "JPEG")), r"image/0001\.jpg is 9×6, image/0000\.jpg is 8×6"),
         (
             change("depth/0001.png", encode(np.ones((3, 4), np.uint16), "PNG")),
-            r"depth/0001\.png is 4×3, image/0000\.jpg is 8×6",
+            r"depth/0001\.png is 4×3, image/0001\.jpg is 8×6",
         ),
         (change("depth/0001.png", encode(np.zeros((6, 8), np.uint16), "PNG")), r"depth/0001\.png has no depth at any"),
     ],
@@ -152,8 +154,6 @@ def test_truncated_and_corrupt_zips(pairs, tmp_path):
 def test_paths_that_are_no_set(tmp_path):
     with pytest.raises(ev.InputError, match=r"none\.zip does not exist; a folder or a zip is needed"):
         load_nyu(tmp_path / "none.zip")
-    with pytest.raises(ev.InputError, match="missing must be mask or fill, got 'drop'"):
-        load_nyu(tmp_path, missing="drop")
 
 
 def test_the_data_folder(pairs, tmp_path, monkeypatch):
@@ -170,77 +170,14 @@ def test_the_data_folder(pairs, tmp_path, monkeypatch):
 # Missing depth ------------------------------------------------------------------------------------------------------
 
 
-def test_missing_depth_is_masked_or_filled(pairs, tmp_path):
-    metres = np.full((6, 8), 2000, np.uint16)
-    metres[2:4, 2:5] = 0
-    pairs["depth/0001.png"] = encode(metres, "PNG")
-    path = write_zip(tmp_path / "set.zip", pairs)
-    masked, filled = load_nyu(path), load_nyu(path, missing="fill")
-    assert np.array_equal(np.isnan(masked.disparity[1]), metres == 0)
-    assert np.isfinite(masked.disparity[[0, 2]]).all()
-    assert filled.disparity[1] == pytest.approx(0.5)
-    assert np.array_equal(filled.disparity[1][metres > 0], masked.disparity[1][metres > 0])
-
-
-def holes(rng, shape):
-    missing = rng.random(shape) < 0.4
-    missing[0, 0] = True  # a corner
-    missing[-1, -1] = False
-    return missing
-
-
-def test_fill_keeps_what_is_known_and_a_constant():
-    rng = np.random.default_rng(0)
-    image = rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    metres = rng.uniform(1, 5, (20, 30)).astype(np.float32)
-    missing = holes(rng, metres.shape)
-    filled = fill_depth(np.where(missing, 0, metres), image)
-    assert np.array_equal(filled[~missing], metres[~missing])
-    assert filled.min() >= metres[~missing].min()  # a mean of neighbours
-    assert filled.max() <= metres[~missing].max()
-    assert fill_depth(np.where(missing, np.nan, np.float32(3)), image) == pytest.approx(np.full((20, 30), 3.0))
-    assert np.array_equal(fill_depth(metres, image), metres)
-
-
-@pytest.mark.parametrize("gap", [0, -1, np.nan, np.inf])
-def test_fill_continues_a_plane_over_flat_grey(gap):
-    metres = np.fromfunction(lambda y, x: 1 + 0.1 * x + 0.05 * y, (9, 12)).astype(np.float32)
-    broken = metres.copy()
-    broken[3:7, 2:9] = gap
-    assert fill_depth(broken, grey(7, (9, 12))) == pytest.approx(metres, rel=1e-5)
-
-
-def test_fill_solves_the_system_of_levin_et_al():
-    """A dense system, written pixel by pixel."""
-    rng = np.random.default_rng(1)
-    image = rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)
-    image[3:] = 90  # no contrast: the floor of the variance
-    metres, missing = rng.uniform(1, 4, (5, 6)), holes(rng, (5, 6))
-    level = (0.299 * image[..., 0] + 0.587 * image[..., 1] + 0.114 * image[..., 2]) / 255
-    matrix, right = np.eye(30), np.where(missing, 0, metres).ravel()
-    for y, x in np.argwhere(missing):
-        around = [(a, b) for a in range(y - 1, y + 2) for b in range(x - 1, x + 2) if 0 <= a < 5 and 0 <= b < 6]
-        variance = max(np.var([level[p] for p in around]), 1e-6)
-        weight = {p: np.exp(-((level[p] - level[y, x]) ** 2) / (2 * variance)) for p in around if p != (y, x)}
-        for (a, b), value in weight.items():
-            matrix[6 * y + x, 6 * a + b] = -value / sum(weight.values())
-    expected = np.linalg.solve(matrix, right).reshape(5, 6)
-    assert fill_depth(np.where(missing, 0, metres), image) == pytest.approx(expected, rel=1e-5)
-
-
-def test_fill_follows_the_edges_of_the_image():
-    truth = np.where(np.arange(12) < 6, 1.0, 3.0) * np.ones((9, 1))
-    image = grey(40, (9, 12))
-    image[:, 6:] = 200
-    broken = truth.copy()
-    broken[2:7, 3:9] = 0
-    edged, flat = (np.abs(fill_depth(broken, picture) - truth).mean() for picture in (image, grey(40, (9, 12))))
-    assert edged < 0.5 * flat
-
-
-def test_nothing_to_fill_from():
-    with pytest.raises(ev.InputError, match="no pixel has a depth"):
-        fill_depth(np.zeros((4, 4)), grey(1, (4, 4)))
+def test_missing_depth_is_nan(pairs, tmp_path):
+    millimetres = np.full((6, 8), 2000, np.uint16)
+    millimetres[2:4, 2:5] = 0
+    pairs["depth/0001.png"] = encode(millimetres, "PNG")
+    found = load_nyu(write_zip(tmp_path / "set.zip", pairs))
+    assert np.array_equal(np.isnan(found.disparity[1]), millimetres == 0)
+    assert np.isfinite(found.disparity[[0, 2]]).all()
+    assert (found.disparity[1][millimetres > 0] == 0.5).all()
 
 
 # HDF5 ---------------------------------------------------------------------------------------------------------------
@@ -273,8 +210,6 @@ def test_the_official_mat(tmp_path):
     assert np.array_equal(np.isnan(found.disparity), np.stack([np.zeros_like(hole), hole]))
     assert found.disparity[0] == pytest.approx(0.5)
     assert found.disparity[1, :64] == pytest.approx(0.25)
-    filled = load_nyu(tmp_path / "n.mat", missing="fill")
-    assert filled.disparity[1][hole] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("last", [(), (1,)])
@@ -456,9 +391,9 @@ def test_an_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, 
 def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeypatch):
     path = write_zip(tmp_path / "set.zip", pairs)
     needed = 3 * 6 * 8 * 7
-    monkeypatch.setattr(depth, "LARGEST_SET", needed)
+    monkeypatch.setattr(images, "LARGEST_SET", needed)
     assert len(load_nyu(path)) == 3
-    monkeypatch.setattr(depth, "LARGEST_SET", needed - 1)
+    monkeypatch.setattr(images, "LARGEST_SET", needed - 1)
     with pytest.raises(ev.InputError, match=r"set\.zip: 3 frames of 8×6 pixels: 1,008 bytes are more than the 1,007"):
         load_nyu(path)
     with pytest.raises(ev.InputError, match=r"set\.zip: 3 images of 160×128 pixels: 184,320 bytes"):
@@ -467,7 +402,7 @@ def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["index.csv", "image/0001.jpg", "depth/0001.png"])
 def test_members_that_inflate_are_not_read(pairs, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(depth, "LARGEST_FILE", 100_000)
+    monkeypatch.setattr(images, "LARGEST_FILE", 100_000)
     monkeypatch.setattr(depth, "LARGEST_INDEX", 100_000)
     with zipfile.ZipFile(tmp_path / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in pairs.items():

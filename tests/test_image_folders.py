@@ -1,0 +1,305 @@
+"""A user's folder of images and targets."""
+
+import io
+import struct
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+import evidentia as ev
+from evidentia.data import images
+from evidentia.data.images import load_pairs
+
+Image = pytest.importorskip("PIL.Image")
+
+SIZE = (6, 8)
+COLOUR = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+VALUES = np.arange(48).reshape(SIZE)
+
+
+def save_image(path, array=COLOUR):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+def save_target(path, array=VALUES):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".npy":
+        with path.open("wb") as file:  # by name, NumPy would add a second suffix to .NPY
+            np.save(file, array)
+    else:
+        Image.fromarray(array).save(path)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Two pairs: targets as floats, and as integers."""
+    folder = tmp_path / "pairs"
+    for name, shift, dtype in (("b", 0, np.float32), ("a", 100, np.int64)):
+        save_image(folder / "image" / f"{name}.png", COLOUR + np.uint8(shift))
+        save_target(folder / "target" / f"{name}.npy", (VALUES + shift).astype(dtype))
+    return folder
+
+
+def pack(folder, inside=""):
+    path = folder.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in folder.rglob("*"):
+            archive.write(file, inside + file.relative_to(folder).as_posix())
+    return path
+
+
+@pytest.mark.parametrize("place", ["folder", "zip", "zip of the folder", "folder of the folder"])
+def test_pairs_in_the_order_of_their_names(pairs, place):
+    (pairs / "image" / "notes.txt").write_text("not an image")
+    (pairs / ".git").mkdir()
+    path = {
+        "folder": lambda: pairs,
+        "zip": lambda: pack(pairs),
+        "zip of the folder": lambda: pack(pairs, "pairs/"),
+        "folder of the folder": lambda: pairs.parent,
+    }[place]()
+    found, maps, names = load_pairs(path)
+    assert names == ["a", "b"]
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, [COLOUR + np.uint8(100), COLOUR])
+    assert maps.dtype == np.float32
+    assert np.array_equal(maps, [VALUES + 100, VALUES])
+
+
+def test_folders_inside_are_part_of_the_name(pairs):
+    save_image(pairs / "image" / "den" / "a.png")
+    save_target(pairs / "target" / "den" / "a.npy", VALUES / 2)
+    _, maps, names = load_pairs(pairs)
+    assert names == ["a", "b", "den/a"]
+    assert np.array_equal(maps[2], (VALUES / 2).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "array"),
+    [
+        (".npy", VALUES.astype(np.float64) / 7),
+        (".npy", VALUES.astype(np.float16)),
+        (".npy", VALUES.astype(">f4")),
+        (".npy", VALUES.astype(np.uint8)),
+        (".npy", -VALUES.astype(np.int32)),
+        (".npy", np.asfortranarray(VALUES)),
+        (".npy", VALUES[..., None].astype(np.float32)),
+        (".NPY", VALUES),
+        (".png", VALUES.astype(np.uint8)),
+        (".png", 1000 * VALUES.astype(np.uint16)),
+        (".PNG", VALUES.astype(np.uint16)),
+        (".tif", VALUES.astype(np.uint8)),
+        (".TIFF", 1000 * VALUES.astype(np.uint16)),
+        (".tif", -100_000 * VALUES.astype(np.int32)),
+        (".tiff", VALUES.astype(np.float32) / 7),
+    ],
+)
+def test_targets_are_taken_as_they_are(tmp_path, suffix, array):
+    save_image(tmp_path / "image" / "x.JPG")
+    save_target(tmp_path / "target" / f"x{suffix}", array)
+    _, maps, names = load_pairs(tmp_path)
+    assert names == ["x"]
+    assert maps.shape == (1, *SIZE)
+    assert np.array_equal(maps[0], array.reshape(SIZE).astype(np.float32))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16", "1"])
+def test_images_of_any_kind(pairs, mode):
+    if mode == "I;16":
+        image = Image.fromarray(np.full(SIZE, 255 * 257, np.uint16))
+    else:
+        image = Image.new("L", SIZE[::-1], 255).convert(mode)
+    image.save(pairs / "image" / "a.png")
+    assert (load_pairs(pairs)[0][0] == 255).all()
+
+
+def test_unknown_targets(pairs):
+    values = VALUES.astype(np.float32)
+    values[2, 3] = np.nan
+    save_target(pairs / "target" / "b.npy", values)
+    save_target(pairs / "target" / "a.npy", VALUES % 5)
+    _, maps, _ = load_pairs(pairs)
+    assert np.argwhere(np.isnan(maps)).tolist() == [[1, 2, 3]]
+    _, maps, _ = load_pairs(pairs, unknown=0)
+    assert np.array_equal(np.isnan(maps[0]), VALUES % 5 == 0)
+    assert np.argwhere(np.isnan(maps[1])).tolist() == [[0, 0], [2, 3]]
+    assert np.nanmax(maps[1]) == 47
+
+
+@pytest.mark.parametrize(
+    ("suffix", "array", "unknown", "gaps"),
+    [
+        (".png", 65535 - VALUES.astype(np.uint16), 65535, [[0, 0]]),
+        (".tif", 0.1 + VALUES.astype(np.float32), 0.1, [[0, 0]]),
+        (".npy", 0.1 + VALUES, np.float64(0.1), [[0, 0]]),
+        (".npy", np.where(VALUES == 0, np.inf, VALUES), float("inf"), [[0, 0]]),
+        (".npy", VALUES.astype(np.uint8), -1, []),
+        (".png", VALUES.astype(np.uint8), 300, []),
+    ],
+)
+def test_any_value_can_mark_unknown_targets(tmp_path, suffix, array, unknown, gaps):
+    save_image(tmp_path / "image" / "x.png")
+    save_target(tmp_path / "target" / f"x{suffix}", array)
+    _, maps, _ = load_pairs(tmp_path, unknown)
+    assert np.argwhere(np.isnan(maps[0])).tolist() == gaps
+
+
+def test_a_frame_without_known_targets_is_fine_but_a_set_is_not(pairs):
+    save_target(pairs / "target" / "a.npy", np.full(SIZE, np.nan))
+    assert np.isnan(load_pairs(pairs)[1][0]).all()
+    save_target(pairs / "target" / "b.npy", np.zeros(SIZE))
+    with pytest.raises(ev.InputError, match="pairs: no target has a known value, all are NaN or 0; there is nothing"):
+        load_pairs(pairs, unknown=0)
+    save_target(pairs / "target" / "b.npy", np.full(SIZE, np.nan))
+    with pytest.raises(ev.InputError, match="no target has a known value, all are NaN;"):
+        load_pairs(pairs)
+
+
+@pytest.mark.parametrize("unknown", ["0", True, [0]])
+def test_what_marks_unknown_targets_is_a_number(pairs, unknown):
+    with pytest.raises(ev.InputError, match="unknown must be the number that marks unknown targets"):
+        load_pairs(pairs, unknown)
+
+
+def write(name, content):
+    def change(folder):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    return change
+
+
+def target(name, array):
+    return lambda folder: save_target(folder / "target" / name, array)
+
+
+def image(name, array):
+    return lambda folder: save_image(folder / "image" / name, array)
+
+
+def remove(*names):
+    def change(folder):
+        for name in names:
+            for path in sorted(folder.glob(name)):
+                path.unlink()
+
+    return change
+
+
+WRONG_ARRAY = r"target/a\.npy must be an array \(H, W\) or \(H, W, 1\) of integers or floats, got "
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove("image/*"), r"pairs holds no image; files such as image/0001\.png are needed"),
+        (remove("target/*"), r"pairs holds no target; files such as target/0001\.npy are needed"),
+        (remove("*/*"), "pairs holds no image; files such as"),
+        (remove("target/a.npy"), "pairs: frame a has no target; add it, or drop the frame"),
+        (remove("image/b.png"), "pairs: frame b has no image; add it, or drop the frame"),
+        (image("a.JPG", COLOUR), r"frame a has two image files, image/a\.JPG and image/a\.png; remove one"),
+        (target("a.png", COLOUR[..., 0]), r"frame a has two target files, target/a\.npy and target/a\.png; remove one"),
+        (image("b.png", COLOUR[:, 1:]), r"image/b\.png is 7×6, image/a\.png is 8×6; resize them to one size"),
+        (target("b.npy", VALUES[1:]), r"target/b\.npy is 8×5, image/b\.png is 8×6; resize them to one size"),
+        (target("a.npy", VALUES.T), r"target/a\.npy is 6×8, image/a\.png is 8×6; resize"),
+        (write("image/a.png", b"not an image"), r"image/a\.png cannot be read"),
+        (write("target/a.npy", b""), r"target/a\.npy cannot be read"),
+        (write("target/a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': 3    }"), r"target/a\.npy cannot be read"),
+        (
+            target("a.npy", np.where(VALUES == 9, np.inf, VALUES)),
+            r"npy has 1 infinite value \(first in row 1, column 1\)",
+        ),
+        (target("a.npy", VALUES * 1e300), r"has 47 infinite values \(first in row 0, .* or too large for float32"),
+        (target("a.npy", np.stack([VALUES] * 3, -1)), WRONG_ARRAY + r"int64 \(6, 8, 3\)"),
+        (target("a.npy", VALUES[None]), WRONG_ARRAY + r"int64 \(1, 6, 8\)"),
+        (target("a.npy", VALUES.ravel()), WRONG_ARRAY + r"int64 \(48,\)"),
+        (target("a.npy", np.zeros((0, 8))), WRONG_ARRAY + r"float64 \(0, 8\)"),
+        (target("a.npy", VALUES > 3), WRONG_ARRAY + "bool"),
+        (target("a.npy", VALUES * 1j), WRONG_ARRAY + "complex128"),
+        (target("a.npy", VALUES.astype("M8[s]")), WRONG_ARRAY + "datetime64"),
+        (target("a.npy", np.array([["x"]])), WRONG_ARRAY + "<U1"),
+        (target("a.npy", np.array([[{}]], object)), WRONG_ARRAY + "object"),
+    ],
+)
+def test_damaged_sets_are_named(pairs, damage, message):
+    damage(pairs)
+    with pytest.raises(ev.InputError, match=message):
+        load_pairs(pairs)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "1"])
+def test_targets_are_not_colours(pairs, mode):
+    (pairs / "target" / "a.npy").unlink()
+    Image.fromarray(VALUES.astype(np.uint8)).convert(mode).save(pairs / "target" / "a.png")
+    with pytest.raises(ev.InputError, match=rf"target/a\.png has the mode {mode}, .* one number per pixel; save it as"):
+        load_pairs(pairs)
+
+
+def test_a_truncated_target(pairs):
+    path = pairs / "target" / "a.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ev.InputError, match=r"target/a\.npy cannot be read, truncated\? It has 383 of 384 bytes"):
+        load_pairs(pairs)
+    path.unlink()
+    save_target(path.with_suffix(".tif"), np.random.default_rng(0).random(SIZE, np.float32))
+    content = path.with_suffix(".tif").read_bytes()
+    path.with_suffix(".tif").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ev.InputError, match=r"target/a\.tif cannot be read"):
+        load_pairs(pairs)
+
+
+def test_several_sets_in_one_folder(pairs):
+    pairs.rename(pairs.parent / "train")
+    save_image(pairs.parent / "test" / "image" / "a.png")
+    with pytest.raises(ev.InputError, match="holds several sets of pairs, in 'test/', 'train/'; give one of them"):
+        load_pairs(pairs.parent)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ev.InputError, match="none does not exist; a folder or a zip is needed"):
+        load_pairs(tmp_path / "none")
+
+
+def declared_npy(shape, dtype="<f4"):
+    """A .npy of a few bytes that declares to be this large."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue() + bytes(64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((10**6, 10**6), r"1000000×1000000 pixels, more than"), ((4000, 4000), "It has 64 of 64,000,000 bytes")],
+)
+def test_an_array_that_declares_more_than_it_holds(pairs, shape, message):
+    (pairs / "target" / "a.npy").write_bytes(declared_npy(shape))
+    packed = pack(pairs)
+    tracemalloc.start()
+    with pytest.raises(ev.InputError, match=rf"target/a\.npy .*{message}"):
+        load_pairs(packed)
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+
+
+def test_a_header_of_any_length_is_not_parsed(pairs):
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 100_000 + b")}"
+    (pairs / "target" / "a.npy").write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header)
+    with pytest.raises(ev.InputError, match=r"target/a\.npy cannot be read"):
+        load_pairs(pairs)
+
+
+def test_files_and_sets_that_would_not_fit_into_memory(pairs, monkeypatch):
+    needed = 2 * 6 * 8 * 7
+    monkeypatch.setattr(images, "LARGEST_SET", needed)
+    assert len(load_pairs(pairs)[2]) == 2
+    monkeypatch.setattr(images, "LARGEST_SET", needed - 1)
+    with pytest.raises(ev.InputError, match="pairs: 2 frames of 8×6 pixels: 672 bytes are more than the 671"):
+        load_pairs(pairs)
+    monkeypatch.undo()
+    monkeypatch.setattr(images, "LARGEST_FILE", 100_000)
+    (pairs / "target" / "a.npy").write_bytes(bytes(1_000_000))
+    with pytest.raises(ev.InputError, match=r"target/a\.npy: 1,000,000 bytes are more than the 100,000"):
+        load_pairs(pairs)
