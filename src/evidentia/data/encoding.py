@@ -12,21 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evidentia.data.table import (
-    Column,
-    Content,
-    Kind,
-    RefusedError,
-    Table,
-    boolean_text,
-    kind_of,
-    moment_text,
-    number_text,
-    open_table,
-    read_column,
-    refuse,
-    to_text,
-)
+from evidentia.data.columns import Column, Content, Kind, read_column
+from evidentia.data.table import Table, open_table
+from evidentia.data.values import RefusedError, boolean_text, kind_of, moment_text, number_text, refuse, to_text
 from evidentia.errors import InputError
 
 __all__ = ["Encoding", "Scaling"]
