@@ -1,16 +1,16 @@
-"""Training throughput of the evidential U-Net, and what its answer costs beside a plain U-Net's.
+"""Compares a training step of the evidential U-Net with a plain PyTorch step, and its prediction with a plain U-Net's.
 
     python benchmarks/bench_depth.py [--device cuda] [--batch 32] [--steps 400] [--width 32] [--out FOLDER]
 
-Images of 160×128 (random ones: the arithmetic is the same) lie on the device. «plain» is the usual step: eager, Adam,
-no augmentation, maps enlarged and put beside the others before they are convolved; once in float32 throughout, and once
-as torch comes, which lets cuDNN round the inputs of convolutions to TF32. «ours» is what `fit_images` runs:
-augmentation, bfloat16 and channels last under one compiled and captured step, with gradient clipping. The limit:
-convolutions of 7.0 GFLOP an image forwards (8.7 the usual way), 21 with the way back, and about 0.1 GB of maps moved;
-on an H200 either alone would allow more than 15,000 images a second.
+Training: the images are 160×128, on the device, and random, since the arithmetic does not depend on them. The plain
+step is eager, with Adam, without augmentation, and upsamples and concatenates feature maps before each convolution of
+the decoder; it is timed in float32 throughout, and with torch's defaults, under which cuDNN rounds the inputs of
+convolutions to TF32. Our step is that of `fit_images`: augmentation, bfloat16, channels last and gradient clipping in
+one compiled and captured step. An image takes 7.0 GFLOP forward (8.7 in the plain network), 21 with the backward pass,
+and moves about 0.1 GB of feature maps; on an H200 either alone would allow more than 15,000 images a second.
 
-An answer is the prediction and, of the evidential network, both variances; eager, or compiled and captured, in which
-form a depth camera would ask. The two networks take turns.
+Prediction: the mean and, of the evidential network, both variances; eager, and compiled and captured, as a depth camera
+would run it. The two networks take turns.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from evidentia.training import ImageBatches, Settings, resolve_device, train
 SIZE = 128, 160
 
 
-def enlarge_and_convolve(x: torch.Tensor, skip: torch.Tensor, conv: torch.nn.Conv2d) -> torch.Tensor:
-    """What the decoder does, as it is usually written."""
+def upsample_and_convolve(x: torch.Tensor, skip: torch.Tensor, conv: torch.nn.Conv2d) -> torch.Tensor:
+    """Return what a step of the decoder computes, as it is usually written."""
     return conv(torch.cat([interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
 
 
 def plain_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.device, tf32: bool) -> float:
-    """Seconds a step, the usual way."""
+    """Return the seconds of a plain PyTorch step."""
     torch.backends.cudnn.allow_tf32 = tf32
-    ours, unet._convolve_doubled = unet._convolve_doubled, enlarge_and_convolve
+    ours, unet._convolve_doubled = unet._convolve_doubled, upsample_and_convolve
     network = UNet(width=width, seed=0).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     batches = ImageBatches(pairs.images, pairs.maps, batch)
@@ -60,7 +60,7 @@ def plain_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.d
 
 
 def our_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.device) -> float:
-    """Seconds a step of the training loop, between its evaluations."""
+    """Return the seconds of a step of the training loop, measured between its evaluations."""
     recipe = ImageRecipe(width=width)
     method = Evidential(0.01)
     network = recipe.network(4, 0).to(device, memory_format=torch.channels_last)
@@ -79,33 +79,33 @@ def our_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.dev
     return statistics.median(b - a for a, b in itertools.pairwise(ends)) / every
 
 
-def question(method, width: int, images: torch.Tensor, fast: bool, device: torch.device) -> Callable[[], object]:
-    """A call that answers these images: for the evidential network with its prediction and both variances."""
+def predictor(method, width: int, images: torch.Tensor, fast: bool, device: torch.device) -> Callable[[], object]:
+    """Return a function that predicts the maps of these images, with both variances where the method has them."""
     network = UNet(method.outputs, width=width, seed=0).to(device, memory_format=torch.channels_last).eval()
     precision = "bfloat16" if device.type == "cuda" else "float32"
 
-    def ask():
+    def predict():
         answer = answers(method, [network], images, precision=precision)
         if isinstance(answer, ev.NormalInverseGamma):
             return answer.prediction, answer.aleatoric_variance, answer.epistemic_variance
         return answer.loc
 
     if not fast:
-        return ask
-    torch._dynamo.reset()  # or the second network would find the first one's code, made for any shape
-    return captured(torch.compile(ask, dynamic=False), device)
+        return predict
+    torch._dynamo.reset()  # otherwise the second network would run the first one's code, compiled for any shape
+    return captured(torch.compile(predict, dynamic=False), device)
 
 
 def forward_ratio(width: int, images: torch.Tensor, fast: bool, device: torch.device) -> float:
-    """Time of an evidential answer over that of a plain one."""
+    """Return the time of an evidential prediction over that of a plain one."""
     with torch.no_grad(), fastest_convolutions():
-        asked = [question(method, width, images, fast, device) for method in (Evidential(), LeastSquares())]
+        predictors = [predictor(method, width, images, fast, device) for method in (Evidential(), LeastSquares())]
         times = []
         for _ in range(60 if device.type == "cuda" else 10):
             times.append([])
-            for ask in asked:
+            for predict in predictors:
                 started = wait(device)
-                ask()
+                predict()
                 times[-1].append(wait(device) - started)
     return statistics.median(a / b for a, b in times[len(times) // 5 :])
 

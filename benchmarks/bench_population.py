@@ -1,38 +1,39 @@
-"""Twenty splits of one table as one population, against twenty fits one after the other in a plain PyTorch loop.
+"""Compares twenty splits of one table fitted as one population with twenty fits in turn by a plain PyTorch loop.
 
-The same work on both sides: network, loss, batches of the same size, AdamW with warm-up and cosine, clipping,
-validation and best weights. The limit of the plain loop is the overhead of launching a few hundred tiny operations a
-step; the population launches as many for all networks together.
+Both sides do the same work: network, loss, batch size, AdamW with warm-up and cosine, clipping, validation and best
+weights. The plain loop spends its time on launching a few hundred tiny operations a step; the population launches as
+many for all networks together.
 
     python benchmarks/bench_population.py [--data DATA] [--set concrete] [--device cuda] [--steps 1000]
 
-Without --data the table is made up: 1,030 rows, 8 features.
+Without --data the table is synthetic: 1,030 rows, 8 features.
 """
 
 import argparse
 import copy
 import itertools
 import math
-import platform
-import time
 
 import numpy as np
 import torch
 from torch import nn
 
 import evidentia as ev
+from devices import device_label
 from evidentia import metrics
 from evidentia.data import splits
 from evidentia.datasets import uci
 from evidentia.fitting import Member, fit, hold_out
 from evidentia.methods import Evidential, Network, Recipe
 from evidentia.prediction import Prediction
+from evidentia.reproduce.timing import wait
 from evidentia.training import Settings, resolve_device
 
 BATCH = 64
 
 
 def make_table(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, list[splits.Split]]:
+    """Return features, target and twenty splits of the UCI set that was asked for, or of a synthetic table."""
     if options.data:
         table = uci.load(options.set, options.data)
         return table.x, table.y, table.splits[:20]
@@ -43,7 +44,7 @@ def make_table(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, lis
 
 
 def plain_fit(x: np.ndarray, y: np.ndarray, member: Member, network: Network, settings: Settings, device: str):
-    """What a PyTorch user would write for one network."""
+    """Train one network as a PyTorch user would write it, and return a function from row numbers to a prediction."""
     torch.manual_seed(member.seed)
     train = member.train.numpy()
     mean, std = x[train].mean(0), x[train].std(0)
@@ -94,30 +95,29 @@ def plain_fit(x: np.ndarray, y: np.ndarray, member: Member, network: Network, se
 
 
 def step_milliseconds(x: np.ndarray, y: np.ndarray, hidden: tuple[int, ...], device: torch.device) -> float:
-    """Of a population of 100, captured; the difference of a long and a short run leaves out how it starts."""
+    """Return the time of one captured step of a population of 100: the difference of a long and a short run."""
     members = hold_out(np.arange(len(x)), range(100))
     seconds = []
     for steps in (500, 2500):
         recipe = Recipe(Network(hidden), Settings(steps=steps, evaluate_every=steps), BATCH)
-        started = time.perf_counter()
+        started = wait(device)
         fit(Evidential(weight=0.01), x, y, members, recipe=recipe, device=device)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(wait(device) - started)
     return 1e3 * (seconds[1] - seconds[0]) / 2000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", default=None)
-    parser.add_argument("--set", default="concrete")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--data", help="data folder (default: a synthetic table)")
+    parser.add_argument("--set", default="concrete")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--hidden", default="50", help="layer sizes, as in 128,128")
     options = parser.parse_args()
     device = resolve_device(options.device)
     x, y, parts = make_table(options)
     network = Network(tuple(int(h) for h in options.hidden.split(",")))
-    settings = Settings(steps=options.steps, learning_rate=5e-3)
+    settings = Settings(steps=options.steps, learning_rate=5e-3, evaluate_every=min(100, options.steps))
     members = [hold_out(train, [k])[0] for k, (train, _) in enumerate(parts)]
     method = Evidential(weight=0.01)
 
@@ -134,20 +134,13 @@ def main() -> None:
     plain_fit(x, y, members[0], network, warm_up, str(device))
     seconds, nll = {}, {}
     for name, way in {"population": population, "one by one": singles}.items():
-        started = time.perf_counter()
+        started = wait(device)
         predictions = way()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds[name] = time.perf_counter() - started
+        seconds[name] = wait(device) - started
         nll[name] = np.array([metrics.nll(p, y[test]) for p, (_, test) in zip(predictions, parts, strict=True)])
     if device.type == "cuda":
         for hidden in ((50,), (128, 128)):
             print(f"100 members of {hidden}: {step_milliseconds(x, y, hidden, device):.2f} ms a step")
-    label = (
-        torch.cuda.get_device_name()
-        if device.type == "cuda"
-        else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
     print(f"20 splits, {x.shape[0]} x {x.shape[1]}, hidden {network.hidden}, {options.steps} steps, batches of {BATCH}")
     for name, values in nll.items():
         print(f"{name:11s} test NLL {values.mean():.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}")
@@ -156,7 +149,7 @@ def main() -> None:
     if device.type == "cuda":
         for name, value in seconds.items():
             print(f"{name:11s} {value:.2f} s")
-    print(f"speed-up of the population on {label}: {seconds['one by one'] / seconds['population']:.1f}")
+    print(f"speed-up of the population on {device_label(device)}: {seconds['one by one'] / seconds['population']:.1f}")
 
 
 if __name__ == "__main__":

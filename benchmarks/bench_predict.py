@@ -1,31 +1,33 @@
-"""What an answer costs: the evidential network against a plain one with one output, an ensemble and dropout of five.
+"""Compares the time of a prediction by an evidential network, an ensemble and dropout with that by a plain network.
 
-All of them have the same body and stand in memory as they do when a fitted regressor predicts; the evidential side ends
-with mean and both variances of every row, the plain one with the mean. The limit is the matrix products of the body,
-which are the same; four outputs instead of one, and the arithmetic on them, are what can be saved or lost.
+All have the same hidden layers; the ensemble has five networks, dropout five draws. The evidential network ends with
+the mean and both variances of every row, the plain one, which has one output, with the mean. The matrix products of the
+hidden layers are the same; four outputs instead of one and the arithmetic on them are the difference.
 
-    python benchmarks/bench_predict.py [--device cuda] [--rows 10000] [--repeats 40]
+    python benchmarks/bench_predict.py [--device cuda] [--rows 10000] [--repeats 40] [--modes eager]
 """
 
 import argparse
-import platform
 import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from devices import device_label
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.estimators import EvidentialRegressor
 from evidentia.nn import MLP, Population
+from evidentia.reproduce.timing import wait
 from evidentia.training import resolve_device
 
 FEATURES = 8
+HIDDEN = (128, 128), (256, 256, 256)
 
 
-def ways(hidden: tuple[int, ...], device: torch.device) -> dict[str, Callable[[Tensor], tuple[Tensor, ...]]]:
+def predictors(hidden: tuple[int, ...], device: torch.device) -> dict[str, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """Return, by name, the functions to compare: from features to the mean, and to both variances where there are."""
     plain = MLP(FEATURES, hidden, 1, "silu").to(device).eval()
     one = MLP(FEATURES, hidden, 4, "silu").to(device).eval()
     five = Population(range(5), FEATURES, hidden, 2, "silu").to(device).eval()
@@ -50,10 +52,10 @@ def ways(hidden: tuple[int, ...], device: torch.device) -> dict[str, Callable[[T
     }
 
 
-def whole(rows: int) -> float:
-    """The same question asked of the regressor: ``EvidentialRegressor(members=1)`` against a plain network in a frame.
+def regressor_ratio(rows: int) -> float:
+    """Return the time of ``EvidentialRegressor(members=1)`` over that of a plain network that is used the same way.
 
-    Both read an array, scale it, pass it through the network in float64 and scale the answer back.
+    Both read an array, scale it, pass it through the network in float64 and scale the answer back, on the CPU.
     """
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((500, FEATURES)), rng.standard_normal(500)
@@ -63,33 +65,31 @@ def whole(rows: int) -> float:
     scale_x, scale_y = model.fitted_.scale_x, model.fitted_.scale_y
 
     def mean_only(table: np.ndarray) -> np.ndarray:
-        features = torch.from_numpy(model.encoding_.transform(model._read(table, reset=False)))
+        features = torch.from_numpy(model.encoding_.transform(model._read(table, model.encoding_)))
         return (plain(scale_x(features))[0, :, 0] * scale_y.scale.flatten() + scale_y.loc.flatten()).numpy()
 
     table = rng.standard_normal((rows, FEATURES))
-    seconds = measure({"plain": mean_only, "evidential": model.predict_distribution}, table, 10)
+    compared = {"plain": mean_only, "evidential": model.predict_distribution}
+    seconds = measure(compared, table, 10, torch.device("cpu"))
     return seconds["evidential"] / seconds["plain"]
 
 
-def measure(asked: dict[str, Callable], x: Tensor | np.ndarray, repeats: int) -> dict[str, float]:
-    """Seconds of each way: the median over turns of the best of five calls in a row.
+def measure(
+    compared: dict[str, Callable], x: Tensor | np.ndarray, repeats: int, device: torch.device
+) -> dict[str, float]:
+    """Return the seconds of each function: the median over turns of the fastest of five calls in a row.
 
-    The ways take turns, so that a slow spell of the machine hits all alike; the first calls of a turn pay for memory
-    that the other way gave back.
+    The functions take turns, so that a slow spell of the machine affects all of them. The first calls of a turn pay for
+    memory that the other function released.
     """
-    cuda = isinstance(x, Tensor) and x.is_cuda
-    turns: dict[str, list[float]] = {name: [] for name in asked}
+    turns: dict[str, list[float]] = {name: [] for name in compared}
     for k in range(repeats + 3):
-        for name, way in asked.items():
+        for name, predict in compared.items():
             seconds = []
             for _ in range(5):
-                if cuda:
-                    torch.cuda.synchronize()
-                started = time.perf_counter()
-                way(x)
-                if cuda:
-                    torch.cuda.synchronize()
-                seconds.append(time.perf_counter() - started)
+                started = wait(device)
+                predict(x)
+                seconds.append(wait(device) - started)
             if k >= 3:
                 turns[name].append(min(seconds))
     return {name: statistics.median(best) for name, best in turns.items()}
@@ -101,27 +101,30 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--modes", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
     options = parser.parse_args()
     device = resolve_device(options.device)
-    cpu = f"{platform.machine()}, {torch.get_num_threads()} threads"
-    label = torch.cuda.get_device_name() if device.type == "cuda" else cpu
     x = torch.randn(options.rows, FEATURES, device=device)
     ratios = {}
-    for hidden in ((128, 128), (256, 256, 256)):
-        eager = ways(hidden, device)
-        for mode in ("eager", "compiled"):
-            asked = eager if mode == "eager" else {n: torch.compile(w, dynamic=False) for n, w in eager.items()}
-            # one by one with the plain network: five networks leave the caches in another state than one
-            for name in list(asked)[1:]:
-                seconds = measure({"plain": asked["plain, one output"], name: asked[name]}, x, options.repeats)
+    for hidden in HIDDEN:
+        eager = predictors(hidden, device)
+        for mode in options.modes:
+            compared = eager if mode == "eager" else {n: torch.compile(f, dynamic=False) for n, f in eager.items()}
+            # each is paired with the plain network alone: five networks leave the caches in another state than one
+            for name in list(compared)[1:]:
+                pair = {"plain": compared["plain, one output"], name: compared[name]}
+                seconds = measure(pair, x, options.repeats, device)
                 ratios[hidden, mode, name] = ratio = seconds[name] / seconds["plain"]
                 absolute = f"{1e3 * seconds[name]:9.3f} ms" if device.type == "cuda" else ""
                 print(f"{hidden!s:16s}{mode:9s}{name:20s}{absolute}  {ratio:6.2f} of the plain network", flush=True)
-    print(f"{options.rows} rows, {label}")
+    print(f"{options.rows} rows, {device_label(device)}")
     for rows in (1, options.rows):
-        print(f"EvidentialRegressor(members=1), {rows} rows, on the CPU: {whole(rows):.2f} of a plain network so used")
+        ratio = regressor_ratio(rows)
+        print(
+            f"EvidentialRegressor(members=1), {rows} rows, on the CPU: {ratio:.2f} of a plain network used the same way"
+        )
     worst = max(value for (_, _, name), value in ratios.items() if name == "evidential")
-    print(f"evidential against plain, the worst of the four: {worst:.3f}")
+    print(f"evidential / plain network, the largest of these ratios: {worst:.3f}")
 
 
 if __name__ == "__main__":
