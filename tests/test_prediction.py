@@ -6,7 +6,7 @@ from scipy import integrate, stats
 import evidentia as ev
 from evidentia import metrics
 from evidentia.formulas import gaussian, student_t
-from evidentia.prediction import Prediction
+from evidentia.prediction import Deferred, Prediction
 
 
 def evidential(members=3, shape=(5,)):
@@ -88,7 +88,6 @@ def test_shapes_and_kinds(answer):
     y = np.zeros(shape)
     for value in (p.mean, p.std, p.log_prob(y), p.density(y), p.cdf(y), p.entropy(), p.crps(y), p.quantile(0.3)):
         assert isinstance(value, np.ndarray)
-        assert value.dtype == np.float64
         assert value.shape == shape
     assert p.interval(0.9).shape == (*shape, 2)
     assert p.quantile([0.1, 0.5, 0.9]).shape == (*shape, 3)
@@ -159,11 +158,13 @@ def test_bad_input_is_named():
         p.quantile([0.5, 2])
     with pytest.raises(ev.InputError, match="unknown decomposition 'total'; known are paper, identified"):
         p.decompose("total")
-    for shape, members in (((), None), ((5,), 0), ((2, 3, 4), None), ((2, 5), 2), ((2, 3, 4, 5), 0)):
-        with pytest.raises(ev.InputError, match=r"answers of shape \(rows,\) or \(rows, targets\).*members="):
+    for shape, members in (((), 0), ((2, 5), 2), ((2, 5), -3), ((0, 5), 0)):
+        with pytest.raises(ev.InputError, match=r"members= says which dimension .*with at least one network"):
             Prediction(ev.Gaussian(torch.zeros(shape), 1.0), members)
-    with pytest.raises(ev.InputError, match="not StudentT"):
-        Prediction(evidential().predictive())
+    with pytest.raises(
+        ev.InputError, match="takes a NormalInverseGamma, a Gaussian, a StudentT or a Mixture, not Normal"
+    ):
+        Prediction(torch.distributions.Normal(0.0, 1.0))
     with pytest.raises(ev.InputError, match="1 names for 2 targets"):
         Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["u"])
 
@@ -216,7 +217,7 @@ def test_what_is_no_real_number_is_not_scored():
 def test_levels_names_and_dimensions_are_checked():
     p, y = Prediction(evidential(), members=0), np.arange(5.0)
     for level in (90, np.nan, -0.1, 1.5):
-        with pytest.raises(ev.InputError, match="levels lie between 0 and 1"):
+        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got"):
             metrics.coverage(p, y, level)
     for q in ([], [[0.1, 0.2]], np.nan):
         with pytest.raises(ev.InputError, match="quantiles are a number between 0 and 1, or a list of them"):
@@ -241,7 +242,162 @@ def test_no_rows_have_a_prediction_and_no_score():
             score(p, [])
 
 
+# Any shape, on any device -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 2), (4, 3, 5), (2, 3, 4, 5)])
+def test_any_shape_of_one_network_or_several(shape):
+    for answer in (evidential(3, shape), ensemble(3, shape), evidential(3, shape).predictive()):
+        several = Prediction(answer, members=0)
+        one = Prediction(torch.utils._pytree.tree_map(lambda p: p[0], answer))
+        for p, members in ((several, 3), (one, 1)):
+            assert (p.shape, p.members) == (shape, members)
+            assert p.mean.shape == p.std.shape == p.quantile(0.2).shape == p.entropy().shape == shape
+            assert p.interval(0.9).shape == (*shape, 2)
+            assert p.quantile([0.05, 0.95]) == pytest.approx(p.interval(0.9), rel=1e-5)
+            assert np.isfinite(p.log_prob(np.zeros(shape))).all()
+        assert several.mean == pytest.approx(answer.predictive().mean.mean(0).numpy(), rel=1e-6)
+
+
+def test_a_single_student_t_does_not_say_how_its_variance_divides():
+    t = evidential(3).predictive()
+    p = Prediction(torch.utils._pytree.tree_map(lambda p: p[0], t))
+    assert (p.aleatoric_std, p.epistemic_std) == (None, None)
+    assert p.std == pytest.approx(t.variance[0].sqrt().numpy())
+    assert Prediction(t, members=0).decompose().epistemic == pytest.approx(t.loc.var(0, correction=0).numpy(), rel=1e-4)
+    assert list(p.to_frame().columns) == ["mean", "std", "lower_0.9", "upper_0.9"]
+
+
+def test_it_stays_in_its_dtype_and_keeps_the_graph():
+    raw = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    answer = ev.NormalInverseGamma.from_raw(raw)
+    p = Prediction(answer, members=0)
+    assert p.mean.dtype == p.std.dtype == p.interval().dtype == np.float32
+    p.distribution.mean.sum().backward()
+    assert raw.grad is not None
+    assert not p.detach().answers.gamma.requires_grad
+    wide = p.to(torch.float64)
+    assert wide.mean.dtype == np.float64
+    assert wide.mean == pytest.approx(p.mean)
+    assert (p.cpu().shape, p.answers.gamma.dtype) == ((5,), torch.float32)
+
+
+def test_rows_targets_and_pixels_are_indexed_as_arrays_are():
+    import pandas as pd
+
+    p = Prediction(evidential(3, (6, 4)), members=0)
+    p.index, p.names = pd.Index(list("abcdef")), ["w", "x", "y", "z"]
+    keys = (2, -1, slice(1, 5, 2), [4, 0, 0], np.array([True, False] * 3), (slice(None), 1), (slice(2), [3, 1]), (1, 2))
+    for key in keys:
+        some = p[key]
+        assert some.mean == pytest.approx(p.mean[key])
+        assert some.interval(0.5) == pytest.approx(p.interval(0.5)[key])
+        assert some.members == 3
+    assert list(p[[4, 0]].to_frame().index) == ["e", "a"]
+    assert p[:, [3, 1]].to_frame().columns[0] == "z_mean"
+    assert p[torch.tensor([1, 2])].shape == (2, 4)
+    assert (p[:, 1].names, list(p[1:, 1].index)) == (None, list("bcdef"))
+    assert [len(row) for row in p] == [4] * 6
+    for key in (6, None, ..., (0, 0, 0)):
+        with pytest.raises(IndexError):
+            p[key]
+    with pytest.raises(TypeError, match="no length"):
+        len(p[0, 0])
+
+
+def test_predictions_are_joined_row_after_row():
+    import pandas as pd
+
+    p = Prediction(evidential(3, (7, 2)), members=0)
+    p.index = pd.RangeIndex(7)
+    joined = Prediction.cat([p[:3], p[3:4], p[4:]])
+    assert joined.mean == pytest.approx(p.mean)
+    assert list(joined.index) == list(range(7))
+    for other in (evidential(2, (7, 2)), ensemble(3, (7, 2)), evidential(3, (7, 3))):
+        with pytest.raises(ev.InputError, match="one shape, kind and number of members"):
+            Prediction.cat([p, Prediction(other, members=0)])
+    for nothing in ([], [p[0, 0]]):
+        with pytest.raises(ev.InputError, match="at least one prediction with rows"):
+            Prediction.cat(nothing)
+
+
+def test_the_leaves_are_those_of_the_answer():
+    p = Prediction(evidential(3), members=0)
+    leaves, structure = torch.utils._pytree.tree_flatten(p)
+    assert [tuple(leaf.shape) for leaf in leaves] == [(3, 5)] * 4
+    assert all(torch.equal(a, b) for a, b in zip(leaves, p.answers.parameters, strict=True))
+    again = torch.utils._pytree.tree_unflatten([leaf + 0.0 for leaf in leaves], structure)
+    assert again.mean == pytest.approx(p.mean)
+
+
+def test_a_mixture_is_a_prediction_of_its_members():
+    p = Prediction(ensemble(3), members=0)
+    again = Prediction(p.distribution)
+    assert (again.shape, again.members) == ((5,), 3)
+    assert again.interval() == pytest.approx(p.interval())
+
+
+def test_rows_are_worked_on_in_parts_without_a_change(monkeypatch):
+    p = Prediction(evidential(3, (50, 2)), members=0)
+    y = np.linspace(-2, 2, 100).reshape(50, 2)
+    whole = [p.mean, p.std, p.interval(0.8), p.log_prob(y), p.crps(y), p.entropy(), p.decompose("paper").epistemic]
+    monkeypatch.setattr("evidentia.prediction.PART", 60)
+    q = Prediction(p.answers, members=0)
+    assert [len(part) for part in q.parts()] == [10] * 5
+    parts = [q.mean, q.std, q.interval(0.8), q.log_prob(y), q.crps(y), q.entropy(), q.decompose("paper").epistemic]
+    assert all(a == pytest.approx(b, rel=1e-5, abs=1e-6) for a, b in zip(whole, parts, strict=True))
+
+
+def test_a_deferred_prediction_computes_what_it_is_asked_for():
+    answer, asked = evidential(3, (10, 2)), []
+    sizes = (4, 4, 2)
+
+    def compute(k):
+        asked.append(k)
+        return torch.utils._pytree.tree_map(lambda p: p.split(sizes, 1)[k], answer)
+
+    p, plain = Prediction(Deferred(compute, sizes, (10, 2), 3)), Prediction(answer, members=0)
+    assert (p.shape, p.members, len(p), asked) == ((10, 2), 3, 10, [])
+    assert np.array_equal(p.mean, plain.mean)
+    assert np.array_equal(p.std, plain.std)
+    assert asked == [0, 1, 2]  # both from one pass
+    y = np.zeros((10, 2))
+    assert metrics.nll(p, y) == metrics.nll(plain, y)
+    asked.clear()
+    rows = [9, 0, 8, 9]
+    assert np.array_equal(p[rows].mean, plain.mean[rows])
+    assert asked == [0, 2]
+    assert p[3, 1].shape == ()
+    assert np.array_equal(p.to(torch.float64).mean, plain.to(torch.float64).mean)
+    assert np.array_equal(Prediction.cat([p, p]).mean, np.concatenate([plain.mean] * 2))
+    assert np.array_equal(p.answers.gamma, plain.answers.gamma)
+
+
 # Metrics ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [evidential, ensemble, lambda *a: evidential(*a).predictive()])
+def test_metrics_take_distributions_tensors_and_masks(make):
+    answer = torch.utils._pytree.tree_map(lambda p: p[0], make(1, (6, 3)))
+    p = Prediction(answer)
+    y = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+    known = torch.rand(6, 3, generator=torch.Generator().manual_seed(2)) < 0.6
+    gaps = torch.where(known, y, torch.nan)
+    kept = Prediction(torch.utils._pytree.tree_map(lambda t: t[known], answer))
+    scores = (metrics.nll, metrics.rmse, metrics.mae, metrics.crps, metrics.interval_score, metrics.coverage)
+    for score in (*scores, metrics.calibration_error, metrics.ause, metrics.aurg):
+        wide = score(p.to(torch.float64), y)
+        assert score(answer, y) == score(p, y.numpy()) == pytest.approx(wide, rel=1e-4, abs=1e-9)
+        masked = score(answer, gaps, mask=known)
+        assert masked == score(p, gaps.numpy(), mask=known.numpy()) == pytest.approx(score(kept, y[known]), rel=1e-6)
+        with pytest.raises(ev.InputError, match=r"missing values .*mask= which targets count"):
+            score(p, gaps)
+        with pytest.raises(ev.InputError, match="no rows"):
+            score(p, gaps, mask=known & False)
+    for wrong in (known[0], known.float()):
+        with pytest.raises(ev.InputError, match=r"mask must be boolean, True where .* of the shape \(6, 3\)"):
+            metrics.nll(p, y, mask=wrong)
+    assert metrics.pit(p, gaps, mask=known).shape == (int(known.sum()),)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +440,7 @@ def test_coverage_counts_what_lies_in_the_interval(right):
 
 def test_a_wrong_prediction_scores_worse(right):
     p, y = right
-    for wrong in (p.members.affine(1.0, 1.0), p.members.affine(0.0, 3.0)):
+    for wrong in (p.answers.affine(1.0, 1.0), p.answers.affine(0.0, 3.0)):
         other = Prediction(wrong, members=0)
         for score in (metrics.nll, metrics.crps, metrics.interval_score, metrics.calibration_error):
             assert score(other, y) > score(p, y), score.__name__

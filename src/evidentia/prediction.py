@@ -1,22 +1,27 @@
-"""What every method answers with: a predictive distribution in the units of y, NumPy outside and torch inside."""
+"""What every model answers with: a predictive distribution of any shape, tensors inside and NumPy when asked."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.utils import _pytree
 
-from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
+from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT
 from evidentia.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Decomposition", "Prediction"]
+__all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
+Answer = NormalInverseGamma | StudentT | Gaussian
+PART = 1 << 22  # numbers of an answer that are worked on at once
 
 
 class Decomposition(NamedTuple):
@@ -26,14 +31,54 @@ class Decomposition(NamedTuple):
     epistemic: Array | None
 
 
-class Prediction:
-    r"""A predictive distribution for N rows, (N,), or N rows and T targets, (N, T).
+@dataclass(frozen=True)
+class Deferred:
+    """Answers that are computed when they are needed, a few rows at a time, because all of them would be too many.
 
     Args:
-        answer: what a network, or several, said: a :class:`~evidentia.NormalInverseGamma` or a
-            :class:`~evidentia.Gaussian`.
-        members: the dimension of the answer along which several networks stand, 0 as a rule. None: there is one
-            network, and every dimension is rows or targets. It is never guessed.
+        compute: part number → the answer to that part's rows, with the members in dimension 0. Asked again, it must
+            answer the same.
+        sizes: rows of each part.
+        shape: of all rows together, (rows, …).
+        members: networks or draws.
+    """
+
+    compute: Callable[[int], Answer]
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    members: int
+
+    def take(self, rows: NDArray[np.int64]) -> Answer:
+        """Return the answer to these rows, in their order; only the parts they lie in are computed."""
+        part = np.searchsorted(np.cumsum(self.sizes), rows, side="right")
+        first = np.concatenate([[0], np.cumsum(self.sizes)])
+        parts = [_rows_of(self.compute(int(k)), rows[part == k] - first[k]) for k in np.unique(part)]
+        return _rows_of(_join(parts), np.argsort(np.argsort(part, kind="stable")))
+
+
+class _Moments(NamedTuple):
+    """Means and variances of a prediction: of the mixture, and by the paper's formula where the answer has one."""
+
+    mean: Tensor
+    within: Tensor
+    between: Tensor
+    aleatoric: Tensor | None
+    epistemic: Tensor | None
+
+
+class Prediction:
+    r"""A predictive distribution for any number of rows: (rows,), (rows, targets), (rows, height, width), ….
+
+    Args:
+        answer: what one network, or several, said: a :class:`~evidentia.NormalInverseGamma`, a
+            :class:`~evidentia.Gaussian` or a :class:`~evidentia.StudentT`; or a :class:`~evidentia.Mixture` of these.
+        members: the dimension of the answer along which several networks stand. None: there is one network, and every
+            dimension belongs to the prediction. It is never guessed.
+
+    Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
+    wider one of y; the torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
+    mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
+    apart by torch's tree functions, whose leaves are those of ``answers``.
 
     The predictive distribution is the equal-weight mixture of the members' own; its mean, variance, density, quantiles
     and intervals do not depend on how the variance is divided. The division has two readings:
@@ -45,140 +90,272 @@ class Prediction:
         aleatoric is the mean of the members' predictive variances, epistemic the variance of their means. A single
         network has no spread of means: its epistemic part is None.
 
-    The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one.
+    The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
+    Gaussian has one reading: its variance is aleatoric. A single Student t does not say how its variance divides.
 
     >>> from evidentia import Gaussian
     >>> answer = Gaussian(torch.zeros(5, 3), 1.0)
     >>> Prediction(answer), Prediction(answer, members=0)
     (Prediction(shape=(5, 3), members=1), Prediction(shape=(3,), members=5))
+    >>> Prediction(answer)[:2].std.shape
+    (2, 3)
     """
 
-    def __init__(self, answer: NormalInverseGamma | Gaussian, members: int | None = None) -> None:
-        if not isinstance(answer, NormalInverseGamma | Gaussian):
-            raise InputError(f"Prediction takes a NormalInverseGamma or a Gaussian, not {type(answer).__name__}")
-        if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
-            raise InputTypeError(f"members is the dimension of the networks, a whole number or None, not {members!r}")
-        shape, several = tuple(answer.batch_shape), 0 if members is None else 1
-        if len(shape) - several not in (1, 2) or (members is not None and not -len(shape) <= members < len(shape)):
-            raise InputError(
-                f"Prediction takes answers of shape (rows,) or (rows, targets), with one more dimension for several "
-                f"networks if members= says which; got {shape} and members={members}"
-            )
-        with torch.no_grad():
-            wide = torch.utils._pytree.tree_map(lambda p: p.detach().cpu().double(), answer)
-            self.members = torch.utils._pytree.tree_map(
-                lambda p: p.unsqueeze(0) if members is None else p.movedim(members, 0), wide
-            )
-        self.distribution = Mixture(self.members.predictive(), dim=0, validate_args=False)
+    def __init__(self, answer: Answer | Mixture | Deferred, members: int | None = None) -> None:
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
         self.names: Sequence[str] | None = None
+        self._whole: Answer | None = None
+        self._deferred: Deferred | None = None
+        if isinstance(answer, Deferred):
+            self._deferred = answer
+            self.shape, self.members = answer.shape, answer.members
+            return
+        if isinstance(answer, Mixture) and members is None:
+            answer, members = answer.components, answer.dim  # type: ignore[assignment]
+        self._whole = _members_first(answer, members)
+        self.members, *shape = self._whole.batch_shape
+        self.shape = tuple(shape)
 
-    def __len__(self) -> int:
-        return int(self.distribution.batch_shape[0])
+    shape: tuple[int, ...]
+    members: int
+
+    # What it is made of -----------------------------------------------------------------------------------------------
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(N,) or (N, T)."""
-        return tuple(self.distribution.batch_shape)
+    def answers(self) -> Answer:
+        """What each member said, with the members in dimension 0. A deferred prediction computes all of it now."""
+        if self._whole is None:
+            assert self._deferred is not None
+            return _join([self._deferred.compute(k) for k in range(len(self._deferred.sizes))])
+        return self._whole
+
+    @property
+    def distribution(self) -> Mixture:
+        """The predictive distribution as a torch object."""
+        return Mixture(self.answers.predictive(), dim=0, validate_args=False)
+
+    def parts(self) -> Iterator["Prediction"]:
+        """Yield the prediction a few rows at a time, so that what is computed from it needs little memory."""
+        if self._deferred is not None:
+            for k in range(len(self._deferred.sizes)):
+                yield Prediction(self._deferred.compute(k), members=0)
+        elif not self.shape or not len(self):
+            yield self
+        else:
+            each = self.members * max(1, int(np.prod(self.shape[1:])))
+            step = max(1, PART // each)
+            for first in range(0, len(self), step):
+                yield self[first : first + step] if step < len(self) else self
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a prediction without dimensions has no length")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> "Prediction":
+        """Return some of the rows, or with several indices some of the targets or pixels, as for an array."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(k is Ellipsis or k is None for k in keys) or len(keys) > len(self.shape):
+            raise IndexError(f"a prediction of shape {self.shape} cannot be indexed with {key!r}")
+        keys = tuple(torch.as_tensor(np.asarray(k)) if isinstance(k, list | np.ndarray | range) else k for k in keys)
+        if self._deferred is not None:
+            chosen = np.arange(len(self))[keys[0].cpu().numpy() if isinstance(keys[0], Tensor) else keys[0]]
+            part = self._deferred.take(np.atleast_1d(chosen))
+            keys = (slice(None) if np.ndim(chosen) else 0, *keys[1:])
+        else:
+            part = self.answers
+        some = Prediction(_on_leaves(lambda p: p[(slice(None), *_on_device(keys, p.device))], part), members=0)
+        some._label_like(self, key)
+        return some
+
+    def _label_like(self, whole: "Prediction", key: Any) -> None:
+        """Take over the index of the chosen rows, and the names of the targets while there is a dimension of them."""
+        keys = [
+            np.asarray(k.cpu()) if isinstance(k, Tensor) else k for k in (key if isinstance(key, tuple) else (key,))
+        ]
+        if whole.index is not None and self.shape and not isinstance(keys[0], int | np.integer):
+            self.index = whole.index[keys[0]]
+        if whole.names is not None and len(self.shape) == len(whole.shape) == 2:
+            self.names = list(np.array(whole.names, dtype=object)[keys[1]]) if len(keys) > 1 else whole.names
+
+    def _apply(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same prediction with every tensor of its answers changed."""
+        new = type(self).__new__(type(self))
+        new.__dict__ = {k: v for k, v in self.__dict__.items() if k != "_moments"}
+        if self._deferred is not None:
+            compute = self._deferred.compute
+            new._deferred = replace(self._deferred, compute=lambda k: _on_leaves(change, compute(k)))
+        else:
+            new._whole = _on_leaves(change, self.answers)
+        return new
+
+    def to(self, target: torch.device | torch.dtype | str) -> Self:
+        """Return the prediction on this device, or in this floating dtype."""
+        return self._apply(lambda p: p.to(target))
+
+    def cpu(self) -> Self:
+        """Return the prediction on the CPU."""
+        return self.to("cpu")
+
+    def detach(self) -> Self:
+        """Return the prediction without the graph that made it."""
+        return self._apply(Tensor.detach)
+
+    @classmethod
+    def cat(cls, predictions: Sequence["Prediction"]) -> "Prediction":
+        """Return several predictions as one, row after row; they have as many members and one kind of answer."""
+        if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
+            raise InputError("cat takes a list of at least one prediction with rows")
+        kinds = {(p.members, p.shape[1:], type(p.answers)) for p in predictions}
+        if len(kinds) > 1:
+            found = ", ".join(f"{p!r}" for p in predictions[:3])
+            raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
+        joined = cls(_join([p.answers for p in predictions]), members=0)
+        joined.names = predictions[0].names
+        if all(p.index is not None for p in predictions):
+            first, *rest = (p.index for p in predictions)
+            joined.index = first.append(rest) if hasattr(first, "append") else np.concatenate([first, *rest])
+        return joined
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
     @property
     def mean(self) -> Array:
-        return _numpy(self.distribution.mean)
+        return _numpy(self._moments.mean)
 
     @property
     def variance(self) -> Array:
-        return _numpy(self.distribution.variance)
+        return _numpy(self._moments.within + self._moments.between)
 
     @property
     def std(self) -> Array:
-        """Of the predictive distribution: both uncertainties together."""
+        """Standard deviation of the predictive distribution: both uncertainties together."""
         return np.sqrt(self.variance)
 
     @property
     def aleatoric_std(self) -> Array | None:
-        """By the default decomposition."""
+        """Standard deviation of the noise in the data, by the default decomposition."""
         return _root(self.decompose().aleatoric)
 
     @property
     def epistemic_std(self) -> Array | None:
-        """By the default decomposition."""
+        """Standard deviation of the model's own doubt, by the default decomposition."""
         return _root(self.decompose().epistemic)
 
     @property
     def default_decomposition(self) -> str:
         """The reading that is used unless another is asked for."""
-        return "identified" if self.distribution.members > 1 else "paper"
+        return "identified" if self.members > 1 else "paper"
 
     def decompose(self, reading: str | None = None) -> Decomposition:
-        """Aleatoric and epistemic variance by one of the two readings."""
+        """Return aleatoric and epistemic variance by one of the two readings, ``"paper"`` or ``"identified"``."""
         reading = reading or self.default_decomposition
         if reading not in ("paper", "identified"):
             raise InputError(f"unknown decomposition {reading!r}; known are paper, identified")
-        several = self.distribution.members > 1
-        between = _numpy(self.distribution.between_variance) if several else None
-        if reading == "identified" or isinstance(self.members, Gaussian):
-            return Decomposition(_numpy(self.distribution.within_variance), between)
-        aleatoric = _numpy(self.members.aleatoric_variance.mean(0))
-        epistemic = _numpy(self.members.epistemic_variance.mean(0))
-        return Decomposition(aleatoric, epistemic if between is None else epistemic + between)
+        found = self._moments
+        between = found.between if self.members > 1 else None
+        aleatoric, epistemic = (
+            (found.within, between) if reading == "identified" else (found.aleatoric, found.epistemic)
+        )
+        return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
+
+    @cached_property
+    def _moments(self) -> _Moments:
+        """Everything that means and variances are made of, in one pass over the rows."""
+        with torch.no_grad():
+            each = [_moments_of(part.answers) for part in self.parts()]
+        if len(each) == 1:
+            return each[0]
+        columns: Any = (None if c[0] is None else torch.cat(c) for c in zip(*each, strict=True))
+        return _Moments(*columns)
 
     # Densities, tails, scores -----------------------------------------------------------------------------------------
 
     def log_prob(self, y: ArrayLike) -> Array:
-        return _numpy(self.distribution.log_prob(self._target(y)))
+        """Return the log density of the predictive distribution at y."""
+        return self._by_parts(Mixture.log_prob, self._target(y))
 
     def density(self, y: ArrayLike) -> Array:
+        """Return the density of the predictive distribution at y."""
         return np.exp(self.log_prob(y))
 
     def cdf(self, y: ArrayLike) -> Array:
-        """P(Y ≤ y)."""
-        return _numpy(self.distribution.cdf(self._target(y)))
+        """Return P(Y ≤ y)."""
+        return self._by_parts(Mixture.cdf, self._target(y))
 
     def crps(self, y: ArrayLike) -> Array:
-        """Continuous ranked probability score of each row."""
-        return _numpy(self.distribution.crps(self._target(y)))
+        """Return the continuous ranked probability score of each y."""
+        return self._by_parts(Mixture.crps, self._target(y))
 
     def entropy(self) -> Array:
-        """Of the predictive distribution, in nats."""
-        return _numpy(self.distribution.entropy())
+        """Return the entropy of the predictive distribution, in nats."""
+        return self._by_parts(Mixture.entropy)
 
     def quantile(self, q: float | Sequence[float]) -> Array:
-        """One quantile, of the shape of the prediction, or several, along a last dimension."""
+        """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q}")
         if levels.ndim == 0:
-            return _numpy(self.distribution.icdf(self._full(float(levels))))
-        return np.stack([self.quantile(float(level)) for level in levels], axis=-1)
+            return self._by_parts(lambda mixture: _quantile(mixture, float(levels)))
+        return self._by_parts(lambda mixture: torch.stack([_quantile(mixture, float(level)) for level in levels], -1))
 
     def interval(self, coverage: float = 0.9) -> Array:
-        """The central interval that holds a new y with this probability: lower and upper end in the last dimension."""
+        """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
         if np.ndim(coverage) or isinstance(coverage, str) or not 0 < coverage < 1:
             raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
-        tail = self._full(0.5 * (1 - coverage))
-        return np.stack([_numpy(self.distribution.icdf(tail)), _numpy(self.distribution.isf(tail))], axis=-1)
+        tail = 0.5 * (1 - coverage)
+        return self._by_parts(
+            lambda mixture: torch.stack([_quantile(mixture, tail), _quantile(mixture, tail, upper=True)], -1)
+        )
 
-    def _full(self, value: float) -> Tensor:
-        return torch.full(self.shape, value, dtype=torch.float64, device="cpu")
+    def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Array:
+        """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
+        found, first = [], 0
+        with torch.no_grad():
+            for part in self.parts():
+                count = len(part) if part.shape else 0
+                rows = [t[first : first + count] if part.shape else t for t in targets]
+                found.append(_numpy(quantity(part.distribution, *(t.to(_device_of(part.answers)) for t in rows))))
+                first += count
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def _target(self, y: ArrayLike) -> Tensor:
-        values = torch.from_numpy(real_numbers("y", y))
+    def _target(self, y: ArrayLike, mask: ArrayLike | None = None) -> Tensor:
+        """Return y as a tensor of the prediction's shape, with 0 where the mask leaves it out; none may be missing."""
+        if isinstance(y, Tensor) and y.is_floating_point():
+            values = y.detach()
+        else:
+            values = torch.from_numpy(real_numbers("y", y))
+            values = values.float() if getattr(y, "dtype", None) == np.float32 else values
         if tuple(values.shape) != self.shape:
             raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}; they must be equal")
+        if mask is not None:
+            values = torch.where(self.known(mask).to(values.device), values, 0.0)
         missing = values.isnan()
         if bool(missing.any()):
-            row = int(missing.nonzero()[0, 0])
-            raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); leave those rows out")
+            row = int(missing.nonzero()[0, 0]) if missing.ndim else 0
+            advice = "leave those rows out, or say with mask= which targets count"
+            raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); {advice}")
         return values
+
+    def known(self, mask: ArrayLike) -> Tensor:
+        """Return a mask as a boolean tensor of the prediction's shape: True where a target counts."""
+        chosen = mask.detach() if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask))
+        if chosen.dtype != torch.bool or tuple(chosen.shape) != self.shape:
+            raise InputError(
+                f"mask must be boolean, True where a target counts, of the shape {self.shape} of the prediction; got "
+                f"{str(chosen.dtype).removeprefix('torch.')} {tuple(chosen.shape)}"
+            )
+        return chosen
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
     def to_frame(self, coverage: float = 0.9, index: Any = None, names: Sequence[str] | None = None) -> "pd.DataFrame":
-        """A data frame with mean, std, both parts and an interval; the columns of several targets are prefixed."""
+        """Return a data frame with mean, std, both parts and an interval; columns of several targets are prefixed."""
         import pandas as pd
 
+        if len(self.shape) not in (1, 2):
+            raise InputError(f"a table has rows, or rows and targets; the prediction has the shape {self.shape}")
         index, names = self.index if index is None else index, names or self.names
         parts = self.decompose()
         ends = self.interval(coverage)
@@ -200,10 +377,15 @@ class Prediction:
         return pd.DataFrame(wide, index=index)
 
     def __repr__(self) -> str:
-        return f"Prediction(shape={self.shape}, members={self.distribution.members})"
+        return f"Prediction(shape={self.shape}, members={self.members})"
 
 
-def real_numbers(name: str, values: Any) -> Array:
+def as_prediction(answer: Any) -> Prediction:
+    """Return a prediction as it is, and a distribution of one network as a prediction."""
+    return answer if isinstance(answer, Prediction) else Prediction(answer)
+
+
+def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
     """Return values as a new float64 array with NaN where they are masked or missing; raise for dates, text and others.
 
     A new one, because what pandas hands out cannot be written to, which torch warns about.
@@ -219,7 +401,7 @@ def real_numbers(name: str, values: Any) -> Array:
             import pandas as pd
 
             array[pd.isna(array)] = np.nan
-        result: Array = array.astype(float)
+        result: NDArray[np.float64] = array.astype(float)
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"{name} must be real numbers ({error})") from error
     if hidden is not None:
@@ -227,9 +409,83 @@ def real_numbers(name: str, values: Any) -> Array:
     return result
 
 
+def _members_first(answer: Any, members: Any) -> Answer:
+    """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
+    if not isinstance(answer, NormalInverseGamma | StudentT | Gaussian):
+        raise InputError(
+            f"Prediction takes a NormalInverseGamma, a Gaussian, a StudentT or a Mixture, not {type(answer).__name__}"
+        )
+    if members is None:
+        return _on_leaves(lambda p: p.unsqueeze(0), answer)
+    if isinstance(members, bool) or not isinstance(members, int):
+        raise InputTypeError(f"members is the dimension of the networks, a whole number or None, not {members!r}")
+    shape = tuple(answer.batch_shape)
+    if not -len(shape) <= members < len(shape) or shape[members] == 0:
+        raise InputError(
+            f"members= says which dimension of the answer is that of the networks; an answer of shape {shape} has no "
+            f"dimension {members} with at least one network"
+        )
+    return _on_leaves(lambda p: p.movedim(members, 0), answer)
+
+
+def _on_leaves(change: Callable[[Tensor], Tensor], answer: Answer) -> Answer:
+    changed: Answer = _pytree.tree_map(change, answer)
+    return changed
+
+
+def _rows_of(answer: Answer, rows: NDArray[np.int64]) -> Answer:
+    chosen = torch.from_numpy(rows)
+    return _on_leaves(lambda p: p[:, chosen.to(p.device)], answer)
+
+
+def _join(answers: Sequence[Answer]) -> Answer:
+    """Return the answers to several parts of the rows as one, members in dimension 0."""
+    if len(answers) == 1:
+        return answers[0]
+    joined: Answer = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
+    return joined
+
+
+def _moments_of(answers: Answer) -> _Moments:
+    mixture = Mixture(answers.predictive(), dim=0, validate_args=False)
+    within, between = mixture.within_variance, mixture.between_variance
+    several = between if mixture.members > 1 else None
+    if isinstance(answers, NormalInverseGamma):
+        epistemic = answers.epistemic_variance.mean(0)
+        parts = answers.aleatoric_variance.mean(0), epistemic if several is None else epistemic + several
+        return _Moments(mixture.mean, within, between, *parts)
+    if isinstance(answers, Gaussian):
+        return _Moments(mixture.mean, within, between, within, several)
+    return _Moments(mixture.mean, within, between, None, None)
+
+
+def _device_of(answer: Answer) -> torch.device:
+    return answer.gamma.device if isinstance(answer, NormalInverseGamma) else answer.loc.device
+
+
+def _on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
+    return tuple(k.to(device) if isinstance(k, Tensor) else k for k in keys)
+
+
+def _quantile(mixture: Mixture, tail: float, upper: bool = False) -> Tensor:
+    """Return the quantile of this probability from below, or from above, in the dtype of the mixture."""
+    loc = mixture.components.loc
+    q = torch.full(mixture.batch_shape, tail, dtype=torch.float64, device=loc.device)
+    return (mixture.isf(q) if upper else mixture.icdf(q)).to(loc.dtype)
+
+
 def _numpy(x: Tensor) -> Array:
-    return x.detach().numpy()
+    array: Array = x.detach().cpu().numpy()
+    return array
 
 
 def _root(x: Array | None) -> Array | None:
     return None if x is None else np.sqrt(x)
+
+
+_pytree.register_pytree_node(
+    Prediction,
+    lambda p: ([p.answers], None),
+    lambda values, _: Prediction(next(iter(values)), members=0),
+    serialized_type_name="evidentia.Prediction",
+)

@@ -1,8 +1,8 @@
-"""Metrics: ``(prediction, y) → number``."""
+"""Metrics: ``(prediction, y) → number``, for a `Prediction` or the distribution of one network, with ``mask=``."""
 
 from evidentia.metrics.calibration import calibration_curve, calibration_error, coverage, coverage_curve, pit
 from evidentia.metrics.ranking import aurg, auroc, ause, retention_curve
-from evidentia.metrics.scores import crps, interval_score, nll, rmse
+from evidentia.metrics.scores import crps, interval_score, mae, nll, rmse
 
 __all__ = [
     "aurg",
@@ -14,6 +14,7 @@ __all__ = [
     "coverage_curve",
     "crps",
     "interval_score",
+    "mae",
     "nll",
     "pit",
     "retention_curve",

@@ -2,46 +2,147 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from evidentia.errors import InputError
-from evidentia.metrics.scores import mean_of
-from evidentia.prediction import Prediction
+from evidentia.metrics.scores import mean_of, values_of
+from evidentia.prediction import Answer, Prediction
 
-__all__ = ["LEVELS", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
+__all__ = ["PROBABILITIES", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
 
-LEVELS = np.linspace(0.025, 0.975, 39)
-
-
-def pit(prediction: Prediction, y: ArrayLike) -> NDArray[np.float64]:
-    """Probability integral transform F(y) of each target, uniform for a calibrated prediction."""
-    return prediction.cdf(y)
+PROBABILITIES = np.linspace(0.025, 0.975, 39)
+Array = NDArray[np.float64]
 
 
-def coverage(prediction: Prediction, y: ArrayLike, level: float = 0.9) -> float:
-    """Share of targets in the central interval of this level; ideally the level."""
-    return float(coverage_curve(prediction, y, np.array([level]))[0])
+def pit(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> Array:
+    """Return the probability integral transform F(y) of each target.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        Values in [0, 1], of the shape of y, or one after the other for those that count; uniform if the prediction is
+        calibrated.
+
+    >>> import torch, evidentia as ev
+    >>> pit(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 100.0])
+    array([0.5, 1. ])
+    """
+    return values_of(Prediction.cdf, prediction, y, mask)
 
 
-def coverage_curve(prediction: Prediction, y: ArrayLike, levels: NDArray[np.float64] = LEVELS) -> NDArray[np.float64]:
-    """Coverage of the central interval at each level. A y lies in it exactly if |2F(y) − 1| is at most the level."""
-    return _shares(np.abs(2 * pit(prediction, y) - 1).ravel(), levels)
+def coverage(
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    coverage: float = 0.9,
+    *,
+    mask: ArrayLike | Tensor | None = None,
+) -> float:
+    """Return the share of targets in the central interval that should hold ``coverage`` of them.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the interval states.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        A share in [0, 1]; ideally ``coverage``.
+
+    >>> import torch, evidentia as ev
+    >>> coverage(ev.Gaussian(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0], coverage=0.9)
+    0.75
+    """
+    return float(coverage_curve(prediction, y, np.array([coverage]), mask=mask)[0])
+
+
+def coverage_curve(
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    coverage: Array = PROBABILITIES,
+    *,
+    mask: ArrayLike | Tensor | None = None,
+) -> Array:
+    """Return the share of targets in each of several central intervals.
+
+    A y lies in the interval exactly if |2F(y) − 1| is at most its coverage.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probabilities that the intervals state.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        A share for each coverage; ideally the coverage itself.
+
+    >>> import torch, evidentia as ev
+    >>> coverage_curve(ev.Gaussian(torch.zeros(3), 1.0), [-3.0, 0.0, 1.0], [0.5, 0.9])
+    array([0.33333333, 0.66666667])
+    """
+    return _shares("coverage", np.abs(2 * pit(prediction, y, mask=mask) - 1).ravel(), coverage)
 
 
 def calibration_curve(
-    prediction: Prediction, y: ArrayLike, levels: NDArray[np.float64] = LEVELS
-) -> NDArray[np.float64]:
-    """Share of targets below the predicted quantile at each level (Kuleshov et al. 2018); ideally the level."""
-    return _shares(pit(prediction, y).ravel(), levels)
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    quantiles: Array = PROBABILITIES,
+    *,
+    mask: ArrayLike | Tensor | None = None,
+) -> Array:
+    """Return the share of targets at or below each predicted quantile (Kuleshov et al. 2018).
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        quantiles: their probabilities.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        A share for each quantile; ideally its probability.
+
+    >>> import torch, evidentia as ev
+    >>> calibration_curve(ev.Gaussian(torch.zeros(2), 1.0), [-1.0, 1.0], [0.1, 0.5])
+    array([0. , 0.5])
+    """
+    return _shares("quantiles", pit(prediction, y, mask=mask).ravel(), quantiles)
 
 
-def calibration_error(prediction: Prediction, y: ArrayLike, levels: NDArray[np.float64] = LEVELS) -> float:
-    """Root mean squared distance of the calibration curve from the diagonal (Kuleshov et al. 2018, uniform weights)."""
-    return float(np.sqrt(np.mean((calibration_curve(prediction, y, levels) - levels) ** 2)))
+def calibration_error(
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    quantiles: Array = PROBABILITIES,
+    *,
+    mask: ArrayLike | Tensor | None = None,
+) -> float:
+    """Return the root mean squared distance of the calibration curve from the diagonal (Kuleshov et al. 2018).
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        quantiles: the probabilities at which the curve is read, all with the same weight.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        A distance; 0 is ideal.
+
+    >>> import torch, evidentia as ev
+    >>> calibration_error(ev.Gaussian(torch.zeros(2), 1.0), [-1.0, 1.0], [0.5])
+    0.0
+    """
+    curve = calibration_curve(prediction, y, quantiles, mask=mask)
+    return float(np.sqrt(np.mean((curve - np.asarray(quantiles, dtype=float)) ** 2)))
 
 
-def _shares(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of the values that are at most each level."""
-    levels = np.asarray(levels, dtype=float)
+def _shares(name: str, values: Array, limits: ArrayLike) -> Array:
+    """Return the share of the values that are at most each limit."""
+    levels = np.asarray(limits, dtype=float)
     if levels.ndim != 1 or not ((levels >= 0) & (levels <= 1)).all():
-        raise InputError(f"levels lie between 0 and 1, got {levels}")
-    return np.array([mean_of(values <= level) for level in levels])
+        shown = levels[0] if levels.shape == (1,) else levels
+        raise InputError(f"{name} must lie between 0 and 1, got {shown}")
+    if not values.size:
+        mean_of(values)
+    # NaN, of a prediction that is not finite, sorts last and is at most nothing
+    return np.searchsorted(np.sort(values), levels, side="right") / values.size

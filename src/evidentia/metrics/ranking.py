@@ -1,10 +1,14 @@
 """Whether the uncertain rows are the wrong ones: ``(prediction, y) → number or curve``; only the order matters."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from evidentia.errors import InputError
-from evidentia.prediction import Prediction, real_numbers
+from evidentia.metrics.scores import errors, known_targets
+from evidentia.prediction import Answer, Prediction, as_prediction, real_numbers
 
 __all__ = ["aurg", "auroc", "ause", "retention_curve"]
 
@@ -12,29 +16,42 @@ Array = NDArray[np.float64]
 
 
 def retention_curve(
-    prediction: Prediction,
-    y: ArrayLike,
-    uncertainty: ArrayLike | str = "std",
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    uncertainty: ArrayLike | Tensor | str = "std",
     error: str = "rmse",
     points: int = 100,
+    *,
+    mask: ArrayLike | Tensor | None = None,
 ) -> tuple[Array, Array]:
-    """Error of the rows that are left when the most uncertain ones are dropped: (share kept, error of the kept).
+    """Return the error of the rows that are left when the most uncertain ones are dropped.
+
+    Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
+    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
+    targets, or pixels, count as so many rows.
 
     Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
         uncertainty: what to rank by: "std" (the default), "aleatoric", "epistemic", "entropy", or an array of the shape
             of y. A part that the prediction does not have is refused.
         error: "rmse" or "mae", of the mean.
         points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
+        mask: True where a target counts; without it a missing target is an error.
 
-    Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
-    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
-    targets count as so many rows.
+    Returns:
+        (share kept, error of the kept), both from all rows to the most certain ones.
+
+    >>> import torch, evidentia as ev
+    >>> retention_curve(ev.Gaussian(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0], error="mae")
+    (array([1. , 0.5]), array([2., 1.]))
     """
     if error not in ("rmse", "mae"):
         raise InputError(f"unknown error {error!r}; known are rmse, mae")
     if not isinstance(points, int | np.integer) or points < 2:
         raise InputError(f"points must be a whole number of at least 2, got {points!r}")
-    distance = np.abs(prediction.mean - prediction._target(y).numpy()).ravel()
+    p = as_prediction(prediction)
+    distance = np.abs(errors(p, y, mask)).ravel()
     rows = len(distance)
     if rows == 0:
         raise InputError("the prediction has no rows; a ranking needs at least one")
@@ -42,7 +59,7 @@ def retention_curve(
         bad = int(np.sum(~np.isfinite(distance)))
         raise InputError(f"{bad} of {rows} errors y − mean are NaN or infinite; leave out the rows without a finite y")
     loss = distance**2 if error == "rmse" else distance
-    score = _uncertainty(prediction, uncertainty).ravel()
+    score = _uncertainty(p, uncertainty, mask).ravel()
 
     order = np.lexsort((loss, score))  # by loss within ties: then not even the rounding depends on the order of rows
     loss, score = loss[order], score[order]
@@ -58,42 +75,84 @@ def retention_curve(
 
 
 def ause(
-    prediction: Prediction,
-    y: ArrayLike,
-    uncertainty: ArrayLike | str = "std",
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    uncertainty: ArrayLike | Tensor | str = "std",
     error: str = "rmse",
     points: int = 100,
+    *,
+    mask: ArrayLike | Tensor | None = None,
 ) -> float:
-    """Area under the sparsification error (Ilg et al. 2018): ∫ (e(s) − oracle(s)) ds / e(1), smaller is better.
+    """Return the area under the sparsification error (Ilg et al. 2018): ∫ (e(s) − oracle(s)) ds / e(1).
 
     e(s) is the :func:`retention_curve` at the share s kept, the oracle the curve of the ranking by the true error. The
-    trapezoidal rule over the shares of the curve; divided by the error of all rows, so free of units. 0 is ideal.
+    trapezoidal rule over the shares of the curve; divided by the error of all rows, so free of units.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        uncertainty: what to rank by, as for :func:`retention_curve`.
+        error: "rmse" or "mae", of the mean.
+        points: of the curve.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        An area, smaller is better; 0 is that of the ranking by the true error.
+
+    >>> import torch, evidentia as ev
+    >>> ause(ev.Gaussian(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0])
+    0.0
     """
-    share, kept = retention_curve(prediction, y, uncertainty, error, points)
-    oracle = retention_curve(prediction, y, np.abs(prediction.mean - np.asarray(y, dtype=float)), error, points)[1]
+    share, kept = retention_curve(prediction, y, uncertainty, error, points, mask=mask)
+    p = as_prediction(prediction)
+    truth = np.zeros(p.shape)
+    truth[known_targets(p, mask)] = np.abs(errors(p, y, mask))
+    oracle = retention_curve(p, y, truth, error, points, mask=mask)[1]
     return _relative_area(share, kept - oracle, kept[0])
 
 
 def aurg(
-    prediction: Prediction,
-    y: ArrayLike,
-    uncertainty: ArrayLike | str = "std",
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    uncertainty: ArrayLike | Tensor | str = "std",
     error: str = "rmse",
     points: int = 100,
+    *,
+    mask: ArrayLike | Tensor | None = None,
 ) -> float:
-    """Area under the random gain (Poggi et al. 2020): ∫ (e(1) − e(s)) ds / e(1), larger is better.
+    """Return the area under the random gain (Poggi et al. 2020): ∫ (e(1) − e(s)) ds / e(1).
 
-    A random ranking leaves the error of all rows e(1) at every share kept and has 0; a misleading one is negative. The
-    curve, the rule and the division are those of :func:`ause`.
+    The curve, the rule and the division are those of :func:`ause`.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        uncertainty: what to rank by, as for :func:`retention_curve`.
+        error: "rmse" or "mae", of the mean.
+        points: of the curve.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        An area, larger is better. A random ranking leaves the error of all rows at every share kept and has 0; a
+        misleading one is negative.
+
+    >>> import torch, evidentia as ev
+    >>> aurg(ev.Gaussian(torch.zeros(2), torch.tensor([2.0, 1.0])), [1.0, 3.0], error="mae")
+    -0.125
     """
-    share, kept = retention_curve(prediction, y, uncertainty, error, points)
+    share, kept = retention_curve(prediction, y, uncertainty, error, points, mask=mask)
     return _relative_area(share, kept[0] - kept, kept[0])
 
 
-def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """P(outside > inside) + ½ P(outside = inside): how well a score tells unfamiliar rows from familiar ones.
+def auroc(inside: ArrayLike | Tensor, outside: ArrayLike | Tensor) -> float:
+    """Return P(outside > inside) + ½ P(outside = inside): how well a score tells unfamiliar rows from familiar ones.
 
-    The scores are uncertainties of rows in and out of distribution; 1 separates them, ½ is chance.
+    Args:
+        inside: scores, uncertainties say, of rows like those of training.
+        outside: scores of other rows.
+
+    Returns:
+        The area under the receiver operating characteristic: 1 separates the two, ½ is chance.
 
     >>> auroc(inside=[0.1, 0.2, 0.3], outside=[0.3, 0.9])
     0.9166666666666666
@@ -114,8 +173,8 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
     return float(wins / (2 * low.size * high.size))
 
 
-def _uncertainty(prediction: Prediction, uncertainty: ArrayLike | str) -> Array:
-    """The array that a name stands for, or the array itself, without NaN; infinite values rank like any other."""
+def _uncertainty(prediction: Prediction, uncertainty: Any, mask: Any) -> Array:
+    """Return what a name stands for, or the array itself, of the targets that count; NaN is refused."""
     kind = uncertainty
     if kind is None:  # what prediction.epistemic_std is where there is none
         raise InputError("the uncertainty is None: the prediction has no such part; rank by 'std' instead")
@@ -139,13 +198,14 @@ def _uncertainty(prediction: Prediction, uncertainty: ArrayLike | str) -> Array:
         raise InputError(
             f"unknown uncertainty {kind!r}; known are std, aleatoric, epistemic, entropy, or give an array"
         )
+    values = np.asarray(values[known_targets(prediction, mask)], dtype=float)
     if np.isnan(values).any():
         bad = int(np.isnan(values).sum())
         raise InputError(f"{bad} of {values.size} uncertainties are NaN, which has no rank; leave those rows out")
-    return values
+    return np.asarray(values)
 
 
 def _relative_area(share: Array, gap: Array, whole: float) -> float:
-    """∫ gap d(share) / whole; without any error every ranking is as good as the oracle and as chance: 0."""
+    """Return ∫ gap d(share) / whole; without any error every ranking is as good as the oracle and as chance: 0."""
     area = np.sum((share[:-1] - share[1:]) * (gap[:-1] + gap[1:]) / 2)  # NumPy 1 has no trapezoid
     return float(area / whole) if whole > 0 else 0.0

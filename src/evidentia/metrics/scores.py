@@ -1,41 +1,148 @@
 """How good a prediction is: ``(prediction, y) → float``, smaller is better, the mean over rows and targets."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from evidentia.errors import InputError
-from evidentia.prediction import Prediction
+from evidentia.prediction import Answer, Prediction, as_prediction
 
-__all__ = ["crps", "interval_score", "nll", "rmse"]
-
-
-def mean_of(values: NDArray[np.float64]) -> float:
-    """The mean over rows and targets; raise where there are none."""
-    if not values.size:
-        raise InputError("there are no rows to score")
-    return float(np.mean(values))
+__all__ = ["crps", "interval_score", "mae", "nll", "rmse"]
 
 
-def rmse(prediction: Prediction, y: ArrayLike) -> float:
-    """Root mean squared error of the mean."""
-    target = prediction._target(y).numpy()
-    return float(np.sqrt(mean_of((prediction.mean - target) ** 2)))
+def rmse(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+    """Return the root mean squared error of the mean.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        The error, in the units of y.
+
+    >>> import numpy as np, torch, evidentia as ev
+    >>> rmse(ev.Gaussian(torch.zeros(3), 1.0), [3.0, 4.0, np.nan], mask=[True, True, False])
+    3.5355339059327378
+    """
+    return float(np.sqrt(mean_of(errors(prediction, y, mask) ** 2)))
 
 
-def nll(prediction: Prediction, y: ArrayLike) -> float:
-    """Negative log likelihood of the predictive distribution, in nats per target and in the units of y."""
-    return -mean_of(prediction.log_prob(y))
+def mae(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+    """Return the mean absolute error of the mean.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        The error, in the units of y.
+
+    >>> import torch, evidentia as ev
+    >>> mae(ev.Gaussian(torch.zeros(2), 1.0), [3.0, -4.0])
+    3.5
+    """
+    return mean_of(np.abs(errors(prediction, y, mask)))
 
 
-def crps(prediction: Prediction, y: ArrayLike) -> float:
-    """Continuous ranked probability score, in the units of y."""
-    return mean_of(prediction.crps(y))
+def nll(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+    """Return the negative log likelihood of the predictive distribution.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        Nats per target, for y in its own units: that of 1000 y is ln 1000 larger.
+
+    >>> import torch, evidentia as ev
+    >>> round(nll(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
+    1.1689
+    """
+    return -mean_of(values_of(Prediction.log_prob, prediction, y, mask))
 
 
-def interval_score(prediction: Prediction, y: ArrayLike, coverage: float = 0.9) -> float:
-    """Width of the central interval plus 2/(1−coverage) times the distance of each y outside it (Winkler 1972)."""
-    target = prediction._target(y).numpy()
-    ends = prediction.interval(coverage)
+def crps(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+    r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        The score, in the units of y; that of a prediction without any spread is its absolute error.
+
+    >>> import torch, evidentia as ev
+    >>> round(crps(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
+    0.4181
+    """
+    return mean_of(values_of(Prediction.crps, prediction, y, mask))
+
+
+def interval_score(
+    prediction: Prediction | Answer,
+    y: ArrayLike | Tensor,
+    coverage: float = 0.9,
+    *,
+    mask: ArrayLike | Tensor | None = None,
+) -> float:
+    """Return the width of the central interval plus 2/(1−coverage) times the distance of y from it (Winkler 1972).
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the interval states.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        The score, in the units of y.
+
+    >>> import torch, evidentia as ev
+    >>> round(interval_score(ev.Gaussian(torch.zeros(1), 1.0), [0.0], coverage=0.9), 4)
+    3.2897
+    """
+    p = as_prediction(prediction)
+    chosen = known_targets(p, mask)
+    ends = p.interval(coverage)[chosen].astype(float)
+    target = p._target(y, mask).cpu().numpy()[chosen].astype(float)
     low, high = ends[..., 0], ends[..., 1]
     outside = np.maximum(low - target, 0) + np.maximum(target - high, 0)
     return mean_of(high - low + 2 / (1 - coverage) * outside)
+
+
+# What the metrics share -----------------------------------------------------------------------------------------------
+
+
+def values_of(
+    quantity: Callable[..., NDArray[Any]], prediction: Prediction | Answer, y: Any, mask: Any
+) -> NDArray[np.float64]:
+    """Return a method of `Prediction` at every target that counts, in float64: (known targets,), or the shape of y."""
+    p = as_prediction(prediction)
+    return np.asarray(quantity(p, p._target(y, mask))[known_targets(p, mask)], dtype=float)
+
+
+def errors(prediction: Prediction | Answer, y: Any, mask: Any) -> NDArray[np.float64]:
+    """Return mean − y of every target that counts, in float64."""
+    p = as_prediction(prediction)
+    chosen = known_targets(p, mask)
+    target = p._target(y, mask).cpu().numpy()[chosen]
+    difference: NDArray[np.float64] = np.asarray(p.mean[chosen], dtype=float) - np.asarray(target, dtype=float)
+    return difference
+
+
+def known_targets(prediction: Prediction, mask: Any) -> Any:
+    """Return an index of the targets that count: all of them without a mask."""
+    return ... if mask is None else prediction.known(mask).cpu().numpy()
+
+
+def mean_of(values: NDArray[np.float64]) -> float:
+    """Return the mean over rows and targets; raise where there are none."""
+    if not values.size:
+        raise InputError("there are no rows to score")
+    return float(np.mean(values))
