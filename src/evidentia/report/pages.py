@@ -16,20 +16,17 @@ def read_template(package: str, name: str = "page.md") -> str:
 def fill_template(template: str, values: Mapping[str, object]) -> str:
     r"""Return a template with every ``$name`` replaced by the value of that name.
 
-    A paragraph that names a value of None is left out, and then every heading that has nothing under it.
-
-    Raises:
-        KeyError: if the template names a value that is not there.
+    A paragraph that names a value which is None, or absent, is left out, and then every heading with nothing under it.
 
     >>> page = "# Errors\n\nRMSE $rmse.\n\nNLL $nll.\n\n## Speed\n\n$speed\n"
-    >>> fill_template(page, {"rmse": 0.1, "nll": None, "speed": None})
+    >>> fill_template(page, {"rmse": 0.1, "nll": None})
     '# Errors\n\nRMSE 0.1.\n'
     """
     paragraphs = [Template(paragraph.strip("\n")) for paragraph in re.split(r"\n{2,}", template)]
     filled = [
         paragraph.substitute(values)
         for paragraph in paragraphs
-        if not any(values[name] is None for name in paragraph.get_identifiers())
+        if not any(values.get(name) is None for name in paragraph.get_identifiers())
     ]
     return "\n\n".join(_without_empty_sections(filled)) + "\n"
 

@@ -1,332 +1,413 @@
-"""docs/results/depth.md, written from the record of ``evidentia reproduce depth``.
+"""The values of ``page.md``, the template of docs/results/depth.md, from the records of the run and of its studies.
 
-    python -m evidentia.reproduce.depth.page docs/results/depth docs/results/depth.md
-
-What is missing is said to be missing. Where the maps lie beside the record, tables and figures are made anew as well.
+What a record does not have is None or absent, and the paragraphs of the template that need it are left out.
 """
 
-import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evidentia.files import write_text
 from evidentia.record import find_record, read_record
+from evidentia.report.pages import fill_template, read_template
 from evidentia.report.tables import markdown
-from evidentia.reproduce.depth import tables as results
-from evidentia.reproduce.depth.figures import values_of, where
-from evidentia.reproduce.depth.findings import ALIVE, PAPERS, met, number, rate_of, starved, statements
-from evidentia.reproduce.depth.run import Plan, quick_plan
-from evidentia.reproduce.depth.scores import BLOCKS
+from evidentia.reproduce.depth.figures import FIGURES
+from evidentia.reproduce.depth.plan import BLOCKS, Plan, quick_plan
+from evidentia.reproduce.depth.tables import attack_rows, learning_rate, number, signed, spread, table_rows
+from evidentia.reproduce.depth.trials import Record, Trials, data_name, studied_models, trial_mean, trial_values
+from evidentia.reproduce.paper import TABLE_S1
 
-__all__ = ["main", "page"]
+__all__ = ["ALIVE", "page"]
 
-Record = dict[str, Any]
-MISSING = "Not run yet."
+Values = dict[str, str | None]
+Rows = list[dict[str, Any]]
+ALIVE = 1e-3  # share of pixels above which a channel is not called dead
 RARE = 0.01  # share of pixels up to which a channel is called rare
-RATE, FASTER, COST = 4000, 4, 1.05  # goals: images a second, times the plain step, evidential pass to a plain one
-DEFINITIONS = (
-    "The NLL is that of the predictive distribution: Student's t for evidential models, a normal for the Gaussian one, "
-    "an equal mixture of normals for ensembles and dropout of likelihoods. Ensembles and dropout of least squares have "
-    "no deviation of their own: theirs is an equal mixture of normals with one deviation, chosen on validation images. "
-    "The authors' dropout has 1/τ (0.009) added to its NLL."
-)
-RANKED = (
-    "Pixels are ranked, and by the authors' rule calibrated (normal quantiles), by the epistemic deviation; the "
-    "Gaussian model has none, and its aleatoric one stands in. Calibration error: mean distance of the curve from the "
-    "diagonal. AUSE and AURG, of the RMSE: the area between the cutoff curve and the one of the true errors (0 is "
-    "best), and between it and that of a random order (larger is better)."
-)
-ATTACKED = (
-    "Each image is moved once, by ε along the sign of the gradient of its squared error. The AUROC is that of telling "
-    "attacked images from clean ones by the score."
-)
-DIFFERENCES = (
-    "**Not the paper's task.** The paper has about 27,000 frames of video, which the released code splits by frame, so "
-    "that neighbours of test frames are trained on. Here are {pairs:,} labelled pairs, split by scene: fewer images, "
-    "none from a test room, so errors are larger for every method. The paper's ± (left out) is not explained. Compare "
-    "our rows with each other, and with the mean of the training maps."
-)
-TRAINED = (
-    "Seconds are medians; the best step is the one whose weights were kept, by its validation score: the NLL, of least "
-    "squares and at the paper's settings the RMSE."
-)
+PAPER_HEAD, PAPER_SETTINGS = "evidential, paper's head", "evidential, paper's settings"
 CREDITS = {
     "NYU Depth v2": "Silberman, Hoiem, Kohli and Fergus, 2012",
     "CamVid": "Brostow, Fauqueur and Cipolla, 2009; CC BY-NC 4.0",
 }
-FEATURES_RULE = (
-    "The feature distance above is the Mahalanobis distance of the logarithms of pooled encoder features from those of "
-    f"the training images, the mean over the first {BLOCKS} blocks, each in units of its spread over the validation "
-    "images. Block by block, AUROC:"
-)
-BLOCKS_RULE = (
-    "This was chosen by shifts that were made up for it: validation images, changed as the rows say, parts "
-    "of two photographs and rendered streets ([record]({folder}/record.json), `python "
-    "studies/depth_unfamiliar.py`). AUROC of the mean over the first blocks, {seeds} networks:"
-)
-FRAME_RULE = (
-    "The labelled images of NYU Depth v2 have a white frame, two pixels wide at 160×128; images from elsewhere have "
-    "none. A network that is trained on them takes its absence for unfamiliarity. AUROC of one network trained on "
-    "images with their frame, for CamVid as it is, then without that difference, then for the frame alone:"
-)
-FRAME_END = (
-    "So with the frame a high AUROC says little about rooms and streets, and everywhere else on this page the outer "
-    "pixels are cut from all images. What else differs between two cameras (lens, colours, noise) remains, and "
-    "helps any score."
-)
-
-TRIED = (
-    "Scored on validation pairs alone ([record]({folder}/record.json), `python studies/depth_recipe.py`); means, "
-    "least and greatest. «Nearer»: what a crop enlarges has its disparities enlarged as well; where no pixels are cut, "
-    "images have their white frame. All but the learning rate was chosen for evidential networks and is shared."
-)
-CHANGED = (
-    "The rate was first chosen on images with their frame, then anew without, for each loss: to change where the "
-    "validation score over three seeds is better by 0.03 in NLL or 0.003 in RMSE than that of the networks at 0.001 "
-    "(«Training», and earlier below). Only evidential networks did. By then the test pairs had been asked about the "
-    "earlier ones ([record]({folder}/record.json)), so that both answers are here. On a GPU two runs with one seed "
-    "differ about as much as two seeds do:"
-)
-AGAIN = "Trained again at the rate that was chosen, the validation NLL of evidential networks is {}."
-HEADS = (
-    "The paper's head squeezes 32 channels through four and a ReLU before the four maps: the share of validation "
-    "pixels at which each of the four is positive, and the best validation NLL within {steps:,} steps, beside that of "
-    "the direct head ([record]({folder}/record.json), `python studies/depth_heads.py`). A channel that is positive "
-    "at no pixel has no gradient and does not come back; with one left, the four maps are functions of one number, "
-    "with none they are constant. What the four are made of is never negative, so that one can have one sign at nearly "
-    "all pixels: untrained, {rare} of {all} are positive at no more than {percent:g} % of them."
-)
 
 
 def page(folder: Path) -> str:
-    """The whole page."""
-    beside = folder.parent
-    title = "# Depth from one image, images from elsewhere, attacked images"
-    note = "<!-- written by python -m evidentia.reproduce.depth.page; edit that, not this -->"
-    record = find_record(folder)
-    if record is None:
-        return "\n\n".join((title, note, MISSING)) + "\n"
-    on = f"On {where(record)}"
-    pairs = sum(record["data"][part] for part in ("train", "validation", "test"))
-    sections = {
-        "What it shows": ["\n".join(f"- {line}" for line in statements(record, beside))],
-        "Table S1": [
-            f"{on}; errors in 1/m, ± a standard error over trials; times are medians, of all models in one go, on CUDA "
-            "of captured passes.",
-            markdown(results.table_s1_rows(record)),
-            "" if record["data"]["synthetic"] else DIFFERENCES.format(pairs=pairs),
-            DEFINITIONS,
-        ],
-        "Figure 4: errors and epistemic deviations": [
-            *_table(f"{on}, means over trials. {RANKED}", results.doubt_rows(record)),
-            *_figures(folder, "4_maps", "4_cutoff", "4_calibration"),
-        ],
-        "Figure 5: images from elsewhere": [
-            *_table(f"{on} against {record['data']['outside']}: AUROC.", results.unfamiliar_rows(record)),
-            *_table(FEATURES_RULE, results.block_rows(record)),
-            *_figures(folder, "5"),
-        ],
-        "Which blocks, and the white frame of NYU": _from(beside / "depth_unfamiliar", _unfamiliar),
-        "The paper's head": _from(beside / "depth_heads", _heads),
-        "Figures 6 and S6: attacked images": [
-            *_table(f"{on}, means over trials. {ATTACKED}", results.attack_rows(record)),
-            *_figures(folder, "6", "s6"),
-        ],
-        "Figures S4 and S5: single trials": _figures(folder, "s4", "s5"),
-        "Figure S7: aleatoric deviations": _figures(folder, "s7"),
-        "How the recipe was chosen": [
-            *_from(beside / "depth_recipe", _recipe),
-            *_from(beside / "depth_earlier", partial(_earlier, record)),
-        ],
-        "Training": _table(TRAINED, _training(record)),
-        "Speed": _from(beside / "bench_depth", _speed),
-        "Credits": _credits(record["data"]),
+    """Return the page of the run in a folder, with the studies and the benchmark whose records lie beside it."""
+    record, beside = read_record(folder), folder.parent
+    unfamiliar, heads, recipes, earlier, speed = (
+        find_record(beside / name)
+        for name in ("depth_unfamiliar", "depth_heads", "depth_recipe", "depth_earlier", "bench_depth")
+    )
+    values = {
+        **_opening_values(record, folder),
+        **_figure_values(folder),
+        **_error_values(record),
+        **_cost_values(record),
+        **_unfamiliar_values(record),
+        **_attack_values(record),
+        **_head_values(record),
+        **_table_values(record),
+        **_shift_values(unfamiliar),
+        **_channel_values(heads),
+        **_recipe_values(recipes),
+        **_earlier_values(record, earlier),
+        **_speed_values(speed),
     }
-    parts = [title, note, *_opening(record, folder.name)]
-    parts += [part for heading, section in sections.items() if section for part in (f"## {heading}", *section)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return fill_template(read_template("evidentia.reproduce.depth"), values)
 
 
-def _opening(record: Record, folder: str) -> list[str]:
-    data, recipe, environment = record["data"], record["plan"]["recipe"], record["environment"]
-    settings, varied = recipe["settings"], {k: v for k, v in (recipe["augmentation"] or {}).items() if v}
-    flags = (" --quick" if record["plan"]["quick"] else "") + ("" if data["synthetic"] else " --data DATA")
-    groups, usual = record["plan"]["groups"], settings["learning_rate"]
-    paper, rate = groups[PAPERS], groups["evidential"]["learning_rate"]
-    slower = "" if rate == usual else f", evidential networks at {rate_of(rate)}"
-    warning = "**Synthetic rooms:** rendered, not photographed. The goals below were set for NYU Depth v2."
-    return [
-        warning if data["synthetic"] else "",
-        f"{where(record)}: {data['train']:,} training, {data['validation']:,} validation and {data['test']:,} test "
-        f"pairs, split by scene with seed {record['plan']['split_seed']}; from elsewhere {data['outside images']:,} "
-        f"images, {data['outside']}. {data['note']}".strip()
-        + (f" From each side of every image {data['cut']} pixels are cut." if data["cut"] else ""),
-        f"Made on {environment['device']['name']} with torch {environment['packages']['torch']} by",
-        f"    evidentia reproduce depth{flags} --out docs/results/{folder}",
-        f"([record]({folder}/record.json)). Recipe: U-Net of {recipe['blocks']} blocks, {recipe['width']} channels in "
-        f"the first, {recipe['head']} head; {settings['steps']:,} steps of {recipe['batch_size']} images, Adam at "
-        f"{rate_of(usual)}{slower} ({settings['schedule']}), {settings['precision']}; images varied by "
-        + (", ".join(name if value is True else f"{name} {value}" for name, value in varied.items()) or "nothing")
-        + f". Every {settings['evaluate_every']:,} steps the validation pairs may choose the weights, by "
-        f"{recipe['select'].upper()} (least squares and the paper's settings: by RMSE). The paper's settings are Adam "
-        f"at {rate_of(paper['learning_rate'])} ({paper['schedule']}), λ = 0.1, {paper['steps']:,} steps, its own "
-        "head, images not varied. Network i of trial t has seed 1000 t + i.",
-        _missing(record),
-    ]
+def _table(rows: Rows) -> str | None:
+    return markdown(rows) if rows else None
 
 
-def _missing(record: Record) -> str:
+def _count(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def _opening_values(record: Record, folder: Path) -> Values:
+    """Return the data, the machine, the recipe, and what the run lacks."""
+    data, plan, environment = record["data"], record["plan"], record["environment"]
+    recipe, groups, settings = plan["recipe"], plan["groups"], plan["recipe"]["settings"]
+    varied = {name: value for name, value in (recipe["augmentation"] or {}).items() if value}
+    named = [f"{name} ({CREDITS[name]})" for name in (data["name"], data["outside"]) if name in CREDITS]
+    pairs = {part: data[part] for part in ("train", "validation", "test")}
+    return {
+        **{part: f"{count:,}" for part, count in pairs.items()},
+        "labelled_pairs": None if data["synthetic"] else f"{sum(pairs.values()):,}",
+        "data": data_name(record),
+        "synthetic_data": data_name(record).capitalize() if data["synthetic"] else None,
+        "note": data["note"] or None,
+        "outside": data["outside"],
+        "outside_count": f"{data['outside images']:,}",
+        "cut": str(data["cut"]),
+        "split_seed": str(plan["split_seed"]),
+        "device": environment["device"]["name"],
+        "torch": environment["packages"]["torch"],
+        "flags": (" --quick" if plan["quick"] else "") + ("" if data["synthetic"] else " --data DATA"),
+        "folder": folder.name,
+        "blocks": str(recipe["blocks"]),
+        "width": str(recipe["width"]),
+        "head": recipe["head"],
+        "batch_size": str(recipe["batch_size"]),
+        "select": recipe["select"].upper(),
+        "augmentation": ", ".join(k if v is True else f"{k} {v}" for k, v in varied.items()) or "nothing",
+        "steps": f"{settings['steps']:,}",
+        "rate": learning_rate(settings["learning_rate"]),
+        "schedule": settings["schedule"],
+        "precision": settings["precision"],
+        "evaluate_every": f"{settings['evaluate_every']:,}",
+        "evidential_rate": learning_rate(groups["evidential"]["learning_rate"]),
+        "paper_rate": learning_rate(groups[PAPER_SETTINGS]["learning_rate"]),
+        "paper_schedule": groups[PAPER_SETTINGS]["schedule"],
+        "paper_steps": f"{groups[PAPER_SETTINGS]['steps']:,}",
+        "missing_models": _missing_models(record),
+        "credits": ", ".join(named) or None,
+    }
+
+
+def _missing_models(record: Record) -> str | None:
+    """Return the models of the whole plan that have fewer trials than it asks for."""
     plan = quick_plan() if record["plan"]["quick"] else Plan()
-    lacking = []
-    for group in map(plan.group, plan.groups):
-        wanted = group.trials or plan.trials
-        found = {model: len(record["results"].get(model, [])) for model in group.models}
-        lacking += [f"{model} ({count} of {wanted} trials)" for model, count in found.items() if count < wanted]
-    return f"Not run yet: {'; '.join(lacking)}." if lacking else ""
+    missing = []
+    for name in plan.group_names:
+        wanted = plan.trials_of(name)
+        found = {model: len(record["results"].get(model, [])) for model in plan.group(name).models}
+        missing += [f"{model} ({_count(n, wanted)} trials)" for model, n in found.items() if n < wanted]
+    return "; ".join(missing) or None
 
 
-def _figures(folder: Path, *names: str) -> list[str]:
-    drawn = {n: f"{folder.name}/figure_{n}.png" for n in names if (folder / f"figure_{n}.png").exists()}
-    return [f"![Figure {n[0].upper()}{n[1:].replace('_', ', ')}]({link})" for n, link in drawn.items()] or [MISSING]
+def _figure_values(folder: Path) -> Values:
+    """Return the links to the figures that are there, and the names of those that are not."""
+    links = {n: f"{folder.name}/figure_{n}.png" if (folder / f"figure_{n}.png").exists() else None for n in FIGURES}
+    missing = [name.replace("_", ", ") for name, link in links.items() if link is None]
+    return {f"figure_{name}": link for name, link in links.items()} | {"missing_figures": "; ".join(missing) or None}
 
 
-def _table(caption: str, rows: list[dict[str, Any]]) -> list[str]:
-    return [caption, markdown(rows)] if rows else [MISSING]
+def _table_values(record: Record) -> Values:
+    """Return the tables of the run."""
+    rows = table_rows(record)
+    tables = {name: _table(rows.get(name, [])) for name in ("table_s1", "doubts", "unfamiliar", "attack")}
+    training = [_training_row(record, name) for name in record["networks"]]
+    return tables | {
+        "blocks_table": _table(rows.get("blocks", [])),
+        "first_blocks": str(BLOCKS) if "blocks" in rows else None,
+        "studied": str(len(studied_models(record))) if studied_models(record) else None,
+        "training": _table(training),
+        "trained_networks": str(sum(row["trained"] for row in training)) if training else None,
+    }
 
 
-def _from(folder: Path, tell: Callable[[Record, str], list[str]]) -> list[str]:
-    """What another program recorded beside this run; nothing if it has not run."""
-    found = find_record(folder)
-    return tell(found, folder.name) if found else []
+def _training_row(record: Record, name: str) -> dict[str, Any]:
+    networks = [network for trial in record["networks"][name] for network in trial]
+    steps, settings = [network["best_step"] for network in networks], record["plan"]["groups"][name]
+    return {
+        "networks": name,
+        "trained": len(networks),
+        "seconds each": float(np.median([network["seconds"] for network in networks])),
+        "learning rate": learning_rate(settings["learning_rate"]),
+        "steps": f"{settings['steps']:,}",
+        "best step": f"{min(steps):,} to {max(steps):,}",
+        "its validation score": spread(np.array([network["best_score"] for network in networks], float), 3),
+        "diverged": sum(network["diverged"] for network in networks),
+    }
 
 
-def _recipe(record: Record, name: str) -> list[str]:
-    """What studies/depth_recipe.py tried, as the validation pairs saw it."""
-    rows: dict[tuple[Any, ...], list[Record]] = {}
-    for row in record["rows"]:
-        rows.setdefault(tuple(row[key] for key in ("candidate", "method", "steps", "cut")), []).append(row)
-    tried = []
-    for (candidate, method, steps, cut), found in rows.items():
-        line = {"candidate": candidate, "method": method, "steps": steps, "pixels cut": cut, "networks": len(found)}
-        tried.append(line | {s.upper(): results.spread(values_of(found, s), 3) for s in ("nll", "rmse")})
-    return _table(TRIED.format(folder=name), tried)
+# What it shows --------------------------------------------------------------------------------------------------------
 
 
-def _earlier(record: Record, before: Record, name: str) -> list[str]:
-    """The evidential networks at the rate of the others: which of the two the test pairs would have preferred."""
-    models = [model for model in before["results"] if record["results"].get(model)]
-    rows, scores = [], {}
-    for when, each in (("earlier", before), ("now", record)):
-        for model in models:
-            found = np.array([network["best_score"] for trial in each["networks"][model] for network in trial], float)
-            rate, trials = each["plan"]["groups"][model]["learning_rate"], each["results"][model]
-            row = {"networks": model, "": when, "learning rate": rate_of(rate)}
-            row["validation NLL"] = results.spread(found, 3)
-            rows.append(row | {f"test {s.upper()}": results.spread(values_of(trials, s), 3) for s in ("rmse", "nll")})
-            scores[when, model] = found.mean()
+def _error_values(record: Record) -> Values:
+    """Return RMSE and NLL of the evidential network and of the paper's settings, and who does better."""
+    results, base = record["results"], record["mean of training"]["rmse"]
+    values: Values = {"mean_rmse": number(base), "paper_nll": number(TABLE_S1["evidential"].nll)}
+    for prefix, model in (("", "evidential"), ("at_paper_", PAPER_SETTINGS)):
+        rmse, nll = (trial_mean(results.get(model, []), score) for score in ("rmse", "nll"))
+        values[f"{prefix}rmse"], values[f"{prefix}nll"] = _number(rmse), _number(nll)
+        values[f"{prefix}to_mean"] = None if rmse is None else signed(100 * (rmse / base - 1), 1, " %")
+    values["rmse_to_mean"] = values.pop("to_mean")
+    steps = [network["best_step"] for trial in record["networks"].get(PAPER_SETTINGS, []) for network in trial]
+    values["at_paper_step"] = ", ".join(f"{step:,}" for step in steps) or None
+    values["evidential_trials"] = str(len(results["evidential"])) if results.get("evidential") else None
+    return values | {"comparison": _table(_comparison_rows(record))}
+
+
+def _number(value: float | None, digits: int = 3) -> str | None:
+    return None if value is None else number(value, digits)
+
+
+def _comparison_rows(record: Record) -> Rows:
+    """Return a row for each score: the evidential network, the best of the others, and how many do better."""
+    scores: dict[str, tuple[str, ...]] = {
+        "NLL": ("nll",),
+        "RMSE": ("rmse",),
+        "calibration error, predictive distribution": ("calibration", "predictive", "error"),
+        "calibration error, authors' rule": ("calibration", "authors", "error"),
+    }
+    rows: Rows = []
+    for score, path in scores.items():
+        found = {name: trial_mean(trials, *path) for name, trials in record["results"].items()}
+        means = {name: mean for name, mean in found.items() if mean is not None and np.isfinite(mean)}
+        ours = means.pop("evidential", None)
+        if ours is not None and means:
+            best, least = min(means.items(), key=lambda pair: pair[1])
+            row = {"smaller is better": score, "evidential": number(ours), "best of the others": number(least)}
+            better = sum(mean < ours for mean in means.values())
+            rows.append(row | {"which": best, "others that do better": _count(better, len(means))})
+    return rows
+
+
+def _cost_values(record: Record) -> Values:
+    """Return the time of an evidential answer to that of the plain network, and of several networks to it."""
+    seconds = record["seconds"]
+    if not {"evidential", "plain"} <= set(seconds):
+        return {}
+    counts = sorted(seconds["evidential"], key=int, reverse=True)
+    ratios = {n: seconds["evidential"][n] / seconds["plain"][n] for n in counts}
+    several = [name for name in ("ensemble, 5", "dropout, 10") if name in seconds]
+    times = [f"{name}: {seconds[name][counts[0]] / seconds['evidential'][counts[0]]:.1f}" for name in several]
+    return {
+        "cost_to_plain": ", ".join(f"{r:.2f} for {n} image{'s' if int(n) > 1 else ''}" for n, r in ratios.items()),
+        "cost_images": counts[0],
+        "cost_of_several": "; ".join(times) or "–",
+    }
+
+
+def _unfamiliar_values(record: Record) -> Values:
+    """Return how well the evidential network tells images from elsewhere, beside the baselines."""
+    models = studied_models(record)
     if "evidential" not in models:
-        return []
-    better = scores["now", "evidential"] < scores["earlier", "evidential"]
-    again = AGAIN.format("better" if better else "no better: three seeds are not enough to tell")
-    return [*_table(CHANGED.format(folder=name), rows), again]
+        return {}
+    ours = trial_values(models["evidential"], "unfamiliar", "epistemic entropy", "auroc")
+    areas = {name: trial_mean(trials, "unfamiliar", "epistemic entropy", "auroc") for name, trials in models.items()}
+    others = {name: area for name, area in areas.items() if area is not None and not name.startswith("evidential")}
+    return _widest_score(models) | {
+        "trials_above_chance": _count(int((ours > 0.5).sum()), len(ours)),
+        "epistemic_auroc": number(float(ours.mean()), 2),
+        "baselines_reached": _count(sum(bool(ours.mean() >= area) for area in others.values()), len(others)),
+        "baseline_aurocs": "; ".join(f"{name}: {number(area, 2)}" for name, area in others.items()) or None,
+        "feature_auroc": spread(trial_values(models["evidential"], "unfamiliar", "feature distance", "auroc"), 3),
+    }
 
 
-def _unfamiliar(record: Record, name: str) -> list[str]:
-    """What studies/depth_unfamiliar.py found."""
+def _widest_score(models: dict[str, Trials]) -> Values:
+    """Return the score whose AUROC changes most from one evidential model to the next, and its AUROCs."""
+    ours = {name: trials for name, trials in models.items() if name.startswith("evidential")}
+    if len(ours) < 2:
+        return {}
+    scores = [score for score in models["evidential"][0]["unfamiliar"] if not score.startswith("feature")]
+    areas = {s: {n: trial_values(trials, "unfamiliar", s, "auroc") for n, trials in ours.items()} for s in scores}
+    widest = max(scores, key=lambda s: float(np.nan_to_num(np.ptp([area.mean() for area in areas[s].values()]))))
+    listed = "; ".join(f"{name}: {spread(area)}" for name, area in areas[widest].items())
+    return {"widest_score": widest, "widest_aurocs": listed}
+
+
+def _attack_values(record: Record) -> Values:
+    """Return what an attack does to error and entropy of the evidential network."""
+    rows = attack_rows(record)[1:]
+    ours = next((row for row in rows if row["model"] == "evidential"), None)
+    if ours is None:
+        return {}
+    small, large = (column.removeprefix("rises by, ") for column in ours if column.startswith("rises by, "))
+    trials = studied_models(record)["evidential"]
+    before, after = (trial_values(trials, "attack", k, "scores", ours["score"], "mean") for k in (0, -1))
+    return {
+        "small_epsilon": small,
+        "small_rmse_rise": ours[f"rises by, {small}"],
+        "small_entropy_rise": ours[f"entropy rises by, {small}"],
+        "large_epsilon": large,
+        "large_rmse_rise": ours[f"rises by, {large}"],
+        "large_rmse": number(ours[f"RMSE, {large}"]),
+        "large_entropy_rise": ours[f"entropy rises by, {large}"],
+        "attack_score": ours["score"],
+        "attack_trials_up": _count(int((after > before).sum()), len(trials)),
+        "attack_auroc": number(ours[f"AUROC, {large}"], 2),
+        "attack_models_up": _count(sum(r[f"entropy rises by, {large}"].startswith("+") for r in rows), len(rows)),
+    }
+
+
+def _head_values(record: Record) -> Values:
+    """Return the errors of the paper's head, its live channels, and whether its maps follow one number."""
+    ours, theirs = (record["results"].get(name, []) for name in ("evidential", PAPER_HEAD))
+    alive = [str(_alive_count(trial["alive channels"])) for trial in theirs if "alive channels" in trial]
+    values = {f"head_{score}": _number(trial_mean(theirs, score)) for score in ("rmse", "nll")}
+    same = {"head_one_number": theirs, "direct_one_number": ours}
+    values |= {name: _count(sum(map(_follows_one_number, trials)), len(trials)) for name, trials in same.items()}
+    return values | {"head_alive_channels": ", ".join(alive) or None}
+
+
+def _follows_one_number(trial: dict[str, Any]) -> bool:
+    """Return whether all scores have the same AUROC."""
+    areas = [v["auroc"] for name, v in trial.get("unfamiliar", {}).items() if not name.startswith("feature")]
+    return len(areas) > 1 and max(areas) - min(areas) < 0.005
+
+
+def _alive_count(shares: Sequence[float]) -> int:
+    """Return how many channels are positive at more than hardly any pixel."""
+    return sum(share > ALIVE for share in shares)
+
+
+# Studies and benchmark ------------------------------------------------------------------------------------------------
+
+
+def _shift_values(record: Record | None) -> Values:
+    """Return what studies/depth_unfamiliar.py found: AUROC by blocks, and with and without the frame."""
+    if record is None:
+        return {}
     networks, frame = list(record["blocks"].values()), record["frame"]
     first: dict[str, Any] = {}
-    for kind, words in (("logarithms", ""), ("features", ", without logarithms")):
+    for kind, suffix in (("logarithms", ""), ("features", ", without logarithms")):
         by_shift = {shift: np.mean([found[kind][shift] for found in networks], axis=0) for shift in networks[0][kind]}
         first |= by_shift if kind == "logarithms" else {}
-        first[f"mean{words}"] = np.mean(list(by_shift.values()), axis=0)
-    blocks = [
+        first[f"mean{suffix}"] = np.mean(list(by_shift.values()), axis=0)
+    shifts = [
         {"shift": shift} | {f"first {n + 1}": number(value) for n, value in enumerate(values)}
         for shift, values in first.items()
     ]
-    frames = [{"images": words} | {s: number(v) for s, v in scores.items()} for words, scores in frame.items()]
-    rule = BLOCKS_RULE.format(folder=name, seeds=len(networks))
-    return [*_table(rule, blocks), *_table(FRAME_RULE, frames), FRAME_END]
+    frames = [{"images": images} | {s: number(v) for s, v in scores.items()} for images, scores in frame.items()]
+    framed, *removed, alone = (number(scores["feature distance"]) for scores in frame.values())
+    return {
+        "unfamiliar_record": "depth_unfamiliar/record.json",
+        "shift_networks": str(len(networks)),
+        "shifts": _table(shifts),
+        "frames": _table(frames),
+        "framed_auroc": framed,
+        "frame_alone_auroc": alone,
+        "frame_removed_aurocs": " or ".join(removed),
+    }
 
 
-def _heads(record: Record, name: str) -> list[str]:
-    """What studies/depth_heads.py found."""
+def _channel_values(record: Record | None) -> Values:
+    """Return what studies/depth_heads.py found: which channels of the paper's head live."""
+    if record is None:
+        return {}
     rows, rates = record["rows"], record["rates"]
     rare = np.array([row["before"] for row in rows]) <= RARE
-    words = [HEADS.format(folder=name, steps=record["steps"], rare=rare.sum(), all=rare.size, percent=100 * RARE)]
     squeezed = [kind for kind in rates if kind != "direct"]
+    starved = {kind: sum(_alive_count(row[kind]["alive"]) <= 1 for row in rows) for kind in squeezed}
+    dead: Rows = []
     for kind in squeezed:
-        dead = np.array([row[kind]["alive"] for row in rows]) <= ALIVE
-        words.append(
-            f"Trained at {rate_of(rates[kind])}, {dead.sum()} are dead, {(dead & rare).sum()} of these among those, "
-            f"and {starved(rows, kind)} of {len(rows)} networks have one live channel or none."
-        )
-    names = {kind: f"{kind.removesuffix(', slower')} at {rate_of(rates[kind])}" for kind in rates}
+        channels = np.array([row[kind]["alive"] for row in rows]) <= ALIVE
+        row = {"trained at": learning_rate(rates[kind]), "dead channels": int(channels.sum())}
+        row |= {"of these rare untrained": int((channels & rare).sum())}
+        dead.append(row | {"networks with one live channel or none": _count(starved[kind], len(rows))})
+    heads = {kind: f"{kind.removesuffix(', slower')} at {learning_rate(rates[kind])}" for kind in rates}
     table = [
         {"seed": row["seed"], "untrained": _shares(row["before"])}
-        | {names[kind]: _shares(row[kind]["alive"]) for kind in squeezed}
-        | {f"NLL, {name}": number(row[kind]["nll"]) for kind, name in names.items()}
+        | {heads[kind]: _shares(row[kind]["alive"]) for kind in squeezed}
+        | {f"NLL, {head}": number(row[kind]["nll"]) for kind, head in heads.items()}
         for row in rows
     ]
-    return _table(" ".join(words), table)
+    means = {kind: number(float(np.mean([row[kind]["nll"] for row in rows]))) for kind in rates}
+    return {
+        "heads_record": "depth_heads/record.json",
+        "heads_steps": f"{record['steps']:,}",
+        "heads_rare": str(rare.sum()),
+        "heads_channels": str(rare.size),
+        "heads_rare_percent": f"{100 * RARE:g}",
+        "heads_dead": _table(dead),
+        "heads": _table(table),
+        "heads_count": str(len(rows)),
+        "heads_starved": " and ".join(f"in {starved[k]} trained at {learning_rate(rates[k])}" for k in squeezed),
+        "heads_nll": " and ".join(means[kind] for kind in squeezed),
+        "heads_direct_nll": means["direct"],
+    }
 
 
 def _shares(values: Sequence[float]) -> str:
     return ", ".join(f"{share:.3f}" for share in values)
 
 
-def _speed(record: Record, name: str) -> list[str]:
-    """What benchmarks/bench_depth.py found."""
-    rates, forward = record["images a second"], record["forward"]
-    ours, (height, width) = rates["ours"], record["size"]
+def _recipe_values(record: Record | None) -> Values:
+    """Return what studies/depth_recipe.py tried, as the validation pairs scored it."""
+    if record is None:
+        return {}
+    tried: dict[tuple[Any, ...], Trials] = {}
+    for row in record["rows"]:
+        tried.setdefault(tuple(row[key] for key in ("candidate", "method", "steps", "cut")), []).append(row)
+    table = [
+        {"candidate": candidate, "method": method, "steps": steps, "pixels cut": cut, "networks": len(rows)}
+        | {score.upper(): spread(trial_values(rows, score), 3) for score in ("nll", "rmse")}
+        for (candidate, method, steps, cut), rows in tried.items()
+    ]
+    return {"recipe_record": "depth_recipe/record.json", "recipes": _table(table)}
+
+
+def _earlier_values(record: Record, earlier: Record | None) -> Values:
+    """Return the evidential networks at the learning rate of the others beside those of the run."""
+    models = [model for model in earlier["results"] if record["results"].get(model)] if earlier else []
+    if earlier is None or "evidential" not in models:
+        return {}
+    values: Values = {"earlier_record": "depth_earlier/record.json"}
+    rows: Rows = []
+    for when, each in (("earlier", earlier), ("now", record)):
+        for model in models:
+            found = np.array([network["best_score"] for trial in each["networks"][model] for network in trial], float)
+            rate, trials = each["plan"]["groups"][model]["learning_rate"], each["results"][model]
+            row = {"networks": model, "": when, "learning rate": learning_rate(rate)}
+            row["validation NLL"] = spread(found, 3)
+            rows.append(row | {f"test {s.upper()}": spread(trial_values(trials, s), 3) for s in ("rmse", "nll")})
+            if model == "evidential":
+                values[f"nll_{when}"] = number(float(found.mean()))
+    return values | {"earlier": _table(rows)}
+
+
+def _speed_values(record: Record | None) -> Values:
+    """Return what benchmarks/bench_depth.py measured."""
+    if record is None:
+        return {}
+    rates, (height, width) = record["images a second"], record["size"]
     steps = [
-        {"training step": name, "images a second": f"{rate:,.0f}", "ours to it": f"{ours / rate:.2f}"}
+        {"training step": name, "images a second": f"{rate:,.0f}", "ours to it": f"{rates['ours'] / rate:.2f}"}
         for name, rate in rates.items()
     ]
-    words = (
-        f"On {record['environment']['device']['name']}, {record['batch']} images of {width}×{height} a step, by "
-        f"`python benchmarks/bench_depth.py` ([record]({name}/record.json)). The goals, at least {RATE:,} "
-        f"images a second and {FASTER} times the plain float32 step, are {met(ours >= RATE)} and "
-        f"{met(ours >= FASTER * rates['plain float32'])}."
-    )
-    passes = [{"forward pass": name, "evidential to plain": f"{ratio:.3f}"} for name, ratio in forward.items()]
-    goal = f"An answer with both variances, the two networks in turn. The goal, at most {COST}, is "
-    return [*_table(words, steps), *_table(f"{goal}{met(max(forward.values()) <= COST)}:", passes)]
-
-
-def _credits(data: dict[str, Any]) -> list[str]:
-    named = [f"{name} ({CREDITS[name]})" for name in (data["name"], data["outside"]) if name in CREDITS]
-    return [f"Photographs in the figures: {', '.join(named)}. None comes with this library."] if named else []
-
-
-def _training(record: Record) -> list[dict[str, Any]]:
-    rows = []
-    for group, trials in record["networks"].items():
-        networks = [network for trial in trials for network in trial]
-        best = [network["best_step"] for network in networks]
-        seconds = float(np.median([network["seconds"] for network in networks]))
-        told, scores = record["plan"]["groups"][group], np.array([n["best_score"] for n in networks], float)
-        row = {"networks": group, "trained": len(networks), "seconds each": seconds}
-        row |= {"learning rate": rate_of(told["learning_rate"]), "steps": f"{told['steps']:,}"}
-        row |= {"best step": f"{min(best):,} to {max(best):,}", "its validation score": results.spread(scores, 3)}
-        rows.append(row | {"diverged": sum(network["diverged"] for network in networks)})
-    return rows
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, and where there are maps the tables and figures too."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path)
-    parser.add_argument("out", type=Path)
-    options = parser.parse_args(arguments)
-    if (options.record / "maps").is_dir():
-        results.write_results(read_record(options.record), options.record)
-    write_text(options.out, page(options.record))
-    print(f"wrote {options.out}")
-
-
-if __name__ == "__main__":
-    main()
+    passes = [{"forward pass": name, "evidential to plain": f"{r:.3f}"} for name, r in record["forward"].items()]
+    return {
+        "speed_record": "bench_depth/record.json",
+        "speed_device": record["environment"]["device"]["name"],
+        "speed_batch": str(record["batch"]),
+        "speed_size": f"{width}×{height}",
+        "speed_steps": _table(steps),
+        "speed_passes": _table(passes),
+    }

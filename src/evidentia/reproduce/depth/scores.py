@@ -6,7 +6,7 @@ without them.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,19 +21,18 @@ from evidentia.fitting.images import answers
 from evidentia.methods import LeastSquares, Method
 from evidentia.nn import FeatureDensity, UNet
 from evidentia.prediction import Prediction
+from evidentia.reproduce.depth.plan import BLOCKS, EPSILONS
+from evidentia.reproduce.depth.trials import shown_score
 from evidentia.training import seeded
 from evidentia.training.images import to_network
 
 __all__ = [
-    "BLOCKS",
-    "EPSILONS",
     "DepthModel",
     "alive_channels",
     "attack",
     "choose_noise",
     "curves",
     "density_scores",
-    "doubt_of",
     "fast_gradient_sign",
     "look",
     "score",
@@ -41,8 +40,6 @@ __all__ = [
 
 LOG_2PIE = math.log(2 * math.pi * math.e)
 LEVELS = np.linspace(0, 1, 41)  # of the authors' calibration curves
-EPSILONS = np.linspace(0, 0.04, 9)
-BLOCKS = 3  # the first ones, whose features tell unfamiliar images: chosen by studies/depth_unfamiliar.py
 
 
 @dataclass(frozen=True)
@@ -133,11 +130,6 @@ def _scores(answer: Any, aleatoric: Tensor, epistemic: Tensor | None) -> dict[st
     if isinstance(answer, NormalInverseGamma):
         maps["−log ν"] = -answer.nu.log().mean(0)
     return {name: each.flatten(1).mean(1) for name, each in maps.items()}
-
-
-def doubt_of(scores: Iterable[str]) -> str:
-    """The score that stands for a model's doubts: the epistemic entropy, or the total one of a model without."""
-    return "epistemic entropy" if "epistemic entropy" in scores else "total entropy"
 
 
 def _normal_entropy(variance: Tensor) -> Tensor:
@@ -266,7 +258,7 @@ def fast_gradient_sign(answer: Callable[[Tensor], Any], x: Tensor, y: Tensor) ->
     return gradient.sign()
 
 
-def attack(model: DepthModel, pairs: Pairs, epsilons: np.ndarray = EPSILONS) -> list[dict[str, Any]]:
+def attack(model: DepthModel, pairs: Pairs, epsilons: Sequence[float] = EPSILONS) -> list[dict[str, Any]]:
     """Errors and doubts when each image is moved by ε along the sign of the gradient at the clean image, once."""
     for network in model.networks:
         network.eval()
@@ -274,13 +266,13 @@ def attack(model: DepthModel, pairs: Pairs, epsilons: np.ndarray = EPSILONS) -> 
     signs = [fast_gradient_sign(model, a, b) for a, b in zip(x.split(16), pairs.maps.split(16), strict=True)]
     sign = torch.cat(signs)
     rows = []
-    for epsilon in epsilons.tolist():
+    for epsilon in epsilons:
         with seeded(0, x.device):  # the same draws of dropout for every ε
             seen = look(model, (x + epsilon * sign).clamp(0, 1))
         error = (pairs.maps.cpu() - seen.mean)[~pairs.maps.cpu().isnan()]
         scores: dict[str, dict[str, Any]] = {n: {"mean": float(v.mean())} for n, v in seen.scores.items()}
         # image by image for the one score that is drawn so: all of them would be most of a record
-        drawn = doubt_of(seen.scores)
+        drawn = shown_score(seen.scores)
         scores[drawn]["images"] = seen.scores[drawn].numpy()
         errors = {"rmse": float(error.square().mean().sqrt()), "mae": float(error.abs().mean())}
         rows.append({"epsilon": epsilon, **errors, "scores": scores})
