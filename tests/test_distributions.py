@@ -173,13 +173,15 @@ def test_alpha_minus_one_survives_every_map():
     assert torch.allclose(d.predictive().df_minus_two, 2 * tiny)
 
 
-def test_from_raw_is_lazy_and_takes_any_dimension():
+def test_from_raw_takes_any_dimension_and_its_leaves_are_the_parameters():
     raw = torch.randn(2, 4, 5, 6)
     d = ev.NormalInverseGamma.from_raw(raw, dim=1)
-    assert d._parameters is None
     assert d.batch_shape == (2, 5, 6)
     assert torch.equal(d.gamma, raw[:, 0])
-    assert d.beta is d.beta  # worked out once
+    leaves = torch.utils._pytree.tree_leaves(d)
+    assert len(leaves) == 4
+    assert all(a is b for a, b in zip(leaves, d.parameters, strict=True))
+    assert leaves[3] is d.beta
 
 
 def test_update_is_conjugate():

@@ -200,8 +200,8 @@ def test_rows_are_independent_of_their_company(monkeypatch):
     crps, entropy = m.crps(y), m.entropy()
     assert crps.shape == (2, 3, 5)
     assert entropy.shape == (3, 5)
-    monkeypatch.setattr(formulas, "_CHUNK", 1)
-    monkeypatch.setattr(formulas, "_ROWS", 2)
+    monkeypatch.setattr(formulas, "_DENSITIES_AT_ONCE", 1)
+    monkeypatch.setattr(formulas, "_ROWS_AT_ONCE", 2)
     for i in range(3):
         for j in range(5):
             alone = ev.Mixture(ev.StudentT(df[i, :, j], loc[i, :, j], 0.5))

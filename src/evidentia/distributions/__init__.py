@@ -1,4 +1,4 @@
-"""``torch.distributions`` objects over the formulas."""
+"""The distributions a network answers with, as ``torch.distributions`` objects over :mod:`evidentia.formulas`."""
 
 from evidentia.distributions.gaussian import Gaussian
 from evidentia.distributions.mixture import Mixture

@@ -1,4 +1,16 @@
-"""What the distributions share: parameters as tensors, one clear message per bad one, leaves, and tails."""
+"""Base classes of the distributions, and the checks of their parameters.
+
+A distribution consists of its *leaves*, tensors of one shape and dtype:
+
+- ``NormalInverseGamma``: gamma, nu, alpha_minus_one, beta;
+- ``StudentT``: df, loc, scale, df_minus_two;
+- ``Gaussian``: loc, scale;
+- ``Mixture``: the leaves of its components.
+
+The leaves are always there, and everything else is computed from them. Each class is a pytree node over its leaves, so
+``torch.func.vmap``, ``torch.export`` and ``torch.compile`` can return one from a function, and
+:class:`~evidentia.Prediction` can move all of them to another device, dtype or dimension by one ``tree_map``.
+"""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -15,7 +27,16 @@ from evidentia.errors import InputError, InputTypeError
 
 
 def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Parameters as tensors of one shape, device and floating dtype (at least float32), or an error that names one."""
+    """Return the parameters as tensors of one shape, device and floating dtype (at least float32).
+
+    Args:
+        owner: name of the distribution, for error messages.
+        parameters: tensors or numbers by name.
+
+    Raises:
+        InputTypeError: for a parameter that is neither a floating-point tensor nor a number.
+        InputError: for tensors on different devices, or of shapes that do not broadcast.
+    """
     tensors = [p for p in parameters.values() if isinstance(p, Tensor)]
     dtype = torch.float32 if tensors else torch.promote_types(torch.get_default_dtype(), torch.float32)
     device = tensors[0].device if tensors else None
@@ -28,8 +49,8 @@ def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
                     f"{owner}: {name} is {value.dtype}; parameters are floating point, as in {name}.float()"
                 )
             if value.device != device:
-                places = ", ".join(f"{k} on {v.device}" for k, v in parameters.items() if isinstance(v, Tensor))
-                raise InputError(f"{owner}: parameters lie on different devices ({places}); move them to one")
+                devices = ", ".join(f"{k} on {v.device}" for k, v in parameters.items() if isinstance(v, Tensor))
+                raise InputError(f"{owner}: parameters lie on different devices ({devices}); move them to one")
             dtype = torch.promote_types(dtype, value.dtype)
     full = [torch.as_tensor(value, dtype=dtype, device=device) for value in parameters.values()]
     try:
@@ -52,68 +73,82 @@ def as_value(owner: str, value: Any, like: Tensor) -> Tensor:
 
 
 def check_floating(what: str, value: Any) -> None:
-    """Raise where a floating-point tensor is needed and something else was given."""
+    """Raise an error, which begins with ``what``, if the value is not a floating-point tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise InputTypeError(f"{what} must be a floating-point tensor, not {kind}")
 
 
 def check_domain(owner: str, parameters: Mapping[str, Tensor], domains: Mapping[str, Any]) -> None:
-    """Raise, with the first offender and how many there are, where a parameter is not finite or leaves its domain."""
+    """Raise an error if a value of a parameter is not finite or lies outside the parameter's domain.
+
+    Args:
+        owner: name of the distribution, for the error message.
+        parameters: tensors by name.
+        domains: a constraint of ``torch.distributions`` for each of these names.
+    """
     for name, value in parameters.items():
         valid = domains[name].check(value) & value.isfinite()
         if bool(valid.all()):
             continue
         rule = "finite" if domains[name] is constraints.real else f"finite and > {domains[name].lower_bound:g}"
-        at = tuple(int(i) for i in (~valid).nonzero()[0])
-        place = f" at index {at}" if at else ""
-        raise InputError(
-            f"{owner}: {name} must be {rule}; {int((~valid).sum())} of {valid.numel()} values "
-            f"break this (first: {value[at].item():g}{place})"
-        )
+        raise InputError(f"{owner}: {name} must be {rule}; {count_invalid(value, valid)}")
+
+
+def count_invalid(value: Tensor, valid: Tensor) -> str:
+    """Return a phrase for error messages: how many values are not valid, the first of them and its index."""
+    first = tuple(int(i) for i in (~valid).nonzero()[0])
+    index = f" at index {first}" if first else ""
+    return f"{int((~valid).sum())} of {valid.numel()} values break this (first: {value[first].item():g}{index})"
 
 
 class TreeDistribution(Distribution):
-    """A distribution that is made of tensors of one shape, its leaves, and is a pytree node over them."""
+    """A distribution whose state is its leaves: the tensors whose names the class lists in ``leaves``."""
 
     leaves: ClassVar[tuple[str, ...]]
     event: ClassVar[torch.Size] = torch.Size()
 
-    def _fill(self, values: Iterable[Any], validate_args: bool | None) -> None:
-        """Take values for the leaves as they are: known to be valid, or what tree functions put in their place."""
-        self._store(tuple(values))
+    def _set_leaves(self, values: Iterable[Any], validate_args: bool | None) -> None:
+        """Initialise the distribution with these leaves, without a check.
+
+        The values are valid parameters, or the placeholders that tree functions put in their stead.
+        """
+        for name, value in zip(self.leaves, values, strict=True):
+            setattr(self, name, value)
         shape = getattr(getattr(self, self.leaves[0]), "shape", torch.Size())
-        # torch's own check would raise first, and say less than `check_domain`
+        # without torch's own check, which would raise first and say less than `check_domain`
         Distribution.__init__(self, shape, self.event, validate_args=False)
         self._validate_args = Distribution._validate_args if validate_args is None else validate_args
 
-    def _store(self, values: tuple[Any, ...]) -> None:
-        for name, value in zip(self.leaves, values, strict=True):
-            setattr(self, name, value)
-
     @classmethod
     def _from_leaves(cls, values: Iterable[Any]) -> Self:
+        """Return a distribution with these leaves, without a check."""
         new = cls.__new__(cls)
-        new._fill(values, validate_args=False)
+        new._set_leaves(values, validate_args=False)
         return new
 
     def double(self) -> Self:
-        """The same distribution in float64."""
+        """Return the same distribution in float64."""
         return self._from_leaves(getattr(self, name).double() for name in self.leaves)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
         new = self.__new__(type(self)) if _instance is None else _instance
-        new._fill((getattr(self, name).expand(batch_shape) for name in self.leaves), self._validate_args)
+        new._set_leaves((getattr(self, name).expand(batch_shape) for name in self.leaves), self._validate_args)
         return new
 
     def _checked(self, value: Tensor) -> Tensor:
+        """Return the value, or raise if it lies outside the support and arguments are validated."""
         if self._validate_args:
             self._validate_sample(value)
         return value
 
 
 class Univariate(TreeDistribution):
-    """A distribution of one number whose density, tails, quantiles and CRPS are the functions of a formula module."""
+    """A distribution of one number.
+
+    Its density, tails, quantiles and CRPS are the functions of the module ``formulas``, called with the value and with
+    the leaves named in ``arguments``.
+    """
 
     loc: Tensor
     scale: Tensor
@@ -121,8 +156,9 @@ class Univariate(TreeDistribution):
     arguments: ClassVar[tuple[str, ...]]
 
     def _call(self, name: str, value: Any) -> Tensor:
+        """Return the formula of this name at the value."""
         value = as_value(type(self).__name__, value, self.loc)
-        if name not in ("icdf", "isf"):  # their argument is a probability, and NaN is the answer where it is none
+        if name not in ("icdf", "isf"):  # their argument is a probability; for a number outside [0, 1] they return NaN
             value = self._checked(value)
         result: Tensor = getattr(self.formulas, name)(value, *(getattr(self, a) for a in self.arguments))
         return result
@@ -131,32 +167,36 @@ class Univariate(TreeDistribution):
         return self._call("log_prob", value)
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """P(Y ≤ value), exact in the lower tail."""
+        """Return P(Y ≤ value), exact in the lower tail."""
         return self._call("cdf", value)
 
     def sf(self, value: Tensor | float) -> Tensor:
-        """P(Y > value), exact in the upper tail."""
+        """Return P(Y > value), exact in the upper tail."""
         return self._call("sf", value)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """The quantile of probability ``value`` from below; exact in the lower tail."""
+        """Return the quantile with probability ``value`` below it, exact in the lower tail."""
         return self._call("icdf", value)
 
     def isf(self, value: Tensor | float) -> Tensor:
-        """The quantile of probability ``value`` from above; exact in the upper tail."""
+        """Return the quantile with probability ``value`` above it, exact in the upper tail."""
         return self._call("isf", value)
 
     def crps(self, value: Tensor | float) -> Tensor:
-        """Continuous ranked probability score (smaller is better), in the units of y."""
+        """Return the continuous ranked probability score in the units of y; smaller is better."""
         return self._call("crps", value)
 
+    def predictive(self) -> Self:
+        """Return the distribution of a new y, which is this one; the counterpart of a Normal Inverse-Gamma's method."""
+        return self
+
     def half_spread(self) -> Tensor:
-        """Half the mean distance of two independent draws, ½E|X−X'|."""
+        """Return half the mean distance of two independent draws, ½E|X−X'|."""
         raise NotImplementedError
 
 
 def register_pytree(cls: type[TreeDistribution]) -> None:
-    """Let torch's tree functions (vmap, export, compile) take the distribution apart and put it together again."""
+    """Register the class as a pytree node, which torch's tree functions take apart into its leaves and rebuild."""
 
     def flatten(d: TreeDistribution) -> tuple[list[Any], None]:
         return [getattr(d, name) for name in cls.leaves], None

@@ -14,9 +14,15 @@ __all__ = ["Gaussian"]
 
 
 class Gaussian(Univariate, Normal):
-    """``torch.distributions.Normal`` with the tails, quantiles and CRPS of :class:`~evidentia.StudentT`.
+    """The normal distribution: ``torch.distributions.Normal`` with exact tails, quantiles and CRPS.
 
-    torch's ``cdf`` answers 0 for every z below −8.3 and has no upper tail of its own.
+    torch's own ``cdf`` is 0 for every z below −8.3, and it has no function for the upper tail. The methods are those of
+    :class:`~evidentia.StudentT`.
+
+    Args:
+        loc: mean.
+        scale: standard deviation, > 0.
+        validate_args: whether to check parameters and values; None follows torch's global switch.
 
     >>> import torch
     >>> Gaussian(0.0, 1.0).sf(torch.tensor(10.0))
@@ -30,25 +36,24 @@ class Gaussian(Univariate, Normal):
     def __init__(self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None) -> None:
         owner = type(self).__name__
         given = as_tensors(owner, {"loc": loc, "scale": scale})
-        self._fill((given["loc"], given["scale"]), validate_args)
+        self._set_leaves((given["loc"], given["scale"]), validate_args)
         if self._validate_args:
             check_domain(owner, given, self.arg_constraints)
 
     @classmethod
     def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
-        """From the two raw outputs of a network along ``dim``, which is consumed: (N, 2) → (N,)."""
+        """Return a distribution from two raw outputs of a network along ``dim``, which is removed: (N, 2) → (N,).
+
+        The mean is the first output; the standard deviation is the softplus of the second plus 1e-6.
+        """
         return cls._from_leaves(gaussian.from_raw(raw, dim))
 
-    def predictive(self) -> Self:
-        """The distribution of a new y: itself. A Normal Inverse-Gamma has one too, so that callers need not ask."""
-        return self
-
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
-        """The distribution in other units: of m + s·y."""
+        """Return the distribution of loc + scale·y, as in other units."""
         return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
 
     def half_spread(self) -> Tensor:
-        """Half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
+        """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
         return gaussian.half_spread(self.scale)
 
 

@@ -1,4 +1,4 @@
-"""Equal-weight mixtures: what several networks, or several samples of one, say together."""
+"""Equal-weight mixtures, the joint answer of several networks or of several samples of one."""
 
 import math
 from collections.abc import Callable
@@ -19,11 +19,16 @@ __all__ = ["Mixture"]
 
 
 class Mixture(Distribution):
-    """The members of ``components`` along ``dim`` of their batch shape, mixed with equal weights.
+    """Mixture, with equal weights, of the members along one dimension of a distribution.
 
-    The components are a :class:`~evidentia.StudentT` or a :class:`~evidentia.Gaussian`; of a Normal Inverse-Gamma,
-    mix its ``predictive()``. The variance follows the law of total variance: ``within_variance`` is the mean of the
-    members' variances, ``between_variance`` the variance of their means.
+    The variance follows the law of total variance: ``within_variance`` is the mean of the members' variances,
+    ``between_variance`` the variance of their means.
+
+    Args:
+        components: a :class:`~evidentia.StudentT` or a :class:`~evidentia.Gaussian`; of a Normal Inverse-Gamma, mix
+            its ``predictive()``.
+        dim: the dimension of the components' batch shape along which the members lie.
+        validate_args: whether to check values; None does as the components do.
 
     >>> from evidentia import Gaussian
     >>> two = Mixture(Gaussian(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
@@ -48,10 +53,12 @@ class Mixture(Distribution):
                 f"Mixture: dimension {dim} of the components' batch shape {tuple(components.batch_shape)} "
                 "must exist and have at least one member"
             )
-        # from the right, so that sample dimensions on the left do not move it
-        self._fill(components, dim % ndim - ndim, components._validate_args if validate_args is None else validate_args)
+        # count the dimension from the right, so that sample dimensions on the left do not move it
+        validate = components._validate_args if validate_args is None else validate_args
+        self._set_components(components, dim % ndim - ndim, validate)
 
-    def _fill(self, components: Any, dim: int, validate_args: bool | None) -> None:
+    def _set_components(self, components: Any, dim: int, validate_args: bool | None) -> None:
+        """Initialise the mixture without a check, with a negative ``dim``."""
         self.components, self.dim = components, dim
         shape = getattr(components, "batch_shape", ())
         rest = [size for k, size in enumerate(shape) if k != len(shape) + dim]
@@ -59,14 +66,14 @@ class Mixture(Distribution):
 
     @property
     def members(self) -> int:
-        """How many distributions are mixed."""
+        """Number of distributions that are mixed."""
         return self.components.batch_shape[self.dim]
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
         shape = list(batch_shape)
         shape.insert(len(shape) + 1 + self.dim, self.members)
         new: Self = self.__new__(type(self)) if _instance is None else _instance
-        new._fill(self.components.expand(shape), self.dim, self._validate_args)
+        new._set_components(self.components.expand(shape), self.dim, self._validate_args)
         return new
 
     # Moments ----------------------------------------------------------------------------------------------------------
@@ -82,7 +89,7 @@ class Mixture(Distribution):
 
     @property
     def between_variance(self) -> Tensor:
-        """Variance of the members' means (divided by their number)."""
+        """Variance of the members' means (the sum of squares is divided by their number)."""
         return self._variance_of(self.components.mean)
 
     @property
@@ -92,74 +99,74 @@ class Mixture(Distribution):
     # Density and tails ------------------------------------------------------------------------------------------------
 
     def log_prob(self, value: Tensor | float) -> Tensor:
-        return torch.logsumexp(self.components.log_prob(self._member(value)), self.dim) - math.log(self.members)
+        return torch.logsumexp(self.components.log_prob(self._for_members(value)), self.dim) - math.log(self.members)
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """P(Y ≤ value), exact in the lower tail."""
-        return self.components.cdf(self._member(value)).mean(self.dim)
+        """Return P(Y ≤ value), exact in the lower tail."""
+        return self.components.cdf(self._for_members(value)).mean(self.dim)
 
     def sf(self, value: Tensor | float) -> Tensor:
-        """P(Y > value), exact in the upper tail."""
-        return self.components.sf(self._member(value)).mean(self.dim)
+        """Return P(Y > value), exact in the upper tail."""
+        return self.components.sf(self._for_members(value)).mean(self.dim)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile of probability ``value`` from below; exact in the lower tail.
+        """Return the quantile with probability ``value`` below it, exact in the lower tail.
 
-        The tail at the answer equals ``value`` to a relative 1e-11 (in float64; a float32 answer is then rounded).
-        Between members so far apart that the cdf is flat, every point of the flat part is a quantile, and one of them
-        is returned. Gradients are finite there too.
+        The tail at the result equals ``value`` to a relative 1e-11 (in float64; a float32 result is then rounded).
+        Where members are so far apart that the cdf is flat between them, every point of the flat part is a quantile,
+        and one of them is returned. Gradients are finite there too.
         """
         return self._quantile(value, upper=False)
 
     def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile of probability ``value`` from above; exact in the upper tail. Otherwise as `icdf`."""
+        """Return the quantile with probability ``value`` above it, exact in the upper tail; otherwise as `icdf`."""
         return self._quantile(value, upper=True)
 
     def crps(self, value: Tensor | float) -> Tensor:
-        r"""Continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
+        r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
 
-        In closed form for normal members. For Student t members (df > 1) the second mean is an integral by quadrature,
-        whose error is below 1e-7 of the mixture's width √(mean scale² + variance of loc): so measured for 2 to 32
-        members, scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8. A float32 answer is
-        then rounded. The number of panels depends on the parameters, so that ``torch.func.vmap`` cannot map it.
+        It has a closed form for normal members. For Student t members (df > 1) the second mean is computed by
+        quadrature. Its error is below 1e-7 of the mixture's width √(mean scale² + variance of loc), as measured for 2
+        to 32 members, scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8; a float32
+        result is then rounded. The number of panels depends on the parameters, so ``torch.func.vmap`` cannot map it.
         """
-        value = self._value(value)
-        wide = self._wide()
-        each = wide.components
-        distance = each.crps(wide._member(value.double())) + each.half_spread()  # E|X−y|, as for one member
+        value = self._as_tensor(value)
+        double = self._double()
+        each = double.components
+        distance = each.crps(double._for_members(value.double())) + each.half_spread()  # E|X−y| of each member
         single = self.members == 1
-        spread = each.half_spread().squeeze(self.dim) if single else self._by_rows(mixture.half_spread)
-        return (distance.mean(self.dim) - spread).to(self._dtype(value))
+        spread = each.half_spread().squeeze(self.dim) if single else self._by_formula(mixture.half_spread)
+        return (distance.mean(self.dim) - spread).to(self._result_dtype(value))
 
     def entropy(self) -> Tensor:
-        r"""Return :math:`-\int p\ln p` in nats, by quadrature.
+        r"""Return the differential entropy :math:`-\int p\ln p` in nats, by quadrature.
 
-        The error is below 1e-6 for the mixtures described at `crps`, where also ``vmap`` is spoken of.
+        The error is below 1e-6 for the mixtures described at `crps`. As there, ``torch.func.vmap`` cannot map it.
         """
         if self.members == 1:
             return self.components.entropy().squeeze(self.dim)
-        return self._by_rows(mixture.entropy).to(self.components.loc.dtype)
+        return self._by_formula(mixture.entropy).to(self.components.loc.dtype)
 
-    def _by_rows(self, formula: Callable[[Tensor | None, Tensor, Tensor], Tensor]) -> Tensor:
-        """Return a function of ``evidentia.formulas.mixture``, in float64 and in the batch shape."""
-        rows = self._rows(self.batch_shape).double()
-        df = rows.df if isinstance(rows, StudentT) else None
-        return formula(df, rows.loc, rows.scale).reshape(self.batch_shape)
+    def _by_formula(self, formula: Callable[[Tensor | None, Tensor, Tensor], Tensor]) -> Tensor:
+        """Return a function of ``evidentia.formulas.mixture`` of this mixture, in float64 and in the batch shape."""
+        flat = self._flat_components(self.batch_shape).double()
+        df = flat.df if isinstance(flat, StudentT) else None
+        return formula(df, flat.loc, flat.scale).reshape(self.batch_shape)
 
-    def _rows(self, batch_shape: torch.Size) -> Univariate:
-        """Return the components for this batch shape of the mixture as (members, rows)."""
-        wide = self.expand(batch_shape).components
+    def _flat_components(self, batch_shape: torch.Size) -> Univariate:
+        """Return the components, expanded to this batch shape of the mixture, with the shape (members, rows)."""
+        full = self.expand(batch_shape).components
         size = batch_shape.numel()
-        leaves = (getattr(wide, name).movedim(self.dim, 0).reshape(self.members, size) for name in wide.leaves)
-        return wide._from_leaves(leaves)
+        leaves = (getattr(full, name).movedim(self.dim, 0).reshape(self.members, size) for name in full.leaves)
+        return full._from_leaves(leaves)
 
     def _variance_of(self, x: Tensor) -> Tensor:
-        return (x - x.mean(self.dim, keepdim=True)).square().mean(self.dim)  # torch's own warns where there are no rows
+        return (x - x.mean(self.dim, keepdim=True)).square().mean(self.dim)  # torch.var warns where there are no rows
 
-    def _wide(self) -> "Mixture":
+    def _double(self) -> "Mixture":
         return Mixture(self.components.double(), self.dim, validate_args=False)
 
-    def _dtype(self, value: Tensor) -> torch.dtype:
+    def _result_dtype(self, value: Tensor) -> torch.dtype:
         return torch.promote_types(value.dtype, self.components.loc.dtype)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
@@ -168,39 +175,42 @@ class Mixture(Distribution):
         chosen = torch.randint(self.members, shape, device=every.device).unsqueeze(self.dim)
         return every.gather(every.ndim + self.dim, chosen).squeeze(self.dim)
 
-    def _value(self, value: Any) -> Tensor:
+    def _as_tensor(self, value: Any) -> Tensor:
         return as_value(type(self).__name__, value, self.components.loc)
 
-    def _member(self, value: Tensor | float) -> Tensor:
-        value = self._value(value)
+    def _for_members(self, value: Tensor | float) -> Tensor:
+        """Return the value with a dimension of size 1 where the components have their members."""
+        value = self._as_tensor(value)
         if self._validate_args:
             self._validate_sample(value)
-        # a value with too few dimensions gets those to the right of the members first
+        # a value with too few dimensions first gets those to the right of the members
         return value.expand(torch.broadcast_shapes(value.shape, (1,) * (-1 - self.dim))).unsqueeze(self.dim)
 
     # Quantiles --------------------------------------------------------------------------------------------------------
 
     def _quantile(self, value: Tensor | float, upper: bool) -> Tensor:
-        p = self._value(value)
-        wide, dtype = self._wide(), self._dtype(p)
+        """Return the quantile with this probability below it, or above it if ``upper``, with its gradients."""
+        p = self._as_tensor(value)
+        double, dtype = self._double(), self._result_dtype(p)
         q = p.double().expand(torch.broadcast_shapes(p.shape, self.batch_shape))
         with torch.no_grad():
-            found = wide._solve(q, upper)
+            found = double._solve(q, upper)
             bounded = found.isfinite()
             y = torch.where(bounded, found, 0.0)
-            slope = wide.log_prob(y).exp().clamp(min=torch.finfo(torch.float64).tiny)
+            slope = double.log_prob(y).exp().clamp(min=torch.finfo(torch.float64).tiny)
             rate = (-1 if upper else 1) * (1 / slope).clamp(max=torch.finfo(dtype).max)
-        # as for one Student t: a Newton step that carries the implicit derivatives, here those by the parameters
-        step = (wide.sf(y) - q.detach() if upper else q.detach() - wide.cdf(y)) / slope
+        # as for one Student t, a Newton step carries the implicit derivatives, here those by the parameters
+        step = (double.sf(y) - q.detach() if upper else q.detach() - double.cdf(y)) / slope
         if self.members > 1:
-            # y is right already; where the density vanishes, the step is rounding error over almost nothing
+            # keep the gradient of the step but not its value: y is exact already, and where the density vanishes the
+            # step is a rounding error divided by almost nothing
             step = step - step.detach()
-        answer = y + step + (q - q.detach()) * rate
-        return torch.where(bounded, answer, found).to(dtype)
+        quantile = y + step + (q - q.detach()) * rate
+        return torch.where(bounded, quantile, found).to(dtype)
 
     def _solve(self, p: Tensor, upper: bool) -> Tensor:
-        """Return the quantiles, infinite for probabilities 0 and 1, NaN for other numbers and for NaN parameters."""
-        high = p > 0.5  # then the other tail is the smaller one
+        """Return the quantiles: infinite for probabilities 0 and 1, NaN outside [0, 1] and for NaN parameters."""
+        high = p > 0.5  # then solve for the other tail, which is smaller
         upper_tail = ~high if upper else high
         q = torch.where(high, 1 - p, p)
         each = q.unsqueeze(self.dim)
@@ -208,25 +218,31 @@ class Mixture(Distribution):
         left, right = ends.amin(self.dim), ends.amax(self.dim)
         if self.members == 1:
             return left
-        found = _search(self._rows(p.shape), *(t.flatten() for t in (q, upper_tail, left, right)))
+        found = _search(self._flat_components(p.shape), *(t.flatten() for t in (q, upper_tail, left, right)))
         return found.view(p.shape)
 
 
 def _search(members: Univariate, q: Tensor, upper: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return where the mixture's upper (or else lower) tail is q, between left and right; all of the shape (rows,).
+    """Return the points between left and right at which a tail of the mixture is q.
 
-    By Newton's method for the logarithm of the tail, or the middle of the bracket where that would leave it. A row
-    whose tail is right stays where it is and takes no part in later rounds.
+    Newton's method for the logarithm of the tail, with a step to the middle of the bracket where Newton's would leave
+    it. Rows that have converged take no part in later rounds.
+
+    Args:
+        members: components of shape (members, rows).
+        q: probabilities, (rows,).
+        upper: whether q is the upper tail, (rows,); else it is the lower one.
+        left, right: brackets, (rows,).
     """
-    answer = 0.5 * (left + right)
+    found = 0.5 * (left + right)
     open_rows = index = (left < right).nonzero().squeeze(1)
     for _ in range(200):
         if len(index) == 0:
             break
         members = members._from_leaves(getattr(members, name)[:, open_rows] for name in members.leaves)
         q, upper, left, right = q[open_rows], upper[open_rows], left[open_rows], right[open_rows]
-        y = answer[index]
-        # the members are symmetric, so that the upper tail at y is the lower one at its mirror image
+        y = found[index]
+        # the members are symmetric, so the upper tail at y is the lower tail at its mirror image
         tail = members.cdf(torch.where(upper, 2 * members.loc - y, y)).mean(0)
         beyond = torch.log(tail / q)
         beyond = torch.where(upper, beyond, -beyond)  # > 0: the quantile lies to the right
@@ -234,16 +250,16 @@ def _search(members: Univariate, q: Tensor, upper: Tensor, left: Tensor, right: 
         middle = 0.5 * (left + right)
         newton = y + beyond * tail / members.log_prob(y).exp().mean(0)
         newton = torch.where((newton > left) & (newton < right), newton, middle)
-        todo = (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
-        answer[index] = torch.where(todo, newton, y)
-        open_rows = todo.nonzero().squeeze(1)
+        unfinished = (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
+        found[index] = torch.where(unfinished, newton, y)
+        open_rows = unfinished.nonzero().squeeze(1)
         index = index[open_rows]
-    return answer
+    return found
 
 
 def _unflatten(values: Any, dim: int) -> Mixture:
     new = Mixture.__new__(Mixture)
-    new._fill(values[0], dim, validate_args=False)
+    new._set_components(values[0], dim, validate_args=False)
     return new
 
 

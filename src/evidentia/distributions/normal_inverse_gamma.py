@@ -1,11 +1,11 @@
 """The evidential distribution itself, as a ``torch.distributions`` object."""
 
 import math
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import constraints, register_kl
 from torch.types import _size
 
 from evidentia.distributions._base import TreeDistribution, as_tensors, check_domain, check_floating, register_pytree
@@ -17,14 +17,20 @@ __all__ = ["NormalInverseGamma"]
 
 
 class NormalInverseGamma(TreeDistribution):
-    r"""Normal Inverse-Gamma over the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
+    r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
 
-    :math:`\mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu)` and
-    :math:`\sigma^2 \sim \Gamma^{-1}(\alpha, \beta)`, with :math:`\nu > 0`, :math:`\alpha > 1`, :math:`\beta > 0`. The
-    event is the pair, in the last dimension.
+    .. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad \sigma^2 \sim \Gamma^{-1}(\alpha, \beta)
 
-    What is stored is :math:`\alpha - 1`: pass it as ``alpha_minus_one`` where :math:`\alpha` may come close to 1, since
-    float32 cannot tell 1 + 1e-8 from 1. Parameters broadcast, and promote to float32 at least.
+    A value is such a pair, in the last dimension. Parameters broadcast against each other, and are float32 at least.
+
+    Args:
+        gamma: :math:`\gamma`, the prediction.
+        nu: :math:`\nu > 0`.
+        alpha: :math:`\alpha > 1`.
+        beta: :math:`\beta > 0`.
+        alpha_minus_one: :math:`\alpha - 1`, in the place of ``alpha`` where that may come close to 1: float32 cannot
+            tell 1 + 1e-8 from 1. This is what is stored.
+        validate_args: whether to check parameters and values; None follows torch's global switch.
 
     >>> nig = NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0)
     >>> nig.prediction.item(), nig.aleatoric_variance.item(), nig.epistemic_variance.item()
@@ -44,9 +50,10 @@ class NormalInverseGamma(TreeDistribution):
     leaves = nig.Parameters._fields
     event = torch.Size([2])
 
-    _parameters: nig.Parameters | None = None
-    _raw: Tensor | None = None
-    _raw_dim: int = -1
+    gamma: Tensor
+    nu: Tensor
+    alpha_minus_one: Tensor
+    beta: Tensor
 
     def __init__(
         self,
@@ -68,17 +75,20 @@ class NormalInverseGamma(TreeDistribution):
         stored = list(given.values())
         if alpha_minus_one is None:
             stored[2] = stored[2] - 1
-        self._fill(stored, validate_args)
+        self._set_leaves(stored, validate_args)
         if self._validate_args:
             check_domain(owner, given, {**self.arg_constraints, "alpha": constraints.greater_than(1)})
 
     @classmethod
     def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
-        r"""From the four raw outputs of a network along ``dim``, which is consumed: (N, 4) → (N,), (N, T, 4) → (N, T).
+        r"""Return a distribution from four raw outputs of a network.
 
-        :math:`\gamma` is taken as it is; :math:`\nu, \alpha-1, \beta` go through a softplus with a small floor
-        (:func:`evidentia.formulas.nig.from_raw`), so that they are valid by construction. The parameters are computed
-        when first asked for.
+        :math:`\gamma` is the first output; :math:`\nu, \alpha-1, \beta` are the softplus of the others plus a small
+        floor (:func:`evidentia.formulas.nig.from_raw`), and so valid by construction.
+
+        Args:
+            raw: floating-point outputs, of any shape.
+            dim: the dimension of size 4, which is removed: (N, 4) → (N,), (N, T, 4) → (N, T).
         """
         check_floating(f"{cls.__name__}.from_raw: raw", raw)
         if not -raw.ndim <= dim < raw.ndim or raw.shape[dim] != 4:
@@ -86,66 +96,39 @@ class NormalInverseGamma(TreeDistribution):
                 f"{cls.__name__}.from_raw: dimension {dim} of raw must have size 4 (gamma, nu, alpha, beta), "
                 f"but raw has shape {tuple(raw.shape)}"
             )
-        new = cls.__new__(cls)
-        new._raw, new._raw_dim = raw, dim
-        shape = list(raw.shape)
-        del shape[dim]
-        Distribution.__init__(new, torch.Size(shape), cls.event, validate_args=False)
-        return new
-
-    def _store(self, values: tuple[Any, ...]) -> None:
-        self._parameters = nig.Parameters(*values)
+        return cls._from_leaves(nig.from_raw(raw, dim))
 
     # Parameters -------------------------------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> nig.Parameters:
-        """(γ, ν, α−1, β), as the functions of ``evidentia.formulas.nig`` take them."""
-        if self._parameters is None:
-            assert self._raw is not None
-            self._parameters = nig.from_raw(self._raw, self._raw_dim)
-        return self._parameters
-
-    @property
-    def gamma(self) -> Tensor:
-        return self.parameters.gamma
-
-    @property
-    def nu(self) -> Tensor:
-        return self.parameters.nu
-
-    @property
-    def alpha_minus_one(self) -> Tensor:
-        return self.parameters.alpha_minus_one
+        """The leaves (γ, ν, α−1, β), as the functions of ``evidentia.formulas.nig`` take them."""
+        return nig.Parameters(self.gamma, self.nu, self.alpha_minus_one, self.beta)
 
     @property
     def alpha(self) -> Tensor:
-        return 1 + self.parameters.alpha_minus_one
+        return 1 + self.alpha_minus_one
 
-    @property
-    def beta(self) -> Tensor:
-        return self.parameters.beta
-
-    # What the model says ----------------------------------------------------------------------------------------------
+    # Prediction and uncertainty ---------------------------------------------------------------------------------------
 
     @property
     def prediction(self) -> Tensor:
-        r""":math:`\mathbb E[\mu] = \gamma`."""
+        r"""Expected value of y, :math:`\mathbb E[\mu] = \gamma`."""
         return self.gamma
 
     @property
     def aleatoric_variance(self) -> Tensor:
-        r""":math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)`, the noise in the data."""
+        r"""Expected noise in the data, :math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)`."""
         return nig.aleatoric_variance(self.alpha_minus_one, self.beta)
 
     @property
     def epistemic_variance(self) -> Tensor:
-        r""":math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))`, the model's own doubt."""
+        r"""Uncertainty of the prediction, :math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))`."""
         return nig.epistemic_variance(*self.parameters[1:])
 
     @property
     def predictive_variance(self) -> Tensor:
-        """The sum of the two, the variance of :meth:`predictive`. The likelihood identifies it, but not the split."""
+        """Variance of :meth:`predictive`, the sum of both. The likelihood identifies the sum, but not its two parts."""
         return nig.predictive_variance(*self.parameters[1:])
 
     @property
@@ -154,12 +137,12 @@ class NormalInverseGamma(TreeDistribution):
         return nig.evidence(self.nu, self.alpha_minus_one)
 
     def predictive(self) -> StudentT:
-        r"""The distribution of a new y: Student t with :math:`2\alpha` degrees of freedom."""
+        r"""Return the distribution of a new y, a Student t with :math:`2\alpha` degrees of freedom."""
         scale = nig.predictive_scale(*self.parameters[1:])
         return StudentT(loc=self.gamma, scale=scale, df_minus_two=2 * self.alpha_minus_one, validate_args=False)
 
     def mutual_information(self) -> Tensor:
-        r""":math:`I(y; (\mu, \sigma^2))`: epistemic uncertainty in nats, free of units."""
+        r"""Return :math:`I(y; (\mu, \sigma^2))`, epistemic uncertainty in nats, whatever the units of y."""
         return nig.mutual_information(self.nu, self.alpha_minus_one)
 
     # torch's contract -------------------------------------------------------------------------------------------------
@@ -180,6 +163,7 @@ class NormalInverseGamma(TreeDistribution):
         return torch.stack([self.epistemic_variance, nig.variance_of_variance(self.alpha_minus_one, self.beta)], dim=-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
+        r"""Return the log density of pairs :math:`(\mu, \sigma^2)` in the last dimension of ``value``."""
         mu, sigma2 = self._checked(value).unbind(-1)
         return nig.log_prob(mu, sigma2, *self.parameters)
 
@@ -204,19 +188,33 @@ class NormalInverseGamma(TreeDistribution):
     # Maps -------------------------------------------------------------------------------------------------------------
 
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
-        """The distribution in other units: of m + s·y. The one place where targets are scaled back."""
+        """Return the distribution for loc + scale·y: back in the units of y after training on standardised targets.
+
+        Args:
+            loc: what is added, such as the mean of the targets.
+            scale: what y is multiplied by, such as their standard deviation; not 0.
+        """
         if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
             raise InputError(f"affine: scale must be finite and not 0, got {scale}")
         return self._from_leaves(torch.broadcast_tensors(*nig.affine(self.parameters, loc, scale)))
 
     def discount(self, keep: Tensor | float) -> Self:
-        """Keep this share of the evidence, in (0, 1]: same prediction and noise, epistemic variance divided by it."""
+        """Return the distribution with less evidence: same prediction and noise, epistemic variance times 1/``keep``.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1].
+        """
         if isinstance(keep, int | float) and not 0 < keep <= 1:
             raise InputError(f"discount: the share of evidence to keep lies in (0, 1], got {keep}")
         return self._from_leaves(torch.broadcast_tensors(*nig.discount(self.parameters, keep)))
 
     def update(self, y: Tensor, dim: int | None = None) -> Self:
-        """The posterior after seeing y: one observation each, or with ``dim`` all those along that dimension."""
+        """Return the posterior after observing y.
+
+        Args:
+            y: observations: one each, of the shape of the distribution, or with ``dim`` several.
+            dim: the dimension of y along which the observations of one distribution lie.
+        """
         check_floating("update: y", y)
         observed, along = (y.unsqueeze(-1), -1) if dim is None else (y, dim)
         rest = list(observed.shape)

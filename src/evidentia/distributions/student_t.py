@@ -1,4 +1,4 @@
-"""Student's t with both tails, both quantiles and the CRPS, which torch's own lacks."""
+"""Student's t with both tails, both quantiles and the CRPS, which torch's own class does not have."""
 
 from types import ModuleType
 from typing import ClassVar
@@ -16,12 +16,18 @@ __all__ = ["StudentT"]
 
 
 class StudentT(Univariate):
-    r"""Student's t with degrees of freedom, location and scale: what an evidential network predicts.
+    r"""Student's t distribution, the predictive distribution of an evidential network.
 
-    Pass ``df``, or ``df_minus_two`` where it may come close to 2 and the variance :math:`s^2 n/(n-2)` matters.
     ``cdf`` and ``icdf`` are exact in the lower tail, ``sf`` and ``isf`` in the upper one. These, ``log_prob`` and
-    ``crps`` (which needs df > 1) are right for df of at least 1 and tails down to 1e-300, and have gradients with
-    respect to value, df, loc and scale.
+    ``crps`` (which needs df > 1) are accurate for df ≥ 1 and tails down to 1e-300, and have gradients with respect to
+    value, df, loc and scale.
+
+    Args:
+        df: degrees of freedom, > 0.
+        loc: location, the mean for df > 1.
+        scale: scale, > 0. The variance is :math:`s^2 n/(n-2)`.
+        df_minus_two: in the place of ``df``, where that may come so close to 2 that the variance loses digits.
+        validate_args: whether to check parameters and values; None follows torch's global switch.
 
     >>> t = StudentT(df=5.0, loc=1.0, scale=2.0)
     >>> t.isf(t.sf(torch.tensor(40.0)))
@@ -56,13 +62,13 @@ class StudentT(Univariate):
         given = as_tensors(owner, {**first, "loc": loc, "scale": scale})
         n = given["df"] if df_minus_two is None else given["df_minus_two"] + 2
         excess = n - 2 if df_minus_two is None else given["df_minus_two"]
-        self._fill((n, given["loc"], given["scale"], excess), validate_args)
+        self._set_leaves((n, given["loc"], given["scale"], excess), validate_args)
         if self._validate_args:
             check_domain(owner, given, {**self.arg_constraints, "df_minus_two": constraints.greater_than(-2)})
 
     @property
     def mean(self) -> Tensor:
-        """loc; undefined (nan) for df ≤ 1."""
+        """``loc``; NaN (undefined) for df ≤ 1."""
         return torch.where(self.df > 1, self.loc, torch.nan)
 
     @property
@@ -71,7 +77,7 @@ class StudentT(Univariate):
 
     @property
     def variance(self) -> Tensor:
-        """s² df/(df−2); infinite for 1 < df ≤ 2, undefined (nan) below."""
+        """s² df/(df−2); infinite for 1 < df ≤ 2, NaN (undefined) below."""
         return student_t.variance(self.df_minus_two, self.scale)
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
@@ -82,7 +88,7 @@ class StudentT(Univariate):
         return self.loc + self.scale * noise * torch.rsqrt(torch._standard_gamma(half) / half)
 
     def half_spread(self) -> Tensor:
-        """Half the mean distance of two independent draws, ½E|X−X'|; needs df > 1."""
+        """Return half the mean distance of two independent draws, ½E|X−X'|; needs df > 1."""
         return student_t.half_spread(self.df, self.scale)
 
     def entropy(self) -> Tensor:

@@ -1,16 +1,16 @@
 r"""Equal-weight mixtures of Student t or normal members: the mean distance of two draws, and the entropy.
 
-Arguments have the shape (members, rows): ``df``, or None for normal members, ``loc`` and ``scale``. Answers have the
-shape (rows,). Everything is meant for float64.
+The arguments ``df`` (None for normal members), ``loc`` and ``scale`` have the shape (members, rows) and should be
+float64. Results have the shape (rows,).
 
-Two normal members have their mean distance in closed form. Everything else is integrated over the line, row by row, in
-panels of eight Gauss–Legendre nodes. A panel is as long as the member that asks for the shortest one allows: two scales
-in the body of a normal member, a factor of three in distance along the tail of a heavy one, and whatever is wanted
-where the member has no mass left. So a needle beside or inside a broad member is resolved, wherever it lies, and eight
-members that overlap cost hardly more panels than one.
+For normal members the mean distance has a closed form. Everything else is integrated numerically, row by row: the real
+line is cut into panels with eight Gauss–Legendre nodes each. Every member limits the length of a panel, and the
+shortest limit counts: two scales in the body of a normal member, a threefold growth of the distance along a heavy tail,
+no limit where the member has no mass left. So a narrow member is resolved beside or inside a broad one, wherever it
+lies, and eight overlapping members need hardly more panels than one.
 
-The panels depend on the parameters but are held fixed when differentiating, which is exact for the integral up to the
-error of the quadrature.
+The panels depend on the parameters but are held fixed in differentiation, which is exact up to the error of the
+quadrature.
 """
 
 import math
@@ -20,16 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evidentia.formulas import gaussian
 from evidentia.formulas.special import LOG_2PI, rho_excess
 
 __all__ = ["entropy", "half_spread"]
 
 _TAIL = 1e-9  # mass of a member that lies beyond its outermost panel, on either side
-_REACH = 6.0  # the normal quantile of that mass
-_STEP = 2.0  # length of a panel in the body of a member, in its scales
-_RATIO = math.log(3)  # growth of the distance within a panel along a heavy tail, as a logarithm
-_CHUNK = 1 << 18  # how many densities to evaluate at once: such arrays stay in the cache of a CPU
-_ROWS = 1 << 13  # how many rows to divide into panels at once
+_NORMAL_REACH = 6.0  # the normal quantile of that mass
+_BODY_STEP = 2.0  # length of a panel in the body of a member, in units of its scale
+_TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a panel along a heavy tail
+_DENSITIES_AT_ONCE = 1 << 18  # arrays of this size stay in the cache of a CPU
+_ROWS_AT_ONCE = 1 << 13  # rows that are divided into panels together
 
 
 def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]]:
@@ -46,9 +47,10 @@ _NODES, _WEIGHTS, _PARTIAL = _panel_rule(8)
 
 
 def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return half the mean distance of two draws: in closed form for normal members, else :math:`\int F(1-F)`, df > 1.
+    r"""Return half the mean distance of two independent draws, :math:`\tfrac12\mathbb E|X-X'|`; needs df > 1.
 
-    Beyond the panels a tail follows a power of the distance, :math:`F \approx p\,d/n`, and its integral is known.
+    Normal members have a closed form; otherwise it is :math:`\int F(1-F)`. Beyond the panels, at a distance d from the
+    member, a tail has the mass :math:`F \approx p\,d/n` and follows a power of d, so that its integral is known.
     """
     if df is None:
         return _normal_half_spread(loc, scale)
@@ -56,31 +58,29 @@ def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     def integral(edges: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
         x, h = _nodes(edges)
         density = _log_densities(x, df, loc, scale).exp().mean(1).view(len(h), len(_NODES), h.shape[1])
-        below, below_area = _beyond(edges[0], df, loc, scale)
-        above, above_area = _beyond(edges[-1], df, loc, scale)
+        below, below_area = _tail_beyond(edges[0], df, loc, scale)
+        above, above_area = _tail_beyond(edges[-1], df, loc, scale)
         inside = h.unsqueeze(1) * torch.einsum("kl,plr->pkr", loc.new_tensor(_PARTIAL), density)
         weights = loc.new_tensor(_WEIGHTS).unsqueeze(1)
         mass = h * (weights * density).sum(1)
-        # each tail is summed from its own end, so that neither is a small difference
+        # sum each tail from its own end, so that neither is a small difference of large numbers
         lower = below + (mass.cumsum(0) - mass).unsqueeze(1) + inside
         upper = above + (mass.flip(0).cumsum(0).flip(0).unsqueeze(1) - inside)
         return (h * (weights * lower * upper).sum(1)).sum(0) + below_area + above_area
 
-    return _by_rows(integral, df, loc, scale)
+    return _integrate(integral, df, loc, scale)
 
 
 def _normal_half_spread(loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return :math:`\frac1{2M^2}\sum_{ij}\mathbb E|X_i - X_j|`, where :math:`X_i - X_j` is normal with deviation
-    :math:`\sigma = \sqrt{\sigma_i^2 + \sigma_j^2}`, and :math:`\mathbb E|N(\mu, \sigma^2)| =
-    \sigma\{z\,\mathrm{erf}(z/\sqrt2) + 2\varphi(z)\}` with :math:`z = \mu/\sigma`.
+    r"""Return :math:`\frac1{2M^2}\sum_{ij}\mathbb E|X_i - X_j|`.
+
+    The difference :math:`X_i - X_j` is normal with deviation :math:`\sqrt{\sigma_i^2 + \sigma_j^2}`.
     """
     members = len(loc)
     total = scale.sum(0) / math.sqrt(math.pi)  # the pairs of a member with itself
     for i in range(1, members):
         sigma = torch.hypot(scale[i], scale[:i])
-        z = (loc[i] - loc[:i]) / sigma
-        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        total = total + (sigma * (z * torch.erf(z / math.sqrt(2)) + 2 * density)).sum(0)
+        total = total + gaussian.mean_absolute(loc[i] - loc[:i], sigma).sum(0)
     return total / members**2
 
 
@@ -93,29 +93,29 @@ def entropy(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
         surprise = (-log_p * log_p.exp()).view(len(h), len(_NODES), h.shape[1])
         return (h * (loc.new_tensor(_WEIGHTS).unsqueeze(1) * surprise).sum(1)).sum(0)
 
-    return _by_rows(integral, df, loc, scale)
+    return _integrate(integral, df, loc, scale)
 
 
-def _by_rows(f: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return f(edges, df, loc, scale) for all rows, computed for few of them at once; NaN where a parameter is."""
+def _integrate(integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
+    """Return ``integral(edges, df, loc, scale)`` of all rows, block by block; NaN where a parameter is not finite."""
     if loc.shape[1] == 0:
         return loc.sum(0)
     loc = loc - loc.detach().mean(0)  # a common offset would only cost digits
-    answers = []
-    for block in torch.arange(loc.shape[1], device=loc.device).split(_ROWS):
-        mine = _select(block, df, loc, scale)
-        edges = _edges(*mine)
-        # rows with about as many panels together, so that one difficult row does not burden the others
+    blocks = []
+    for block in torch.arange(loc.shape[1], device=loc.device).split(_ROWS_AT_ONCE):
+        parameters = _select(block, df, loc, scale)
+        edges = _edges(*parameters)
+        # group rows that need about equally many panels, so that one difficult row does not slow down the others
         counts, order = (edges[1:] > edges[:-1]).sum(0).sort(descending=True)
         parts, panels, start = [], counts.tolist(), 0
         while start < len(panels):
             count = max(1, panels[start])
-            rows = order[start : start + max(1, _CHUNK // (count * len(_NODES) * len(loc)))]
-            parts.append(f(edges[: count + 1, rows], *_select(rows, *mine)))
+            rows = order[start : start + max(1, _DENSITIES_AT_ONCE // (count * len(_NODES) * len(loc)))]
+            parts.append(integral(edges[: count + 1, rows], *_select(rows, *parameters)))
             start += len(rows)
-        answers.append(torch.cat(parts)[order.argsort()])
+        blocks.append(torch.cat(parts)[order.argsort()])
     valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale) if p is not None]).all(0)
-    return torch.where(valid, torch.cat(answers), math.nan)
+    return torch.where(valid, torch.cat(blocks), math.nan)
 
 
 def _select(rows: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -130,13 +130,14 @@ def _nodes(edges: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_densities(x: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
-    z = (x - loc) / scale
+    """Return the members' log densities at x, (…, members, rows)."""
     if df is None:
-        return (-0.5 * LOG_2PI - scale.log()) - 0.5 * z * z
+        return gaussian.log_prob(x, loc, scale)
+    z = (x - loc) / scale
     return (rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()) - 0.5 * (df + 1) * torch.log1p(z * z / df)
 
 
-def _beyond(edge: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def _tail_beyond(edge: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mass beyond the outermost edge, and the integral of that tail."""
     distance = (edge - loc).abs()
     mass = _log_densities(edge, df, loc, scale).exp() * distance / df
@@ -146,19 +147,19 @@ def _beyond(edge: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tenso
 @torch.no_grad()
 def _edges(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     """Return the edges of the panels, (panels + 1, rows); a row with fewer panels than others repeats its last edge."""
-    reach = scale * _REACH
+    reach = scale * _NORMAL_REACH
     if df is not None:
-        root, step = scale * df.sqrt(), (_STEP * df.rsqrt()).clamp(max=_RATIO)
-        reach = root * torch.sinh(_reach(df))
+        root, step = scale * df.sqrt(), (_BODY_STEP * df.rsqrt()).clamp(max=_TAIL_STEP)
+        reach = root * torch.sinh(_student_reach(df))
     low, high = loc - reach, loc + reach
     edges, end = [low.amin(0)], high.amax(0)
-    for _ in range(100 * (1 + len(loc))):  # only parameters beyond the resolution of a float64 need as many
+    for _ in range(100 * (1 + len(loc))):  # only parameters beyond the resolution of float64 need so many
         rows = (edges[-1] < end).nonzero().squeeze(1)
         if len(rows) == 0:
             break
         x, m, first, last = edges[-1][rows], loc[:, rows], low[:, rows], high[:, rows]
         if df is None:
-            stop = x + _STEP * scale[:, rows]
+            stop = x + _BODY_STEP * scale[:, rows]
         else:
             stop = m + root[:, rows] * torch.sinh(torch.asinh((x - m) / root[:, rows]) + step[:, rows])
         stop = torch.where(x < last, torch.maximum(stop, first), math.inf).amin(0)
@@ -166,9 +167,9 @@ def _edges(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     return torch.stack(edges)
 
 
-def _reach(df: Tensor) -> Tensor:
-    """Return a bound on asinh(t/√n) for the t that leaves `_TAIL` above it; it is hardly larger than it must be."""
-    x = _REACH**2 / (df - 0.5).clamp(min=0.3)
+def _student_reach(df: Tensor) -> Tensor:
+    """Return a tight upper bound on asinh(t/√n), where t is the quantile with the mass `_TAIL` above it."""
+    x = _NORMAL_REACH**2 / (df - 0.5).clamp(min=0.3)
     light = 0.5 * x + torch.log1p((-torch.expm1(-x)).sqrt())  # from the normal quantile, as in `student_t`
     heavy = math.log(2) - math.log(_TAIL) / df  # from the power of the distance that a heavy tail follows
     return torch.minimum(light, heavy)

@@ -3,11 +3,11 @@ r"""The Normal Inverse-Gamma distribution: one function per equation of the pape
 .. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad
           \sigma^2 \sim \Gamma^{-1}(\alpha, \beta), \qquad y \mid \mu, \sigma^2 \sim \mathcal N(\mu, \sigma^2)
 
-Every function takes the parameters in the order (γ, ν, α−1, β) and works elementwise. **α−1 and not α is the
-argument**, because all variances divide by it: in float32 a network's α = 1 + 1e-8 *is* 1, and β/(α−1) infinite.
+Every function takes the parameters in the order (γ, ν, α−1, β) and works elementwise. **The argument is α−1, not α**,
+because all variances divide by it: in float32 the number 1 + 1e-8 *is* 1, and β/(α−1) would be infinite.
 
-"Eq. n" and "Eq. Sn" are the numbers of the paper and its supplement (Amini et al., NeurIPS 2020). Where the paper is
-wrong, the docstring says so; ``docs/errata.md`` shows each case in numbers.
+"Eq. n" and "Eq. Sn" are equations of the paper and its supplement (Amini et al., NeurIPS 2020). Where the paper is
+wrong, the docstring says so under "Erratum"; ``docs/errata.md`` shows each case in numbers.
 """
 
 from typing import NamedTuple
@@ -51,22 +51,22 @@ class Parameters(NamedTuple):
     beta: Tensor
 
 
-# What `from_raw` adds to each softplus. A network that shuts a parameter off entirely (its raw output at −1e4, say)
-# still gets finite variances, penalties and gradients in float32; no value a model can use is touched.
+# `from_raw` adds these to each softplus. A network that drives a parameter to zero (with a raw output of −1e4, say)
+# still gets finite variances, penalties and gradients in float32. The floors are far below any useful value.
 NU_FLOOR = 1e-6
 ALPHA_MINUS_ONE_FLOOR = 1e-6
 BETA_FLOOR = 1e-9
 
 
 def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
-    r"""Four raw outputs of a network along ``dim`` → :math:`(\gamma, \nu, \alpha - 1, \beta)`.
+    r"""Return :math:`(\gamma, \nu, \alpha - 1, \beta)` from four raw outputs of a network along ``dim``.
 
-    :math:`\nu`, :math:`\alpha-1` and :math:`\beta` go through a softplus (Sec. 3.3, "Summary and implementation
-    details"), plus a floor of 1e-6, 1e-6 and 1e-9. The arithmetic is at least float32.
+    The first output is :math:`\gamma`. The others go through a softplus (Sec. 3.3, "Summary and implementation
+    details"), to which a floor of 1e-6, 1e-6 and 1e-9 is added. The arithmetic is at least float32.
     """
-    # one copy now, and all that follows reads memory in order: twice as fast for small tables
+    # one copy lets all that follows read memory in order, which is twice as fast for small tables
     rows = raw.to(torch.promote_types(raw.dtype, torch.float32)).movedim(dim, 0).contiguous()
-    # torch's softplus is the identity from 20 on by default, which is wrong by 2e-9
+    # by default torch's softplus is the identity from 20 on, which is wrong by 2e-9
     nu, alpha_minus_one, beta = softplus(rows[1:], threshold=40).unbind(0)
     return Parameters(rows[0], nu + NU_FLOOR, alpha_minus_one + ALPHA_MINUS_ONE_FLOOR, beta + BETA_FLOOR)
 
@@ -75,12 +75,12 @@ def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
 
 
 def aleatoric_variance(alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r""":math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)` (Eq. 5)."""
+    r"""Return :math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)` (Eq. 5)."""
     return beta / alpha_minus_one
 
 
 def epistemic_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r""":math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))` (Eq. 5).
+    r"""Return :math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))` (Eq. 5).
 
     Erratum: the derivation in the supplement (Eq. S11, S12) has the sign of :math:`\sigma^2/\nu` wrong, and
     :math:`\sigma^2` where its expectation belongs; the printed lines equal minus the result.
@@ -89,31 +89,31 @@ def epistemic_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Ten
 
 
 def predictive_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r""":math:`\operatorname{Var}[y] = \beta(1+\nu)/(\nu(\alpha-1))`, the sum of the two above."""
+    r"""Return :math:`\operatorname{Var}[y] = \beta(1+\nu)/(\nu(\alpha-1))`, aleatoric plus epistemic variance."""
     return beta / alpha_minus_one * (1 + 1 / nu)
 
 
 def predictive_scale(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r"""The scale :math:`\sqrt{\beta(1+\nu)/(\nu\alpha)}` of the Student-t predictive (Eq. 7).
+    r"""Return the scale :math:`\sqrt{\beta(1+\nu)/(\nu\alpha)}` of the Student-t predictive (Eq. 7).
 
-    Erratum: the paper calls the square of this "scale"; nor is that square the predictive variance.
+    Erratum: what the paper calls the scale is the square of this, which is not the predictive variance either.
     """
     return (beta * (1 + 1 / nu) / (1 + alpha_minus_one)).sqrt()
 
 
 def variance_of_variance(alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r""":math:`\operatorname{Var}[\sigma^2] = \beta^2/((\alpha-1)^2(\alpha-2))`; infinite for :math:`\alpha \le 2`."""
+    r"""Return :math:`\operatorname{Var}[\sigma^2] = \beta^2/((\alpha-1)^2(\alpha-2))`, infinite for α ≤ 2."""
     a = alpha_minus_one
     exists = a > 1
     return torch.where(exists, (beta / a) ** 2 / torch.where(exists, a - 1, 1.0), torch.inf)
 
 
 def evidence(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
-    r"""The paper's total evidence :math:`\Phi = 2\nu + \alpha` (Sec. 3.1).
+    r"""Return the paper's total evidence :math:`\Phi = 2\nu + \alpha` (Sec. 3.1).
 
-    Erratum: it is called the count of virtual observations, but an observation adds 1 to :math:`\nu` and
-    :math:`\tfrac12` to :math:`\alpha` (:func:`conjugate_update`), so that the count is :math:`\nu + 2\alpha`. The sum
-    of squared deviations is :math:`2\beta`, not :math:`2\nu`. The penalties use :math:`\Phi` as the paper defines it.
+    Erratum: the paper calls it the number of virtual observations. But an observation adds 1 to :math:`\nu` and
+    :math:`\tfrac12` to :math:`\alpha` (:func:`conjugate_update`), so that this number is :math:`\nu + 2\alpha`; and the
+    sum of squared deviations is :math:`2\beta`, not :math:`2\nu`. The penalties use the paper's :math:`\Phi`.
     """
     return 2 * nu + 1 + alpha_minus_one
 
@@ -122,14 +122,14 @@ def evidence(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
 
 
 def nll(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r"""Negative log model evidence, the Student-t marginal likelihood of y (Eq. 8).
+    r"""Return the negative log model evidence: the negative log of the Student-t marginal likelihood of y (Eq. 8).
 
     .. math:: \tfrac12\ln(2\pi\beta) + \tfrac12\ln(1 + \tfrac1\nu)
               + (\alpha+\tfrac12)\ln\Bigl(1 + \frac{(y-\gamma)^2}{2\beta(1+1/\nu)}\Bigr) - \rho(\alpha)
 
-    Equal to the paper's expression, whose terms :math:`\alpha\ln\Omega` and :math:`(\alpha+\tfrac12)\ln(\cdot)` cancel:
-    in float32 that is wrong by 0.1 nat at :math:`\alpha = 10^5` and by 1.6 at :math:`10^6`. Written with
-    :math:`1/\nu`, the derivative by :math:`\nu` cancels nowhere either.
+    It equals the paper's expression. There the terms :math:`\alpha\ln\Omega` and :math:`(\alpha+\tfrac12)\ln(\cdot)`
+    cancel, so that in float32 it is wrong by 0.1 nat at :math:`\alpha = 10^5` and by 1.6 at :math:`10^6`. This form is
+    written with :math:`1/\nu`, so that the derivative by :math:`\nu` does not cancel either.
     """
     r = y - gamma
     spread = 1 + 1 / nu
@@ -140,13 +140,13 @@ def nll(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Ten
 def replicates_nll(
     y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
 ) -> Tensor:
-    r"""Negative log marginal likelihood of n observations that share one :math:`(\mu, \sigma^2)`, along ``dim`` of y.
+    r"""Return the negative log marginal likelihood of n observations, along ``dim`` of y, that share one pair (μ, σ²).
 
     .. math:: \tfrac n2\ln 2\pi + \tfrac12\ln\frac{\nu_n}\nu + \ln\frac{\Gamma(\alpha)}{\Gamma(\alpha_n)}
               + \alpha_n\ln\beta_n - \alpha\ln\beta
 
-    with the posterior parameters of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike it, two or more
-    replicates identify :math:`\nu`, and with it the split into aleatoric and epistemic variance.
+    Parameters with index n are those of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike one
+    observation, two or more identify :math:`\nu`, and with it the split into aleatoric and epistemic variance.
     """
     n = y.shape[dim]
     added = _added_to_beta(y, gamma, nu, dim)
@@ -158,7 +158,7 @@ def replicates_nll(
 def conjugate_update(
     y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
 ) -> Parameters:
-    r"""The posterior after n observations along ``dim`` of y.
+    r"""Return the parameters of the posterior after n observations along ``dim`` of y.
 
     .. math:: \nu_n = \nu + n, \quad \gamma_n = \gamma + \frac{n(\bar y - \gamma)}{\nu_n}, \quad
               \alpha_n = \alpha + \tfrac n2, \quad
@@ -170,6 +170,7 @@ def conjugate_update(
 
 
 def _added_to_beta(y: Tensor, gamma: Tensor, nu: Tensor, dim: int) -> Tensor:
+    """Return βₙ − β, by which the observations along ``dim`` raise β."""
     n = y.shape[dim]
     mean = y.mean(dim)
     within = (y - mean.unsqueeze(dim)).square().sum(dim)
@@ -177,12 +178,13 @@ def _added_to_beta(y: Tensor, gamma: Tensor, nu: Tensor, dim: int) -> Tensor:
 
 
 def log_prob(mu: Tensor, sigma2: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r"""Log density of the pair :math:`(\mu, \sigma^2)` (Eq. 4).
+    r"""Return the log density of the pair :math:`(\mu, \sigma^2)` (Eq. 4).
 
     .. math:: \tfrac12\ln\frac{\nu\alpha}{4\pi^2} - \tfrac32\ln\sigma^2 - \mathrm{Binet}(\alpha)
               - \alpha\,\mathrm{gap}\Bigl(\frac{\beta}{\alpha\sigma^2}\Bigr) - \frac{\nu(\mu-\gamma)^2}{2\sigma^2}
 
-    which is the paper's density with Stirling's formula for :math:`\Gamma(\alpha)` taken out of the power terms.
+    This is the paper's density with Stirling's formula for :math:`\Gamma(\alpha)` taken out of the power terms;
+    :func:`~evidentia.formulas.special.binet` and :func:`~evidentia.formulas.special.gap` are small where those cancel.
     Erratum: the paper derives it from a factorised :math:`q(\mu)q(\sigma^2)` (Sec. 3.1, Eq. S3); the density is
     :math:`p(\mu\mid\sigma^2)\,p(\sigma^2)` and does not factorise.
     """
@@ -196,10 +198,12 @@ def log_prob(mu: Tensor, sigma2: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_
 
 
 def entropy(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r"""Differential entropy of the pair :math:`(\mu, \sigma^2)`.
+    r"""Return the differential entropy of the pair :math:`(\mu, \sigma^2)`.
 
-    :math:`\tfrac12\ln(2\pi e) + \alpha + \tfrac32\ln\beta + \ln\Gamma(\alpha) - (\alpha+\tfrac32)\psi(\alpha) -
-    \tfrac12\ln\nu`, with Stirling's formula inserted so that nothing of order :math:`\alpha\ln\alpha` is left.
+    .. math:: \tfrac12\ln(2\pi e) + \alpha + \tfrac32\ln\beta + \ln\Gamma(\alpha) - (\alpha+\tfrac32)\psi(\alpha)
+              - \tfrac12\ln\nu
+
+    It is computed with Stirling's formula inserted, so that no term of order :math:`\alpha\ln\alpha` is left.
     """
     alpha = 1 + alpha_minus_one
     gamma_part = 1 + 0.75 / alpha - 2 * alpha.log() + binet(alpha) - (alpha + 1.5) * binet_prime(alpha)
@@ -207,14 +211,14 @@ def entropy(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
 
 
 def kl_divergence(p: Parameters, q: Parameters) -> Tensor:
-    r""":math:`\mathrm{KL}(\mathrm{NIG}_p \,\|\, \mathrm{NIG}_q)` as a sum of terms that are each at least zero.
+    r"""Return :math:`\mathrm{KL}(\mathrm{NIG}_p \,\|\, \mathrm{NIG}_q)` as a sum of terms that are each at least zero.
 
     .. math:: \frac{\nu_q\alpha_p}{2\beta_p}(\gamma_p - \gamma_q)^2 + \tfrac12\mathrm{gap}\frac{\nu_q}{\nu_p}
               + \alpha_q\,\mathrm{gap}\frac{\alpha_p\beta_q}{\beta_p\alpha_q}
               + \tfrac12\mathrm{gap}\frac{\alpha_q}{\alpha_p}
               + \mu(\alpha_q) - \mu(\alpha_p) - (\alpha_q - \alpha_p)\mu'(\alpha_p)
 
-    with :math:`\mathrm{gap}(x) = x - 1 - \ln x` and Binet's function :math:`\mu`, which is convex.
+    Here :math:`\mathrm{gap}(x) = x - 1 - \ln x`, and :math:`\mu` is Binet's function, which is convex.
     Erratum: the supplement (Sec. S1.3) lacks :math:`-\tfrac12\ln(\nu_q/\nu_p)`. For NIG(.3, .7, 2.5, 1.3) against
     NIG(−.2, 2, 3, 2) it gives 1.5200; the divergence is 0.9951.
     """
@@ -226,13 +230,14 @@ def kl_divergence(p: Parameters, q: Parameters) -> Tensor:
 
 
 def mutual_information(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
-    r""":math:`I(y; (\mu, \sigma^2))`, the epistemic part of the predictive entropy. Free of :math:`\beta` and of units.
+    r"""Return :math:`I(y; (\mu, \sigma^2))`, the epistemic part of the predictive entropy, in nats.
 
     .. math:: \tfrac12\ln(1 + \tfrac1\nu) + (\alpha+\tfrac12)\,\rho_\text{excess}'(\alpha)
               - \rho_\text{excess}(\alpha) + \tfrac12\mu'(\alpha)
 
-    with Binet's :math:`\mu`: the entropy of the Student-t predictive minus :math:`\tfrac12\ln 2\pi e +
-    \tfrac12(\ln\beta - \psi(\alpha))`, the mean entropy of the likelihoods.
+    This is the entropy of the Student-t predictive minus the mean entropy of the likelihoods,
+    :math:`\tfrac12\ln 2\pi e + \tfrac12(\ln\beta - \psi(\alpha))`, with Binet's function :math:`\mu`. It depends
+    neither on :math:`\beta` nor on the units of y.
     """
     alpha = 1 + alpha_minus_one
     shape = (alpha + 0.5) * rho_excess_prime(alpha) - rho_excess(alpha) + 0.5 * binet_prime(alpha)
@@ -243,14 +248,14 @@ def mutual_information(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
 
 
 def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Parameters:
-    r"""The distribution of :math:`m + sy` when y has this one: :math:`(s\gamma + m, \nu, \alpha, s^2\beta)`."""
+    r"""Return the parameters for :math:`m + sy` in the place of y: :math:`(s\gamma + m, \nu, \alpha, s^2\beta)`."""
     return Parameters(loc + scale * p.gamma, p.nu, p.alpha_minus_one, scale * (scale * p.beta))
 
 
 def discount(p: Parameters, keep: Tensor | float) -> Parameters:
-    r"""Keep a share :math:`w` of the evidence: :math:`(\gamma, w\nu, 1 + w(\alpha-1), w\beta)`.
+    r"""Return the parameters with a share w of the evidence: :math:`(\gamma, w\nu, 1 + w(\alpha-1), w\beta)`.
 
-    The prediction and the aleatoric variance stay, the epistemic variance grows by :math:`1/w`; :math:`w \to 0` is the
-    limit without evidence (:math:`\nu \to 0, \alpha \to 1`).
+    The prediction and the aleatoric variance stay the same, and the epistemic variance grows by the factor
+    :math:`1/w`. As :math:`w \to 0` no evidence is left (:math:`\nu \to 0, \alpha \to 1`).
     """
     return Parameters(p.gamma, keep * p.nu, keep * p.alpha_minus_one, keep * p.beta)

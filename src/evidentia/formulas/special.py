@@ -1,17 +1,17 @@
 r"""Special functions that stay exact where the textbook form cancels.
 
-Everything here rests on two facts about the Gamma function. Stirling's formula with Binet's remainder
+All of them rest on two facts about the Gamma function. The first is Stirling's formula with Binet's remainder
 :math:`\mu`,
 
 .. math:: \ln\Gamma(x) = (x - \tfrac12)\ln x - x + \tfrac12\ln 2\pi + \mu(x), \qquad
           \mu(x) \sim \sum_{k\ge1} \frac{B_{2k}}{2k(2k-1)\,x^{2k-1}},
 
-and the half step :math:`\rho(\alpha) = \ln\Gamma(\alpha+\tfrac12) - \ln\Gamma(\alpha)`, whose own series has the
-coefficients of :math:`\mu` times :math:`-2(1-4^{-k})` (by the duplication formula :math:`\rho(\alpha) =
-\tfrac12\ln\alpha + \mu(2\alpha) - 2\mu(\alpha)`). Subtracting two ``lgamma`` values instead is wrong by 1.6 nat
-at :math:`\alpha = 10^6` in float32.
+and the second is a series for the half step :math:`\rho(\alpha) = \ln\Gamma(\alpha+\tfrac12) - \ln\Gamma(\alpha)`. By
+the duplication formula :math:`\rho(\alpha) = \tfrac12\ln\alpha + \mu(2\alpha) - 2\mu(\alpha)`, so that its coefficients
+are those of :math:`\mu` times :math:`-2(1-4^{-k})`. The difference of two ``lgamma`` values is wrong by 1.6 nat at
+:math:`\alpha = 10^6` in float32.
 
-All functions work in the dtype they are given (float32 or float64) and differentiate through autograd.
+All functions work in the dtype of their argument (float32 or float64), and autograd differentiates them.
 """
 
 import math
@@ -43,13 +43,13 @@ _BINET_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(_BINET, start=1))
 _RHO_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(_RHO, start=1))
 
 
-def _series_from(x: Tensor) -> int:
-    """From which argument on the series is exact to rounding."""
+def _series_threshold(x: Tensor) -> int:
+    """Return the argument from which on the series are exact up to rounding."""
     return 8 if x.dtype == torch.float64 else 4
 
 
 def _odd_series(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """Σ c_k / x^(2k-1), by Horner's rule in 1/x²: all eight terms for float64, five are enough for float32."""
+    """Return Σ c_k / x^(2k-1) by Horner's rule in 1/x²: eight terms in float64, and five, which suffice, in float32."""
     if x.dtype != torch.float64:
         coefficients = coefficients[:5]
     r = 1 / x
@@ -60,79 +60,82 @@ def _odd_series(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     return total * r
 
 
-def _climb(alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How the recurrence Γ(x+1) = xΓ(x) leads to where the series holds: (is α small?, α lifted, the rungs α, α+1, …).
+def _shift_to_series(alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Shift small α by the recurrence Γ(x+1) = xΓ(x) to where the series hold.
 
-    The rungs of a large α are those of the threshold: ``where`` discards them, but needs their gradient finite.
+    Returns:
+        Whether α is below the threshold of the series; α, raised by the threshold where it is below; and the arguments
+        α, α+1, … of the recurrence, in a last dimension. For a large α these start at the threshold: ``torch.where``
+        discards what is computed from them, but their gradients must be finite.
     """
-    top = _series_from(alpha)
-    small = alpha < top
-    lifted = torch.where(small, alpha + top, alpha)
-    steps = torch.arange(top, dtype=alpha.dtype, device=alpha.device)
-    return small, lifted, alpha.clamp(max=top).unsqueeze(-1) + steps
+    threshold = _series_threshold(alpha)
+    small = alpha < threshold
+    shifted = torch.where(small, alpha + threshold, alpha)
+    steps = torch.arange(threshold, dtype=alpha.dtype, device=alpha.device)
+    return small, shifted, alpha.clamp(max=threshold).unsqueeze(-1) + steps
 
 
-def _rungs_of_rho(rungs: Tensor) -> Tensor:
-    """Σ ln((α+k+½)/(α+k)). The first rung may be tiny, where ½/α and its gradient would overflow."""
-    first = rungs[..., 0]
-    return (first + 0.5).log() - first.log() + torch.log1p(0.5 / rungs[..., 1:]).sum(-1)
+def _rho_recurrence(arguments: Tensor) -> Tensor:
+    """Return Σ ln((α+k+½)/(α+k)). The first argument may be so small that ½/α and its gradient would overflow."""
+    first = arguments[..., 0]
+    return (first + 0.5).log() - first.log() + torch.log1p(0.5 / arguments[..., 1:]).sum(-1)
 
 
 def rho(alpha: Tensor) -> Tensor:
-    r""":math:`\rho(\alpha) = \ln\Gamma(\alpha+\tfrac12) - \ln\Gamma(\alpha)` for every :math:`\alpha > 0`."""
-    small, lifted, rungs = _climb(alpha)
-    down = torch.where(small, _rungs_of_rho(rungs), 0.0)
-    return 0.5 * lifted.log() + _odd_series(_RHO, lifted) - down
+    r"""Return :math:`\rho(\alpha) = \ln\Gamma(\alpha+\tfrac12) - \ln\Gamma(\alpha)` for every :math:`\alpha > 0`."""
+    small, shifted, arguments = _shift_to_series(alpha)
+    back = torch.where(small, _rho_recurrence(arguments), 0.0)
+    return 0.5 * shifted.log() + _odd_series(_RHO, shifted) - back
 
 
 def rho_prime(alpha: Tensor) -> Tensor:
-    r""":math:`\rho'(\alpha) = \psi(\alpha+\tfrac12) - \psi(\alpha)`, free of the cancellation of two digammas."""
+    r"""Return :math:`\rho'(\alpha) = \psi(\alpha+\tfrac12) - \psi(\alpha)` without the cancellation of two digammas."""
     return 0.5 / alpha + rho_excess_prime(alpha)
 
 
 def rho_excess(alpha: Tensor) -> Tensor:
-    r""":math:`\rho(\alpha) - \tfrac12\ln\alpha`, which tends to :math:`-1/(8\alpha)`."""
-    small, lifted, rungs = _climb(alpha)
-    first = rungs[..., 0]
-    down = 0.5 * (lifted.log() - first.log()) - _rungs_of_rho(rungs)
-    return _odd_series(_RHO, lifted) + torch.where(small, down, 0.0)
+    r"""Return :math:`\rho(\alpha) - \tfrac12\ln\alpha`, which tends to :math:`-1/(8\alpha)`."""
+    small, shifted, arguments = _shift_to_series(alpha)
+    first = arguments[..., 0]
+    back = 0.5 * (shifted.log() - first.log()) - _rho_recurrence(arguments)
+    return _odd_series(_RHO, shifted) + torch.where(small, back, 0.0)
 
 
 def rho_excess_prime(alpha: Tensor) -> Tensor:
-    r""":math:`\rho'(\alpha) - 1/(2\alpha)`, which tends to :math:`1/(8\alpha^2)`."""
-    small, lifted, rungs = _climb(alpha)
-    first = rungs[..., 0]
-    down = (0.5 / (rungs * (rungs + 0.5))).sum(-1) + 0.5 / lifted - 0.5 / first
-    return _odd_series(_RHO_PRIME, lifted) / lifted + torch.where(small, down, 0.0)
+    r"""Return :math:`\rho'(\alpha) - 1/(2\alpha)`, which tends to :math:`1/(8\alpha^2)`."""
+    small, shifted, arguments = _shift_to_series(alpha)
+    first = arguments[..., 0]
+    back = (0.5 / (arguments * (arguments + 0.5))).sum(-1) + 0.5 / shifted - 0.5 / first
+    return _odd_series(_RHO_PRIME, shifted) / shifted + torch.where(small, back, 0.0)
 
 
 def binet(x: Tensor) -> Tensor:
-    r"""Binet's function :math:`\mu(x) = \ln\Gamma(x) - (x-\tfrac12)\ln x + x - \tfrac12\ln 2\pi`."""
-    top = _series_from(x)
-    low = x.clamp(max=top)
+    r"""Return Binet's function :math:`\mu(x) = \ln\Gamma(x) - (x-\tfrac12)\ln x + x - \tfrac12\ln 2\pi`."""
+    threshold = _series_threshold(x)
+    low = x.clamp(max=threshold)
     direct = torch.lgamma(low) - (low - 0.5) * low.log() + low - 0.5 * LOG_2PI
-    return torch.where(x < top, direct, _odd_series(_BINET, x.clamp(min=top)))
+    return torch.where(x < threshold, direct, _odd_series(_BINET, x.clamp(min=threshold)))
 
 
 def binet_prime(x: Tensor) -> Tensor:
-    r""":math:`\mu'(x) = \psi(x) - \ln x + 1/(2x)`."""
-    top = _series_from(x)
-    low, high = x.clamp(max=top), x.clamp(min=top)
+    r"""Return :math:`\mu'(x) = \psi(x) - \ln x + 1/(2x)`, the derivative of :func:`binet`."""
+    threshold = _series_threshold(x)
+    low, high = x.clamp(max=threshold), x.clamp(min=threshold)
     direct = torch.digamma(low) - low.log() + 0.5 / low
-    return torch.where(x < top, direct, _odd_series(_BINET_PRIME, high) / high)
+    return torch.where(x < threshold, direct, _odd_series(_BINET_PRIME, high) / high)
 
 
 def lgamma_step(x: Tensor, step: Tensor | float) -> Tensor:
-    r""":math:`\ln\Gamma(x+s) - \ln\Gamma(x)` for :math:`s \ge 0`, for any size of step."""
+    r"""Return :math:`\ln\Gamma(x+s) - \ln\Gamma(x)` for a step :math:`s \ge 0` of any size."""
     up = x + step
     return (x - 0.5) * torch.log1p(step / x) + step * (up.log() - 1) + binet(up) - binet(x)
 
 
 def gap(x: Tensor) -> Tensor:
-    r""":math:`x - 1 - \ln x \ge 0`: how far the logarithm falls below its tangent at 1.
+    r"""Return :math:`x - 1 - \ln x \ge 0`, the distance of the logarithm from its tangent at 1.
 
-    Near 1 with :math:`s = (x-1)/(x+1)` as :math:`(x-1)s - 2s^3(\tfrac13 + \tfrac{s^2}5 + \dots)`, since there the
-    three terms cancel to second order and every caller multiplies the result by a number that may be 1e8.
+    Near 1 the three terms cancel to second order, and callers multiply the result by numbers up to 1e8. There it is
+    computed as :math:`(x-1)s - 2s^3(\tfrac13 + \tfrac{s^2}5 + \dots)` with :math:`s = (x-1)/(x+1)`.
     """
     near = (x - 1).abs() < 0.25
     d = torch.where(near, x, 1.0) - 1
@@ -146,9 +149,10 @@ def gap(x: Tensor) -> Tensor:
 
 
 def half_line_rule(step: float, first: int, last: int) -> list[tuple[float, float]]:
-    """Nodes and weights of ∫_0^∞ f(u) du: the trapezoidal rule in x, u = exp(x − exp(−x)), x = first·step … last·step.
+    """Return nodes and weights for ∫_0^∞ f(u) du, for smooth f that fall as exp(−u) or slower.
 
-    Double-exponential at 0, exponential far out (Takahasi and Mori 1974), for smooth f that fall as exp(−u) or slower.
+    This is the trapezoidal rule in x = first·step … last·step after u = exp(x − exp(−x)), which converges
+    double-exponentially at 0 and exponentially far out (Takahasi and Mori 1974).
     """
     rule = []
     for k in range(first, last + 1):
@@ -159,10 +163,13 @@ def half_line_rule(step: float, first: int, last: int) -> list[tuple[float, floa
 
 
 def in_float64(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    """Evaluate f in float64 and answer in the promoted dtype of the arguments."""
+    """Return f of the arguments, broadcast and computed in float64, in the promoted dtype of the arguments.
+
+    The result is at least float32 and on the device of the first argument.
+    """
     dtype = torch.float32
     for x in arguments:
         dtype = torch.promote_types(dtype, x.dtype)
     device = arguments[0].device
-    home = torch.device("cpu") if device.type == "mps" else device  # mps has no float64
-    return f(*torch.broadcast_tensors(*(x.to(home, torch.float64) for x in arguments))).to(device, dtype)
+    float64_device = torch.device("cpu") if device.type == "mps" else device  # mps has no float64
+    return f(*torch.broadcast_tensors(*(x.to(float64_device, torch.float64) for x in arguments))).to(device, dtype)
