@@ -45,22 +45,6 @@ def test_random_splits():
     assert not np.array_equal(split[1], splits.random(100, 0.2, seed=2)[1])
 
 
-def test_groups_stay_together():
-    groups = np.random.default_rng(0).choice(list("abcdefgh"), 200)
-    train, test = splits.by_group(groups, 0.25)
-    check_partition((train, test), 200)
-    assert not set(groups[train]) & set(groups[test])
-    check_partition(splits.by_group(["a", "b"], 0.9), 2)
-
-
-def test_the_future_is_not_known():
-    times = np.array([3, 1, 2, 5, 5, 4, 5])
-    train, test = splits.by_time(times, 0.2)
-    check_partition((train, test), 7)
-    assert times[train].max() < times[test].min()
-    assert set(test) == {3, 4, 6}
-
-
 def test_gaps_and_tails():
     feature = np.random.default_rng(0).permutation(30)
     train, test = splits.gap(feature)
@@ -76,10 +60,6 @@ def test_splits_that_cannot_be_made():
         splits.random(1)
     with pytest.raises(ev.InputError, match="must lie between 0 and 1, got 1"):
         splits.random(10, 1)
-    with pytest.raises(ev.InputError, match="at least two groups, got 1"):
-        splits.by_group(["a", "a"])
-    with pytest.raises(ev.InputError, match="at least two moments"):
-        splits.by_time([1, 1, 1])
 
 
 # UCI ----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The exceptions of evidentia: few, and each one something the caller can mend."""
+"""The exceptions of evidentia: few, and each about something the caller can correct."""
 
 __all__ = ["EvidentiaError", "InputError", "InputTypeError"]
 

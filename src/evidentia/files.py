@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that one writer at a time may change."""
+"""Write files whole or not at all, and lock folders so that one writer at a time changes them."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def _new_part(path: Path) -> tuple[Path, int]:
     """Create and lock an empty file beside ``path``, with the permissions that the user's umask allows."""
     while True:
-        part = path.with_name(f".{_short(path)}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.part")
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         _lock(handle, wait=True)
         if fcntl is None or os.fstat(handle).st_nlink:  # another writer may have removed it before it was locked
@@ -58,10 +58,10 @@ def _new_part(path: Path) -> tuple[Path, int]:
 
 
 def _remove_parts(path: Path) -> None:
-    """Remove what writers of this file left when they were killed: a part that nobody holds a lock on."""
+    """Remove the parts that killed writers of this file left: those on which nobody holds a lock."""
     if fcntl is None:
         return
-    for part in path.parent.glob(f".{_escaped(_short(path))}.????????.part"):
+    for part in path.parent.glob(f".{_escape_pattern(_short_name(path))}.????????.part"):
         with contextlib.suppress(OSError):
             handle = os.open(part, os.O_RDWR)
             try:
@@ -71,16 +71,17 @@ def _remove_parts(path: Path) -> None:
                 os.close(handle)
 
 
-def _short(path: Path) -> str:
+def _short_name(path: Path) -> str:
     return path.name[:60]  # so that the name of a part is no longer than a file system allows
 
 
-def _escaped(name: str) -> str:
+def _escape_pattern(name: str) -> str:
+    """Return the pattern for `Path.glob` that matches just this name."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _lock(handle: int, wait: bool) -> bool | None:
-    """Lock an open file or folder. True: that worked; False: someone else holds it; None: there are no locks here."""
+    """Lock an open file or folder; return whether that worked, or None where there are no locks."""
     if fcntl is None:
         return None
     try:
@@ -114,7 +115,10 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 
 
 def _open_locked(folder: Path, wait: bool) -> tuple[int, bool]:
-    """Open and lock a folder; whoever waits for one that is removed meanwhile starts over."""
+    """Open and lock a folder; return its handle, and whether it is locked.
+
+    If the folder is removed while this waits for the lock, it is created anew.
+    """
     while True:
         _make_folder(folder)
         handle = os.open(folder, os.O_RDONLY)
@@ -129,6 +133,7 @@ def _open_locked(folder: Path, wait: bool) -> tuple[int, bool]:
 
 
 def _make_folder(folder: Path) -> None:
+    """Create a folder and its parents, unless they exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -138,7 +143,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def read_plain(path: Path) -> bytes:
-    """Read a file whole, after a look at what it is: a pipe would keep its reader waiting.
+    """Return the content of a plain file. Anything else is refused unread: a pipe would keep its reader waiting.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -155,9 +160,13 @@ def read_plain(path: Path) -> bytes:
 
 
 def check_schema(path: Path, content: Any, known: int, otherwise: str) -> dict[str, Any]:
-    """Return the content of a JSON file of ours; raise unless it has a schema that this version knows.
+    """Return the content of a JSON file of evidentia, or raise unless this version knows its schema.
 
-    ``otherwise`` is what to say of a file that has no schema at all.
+    Args:
+        path: of the file, for errors.
+        content: of the file.
+        known: the latest schema that this version knows.
+        otherwise: the end of the error about a file without a schema.
     """
     if not isinstance(content, dict) or type(content.get("schema")) is not int or content["schema"] < 1:
         raise InputError(f"{path} {otherwise}")
@@ -170,7 +179,7 @@ def check_schema(path: Path, content: Any, known: int, otherwise: str) -> dict[s
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """The first few names as a phrase for an error message.
+    """Return the first few names as a phrase for an error message.
 
     >>> listed(["a", "b", "c"], most=2)
     "'a', 'b' and 1 more"

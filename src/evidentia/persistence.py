@@ -1,7 +1,7 @@
-"""Model folders: one safetensors file for the tensors, ``model.json`` for everything else. No pickle, no code.
+"""Save and load model folders: a safetensors file for the tensors, ``model.json`` for the rest. No pickle, no code.
 
 ``model.json`` names the file with the tensors, which is named by its own hash, and is replaced last: whenever a writer
-is killed, the folder holds the old model or the new one. This room knows tensors and plain settings, but no classes.
+is killed, the folder holds the old model or the new one. This module knows tensors and plain settings, but no classes.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ LARGEST_SETTINGS = 1 << 28  # bytes
 FIRST_TENSORS = "model.safetensors"  # of schema 1
 _TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
 _PART = re.compile(r"\.(model\.json|tensors-[0-9a-f]{16}\.safetensors)\.[0-9a-f]{8}\.part")
-_OF_THE_DESKTOP = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
+_DESKTOP_FILES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _A_MODEL = f"a model is a folder with {SETTINGS} and the tensors it names"
 
 
 def save_model(folder: str | Path, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Path:
     """Write a model folder and return its path.
 
-    An older model there is replaced, nothing else is ever touched: a folder with anything but a model in it is refused.
-    Two writers exclude each other; a killed one leaves the old model or the new one, and the next removes its rest.
+    An older model there is replaced; a folder with anything but a model in it is refused and left as it is. Two writers
+    exclude each other. A killed one leaves the old model or the new one, and the next one removes what it left over.
     """
     from safetensors.torch import save
 
@@ -60,7 +60,7 @@ def save_model(folder: str | Path, tensors: dict[str, Tensor], settings: dict[st
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
-        _remove_rest(folder, keep=file, before=before, parts=alone)
+        _remove_leftovers(folder, keep=file, before=before, parts=alone)
     return folder
 
 
@@ -85,12 +85,12 @@ def load_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def is_model(folder: str | Path) -> bool:
-    """Whether a model was saved to this folder: the first save of one that was killed is none."""
+    """Return whether a folder holds a model. A first save that was killed leaves none."""
     return (Path(folder) / SETTINGS).is_file()
 
 
 def _read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """``model.json`` and the bytes of the tensors it names, both of one save."""
+    """Return the content of ``model.json`` and the bytes of the tensors it names, both of one save."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; {_A_MODEL}")
     for _ in range(100):
@@ -103,14 +103,14 @@ def _read_pair(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _read_bytes(folder: Path, file: str, size: int | None = None) -> bytes:
-    """The content of a file of a model folder, after a look at where it leads and how large it is."""
+    """Return the content of a file of a model folder, or raise if it is a link out of it or has another size."""
     path = folder / file
     try:
         # a link may lead out of the folder, to a file somebody else can change
         if path.is_symlink() and path.resolve().parent != folder.resolve():
             raise InputError(f"{path} leads out of the model folder, to {path.resolve()}; copy the file there instead")
         found = path.stat().st_size
-    except RuntimeError:  # a link to itself, which `read_plain` tells of
+    except RuntimeError:  # a link to itself, which `read_plain` reports
         found = size or 0
     if size is not None and found != size:
         raise InputError(f"{path} is not the file that was saved: truncated or changed; save the model again")
@@ -120,7 +120,7 @@ def _read_bytes(folder: Path, file: str, size: int | None = None) -> bytes:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """The content of ``model.json``, with the name of the tensors whatever its schema."""
+    """Return the content of ``model.json``, with the name of the tensors whatever its schema."""
     path = folder / SETTINGS
     try:
         content = json.loads(_read_bytes(folder, SETTINGS).decode(), parse_constant=_refuse_constant)
@@ -148,6 +148,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
+    """Raise for NaN and Infinity, which Python would read."""
     raise ValueError(f"{name} is not a number of JSON")
 
 
@@ -166,7 +167,7 @@ def _check_ours(folder: Path) -> str | None:
     foreign = [
         name
         for name in names
-        if name not in (SETTINGS, tensors) and not _is_rest(folder / name) and name not in _OF_THE_DESKTOP
+        if name not in (SETTINGS, tensors) and not _is_leftover(folder / name) and name not in _DESKTOP_FILES
     ]
     if foreign:
         raise InputError(
@@ -175,15 +176,15 @@ def _check_ours(folder: Path) -> str | None:
     return tensors
 
 
-def _is_rest(path: Path) -> bool:
-    """Whether this is what a killed save left: a part of a file, or tensors under the name that their hash gives."""
+def _is_leftover(path: Path) -> bool:
+    """Return whether a killed save left this: a part of a file, or tensors under the name that their hash gives."""
     if _PART.fullmatch(path.name):
         return path.is_file() and not path.is_symlink()
     return bool(_TENSORS.fullmatch(path.name)) and (_hash_of(path) or "").startswith(path.name[8:24])
 
 
 def _hash_of(path: Path) -> str | None:
-    """The SHA-256 of a file; None if it is a link, or no file."""
+    """Return the SHA-256 of a file, or None if it is a link or no file."""
     if path.is_symlink() or not path.is_file():
         return None
     with path.open("rb") as file:
@@ -191,7 +192,7 @@ def _hash_of(path: Path) -> str | None:
 
 
 def _named_tensors(folder: Path) -> str | None:
-    """The tensors that the model in this folder has; None if there is no model."""
+    """Return the name of the tensors of the model in a folder, or None if there is no model."""
     try:
         named: str = _read_settings(folder)["tensors"]
     except (InputError, OSError):
@@ -199,16 +200,16 @@ def _named_tensors(folder: Path) -> str | None:
     return named
 
 
-def _remove_rest(folder: Path, keep: str, before: str | None, parts: bool) -> None:
-    """Remove the tensors of the model before and, if nobody else is writing here, what killed writers left."""
+def _remove_leftovers(folder: Path, keep: str, before: str | None, parts: bool) -> None:
+    """Remove the tensors of the model before and, if no one else can be writing here, what killed writers left."""
     for path in folder.iterdir():
-        if path.name != keep and (path.name == before or (parts and _is_rest(path))):
+        if path.name != keep and (path.name == before or (parts and _is_leftover(path))):
             with contextlib.suppress(OSError):  # a reader on Windows may hold it; the next save removes it
                 path.unlink()
 
 
 def _as_json(settings: dict[str, Any]) -> Any:
-    """Plain values as JSON has them: lists for tuples, and Python's numbers for NumPy's."""
+    """Return settings as JSON has them: lists for tuples, and Python's numbers for NumPy's."""
     return json.loads(json.dumps(settings, allow_nan=False, default=_plain_number))
 
 

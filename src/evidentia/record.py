@@ -1,4 +1,4 @@
-"""One run, one folder, one ``record.json``: what was run, where, with which seeds, and what came out."""
+"""Read and write ``record.json``: a run has one folder with one record of its settings, seeds, machine and results."""
 
 import contextlib
 import json
@@ -17,11 +17,11 @@ __all__ = ["environment", "find_record", "read_record", "refusing_damage", "run_
 
 SCHEMA = 1
 FILE = "record.json"
-_BEGUN = "begun"  # the only entry, beside the name of the run, of a record that has no results yet
+_BEGUN = "begun"  # marks a record that has no results yet; beside it stands the name of the run only
 
 
 def environment(device: Any = "cpu") -> dict[str, Any]:
-    """Versions and device, as every record has them."""
+    """Return the versions and the device that every record states."""
     import torch
 
     device = torch.device(device)
@@ -42,7 +42,7 @@ def environment(device: Any = "cpu") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def run_folder(folder: Path, run: str) -> Iterator[dict[str, Any] | None]:
-    """Claim a folder for one run before any work is done, and yield the record it holds of an earlier one, or None.
+    """Claim a folder for one run before any work is done, and yield the record of an earlier run in it, or None.
 
     Nobody else can claim the folder until the block ends.
 
@@ -71,7 +71,8 @@ def run_folder(folder: Path, run: str) -> Iterator[dict[str, Any] | None]:
 def write_record(folder: str | Path, record: dict[str, Any]) -> Path:
     """Write ``folder/record.json`` whole or not at all; numbers that are not finite become null.
 
-    A file of that name that is no record is left alone and refused.
+    Raises:
+        InputError: if a file of that name is no record; it stays as it is.
     """
     folder = Path(folder)
     text = json.dumps({"schema": SCHEMA, **_plain(record)}, indent=1, allow_nan=False) + "\n"
@@ -86,7 +87,11 @@ def write_record(folder: str | Path, record: dict[str, Any]) -> Path:
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """Read ``folder/record.json``; refuse one that is damaged, not a record, or from a newer version."""
+    """Return the record in ``folder/record.json``.
+
+    Raises:
+        InputError: if there is none, or it is damaged, not a record, or from a newer version.
+    """
     path = Path(folder) / FILE
     try:
         record: Any = json.loads(read_plain(path).decode())
@@ -100,13 +105,13 @@ def read_record(folder: str | Path) -> dict[str, Any]:
 
 
 def find_record(folder: str | Path) -> dict[str, Any] | None:
-    """The record of a run, or None where there is none yet."""
+    """Return the record in a folder, or None if there is none yet."""
     return read_record(folder) if (Path(folder) / FILE).exists() else None
 
 
 @contextlib.contextmanager
 def refusing_damage(folder: str | Path) -> Iterator[None]:
-    """Turn what a damaged record makes its readers raise into one InputError that names the file."""
+    """Turn whatever the block raises because a record is damaged into one InputError that names the file."""
     try:
         yield
     except InputError:
@@ -118,7 +123,7 @@ def refusing_damage(folder: str | Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON knows: arrays and tensors as lists, paths as text, and null for what is not finite."""
+    """Return a value as JSON has it: arrays and tensors as lists, paths as text, and null for what is not finite."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""Data: where rows come from, how they are divided, and how they are encoded."""
+"""A user's data: tables and images, how their rows are divided, and how they are encoded."""

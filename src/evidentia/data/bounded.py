@@ -7,14 +7,14 @@ from pathlib import Path
 
 from evidentia.errors import InputError
 
-__all__ = ["check_size", "read_file", "read_member", "reading"]
+__all__ = ["check_size", "read_bytes", "read_member", "reading"]
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile inflates the others whole, whatever size they declare
 
 
 @contextlib.contextmanager
 def reading(where: object) -> Iterator[None]:
-    """Turn whatever a reader of a foreign format raises into one error that names the file.
+    """Turn whatever the block raises while it reads a foreign format into one error that names the file.
 
     Readers of images, archives and HDF5 meet broken files in so many places that what they raise cannot be listed.
     """
@@ -29,15 +29,15 @@ def reading(where: object) -> Iterator[None]:
 
 
 def check_size(where: object, size: int, most: int) -> None:
-    """Raise where something is, or declares to be, larger than this many bytes."""
+    """Raise if something is, or declares to be, larger than ``most`` bytes."""
     if size > most:
         raise InputError(
             f"{where}: {size:,} bytes are more than the {most:,} that are read here; is it the right file?"
         )
 
 
-def read_file(path: Path, most: int) -> bytes:
-    """Return the bytes of a file of at most this size."""
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return the content of a file, or raise if it has more than ``most`` bytes."""
     with reading(path), path.open("rb") as file:
         content = file.read(most + 1)
         if len(content) > most:
@@ -46,9 +46,9 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def read_member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """Return the bytes of a member of a zip whose declared size is at most this; more than it declares is never read.
+    """Return the content of a member of a zip, or raise if it declares more than ``most`` bytes.
 
-    A zip is a claim: its directory says how large a member is, but the stream behind it may inflate to anything.
+    More than it declares is never read: the stream behind a declared size may inflate to anything.
     """
     where = f"{archive.filename}: {name}"
     with reading(where):

@@ -2,6 +2,7 @@
 
 import decimal
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
@@ -27,7 +28,7 @@ from evidentia.data.values import (
 )
 from evidentia.errors import InputError, InputTypeError
 
-__all__ = ["Column", "Content", "Kind", "decide_kind", "read_column"]
+__all__ = ["Column", "Content", "Kind", "check_unique", "decide_kind", "read_column"]
 
 Kind = Literal["number", "boolean", "category", "date"]
 
@@ -52,6 +53,14 @@ class Column:
     kind: Kind
     values: NDArray[Any]
     content: Content = ""
+
+
+def check_unique(names: list[str], prefix: str = "") -> None:
+    """Raise if a name of a column is repeated; ``prefix`` is the start of the error."""
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        shown = ", ".join(map(repr, repeated))
+        raise InputError(f"{prefix}column names must be unique; {shown} stands more than once")
 
 
 def decide_kind(name: str, values: Any) -> tuple[Kind, Content]:

@@ -16,6 +16,7 @@ from evidentia.data.columns import Column, Content, Kind, read_column
 from evidentia.data.table import Table, open_table
 from evidentia.data.values import RefusedError, boolean_text, kind_of, moment_text, number_text, refuse, to_text
 from evidentia.errors import InputError
+from evidentia.files import listed
 
 __all__ = ["Encoding", "Scaling"]
 
@@ -29,7 +30,16 @@ _SPELLINGS: dict[str, Callable[[Any], str]] = {"number": number_text, "boolean":
 
 @dataclass(frozen=True)
 class _Encoder:
-    """What was learned of one column: what it is, what stands in for a missing value, and its categories."""
+    """What training rows taught about one column.
+
+    Attributes:
+        name: of the column.
+        kind: how it is encoded.
+        fill: the number that replaces a missing one.
+        flags_missing: whether a feature says that a value is missing.
+        categories: of a category, one feature each.
+        content: what the values were, where the kind leaves that open.
+    """
 
     name: str
     kind: Kind
@@ -51,6 +61,7 @@ class _Encoder:
 
     @property
     def features(self) -> list[str]:
+        """The names of the columns of numbers that this column becomes."""
         names = {
             "number": [self.name],
             "boolean": [self.name],
@@ -60,19 +71,19 @@ class _Encoder:
         return [*names, f"{self.name} missing"] if self.flags_missing else names
 
     def read(self, values: Any) -> Column:
-        """Return a pandas series or an array as what this column was in training, or refuse it."""
+        """Return a pandas series or an array, read as what this column was in training, or raise."""
         spell = _Spelling(self.content, self.categories) if self.kind == "category" else None
         return read_column(self.name, values, self.kind, self.content, spell, training=False)
 
     def adopt(self, column: Column) -> Column:
-        """Return a column that was read without knowledge of training as what it was there."""
+        """Return a column that was typed without knowledge of the training rows, as what it was in training."""
         same = column.content == self.content or (self.kind == "number" and not self.content)
         if column.kind == self.kind and (same or self.kind in ("boolean", "date")):
             return column
         return self.read(_objects(column))
 
     def encode(self, column: Column, out: Array) -> None:
-        """Write the features of a column that this encoder read into the columns of an array of zeros."""
+        """Write the features of a column that this encoder read into ``out``, an array of zeros (rows, features)."""
         values = column.values
         if self.kind == "category":
             index = {category: k for k, category in enumerate(self.categories)}
@@ -98,7 +109,7 @@ def _median(values: Array) -> float:
 
 
 class _Spelling:
-    """Returns the category of a value, by what the categories were made of in training.
+    """Function that returns the category of a value, by what the categories were made of in training.
 
     Categories that are numbers, booleans or dates are found by value, however it is written. Where they are text, a
     number, boolean or date stands for the one text that means it, "01" for 1, and is refused if there are several.
@@ -128,6 +139,7 @@ class _Spelling:
         return self._by_meaning(kind, text, value)
 
     def _by_meaning(self, kind: str, text: str, value: Any) -> str:
+        """Return the one category that means the same as the value; its text if none does, and that may be."""
         if kind not in self.meanings:
             self.meanings[kind] = _meanings(kind, self.categories)
         meant = self.meanings[kind].get(text, [])
@@ -185,7 +197,7 @@ _CYCLES = {
 
 
 def _cycles(seconds: Array) -> Array:
-    """Return where in the year, the week and the day each moment lies, (rows, cycles)."""
+    """Return the sines and cosines of each moment's phase in the year, the week and the day, (rows, cycles)."""
     waves = {"sin": np.sin, "cos": np.cos}
     return np.stack(
         [waves[part.split()[0]](2 * np.pi * (seconds % period) / period) for part, period in _CYCLES.items()], axis=1
@@ -194,7 +206,7 @@ def _cycles(seconds: Array) -> Array:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A table as numbers: missing values filled and flagged, categories as zeros and ones, dates with their cycles.
+    """Rule learned from training rows that turns a table into numbers.
 
     Numbers and booleans stay as they are, with the median of the training rows where they are missing, and a column
     that says so if any were missing in training. A category gets a column of zeros and ones; one not seen in training
@@ -206,7 +218,7 @@ class Encoding:
 
     @classmethod
     def fit(cls, table: Table) -> Self:
-        """Return what the rows of a table teach; pass training rows only."""
+        """Return the encoding that a table teaches; pass training rows only."""
         if table.rows == 0:
             raise InputError("the table has no rows to learn from")
         return cls(tuple(_Encoder.fit(column) for column in table.columns), table.named)
@@ -256,8 +268,7 @@ class Encoding:
             ("has, beyond those of training,", [n for n in names if n not in known]),
         ):
             if some:
-                shown = ", ".join(map(repr, some[:5])) + (f" and {len(some) - 5} more" if len(some) > 5 else "")
-                raise InputError(f"the table {problem} the column{'s' if len(some) > 1 else ''} {shown}")
+                raise InputError(f"the table {problem} the column{'s' if len(some) > 1 else ''} {listed(some)}")
         return [position[name] for name in self.names]
 
     def to_dict(self) -> dict[str, Any]:
@@ -266,7 +277,7 @@ class Encoding:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Self:
-        """Return the encoding that :meth:`to_dict` wrote down, in this or an earlier version, or refuse it."""
+        """Return the encoding of the values that :meth:`to_dict` made, in this or an earlier version, or raise."""
         _demand(isinstance(state, dict) and set(state) == {"named", "columns"}, "it needs 'named' and 'columns' only")
         named, columns = state["named"], state["columns"]
         _demand(isinstance(named, bool), "'named' is not a boolean")
@@ -286,7 +297,7 @@ _CONTENTS: dict[str, tuple[str, ...]] = {
 
 
 def _encoder_from(position: int, column: Any) -> _Encoder:
-    """Return one encoder of plain values that may have been forged."""
+    """Return one encoder from plain values, which may have been forged and are checked."""
     here = f"column {position} "
     keys = {field.name for field in fields(_Encoder)}
     _demand(isinstance(column, dict), here + "is not a dictionary")
@@ -311,7 +322,7 @@ def _demand(holds: bool, problem: str) -> None:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Zero mean and unit deviation for each column, one pair per member of a population: both (M, 1, F).
+    """Scaling of each column to zero mean and unit deviation, for each member of a population: both (M, 1, F).
 
     A column that does not vary has the scale of its size, at least 1, or with ``ignore_constant`` one so large that
     whatever comes later counts as no change: networks have learned nothing about it.
@@ -322,7 +333,7 @@ class Scaling:
 
     @classmethod
     def fit(cls, table: Tensor, rows: Sequence[Tensor], ignore_constant: bool = False) -> Self:
-        """Return the scaling by each member's rows of a table (N, F): found in float64, in the dtype of the table."""
+        """Return the scaling by each member's rows of a table (N, F), computed in float64, in the table's dtype."""
         fitted = [_location_and_scale(table[r.to(table.device)].double(), ignore_constant) for r in rows]
         loc = torch.stack([loc for loc, _ in fitted]).unsqueeze(1).to(table.dtype)
         scale = torch.stack([scale for _, scale in fitted]).unsqueeze(1).to(table.dtype)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.data.bounded import check_size, read_file, read_member, reading
+from evidentia.data.bounded import check_size, read_bytes, read_member, reading
 from evidentia.errors import InputError
 from evidentia.files import listed
 
@@ -266,7 +266,7 @@ def open_files(path: Path) -> Iterator[Files]:
     """Open a folder or a zip for reading its files, hidden ones left out."""
     if path.is_dir():
         names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
-        yield Files(path, _visible(names), lambda name, most: read_file(path / name, most))
+        yield Files(path, _visible(names), lambda name, most: read_bytes(path / name, most))
         return
     if not path.is_file():
         raise InputError(f"{path} does not exist; a folder or a zip is needed")

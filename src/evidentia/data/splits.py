@@ -1,7 +1,7 @@
-"""Ways to divide the rows of a table into training and test: (train, test), both sorted row numbers.
+"""Divide the rows of a table into training and test rows: (train, test), both sorted row numbers.
 
-The random split asks how well a model interpolates. The others ask what it knows where it has not been: a new group,
-the future, or a range of a feature that the training rows leave out.
+A random split asks how well a model interpolates. `gap` and `tail` ask what it knows about a range of a feature that
+the training rows leave out.
 """
 
 import numpy as np
@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from evidentia.errors import InputError
 
-__all__ = ["Split", "by_group", "by_time", "gap", "random", "tail"]
+__all__ = ["Indices", "Split", "gap", "random", "tail"]
 
-Rows = NDArray[np.int64]
-Split = tuple[Rows, Rows]
+Indices = NDArray[np.int64]  # of rows or frames
+Split = tuple[Indices, Indices]
 
 
 def random(n: int, test: float = 0.1, seed: int = 0) -> Split:
-    """A share ``test`` of n rows at random.
+    """Return a split of n rows with a share ``test`` of them, taken at random, for testing.
 
     >>> train, test = random(10, test=0.3)
     >>> len(train), len(test)
@@ -25,31 +25,8 @@ def random(n: int, test: float = 0.1, seed: int = 0) -> Split:
     return _split(np.random.default_rng(seed).permutation(n)[: _count(n, test)], n)
 
 
-def by_group(groups: ArrayLike, test: float = 0.1, seed: int = 0) -> Split:
-    """Whole groups at random until a share ``test`` of the rows is reached: no group is on both sides."""
-    labels = np.asarray(groups)
-    names, counts = np.unique(labels, return_counts=True)
-    if len(names) < 2:
-        raise InputError(f"a split by group needs at least two groups, got {len(names)}")
-    order = np.random.default_rng(seed).permutation(len(names))
-    # at least one group on either side
-    reached = np.cumsum(counts[order]) - counts[order] < _count(len(labels), test)
-    reached[-1] = False
-    return _split(np.flatnonzero(np.isin(labels, names[order[reached]])), len(labels))
-
-
-def by_time(times: ArrayLike, test: float = 0.1) -> Split:
-    """The latest share ``test`` of the rows. Rows of one moment stay together, so that the future is not known."""
-    when = np.asarray(times)
-    cut = np.sort(when)[-_count(len(when), test)]
-    test_rows = np.flatnonzero(when >= cut)
-    if len(test_rows) == len(when):
-        raise InputError("a split by time needs at least two moments, and enough rows before the last of them")
-    return _split(test_rows, len(when))
-
-
 def gap(feature: ArrayLike, test: float = 1 / 3) -> Split:
-    """The middle share ``test`` of a feature's sorted values left out of training (Foong et al. 2019)."""
+    """Return the split whose test rows are the middle share of a feature's sorted values (Foong et al. 2019)."""
     order = np.argsort(np.asarray(feature), kind="stable")
     size = _count(len(order), test)
     start = (len(order) - size) // 2
@@ -57,7 +34,7 @@ def gap(feature: ArrayLike, test: float = 1 / 3) -> Split:
 
 
 def tail(feature: ArrayLike, test: float = 1 / 3) -> Split:
-    """Both ends of a feature's sorted values, half of the share ``test`` each, left out of training."""
+    """Return the split whose test rows are both ends of a feature's sorted values, half of the share each."""
     order = np.argsort(np.asarray(feature), kind="stable")
     size = _count(len(order), test)
     low = size // 2
@@ -65,6 +42,7 @@ def tail(feature: ArrayLike, test: float = 1 / 3) -> Split:
 
 
 def _count(n: int, test: float) -> int:
+    """Return how many of n rows a share ``test`` is; at least one row is on either side."""
     if n < 2:
         raise InputError(f"cannot split {n} row{'' if n == 1 else 's'}; at least 2 are needed")
     if not 0 < test < 1:
@@ -73,6 +51,7 @@ def _count(n: int, test: float) -> int:
 
 
 def _split(test: NDArray[np.intp], n: int) -> Split:
+    """Return the split of n rows with these test rows."""
     chosen = np.zeros(n, dtype=bool)
     chosen[test] = True
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)

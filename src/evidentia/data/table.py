@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.data.columns import Column, decide_kind, read_column
+from evidentia.data.columns import Column, check_unique, decide_kind, read_column
 from evidentia.data.table_files import read_file
 from evidentia.errors import InputError, InputTypeError
 
@@ -70,9 +70,7 @@ def open_table(x: Any) -> OpenTable:
     if frame is None:
         return _open_array(x)
     names = [str(name) for name in frame.columns]
-    if len(set(names)) < len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        raise InputError(f"column names must be unique; {', '.join(map(repr, repeated))} stands more than once")
+    check_unique(names)
     if not names:
         raise InputError("the table has no columns")
     return OpenTable(names, [frame.iloc[:, k] for k in range(len(names))], len(frame), True, frame.index)

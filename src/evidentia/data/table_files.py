@@ -5,6 +5,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from evidentia.data.columns import check_unique
 from evidentia.data.values import parse_number
 from evidentia.errors import InputError
 
@@ -79,10 +80,7 @@ def _separator(path: Path) -> str:
     head, *rows = first[separator]
     if any(len(row) > len(head) for row in rows):  # pandas would take the first fields for names of rows
         raise InputError(f"{path} cannot be read as a table: its rows have more fields than its first line has names")
-    names = [name for name in head if name]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"{path}: column names must be unique; {', '.join(map(repr, repeated))} stands more than once")
+    check_unique([name for name in head if name], f"{path}: ")
     if len(head) == 1:
         for other in "|: ":
             head, *rows = first[other]

@@ -9,7 +9,7 @@ __all__ = ["cubic"]
 def cubic(
     n: int = 1000, noise: float = 3.0, half_width: float = 4.0, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """x of shape (n, 1), evenly spaced in ± half_width, and y = x³ + ε with ε of standard *deviation* ``noise``.
+    """Return x of shape (n, 1), evenly spaced in ± half_width, and y = x³ + ε with ε of standard *deviation* ``noise``.
 
     The paper writes N(0, 3); its code, and the papers it follows, have a deviation of 3.
 

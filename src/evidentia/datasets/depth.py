@@ -1,4 +1,4 @@
-"""Pairs of image and depth (NYU Depth v2 of Silberman et al. 2012), and images alone to be surprised by.
+"""Read pairs of image and depth (NYU Depth v2 of Silberman et al. 2012), and images from elsewhere (CamVid).
 
 The target is disparity, 1/metres clipped to [0, 1], as in the paper. Frames of one scene look alike, so that sets are
 divided by :func:`split_scenes`, never by frame. A data folder holds ``nyu_v2_160x128.zip`` and ``camvid_160x128.zip``;
@@ -29,7 +29,7 @@ from evidentia.data.images import (
     read_image,
     stack_pairs,
 )
-from evidentia.data.splits import Rows
+from evidentia.data.splits import Indices
 from evidentia.datasets.folder import need_data
 from evidentia.errors import InputError
 
@@ -46,14 +46,24 @@ DEFLATED = 1100  # times smaller is the most that deflate can make something
 
 @dataclass(frozen=True)
 class DepthSet:
-    """Images (N, H, W, 3), disparities (N, H, W) with NaN where depth is missing, and the scene of each frame."""
+    """Frames of image and depth.
+
+    Attributes:
+        name: of the set.
+        image: (N, H, W, 3).
+        disparity: (N, H, W), NaN where depth is missing.
+        scene: of each frame; frames of one scene look alike.
+        synthetic: whether the frames were computed.
+        official: the set's own split of each frame, if it comes with one.
+        note: what a reader of results should know.
+    """
 
     name: str
     image: NDArray[np.uint8]
     disparity: NDArray[np.float32]
     scene: NDArray[np.str_]
     synthetic: bool = False
-    official: NDArray[np.str_] | None = None  # the set's own split of each frame, where it comes with one
+    official: NDArray[np.str_] | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -65,24 +75,24 @@ class DepthSet:
         return len(self.scene)
 
     def select(self, indices: ArrayLike) -> "DepthSet":
-        """The frames at these indices, in their order."""
+        """Return the frames at these indices, in their order."""
         rows = np.asarray(indices)
         kept = {name: getattr(self, name)[rows] for name in ("image", "disparity", "scene")}
         return replace(self, official=None if self.official is None else self.official[rows], **kept)
 
 
 def nyu(data: str | Path | None = None) -> DepthSet:
-    """The labelled pairs of NYU Depth v2 at 160×128, from ``nyu_v2_160x128.zip`` of a data folder."""
+    """Return the labelled pairs of NYU Depth v2 at 160×128, from ``nyu_v2_160x128.zip`` of a data folder."""
     return load_nyu(need_data(data) / "nyu_v2_160x128.zip")
 
 
 def camvid(data: str | Path | None = None) -> NDArray[np.uint8]:
-    """Outdoor driving frames (CamVid), the out-of-distribution set, from ``camvid_160x128.zip`` of a data folder."""
+    """Return outdoor frames (CamVid), the out-of-distribution set, from ``camvid_160x128.zip`` of a data folder."""
     return load_images(need_data(data) / "camvid_160x128.zip")
 
 
 def load_nyu(path: str | Path) -> DepthSet:
-    """Return NYU Depth v2, in any of the forms it is found in.
+    """Return NYU Depth v2 from a file or folder in one of its forms.
 
     - zip or folder: ``image/0000.jpg``, ``depth/0000.png`` (16 bit, millimetres), ``index.csv`` with a column ``scene``
     - ``nyu_depth_v2_labeled.mat`` of its authors, resized to 160×128
@@ -97,8 +107,10 @@ def load_nyu(path: str | Path) -> DepthSet:
     return (_load_hdf5 if path.suffix.lower() in (".mat", ".h5", ".hdf5") else _load_frames)(path)
 
 
-def split_scenes(scene: ArrayLike, shares: Sequence[float] = (0.8, 0.1, 0.1), seed: int = 0) -> tuple[Rows, Rows, Rows]:
-    """Indices of training, validation and test frames: whole scenes at random, as near to the shares as they allow.
+def split_scenes(
+    scene: ArrayLike, shares: Sequence[float] = (0.8, 0.1, 0.1), seed: int = 0
+) -> tuple[Indices, Indices, Indices]:
+    """Return the indices of training, validation and test frames: whole scenes at random, close to the shares.
 
     >>> train, validation, test = split_scenes(list("aabbccddee"), (0.6, 0.2, 0.2))
     >>> len(train), len(validation), len(test)
@@ -176,6 +188,7 @@ def _frame_number(name: PurePosixPath) -> int | None:
 
 
 def _load_hdf5(path: Path) -> DepthSet:
+    """Return the set in the .mat of NYU's authors, or in the HDF5 file of the paper's."""
     with reading(path), import_vision("h5py").File(path, "r") as file:
         names = set(file)  # of links, which are not followed
         if {"image", "depth"} <= names:
@@ -187,14 +200,14 @@ def _load_hdf5(path: Path) -> DepthSet:
 
 
 def _own(file: Any, name: str, path: Path) -> Any:
-    """Return a data set of this file that lies in it itself: HDF5 can read any file of this machine through links."""
+    """Return a data set that lies in this file itself: through links, HDF5 can read any file of this machine."""
     if not isinstance(file.get(name, getlink=True), import_vision("h5py").HardLink):
         raise InputError(f"{path}: {name} lies in another file, or may; copy its values into this one")
     return _checked(file[name], name, path)
 
 
 def _checked(dataset: Any, name: str, path: Path) -> Any:
-    """Return a data set whose values lie in its file, as many as it declares, and fit into memory."""
+    """Return a data set, or raise unless its values lie in its file, as many as it declares, and fit into memory."""
     if not isinstance(dataset, import_vision("h5py").Dataset) or dataset.dtype.kind not in "uifO":
         raise InputError(f"{path}: {name} is not an array of numbers")
     if dataset.is_virtual or dataset.external:
@@ -209,7 +222,7 @@ def _checked(dataset: Any, name: str, path: Path) -> Any:
 
 
 def _load_bytes(image: Any, depth: Any, path: Path) -> DepthSet:
-    """The HDF5 files of the paper's authors: disparity = byte / 255, no scenes and nothing missing."""
+    """Return the set in an HDF5 file of the paper's authors: disparity = byte / 255, no scenes and nothing missing."""
     pixels = image.shape[:3]
     fitting = image.shape == (*pixels, 3) and depth.shape in (pixels, (*pixels, 1))
     if not fitting or image.dtype != np.uint8 or depth.dtype != np.uint8:
@@ -222,7 +235,10 @@ def _load_bytes(image: Any, depth: Any, path: Path) -> DepthSet:
 
 
 def _load_labelled(file: Any, path: Path) -> DepthSet:
-    """The official .mat, whose axes are reversed; a depth is the mean of its known pixels where half of them are."""
+    """Return the set in the official .mat, whose axes are reversed.
+
+    A depth of the resized frame is the mean of the known pixels that it covers, missing where less than half are.
+    """
     images, depths, cells = (_own(file, name, path) for name in ("images", "depths", "scenes"))
     if import_vision("h5py").check_ref_dtype(cells.dtype) is not import_vision("h5py").Reference:
         raise InputError(f"{path}: scenes must be references to text, as MATLAB writes a cell array")
@@ -255,10 +271,12 @@ def _resize(array: NDArray[Any], method: int) -> NDArray[Any]:
 
 
 def _with_gaps(metres: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return depth as float32, NaN where it is missing."""
     return np.where(np.isfinite(metres) & (metres > 0), metres, np.nan).astype(np.float32)
 
 
 def _disparity(metres: NDArray[np.floating], where: str) -> NDArray[np.float32]:
+    """Return 1/metres, at most 1, or raise if all of it is missing."""
     depth = _with_gaps(metres)
     if np.isnan(depth).all():
         raise InputError(f"{where} has no depth at any pixel; remove the frame")

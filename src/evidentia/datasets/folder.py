@@ -1,4 +1,4 @@
-"""The data folder: an argument, or the environment variable ``EVIDENTIA_DATA``."""
+"""Find the data folder: an argument, or the environment variable ``EVIDENTIA_DATA``."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,13 @@ __all__ = ["find_data", "need_data"]
 
 
 def find_data(data: str | Path | None = None) -> Path | None:
-    """The folder that was named, or that of the environment, or none."""
+    """Return the data folder that was passed or that ``EVIDENTIA_DATA`` names, or None if there is neither."""
     root = data or os.environ.get("EVIDENTIA_DATA")
     return Path(root) if root else None
 
 
 def need_data(data: str | Path | None = None) -> Path:
-    """The same, where there is no doing without."""
+    """Return the data folder as `find_data` does, but raise if there is none."""
     root = find_data(data)
     if root is None:
         raise InputError("no data folder: pass one, or set the environment variable EVIDENTIA_DATA to it")

