@@ -1,4 +1,4 @@
-"""Model folders with a right checksum and a wrong content: loading refuses them in one sentence, or the model works."""
+"""Forge model folders with right checksums: loading must refuse each in one sentence, or the model must work."""
 
 import copy
 import hashlib
@@ -23,7 +23,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def models() -> list[Any]:
-    """Small fitted models of every kind, and the table they know."""
+    """Return small fitted models of every kind, each with the table that it knows."""
     g = np.random.default_rng(0)
     x = pd.DataFrame({"a": g.random(40), "b": g.choice(["u", "v"], 40), "c": pd.date_range("2020", periods=40)})
     y, two = g.random(40), g.random((40, 2))
@@ -38,7 +38,7 @@ def models() -> list[Any]:
 
 
 def write(folder: Path, body: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """A folder whose checksums are right, whatever it holds."""
+    """Write a model folder with right checksums, whatever it holds."""
     folder.mkdir()
     data = save(tensors)
     digest = hashlib.sha256(data).hexdigest()
@@ -50,7 +50,7 @@ def write(folder: Path, body: dict[str, Any], tensors: dict[str, torch.Tensor]) 
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The ways to every value inside of nested dicts and lists."""
+    """Return the keys that lead to each value inside nested dicts and lists."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path] * bool(path) + [place for key, inner in items for place in _places(inner, (*path, key))]
 
@@ -90,7 +90,7 @@ def forge_tensors(tensors: dict[str, torch.Tensor], choose: random.Random) -> st
 
 
 def verdict(folder: Path, x: Any) -> str | None:
-    """What went wrong with a forged folder; None if it was refused in one sentence, or is a model that works."""
+    """Return what is wrong with how a folder was loaded; None if it was refused in one sentence, or its model works."""
     tracemalloc.start()
     try:
         model = ev.load(folder)
@@ -112,7 +112,7 @@ def verdict(folder: Path, x: Any) -> str | None:
 
 
 def check(count: int = 100, seed: int = 0) -> tuple[int, list[str]]:
-    """Forge so many folders and load them; (tried, what failed)."""
+    """Forge and load ``count`` folders; return how many were tried, and what failed."""
     choose, failed = random.Random(seed), []
     with tempfile.TemporaryDirectory() as scratch:
         known = []

@@ -1,4 +1,4 @@
-"""Random mixtures, from needles far apart to members that coincide, against quadrature on a fine grid by scipy."""
+"""Compare random mixtures, from needles far apart to members that coincide, with scipy's quadrature on a fine grid."""
 
 import math
 
@@ -37,7 +37,7 @@ def check(count: int = 1000, seed: int = 0) -> tuple[int, list[str]]:
 
 
 def _draw(random: np.random.Generator, members: int) -> tuple[np.ndarray, ...]:
-    """One mixture (df, loc, scale) and a value: scales, distances and degrees of freedom over their whole ranges."""
+    """Return a mixture (df, loc, scale) and a value, drawn over the whole ranges of scales, distances and df."""
     scale = 10 ** (random.random(members) * random.uniform(0, 6) * random.integers(0, 2))
     apart = 10 ** random.uniform(-3, 6) * random.choice([scale.min(), np.median(scale)])
     loc = apart * random.choice([random.standard_normal(members), random.integers(0, 4, members)])
@@ -50,7 +50,7 @@ def _draw(random: np.random.Generator, members: int) -> tuple[np.ndarray, ...]:
 
 
 def _answers(df: np.ndarray | None, loc: np.ndarray, scale: np.ndarray, y: np.ndarray, levels: np.ndarray) -> list:
-    """What the library says of a batch: (lower quantiles, upper quantiles, CRPS, entropy), one row per mixture."""
+    """Return the library's (lower quantiles, upper quantiles, CRPS, entropy) of a batch, one row per mixture."""
     m, s = torch.as_tensor(loc), torch.as_tensor(scale)
     mixture = ev.Mixture(ev.Gaussian(m, s) if df is None else ev.StudentT(torch.as_tensor(df), m, s), dim=1)
     p = torch.as_tensor(levels).unsqueeze(1)
@@ -59,6 +59,7 @@ def _answers(df: np.ndarray | None, loc: np.ndarray, scale: np.ndarray, y: np.nd
 
 
 def _compare(row, y, levels, lower, upper, crps, entropy) -> list[str]:
+    """Return what is wrong with the library's answers for one mixture."""
     width = math.sqrt(np.mean(row[2] ** 2) + np.var(row[1]))
     right_crps, right_entropy = _integrals(*row, y)
     problems = []
@@ -73,7 +74,7 @@ def _compare(row, y, levels, lower, upper, crps, entropy) -> list[str]:
             # the smaller tail, which is the one on the other side for levels above one half
             side, wanted = (sign, level) if level <= 0.5 else (-sign, 1 - level)
             tail = _tail(*row, quantile, side)
-            # what of the mass lies between the neighbours of the quantile among the float64 numbers
+            # how much of the mass lies between the neighbours of the quantile among the float64 numbers
             jump = np.ptp(_tail(*row, np.nextafter(quantile, [-math.inf, math.inf]), side))
             if not abs(tail - wanted) <= 1e-6 * wanted + 2 * jump:
                 problems.append(f"{'icdf' if sign > 0 else 'isf'}({level!r}) = {quantile!r} has the tail {tail!r}")
@@ -81,13 +82,16 @@ def _compare(row, y, levels, lower, upper, crps, entropy) -> list[str]:
 
 
 def _tail(df, loc, scale, x, side) -> np.ndarray:
-    """The mixture's mass below x where side is 1, above x where it is −1."""
+    """Return the mixture's mass below x where side is 1, above x where it is −1."""
     z = (np.asarray(x)[..., None] - loc) / scale * np.asarray(side)[..., None]
     return (special.ndtr(z) if df is None else special.stdtr(df, z)).mean(-1)
 
 
 def _integrals(df, loc, scale, y) -> tuple[float, float]:
-    """CRPS ∫(F − 1[x ≥ y])² dx and entropy −∫ p ln p dx, in panels cut at every member's own distances."""
+    """Return the CRPS ∫(F − 1[x ≥ y])² dx and the entropy −∫ p ln p dx.
+
+    Panels are cut at fixed multiples of every member's scale.
+    """
     edges = np.unique(np.append((loc[:, None] + scale[:, None] * _CUTS).ravel(), y))
     x = edges[:-1, None] + np.diff(edges)[:, None] * (_NODES + 1) / 2
     weights = (np.diff(edges)[:, None] * _WEIGHTS / 2).ravel()

@@ -1,6 +1,6 @@
-"""Kills, interrupts and writers side by side: real processes, real signals.
+"""Kill, interrupt and race real processes.
 
-Each function returns (how many were tried, what failed).
+Each check returns (how many were tried, what failed).
 """
 
 import json
@@ -14,8 +14,10 @@ import textwrap
 import time
 from pathlib import Path
 
+import torch
+
 from evidentia.errors import InputError
-from evidentia.persistence import load_model
+from evidentia.persistence import load_model, save_model
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
@@ -24,7 +26,7 @@ Found = tuple[int, list[str]]
 SAVE = """
     import sys, torch
     from evidentia.persistence import save_model
-    folder, first, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    folder, first = sys.argv[1], int(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
     for k in range(first, first + 100_000):
@@ -51,12 +53,12 @@ FIT = """
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    """Run a program in a process of its own that answers to signals as in a shell."""
+    """Start a Python program in a process of its own and return it; it answers to signals as in a shell."""
     return run([sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)])
 
 
 def run(command: list[str], **more: object) -> subprocess.Popen[str]:
-    """Start a command with the source tree and one thread, so that many of them do not stand in each other's way."""
+    """Start a command with this source tree and return its process; one thread each, since many run at once."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join((str(SOURCE), str(TESTS))),
         "OMP_NUM_THREADS": "1",
@@ -66,18 +68,32 @@ def run(command: list[str], **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, **more)  # type: ignore[call-overload]
 
 
+def start_saving(folder: Path, first: int) -> subprocess.Popen[str]:
+    """Start a process that saves models numbered from ``first`` on, and return it when its imports are done."""
+    process = start(SAVE, folder, first)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return process
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Save once more, which removes what killed writers left, and return what is there that should not be."""
+    save_model(folder, {"w": torch.zeros(3)}, {"k": 0})
+    found = sorted(path.name for path in (*folder.iterdir(), *folder.parent.iterdir()))
+    return [] if len(found) == 3 else [f"left behind: {found}"]  # model.json, its tensors, and the folder itself
+
+
 def kills_in_save(count: int = 200, seed: int = 0) -> Found:
-    """kill −9 at random moments of saving over a model: the old one or the new one is there, whole."""
+    """Kill processes at random moments of saving over a model: the old one or the new one must be there, whole."""
     choose, failed = random.Random(seed), []
     with tempfile.TemporaryDirectory() as scratch:
         folder, written = Path(scratch) / "model", -1
         for trial in range(count):
-            process = start(SAVE, folder, 1000 * trial, 0)
-            assert process.stdin is not None
+            process = start_saving(folder, 1000 * trial)
             assert process.stdout is not None
-            process.stdout.readline()
-            process.stdin.write("go\n")
-            process.stdin.flush()
             if trial == 0 or choose.random() < 0.5:
                 written = int(process.stdout.readline())  # at least one save is through
             time.sleep(choose.random() * 0.02)
@@ -91,35 +107,17 @@ def kills_in_save(count: int = 200, seed: int = 0) -> Found:
                 continue
             if not (tensors["w"] == settings["k"]).all() or settings["k"] < written:
                 failed.append(f"kill {trial}: {settings['k']} is there, {written} had been written")
-        start_again(folder)
-        left = sorted(path.name for path in (*folder.iterdir(), *Path(scratch).iterdir()))
-        if len(left) != 3:  # model.json, its tensors, and the folder itself
-            failed.append(f"left behind: {left}")
+        failed += leftovers(folder)
     return count, failed
 
 
-def start_again(folder: Path) -> None:
-    """One more save, which removes what killed ones left."""
-    import torch
-
-    from evidentia.persistence import save_model
-
-    save_model(folder, {"w": torch.zeros(3)}, {"k": 0})
-
-
 def writers(processes: int = 3, seconds: float = 3.0) -> Found:
-    """Several processes save to one folder while this one loads: nobody fails, and every model read is whole."""
+    """Save to one folder from several processes while this one loads: none may fail, and every model must be whole."""
     failed, loads = [], 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
-        start_again(folder)
-        crowd = [start(SAVE, folder, 1_000_000 * k, 0) for k in range(1, processes + 1)]
-        for process in crowd:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        save_model(folder, {"w": torch.zeros(3)}, {"k": 0})
+        crowd = [start_saving(folder, 1_000_000 * k) for k in range(1, processes + 1)]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             tensors, settings = load_model(folder)
@@ -133,15 +131,12 @@ def writers(processes: int = 3, seconds: float = 3.0) -> Found:
                 continue
             process.kill()
             saves += len(process.communicate()[0].split())
-        start_again(folder)
-        left = sorted(path.name for path in (*folder.iterdir(), *Path(scratch).iterdir()))
-        if len(left) != 3:
-            failed.append(f"left behind: {left}")
+        failed += leftovers(folder)
     return saves + loads, failed
 
 
 def interrupts_of_fit(count: int = 20, seed: int = 0) -> Found:
-    """Ctrl-C at random moments of ``fit``: the estimator stays as it was, and the interrupt goes on."""
+    """Interrupt ``fit`` at random moments: the estimator must stay as it was, and the interrupt be raised again."""
     choose, failed = random.Random(seed), []
     for trial in range(count):
         process = start(FIT)
@@ -156,14 +151,14 @@ def interrupts_of_fit(count: int = 20, seed: int = 0) -> Found:
 
 
 def command(*arguments: object) -> list[str]:
-    """The shell's command in this source tree."""
+    """Return the command line of ``evidentia`` in this source tree."""
     return [sys.executable, "-m", "evidentia.cli", *map(str, arguments)]
 
 
 def interrupts_of_reproduce(name: str, count: int = 20, seed: int = 0, longest: float = 6.0) -> Found:
-    """Ctrl-C at random moments of ``reproduce``: exit 130, and the record holds finished results only.
+    """Interrupt ``reproduce`` at random moments: it must exit with 130, its record holding finished results only.
 
-    The same command is then run to its end, and what it says must be what an undisturbed run says.
+    The same command is then run to its end, and its numbers must be those of an undisturbed run.
     """
     choose, failed = random.Random(seed), []
     with tempfile.TemporaryDirectory() as scratch:
@@ -205,7 +200,7 @@ def _experiment(name: str) -> list[str]:
 
 
 def _numbers(folder: Path) -> dict[str, object]:
-    """The scores of a record, without times."""
+    """Return the scores of a record, without times."""
     path = folder / "record.json"
     if not path.exists():
         return {}
@@ -218,7 +213,7 @@ def _numbers(folder: Path) -> dict[str, object]:
 
 
 def _unfinished(disturbed: Path, quiet: Path) -> list[str]:
-    """Results in the record of an interrupted run that are not those of a finished one."""
+    """Return which results in the record of an interrupted run are not those of a finished one."""
     whole = _numbers(quiet)
     return [
         f"{key} is in the record, half-trained" for key, value in _numbers(disturbed).items() if value != whole[key]

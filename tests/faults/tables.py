@@ -1,4 +1,4 @@
-"""Odd tables as people have them: each must be learned, or refused in one clear sentence.
+"""Try odd tables as people have them: each must be learned, or refused in one clear sentence.
 
 ``python -m faults.tables COUNT`` (in the folder of the tests) checks many of them; the tests check a few.
 """
@@ -253,7 +253,7 @@ def _target(g: np.random.Generator, n: int) -> tuple[Any, str]:
     return targets[name], name
 
 
-# What may come of them ------------------------------------------------------------------------------------------------
+# What may be wrong ----------------------------------------------------------------------------------------------------
 
 
 def check(count: int = 300, seed: int = 0, rounding: float = 1e-12) -> tuple[int, list[str]]:
@@ -310,7 +310,7 @@ def _depends(model: Any, test: Any, mean: Any, std: Any, rounding: float, save: 
 
 
 def _unclear(error: Exception) -> str | None:
-    """Return what is wrong with a refusal: it is one sentence of ours or of scikit-learn's, about the table."""
+    """Return what is wrong with an error, or None if it is one sentence of ours or of scikit-learn's."""
     ours = isinstance(error, ev.InputError | ev.InputTypeError)
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1].filename if frames else ""
