@@ -1,28 +1,37 @@
 """Tables, figures and page of a depth run, from records made by hand."""
 
 import copy
+from dataclasses import replace
+from pathlib import Path
+from string import Template
 
 import numpy as np
 import pytest
 
+import evidentia as ev
 from evidentia.record import write_record
+from evidentia.report.pages import read_template
 from evidentia.reproduce.depth import figures as depth_figures
-from evidentia.reproduce.depth import run as depth
-from evidentia.reproduce.depth.figures import maps_file, signed, values_of, write_figures
-from evidentia.reproduce.depth.page import main, page
+from evidentia.reproduce.depth import page as depth_page
+from evidentia.reproduce.depth.figures import FIGURES, MAPPED, write_figures
+from evidentia.reproduce.depth.maps import maps_path, read_maps
+from evidentia.reproduce.depth.page import page
+from evidentia.reproduce.depth.plan import STUDIED, Plan, quick_plan
+from evidentia.reproduce.depth.recipes import QUICK_RECIPE, plan_record
+from evidentia.reproduce.depth.run import write_results
 from evidentia.reproduce.depth.tables import (
     attack_rows,
     block_rows,
     doubt_rows,
+    signed,
     spread,
     table_s1_rows,
     unfamiliar_rows,
-    write_results,
 )
+from evidentia.reproduce.depth.trials import trial_values
 
 BASE = 0.2
 HEIGHT, WIDTH = 8, 10
-FIGURES = ["4_maps", "4_cutoff", "4_calibration", "5", "6", "s4", "s5", "s6", "s7"]
 
 
 def fake_trial(trial, rmse, nll=-0.4, rise=0.5, auroc=0.8, features=0.96, epistemic=True):
@@ -72,11 +81,10 @@ def fake_record(synthetic=True, **evidential):
     rmse = evidential.pop("rmse", 0.16)
     trials = [fake_trial(t, rmse + shift, **evidential) for t, shift in enumerate((-0.01, 0.01))]
     gaussian = [fake_trial(t, 0.17, nll=-0.3, epistemic=False) for t in range(2)]
-    told = {"seed": 0, "best_step": 80, "best_score": -0.4, "diverged": False, "seconds": 12.5}
-    plan = depth.quick_plan()
+    network = {"seed": 0, "best_step": 80, "best_score": -0.4, "diverged": False, "seconds": 12.5}
     return {
         "run": "depth",
-        "plan": plan.about() | {"quick": False, "groups": depth.Plan().about()["groups"]},
+        "plan": plan_record(quick_plan()) | {"quick": False, "groups": plan_record(Plan())["groups"]},
         "data": {
             "name": "synthetic rooms" if synthetic else "NYU Depth v2",
             "synthetic": synthetic,
@@ -90,7 +98,7 @@ def fake_record(synthetic=True, **evidential):
         },
         "environment": {"device": {"name": "a machine"}, "packages": {"torch": "2.9"}},
         "mean of training": {"rmse": BASE, "mae": 0.15, "nll": -0.2},
-        "networks": {"evidential": [[told], [told | {"best_step": 120}]], "gaussian": [[told], [told]]},
+        "networks": {"evidential": [[network], [network | {"best_step": 120}]], "gaussian": [[network], [network]]},
         "results": {"evidential": trials, "gaussian": gaussian},
         "seconds": {"evidential": {"1": 0.0025, "32": 0.01}, "gaussian": {"1": 0.0075, "32": 0.03}},
     }
@@ -107,7 +115,7 @@ def fake_maps(folder, names=("evidential", "gaussian")):
         maps["attacked_mean"] = maps["mean"]
         if name != "gaussian":
             maps |= dict.fromkeys(("epistemic", "outside_epistemic", "attacked_epistemic"), maps["aleatoric"] / 2)
-        np.savez(folder / "maps" / maps_file(name), **maps)
+        np.savez(maps_path(folder, name), **maps)
 
 
 def written_page(folder, record):
@@ -191,7 +199,7 @@ def test_attack_says_by_how_much_each_rises():
 
 
 @pytest.mark.parametrize(("rise", "area"), [(0.0, 0.5), (0.5, 13 / 16), (2.0, 1.0), (-2.0, 0.0)])
-def test_attack_says_whether_it_can_be_told(rise, area):
+def test_attack_says_how_well_a_score_tells_it(rise, area):
     """Entropies of −2, −5/3, −4/3, −1, all moved by the same: of 16 pairs, 13 are in order when moved by a half."""
     assert attack_rows(fake_record(rise=rise))[1]["AUROC, ε = 0.04"] == pytest.approx(area)
 
@@ -211,7 +219,7 @@ def test_numbers_in_words():
     assert signed(-0.0001, 2) == "+0.00"  # no negative zero
     assert (signed(None, 2), signed(float("nan"), 2), signed(-1.5, 1, " %")) == ("–", "diverged", "−1.5 %")
     assert (spread(np.array([])), spread(np.array([0.5])), spread(np.array([np.nan]))) == (None, "0.50", "diverged")
-    assert values_of([{"a": [1, None]}, {}], "a").shape == (1, 2)
+    assert trial_values([{"a": [1, None]}, {}], "a").shape == (1, 2)
 
 
 # Files
@@ -275,42 +283,65 @@ def test_values_that_are_not_finite_do_not_stop_the_figures(tmp_path, monkeypatc
     assert "figure_6" in titles_of(monkeypatch, record, tmp_path)
 
 
-def test_maps_and_epsilons_are_those_of_the_run():
-    assert depth_figures.DRAWN_EPSILONS == depth.DRAWN_EPSILONS
-    assert [maps_file(name) for name in depth.STUDIED] == [f"{depth._file(name)}.npz" for name in depth.STUDIED]
-    assert set(depth_figures.MAPPED) <= set(depth.STUDIED)
+def test_every_mapped_model_is_studied_and_has_a_file_of_its_own(tmp_path):
+    assert set(MAPPED) <= set(STUDIED)
+    assert len({maps_path(tmp_path, name) for name in STUDIED}) == len(STUDIED)
+
+
+def test_damaged_maps_are_one_sentence(tmp_path):
+    fake_maps(tmp_path, ["gaussian"])
+    assert read_maps(tmp_path, "evidential") is None
+    maps_path(tmp_path, "gaussian").write_bytes(b"no arrays")
+    with pytest.raises(ev.InputError, match=r"gaussian\.npz cannot be read .*; delete it to draw without it"):
+        read_maps(tmp_path, "gaussian")
 
 
 # The page
 
 
-@pytest.mark.parametrize(("rmse", "words"), [(0.16, "20.0 % below"), (0.18, "10.0 % below"), (0.21, "5.0 % above")])
-def test_skill_is_reached_or_missed(tmp_path, rmse, words):
-    (line,) = [x for x in written_page(tmp_path, fake_record(rmse=rmse)).splitlines() if x.startswith("- **Skill.**")]
-    assert words in line
-    assert line.endswith("is reached." if rmse == 0.16 else "is **missed**.")
-
-
 def lines_of(text):
-    """The statements, by their first words."""
-    return {line.split("**")[1]: line for line in text.splitlines() if line.startswith("- **")}
+    """The points of «What it shows», each as one line, by their first words."""
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.startswith("- **")]
+    return {line.split("**")[1]: line for line in paragraphs}
 
 
-def test_statements_flip_with_the_numbers(tmp_path):
-    good = lines_of(written_page(tmp_path, fake_record(nll=-0.4, rise=0.5, auroc=0.8, features=0.96)))
-    bad = lines_of(written_page(tmp_path, fake_record(nll=-0.2, rise=-0.5, auroc=0.4, features=0.9)))
-    assert "−0.400. The goal, at most −0.38, is reached" in good["Likelihood."]
-    assert "−0.200. The goal, at most −0.38, is **missed**" in bad["Likelihood."]
-    assert good["NLL"].endswith("evidential −0.400, best of the others −0.300 (gaussian); 0 of 1 others do better.")
-    assert bad["NLL"].endswith("evidential −0.200, best of the others −0.300 (gaussian); 1 of 1 others do better.")
-    assert "better than chance in 2 of 2 trials" in good["CamVid"]
-    assert "better than chance in 0 of 2 trials" in bad["CamVid"]
-    assert good["Feature distance"].endswith("is reached.")
-    assert bad["Feature distance"].endswith("is **missed**.")
-    assert "+0.500 nats (up in 2 of 2 trials, AUROC 0.81)" in good["Attack."]
-    assert "−0.500 nats (up in 0 of 2 trials, AUROC 0.19)" in bad["Attack."]
-    assert "up for 2 of 2 models" in good["Attack."]
-    assert "up for 1 of 2 models" in bad["Attack."]
+def row_of(text, name):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_a_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
+    found = {}
+    monkeypatch.setattr(depth_page, "fill_template", lambda _, values: found.update(values) or "")
+    page(Path(__file__).parents[1] / "docs" / "results" / "depth")
+    names = set(Template(read_template("evidentia.reproduce.depth")).get_identifiers())
+    assert names == set(found)
+    absent = {name for name, value in found.items() if value is None}
+    assert absent == {"synthetic_data", "note", "missing_models", "missing_figures"}
+
+
+@pytest.mark.parametrize(("rmse", "to_mean"), [(0.16, "−20.0 %"), (0.18, "−10.0 %"), (0.21, "+5.0 %")])
+def test_skill_is_the_distance_from_the_mean_of_training(tmp_path, rmse, to_mean):
+    text = written_page(tmp_path, fake_record(rmse=rmse))
+    assert f"a test RMSE of 0.200, the evidential network one of {rmse:.3f} ({to_mean})" in lines_of(text)["Skill."]
+
+
+def test_values_follow_the_record(tmp_path):
+    good, bad = (
+        written_page(tmp_path, fake_record(**numbers))
+        for numbers in (
+            {"nll": -0.4, "rise": 0.5, "auroc": 0.8, "features": 0.96},
+            {"nll": -0.2, "rise": -0.5, "auroc": 0.4, "features": 0.9},
+        )
+    )
+    assert "The test NLL of the latter is −0.400" in lines_of(good)["Skill."]
+    assert row_of(good, "NLL") == ["−0.400", "−0.300", "gaussian", "0 of 1"]
+    assert row_of(bad, "NLL") == ["−0.200", "−0.300", "gaussian", "1 of 1"]
+    assert lines_of(good)["Feature distance"].endswith("0.960 (0.960 to 0.960).")
+    assert "+0.500 nats (up in 2 of 2 trials, AUROC 0.81)" in lines_of(good)["Attack."]
+    assert "−0.500 nats (up in 0 of 2 trials, AUROC 0.19)" in lines_of(bad)["Attack."]
+    assert "up for 2 of 2 models" in lines_of(good)["Attack."]
+    assert "up for 1 of 2 models" in lines_of(bad)["Attack."]
 
 
 def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
@@ -328,13 +359,12 @@ def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path
     for name in ("networks", "results"):
         before[name] = {"evidential": before[name]["evidential"]}
     write_record(tmp_path / "depth_earlier", before)
-    text = written_page(tmp_path / "depth", record)
-    assert "| evidential | earlier | 0.003 | −0.400 (−0.400 to −0.400) | 0.190 (0.180 to 0.200) |" in text
-    assert "| evidential | now | 0.0003 | −0.400 (−0.400 to −0.400) | 0.160 (0.150 to 0.170) |" in text
-    assert "the validation NLL of evidential networks is no better:" in text
     for trial in record["networks"]["evidential"]:
         trial[0]["best_score"] = -0.5
-    assert "the validation NLL of evidential networks is better." in written_page(tmp_path / "depth", record)
+    text = written_page(tmp_path / "depth", record)
+    assert "| evidential | earlier | 0.003 | −0.400 (−0.400 to −0.400) | 0.190 (0.180 to 0.200) |" in text
+    assert "| evidential | now | 0.0003 | −0.500 (−0.500 to −0.500) | 0.160 (0.150 to 0.170) |" in text
+    assert "a mean validation NLL of −0.500; at the earlier rate it was −0.400" in " ".join(text.split())
 
 
 def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
@@ -343,15 +373,15 @@ def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
     two = {"logarithms": {"noisy": [0.9, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.7, 0.6]}}
     blocks = {"100": one, "101": two}
     areas = {"CamVid": 0.97, "CamVid with a frame": 0.42, "no frame on either": 0.44, "without their frame": 0.95}
-    frame = {words: {"feature distance": area} for words, area in areas.items()}
+    frame = {images: {"feature distance": area} for images, area in areas.items()}
     write_record(tmp_path / "depth_unfamiliar", {"run": "depth_unfamiliar", "blocks": blocks, "frame": frame})
     text = page(tmp_path / "depth")
     assert "| noisy | 0.800 | 0.800 |\n| blurred | 0.600 | 0.400 |\n| mean | 0.700 | 0.600 |" in text
     assert "| mean, without logarithms | 0.600 | 0.550 |" in text
     assert "| CamVid | 0.970 |\n| CamVid with a frame | 0.420 |" in text
     assert "[record](depth_unfamiliar/record.json)" in text
-    line = lines_of(text)["Feature distance"]
-    assert "left on, a network has 0.970; but also 0.950 for rooms without it, and 0.420 or 0.440 once both" in line
+    line = lines_of(text)["The white frame of NYU."]
+    assert "distance of 0.970; but also 0.950 for rooms without it, and 0.420 or 0.440 once both" in line
 
 
 def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
@@ -364,28 +394,28 @@ def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rates": rates, "rows": [one, two]})
     text = page(tmp_path / "depth")
     assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | −0.100 | −0.400 |" in text
-    assert "untrained, 2 of 8 are positive at no more than 1 % of them" in text
-    assert "Trained at 0.001, 3 are dead, 1 of these among those, and 1 of 2 networks have one live channel" in text
+    assert "untrained, 2 of 8 are positive at no more than 1 % of them" in " ".join(text.split())
+    assert row_of(text, "0.001") == ["3", "1", "1 of 2"]
     record = fake_record()
-    record["results"]["evidential, paper's head"] = [fake_trial(0, 0.2)]
-    line = lines_of(written_page(tmp_path / "depth", record))["The paper's head"]
-    assert "Of 2 more seeds (below) one live channel or none is left in 1 trained at 0.001;" in line
-    assert "mean validation NLL −0.150, of the direct head −0.450." in line
+    record["results"]["evidential, paper's head"] = [fake_trial(0, 0.2) | {"alive channels": [0.5, 0.0, 1.0, 0.0]}]
+    words = " ".join(written_page(tmp_path / "depth", record).split())
+    assert "Of the four channels of the paper's head 2 (trial by trial) are not dead" in words
+    assert "Of 2 more seeds (below) one live channel or none is left in 1 trained at 0.001;" in words
+    assert "mean validation NLL −0.150, of the direct head −0.450." in words
 
 
-@pytest.mark.parametrize(("ours", "cost", "words"), [(8000, 1.04, "reached"), (3000, 1.06, "**missed**")])
-def test_the_page_shows_how_fast_it_is(tmp_path, ours, cost, words):
-    rates, forward = {"plain float32": 1000, "ours": ours}, {"1 image, eager": cost, "32 images, eager": 1.01}
+def test_the_page_shows_how_fast_it_is(tmp_path):
+    rates, forward = {"plain float32": 1000, "ours": 8000}, {"1 image, eager": 1.04, "32 images, eager": 1.01}
     record = {"run": "bench_depth", "environment": {"device": {"name": "a machine"}}, "size": [128, 160], "batch": 32}
+    assert "## Speed" not in written_page(tmp_path / "depth", fake_record())
     write_record(tmp_path / "bench_depth", record | {"images a second": rates, "forward": forward})
-    text = written_page(tmp_path / "depth", fake_record())
-    assert f"4 times the plain float32 step, are {words} and {words}." in text
-    assert f"| plain float32 | 1,000 | {ours / 1000:.2f} |" in text
-    assert f"at most 1.05, is {words}:" in text
-    assert f"| 1 image, eager | {cost:.3f} |" in text
+    text = page(tmp_path / "depth")
+    assert "On a machine, 32 images of 160×128 a step" in text
+    assert row_of(text, "plain float32") == ["1,000", "8.00"]
+    assert row_of(text, "1 image, eager") == ["1.040"]
 
 
-def test_the_cost_of_a_pass_is_told(tmp_path):
+def test_the_cost_of_a_pass(tmp_path):
     record = fake_record()
     assert "Cost." not in lines_of(written_page(tmp_path, record))
     record["seconds"] |= {"plain": {"1": 0.002, "32": 0.008}, "ensemble, 5": {"1": 0.01, "32": 0.05}}
@@ -396,19 +426,19 @@ def test_the_cost_of_a_pass_is_told(tmp_path):
     )
 
 
-def test_the_score_that_depends_most_on_the_recipe_is_told(tmp_path):
+def test_the_score_that_depends_most_on_the_recipe(tmp_path):
     record = fake_record()
-    assert "Recipe, not only method" not in lines_of(written_page(tmp_path, record))
+    assert "Recipe, not only method." not in lines_of(written_page(tmp_path, record))
     theirs = fake_trial(0, 0.2, auroc=0.75)
     theirs["unfamiliar"]["mutual information"]["auroc"] = 0.3
     record["results"]["evidential, paper's head"] = [theirs]
-    line = lines_of(written_page(tmp_path, record))["Recipe, not only method"]
+    line = lines_of(written_page(tmp_path, record))["Recipe, not only method."]
     assert line.endswith(
         "«mutual information» changes most, AUROC evidential: 0.80 (0.80 to 0.80); evidential, paper's head: 0.30."
     )
 
 
-def test_the_papers_settings_are_told(tmp_path):
+def test_the_papers_settings(tmp_path):
     record = fake_record()
     assert "The paper's settings" not in lines_of(written_page(tmp_path, record))
     name = "evidential, paper's settings"
@@ -417,70 +447,88 @@ def test_the_papers_settings_are_told(tmp_path):
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
     assert "RMSE 0.190 (−5.0 % to the mean of the training maps) and NLL −0.100 here; the best step is 4,500" in line
     assert line.endswith(" of 60,000.")
-    record["plan"] = depth.quick_plan().about()
+    record["plan"] = plan_record(quick_plan())
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
-    assert line.endswith(f" of {depth.quick_plan().recipe.settings.steps:,}.")
+    assert line.endswith(f" of {QUICK_RECIPE.settings.steps:,}.")
 
 
-def test_evidential_is_on_par_with_so_many_baselines(tmp_path):
-    record = fake_record(auroc=0.7)
+@pytest.mark.parametrize(("auroc", "reached", "chance"), [(0.7, 1, 2), (0.4, 0, 0)])
+def test_evidential_is_on_par_with_so_many_baselines(tmp_path, auroc, reached, chance):
+    record = fake_record(auroc=auroc)
     record["results"]["ensemble, 5"] = [fake_trial(0, 0.15, auroc=0.9)]
     record["results"]["dropout, 10"] = [fake_trial(0, 0.15, auroc=0.6)]
-    line = lines_of(written_page(tmp_path, record))["CamVid"]
-    assert "its mean, 0.70, is at least that of 1 of 2 baselines (ensemble, 5: 0.90; dropout, 10: 0.60)" in line
+    line = lines_of(written_page(tmp_path, record))["Images from elsewhere."]
+    assert f"better than chance in {chance} of 2 trials" in line
+    assert f"{auroc:.2f}, is at least that of {reached} of 2 baselines (ensemble, 5: 0.90; dropout, 10: 0.60)" in line
 
 
-@pytest.mark.parametrize(("nll", "verdict"), [(-0.1, "worse in RMSE and NLL"), (-0.5, "worse in RMSE.")])
-def test_the_head_of_the_paper_is_compared(tmp_path, nll, verdict):
+def test_the_head_of_the_paper_is_compared(tmp_path):
     record = fake_record()
-    theirs = [fake_trial(t, 0.2, nll=nll) for t in range(2)]
-    theirs[0]["unfamiliar"]["total entropy"]["auroc"] = 0.3  # only the other trial looks like one number
-    line = lines_of(written_page(tmp_path, record))["The paper's head"]
-    assert "not been run yet" in line
+    theirs = [fake_trial(t, 0.2, nll=-0.1) for t in range(2)]
+    theirs[0]["unfamiliar"]["total entropy"]["auroc"] = 0.3  # only in the other trial do all scores agree
+    assert "The paper's head" not in lines_of(written_page(tmp_path, record))
     record["results"]["evidential, paper's head"] = theirs
     line = lines_of(written_page(tmp_path, record))["The paper's head"]
-    assert verdict in line
+    assert "RMSE 0.200 against 0.160, NLL −0.100 against −0.400" in line
     assert "in 1 of 2 trials (direct: 2 of 2)" in line
 
 
 def test_the_page_says_what_is_missing(tmp_path):
-    assert "Not run yet." in page(tmp_path)
+    with pytest.raises(ev.InputError, match=r"record\.json does not exist"):
+        page(tmp_path)
     record = fake_record()
     text = written_page(tmp_path, record)
     assert "evidential (2 of 3 trials)" in text
     assert "dropout, 50 (0 of 3 trials)" in text
     assert "evidential, paper's settings (0 of 1 trials)" in text
-    assert text.count("Not run yet.") == 5  # the sections whose figures are not drawn
+    assert "Not drawn yet: 4, maps; 4, cutoff; 4, calibration; 5; 6; s4; s5; s6; s7." in text
+    assert "## Figure S7" not in text  # nothing is left under this heading
     del record["results"]["evidential"]
-    assert "The evidential model has not been run yet." in written_page(tmp_path, record)
+    assert "**Skill.**" not in written_page(tmp_path, record)
     empty = written_page(tmp_path, record | {"results": {}, "networks": {}})
-    assert empty.count("Not run yet.") == 10  # and the tables
+    headings = [line for line in empty.splitlines() if line.startswith("## ")]
+    assert headings == ["## Table S1", "## Credits"]
 
 
 def test_the_page_says_how_it_was_made(tmp_path):
     text = written_page(tmp_path / "depth", fake_record(synthetic=False))
+    words = " ".join(text.split())
     assert "    evidentia reproduce depth --data DATA --out docs/results/depth\n" in text
     assert "Made on a machine with torch 2.9" in text
-    assert "1,159 training, 145 validation and 145 test pairs" in text
-    assert "Here are 1,449 labelled pairs, split by scene" in text
+    assert "1,159 training, 145 validation and 145 test pairs" in words
+    assert "Here are 1,449 labelled pairs, split by scene" in words
     assert "ynthetic" not in text
-    assert "Photographs in the figures: NYU Depth v2 (Silberman, Hoiem, Kohli and Fergus, 2012), CamVid (Brost" in text
+    assert "Photographs in the figures: NYU Depth v2 (Silberman, Hoiem, Kohli and Fergus, 2012), CamVid (Brost" in words
     assert "| evidential | 2 | 12.5 | 0.0003 | 6,000 | 80 to 120 | −0.400 (−0.400 to −0.400) | 0 |" in text
     synthetic = written_page(tmp_path / "depth", fake_record())
-    assert "**Synthetic rooms:**" in synthetic
+    assert "**Synthetic rooms**: rendered" in synthetic
     assert "labelled pairs" not in synthetic
     assert "--data" not in synthetic
 
 
-def test_main_writes_the_page_and_draws_what_it_has_maps_for(tmp_path, monkeypatch):
+def test_a_record_with_settings_that_no_longer_exist_has_a_page(tmp_path):
+    record = fake_record()
+    record["plan"]["recipe"]["settings"]["average"] = None
+    assert "Adam at 0.003" in written_page(tmp_path, record)
+
+
+def test_figures_are_drawn_anew_only_where_their_maps_are(tmp_path, monkeypatch):
     monkeypatch.setattr(depth_figures, "save", lambda _, out, name: [(out / f"{name}.png").touch()])
-    folder, out = tmp_path / "depth", tmp_path / "depth.md"
+    folder = tmp_path / "depth"
     write_record(folder, fake_record())
-    main([str(folder), str(out)])
-    assert "figure_5.png" not in out.read_text()
+    write_results(fake_record(), folder)
+    assert "figure_5.png" not in page(folder)
     fake_maps(folder)
-    main([str(folder), str(out)])
-    text = out.read_text()
+    write_results(fake_record(), folder)
+    text = page(folder)
     for name in FIGURES:
         assert f"(depth/figure_{name}.png)" in text
-    assert text.count("Not run yet.") == 0
+    assert "Not drawn yet" not in text
+
+
+def test_a_quick_run_is_compared_with_a_quick_plan(tmp_path):
+    record = fake_record()
+    record["plan"] = plan_record(replace(quick_plan(), steps=6))
+    text = written_page(tmp_path, record)
+    assert "dropout, 10 (0 of 1 trials)" in text
+    assert "dropout, 50" not in text
