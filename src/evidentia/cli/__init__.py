@@ -1,5 +1,18 @@
 """The command line: ``evidentia VERB``, one file per verb."""
 
-from evidentia.cli.app import app, main
+import sys
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line, or say what to install for it."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ModuleNotFoundError:
+        print("evidentia: the command line needs typer and rich: pip install evidentia[cli]", file=sys.stderr)
+        sys.exit(2)
+    from evidentia.cli.app import run
+
+    run()

@@ -8,7 +8,7 @@ from evidentia import __version__
 from evidentia.cli import reproduce
 from evidentia.errors import EvidentiaError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "run"]
 
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C ended
 
@@ -33,7 +33,7 @@ def _root(
         raise typer.Exit(2)
 
 
-def main() -> None:
+def run() -> None:
     """Run; what a user can act on is one sentence and exit code 2, an interrupt exit code 130, the rest a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a console that cannot show λ shows a question mark instead

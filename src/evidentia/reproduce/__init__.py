@@ -1,1 +1,1 @@
-"""The paper, experiment by experiment."""
+"""The experiments of the paper, each a plan, a run that continues where it was, and a page."""

@@ -1,0 +1,56 @@
+"""All experiments of the paper by name, and the page of whatever run lies in a folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from evidentia.errors import InputError
+from evidentia.files import write_text
+from evidentia.record import refusing_damage
+from evidentia.reproduce.depth.plan import EXPERIMENT as DEPTH
+from evidentia.reproduce.protocol import Experiment, find_runs
+from evidentia.reproduce.toy.plan import EXPERIMENTS as TOYS
+from evidentia.reproduce.uci.plan import EXPERIMENT as UCI
+
+__all__ = ["EXPERIMENTS", "page_text", "write_page"]
+
+EXPERIMENTS: Mapping[str, Experiment] = {experiment.name: experiment for experiment in (*TOYS, UCI, DEPTH)}
+MARK = "<!-- written by `evidentia reproduce page`; edit its template or run the experiment, do not edit this -->"
+
+
+def write_page(folder: Path, out: Path | None = None) -> list[Path]:
+    """Write the page of the runs in a folder, and their tables and figures anew; return the paths, the page first.
+
+    Args:
+        folder: of a run, or with the folders of several runs of one experiment.
+        out: file of the page; ``FOLDER.md`` beside the folder by default.
+
+    Raises:
+        InputError: if the folder holds no run, or the file of the page is someone else's.
+    """
+    folder = folder.resolve()
+    page = folder.with_name(f"{folder.name}.md") if out is None else out
+    if page.exists() and "<!-- written by" not in page.read_text(encoding="utf-8", errors="replace"):
+        raise InputError(f"{page} was not written by this command; move it away, or name another file with --out")
+    work = _experiment(folder).work
+    written = []
+    for path, record in find_runs(folder).items():
+        with refusing_damage(path):
+            written += work.write_results(record, path)
+    write_text(page, page_text(folder))
+    return [page, *written]
+
+
+def page_text(folder: Path) -> str:
+    """Return the page of the runs in a folder, as it lies beside the folder."""
+    with refusing_damage(folder):
+        return f"{MARK}\n\n{_experiment(folder).work.page(folder)}"
+
+
+def _experiment(folder: Path) -> Experiment:
+    """Return the experiment whose runs a folder holds."""
+    names = sorted({str(record["run"]) for record in find_runs(folder).values()})
+    if len(names) > 1:
+        raise InputError(f"{folder} holds runs of {', '.join(names)}; name the folder of one experiment")
+    if names[0] not in EXPERIMENTS:
+        raise InputError(f"{folder} holds a run of {names[0]!r}, which has no page; known are {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[names[0]]
