@@ -304,66 +304,6 @@ def test_scenes_that_cannot_be_split():
         split_scenes(["a", "b", "c"], (0.9, 0.1, 0.1))
 
 
-# Images alone -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16", "1"])
-def test_any_kind_of_image_becomes_rgb(tmp_path, mode):
-    if mode == "I;16":
-        image = Image.fromarray(np.full((128, 160), 255 * 257, np.uint16))
-    else:
-        image = Image.new("L", (160, 128), 255).convert(mode)
-    assert image.mode == mode
-    options = {"transparency": bytes(256)} if mode == "P" else {}
-    image.save(tmp_path / "x.png", **options)
-    found = load_images(tmp_path)
-    assert found.shape == (1, 128, 160, 3)
-    assert found.dtype == np.uint8
-    assert (found == 255).all()
-
-
-def test_sixteen_bits_become_eight(tmp_path):
-    Image.fromarray(np.full((4, 5), 128 * 257, np.uint16)).save(tmp_path / "x.png")
-    assert (load_images(tmp_path) == 128).all()
-    Image.fromarray(np.ones((4, 5), np.float32)).save(tmp_path / "y.tif")
-    with pytest.raises(ev.InputError, match=r"y\.tif holds floating-point numbers"):
-        load_images(tmp_path)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_images_cover_and_are_cut_in_the_centre(tmp_path, axis):
-    panels = [np.full((128, 160, 3), colour, np.uint8) for colour in ([255, 0, 0], [0, 255, 0], [0, 0, 255])]
-    Image.fromarray(np.concatenate(panels, axis)).save(tmp_path / "three.png")
-    assert (load_images(tmp_path)[0] == [0, 255, 0]).all()
-
-
-def test_images_of_other_sizes_in_the_order_of_their_names(tmp_path):
-    for name, value, size in (("b.png", 2, (1, 1)), ("sub/a.JPG", 3, (300, 700)), ("a.bmp", 1, (64, 80))):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.fromarray(grey(value, size)).save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("not an image")
-    found = load_images(tmp_path, (32, 40))
-    assert found.shape == (3, 32, 40, 3)
-    assert found[:, 16, 20, 0].tolist() == [1, 2, 3]
-    assert (found == found[:, :1, :1]).all()
-
-
-def test_an_image_of_the_right_size_is_not_changed(tmp_path):
-    image = np.random.default_rng(0).integers(0, 256, (128, 160, 3), np.uint8)
-    assert np.array_equal(load_images(write_zip(tmp_path / "x.zip", {"a.png": encode(image, "PNG")}))[0], image)
-
-
-def test_images_that_cannot_be_read(tmp_path):
-    with pytest.raises(ev.InputError, match="holds no images"):
-        load_images(tmp_path)
-    with pytest.raises(ev.InputError, match=r"x\.zip holds no images; known are \.bmp"):
-        load_images(write_zip(tmp_path / "x.zip", {"a.txt": b"text"}))
-    with pytest.raises(ev.InputError, match=r"x\.zip: sub/a\.png cannot be read"):
-        load_images(write_zip(tmp_path / "x.zip", {"sub/a.png": encode(grey(1, (64, 64)), "PNG")[:60]}))
-    with pytest.raises(ev.InputError, match=r"y\.zip does not exist"):
-        load_images(tmp_path / "y.zip")
-
-
 # Hostile files ------------------------------------------------------------------------------------------------------
 
 
@@ -488,13 +428,6 @@ def test_other_formats_in_the_coat_of_an_image_are_refused(tmp_path):
     Image.fromarray(grey(1)).save(file, "PCX")
     with pytest.raises(ev.InputError, match=r"a\.png cannot be read"):
         load_images(write_zip(tmp_path / "x.zip", {"a.png": file.getvalue()}))
-
-
-@pytest.mark.parametrize("size", [(0, 4), (4,), (4.5, 4), (-1, 3), 7])
-def test_sizes_of_images(tmp_path, size):
-    Image.fromarray(grey(1)).save(tmp_path / "a.png")
-    with pytest.raises(ev.InputError, match="size must be a height and a width, two whole numbers from 1 on, got"):
-        load_images(tmp_path, size)
 
 
 SECRET = np.arange(3 * 8 * 10 * 3, dtype=np.uint8).reshape(3, 8, 10, 3)

@@ -1,5 +1,3 @@
-"""A user's folder of images and targets."""
-
 import io
 import struct
 import tracemalloc
@@ -10,7 +8,7 @@ import pytest
 
 import evidentia as ev
 from evidentia.data import images
-from evidentia.data.images import load_pairs
+from evidentia.data.images import load_images, load_pairs
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -31,6 +29,9 @@ def save_target(path, array=VALUES):
             np.save(file, array)
     else:
         Image.fromarray(array).save(path)
+
+
+# Pairs --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -104,16 +105,6 @@ def test_targets_are_taken_as_they_are(tmp_path, suffix, array):
     assert names == ["x"]
     assert maps.shape == (1, *SIZE)
     assert np.array_equal(maps[0], array.reshape(SIZE).astype(np.float32))
-
-
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16", "1"])
-def test_images_of_any_kind(pairs, mode):
-    if mode == "I;16":
-        image = Image.fromarray(np.full(SIZE, 255 * 257, np.uint16))
-    else:
-        image = Image.new("L", SIZE[::-1], 255).convert(mode)
-    image.save(pairs / "image" / "a.png")
-    assert (load_pairs(pairs)[0][0] == 255).all()
 
 
 def test_unknown_targets(pairs):
@@ -303,3 +294,73 @@ def test_files_and_sets_that_would_not_fit_into_memory(pairs, monkeypatch):
     (pairs / "target" / "a.npy").write_bytes(bytes(1_000_000))
     with pytest.raises(ev.InputError, match=r"target/a\.npy: 1,000,000 bytes are more than the 100,000"):
         load_pairs(pairs)
+
+
+# Images alone -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16", "1"])
+def test_any_kind_of_image_becomes_rgb(pairs, mode):
+    if mode == "I;16":
+        picture = Image.fromarray(np.full(SIZE, 255 * 257, np.uint16))
+    else:
+        picture = Image.new("L", SIZE[::-1], 255).convert(mode)
+    assert picture.mode == mode
+    options = {"transparency": bytes(256)} if mode == "P" else {}
+    picture.save(pairs / "image" / "a.png", **options)
+    for found in (load_images(pairs / "image", SIZE), load_pairs(pairs)[0]):
+        assert found.shape == (2, *SIZE, 3)
+        assert found.dtype == np.uint8
+        assert (found[0] == 255).all()
+
+
+def test_sixteen_bits_become_eight(tmp_path):
+    Image.fromarray(np.full((4, 5), 128 * 257, np.uint16)).save(tmp_path / "x.png")
+    assert (load_images(tmp_path) == 128).all()
+    Image.fromarray(np.ones((4, 5), np.float32)).save(tmp_path / "y.tif")
+    with pytest.raises(ev.InputError, match=r"y\.tif holds floating-point numbers"):
+        load_images(tmp_path)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_images_cover_and_are_cut_in_the_centre(tmp_path, axis):
+    panels = [np.full((128, 160, 3), colour, np.uint8) for colour in ([255, 0, 0], [0, 255, 0], [0, 0, 255])]
+    Image.fromarray(np.concatenate(panels, axis)).save(tmp_path / "three.png")
+    assert (load_images(tmp_path)[0] == [0, 255, 0]).all()
+
+
+def test_images_of_other_sizes_in_the_order_of_their_names(tmp_path):
+    for name, value, size in (("b.png", 2, (1, 1)), ("sub/a.JPG", 3, (300, 700)), ("a.bmp", 1, (64, 80))):
+        save_image(tmp_path / name, np.full((*size, 3), value, np.uint8))
+    (tmp_path / "notes.txt").write_text("not an image")
+    found = load_images(tmp_path, (32, 40))
+    assert found.shape == (3, 32, 40, 3)
+    assert found[:, 16, 20, 0].tolist() == [1, 2, 3]
+    assert (found == found[:, :1, :1]).all()
+
+
+def test_an_image_of_the_right_size_is_not_changed(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (128, 160, 3), np.uint8)
+    save_image(tmp_path / "a.png", image)
+    assert np.array_equal(load_images(tmp_path)[0], image)
+
+
+def test_images_that_cannot_be_read(tmp_path):
+    with pytest.raises(ev.InputError, match="holds no images"):
+        load_images(tmp_path)
+    write("x/a.txt", b"text")(tmp_path)
+    with pytest.raises(ev.InputError, match=r"x\.zip holds no images; known are \.bmp"):
+        load_images(pack(tmp_path / "x"))
+    save_image(tmp_path / "x" / "sub" / "a.png")
+    write("x/sub/a.png", (tmp_path / "x" / "sub" / "a.png").read_bytes()[:60])(tmp_path)
+    with pytest.raises(ev.InputError, match=r"x\.zip: sub/a\.png cannot be read"):
+        load_images(pack(tmp_path / "x"))
+    with pytest.raises(ev.InputError, match=r"y\.zip does not exist"):
+        load_images(tmp_path / "y.zip")
+
+
+@pytest.mark.parametrize("size", [(0, 4), (4,), (4.5, 4), (-1, 3), 7])
+def test_sizes_of_images(tmp_path, size):
+    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    with pytest.raises(ev.InputError, match="size must be a height and a width, two whole numbers from 1 on, got"):
+        load_images(tmp_path, size)

@@ -192,21 +192,21 @@ def _load_hdf5(path: Path) -> DepthSet:
     with reading(path), import_vision("h5py").File(path, "r") as file:
         names = set(file)  # of links, which are not followed
         if {"image", "depth"} <= names:
-            return _load_bytes(_own(file, "image", path), _own(file, "depth", path), path)
+            return _load_bytes(_own_dataset(file, "image", path), _own_dataset(file, "depth", path), path)
         if {"images", "depths", "scenes"} <= names:
             return _load_labelled(file, path)
         found = ", ".join(sorted(names)) or "nothing"
     raise InputError(f"{path} holds {found}; needed are images, depths, scenes (labelled NYU .mat) or image, depth")
 
 
-def _own(file: Any, name: str, path: Path) -> Any:
+def _own_dataset(file: Any, name: str, path: Path) -> Any:
     """Return a data set that lies in this file itself: through links, HDF5 can read any file of this machine."""
     if not isinstance(file.get(name, getlink=True), import_vision("h5py").HardLink):
         raise InputError(f"{path}: {name} lies in another file, or may; copy its values into this one")
-    return _checked(file[name], name, path)
+    return _check_dataset(file[name], name, path)
 
 
-def _checked(dataset: Any, name: str, path: Path) -> Any:
+def _check_dataset(dataset: Any, name: str, path: Path) -> Any:
     """Return a data set, or raise unless its values lie in its file, as many as it declares, and fit into memory."""
     if not isinstance(dataset, import_vision("h5py").Dataset) or dataset.dtype.kind not in "uifO":
         raise InputError(f"{path}: {name} is not an array of numbers")
@@ -237,9 +237,9 @@ def _load_bytes(image: Any, depth: Any, path: Path) -> DepthSet:
 def _load_labelled(file: Any, path: Path) -> DepthSet:
     """Return the set in the official .mat, whose axes are reversed.
 
-    A depth of the resized frame is the mean of the known pixels that it covers, missing where less than half are.
+    A depth of the resized frame is the mean of the known pixels that it covers, NaN where fewer than half are known.
     """
-    images, depths, cells = (_own(file, name, path) for name in ("images", "depths", "scenes"))
+    images, depths, cells = (_own_dataset(file, name, path) for name in ("images", "depths", "scenes"))
     if import_vision("h5py").check_ref_dtype(cells.dtype) is not import_vision("h5py").Reference:
         raise InputError(f"{path}: scenes must be references to text, as MATLAB writes a cell array")
     scenes = cells[()].ravel()
@@ -261,7 +261,7 @@ def _load_labelled(file: Any, path: Path) -> DepthSet:
 
 def _text(codes: Any, name: str, path: Path) -> str:
     """Return text that MATLAB wrote as an array of character codes."""
-    if _checked(codes, name, path).dtype.kind not in "ui" or codes.size > 1000:
+    if _check_dataset(codes, name, path).dtype.kind not in "ui" or codes.size > 1000:
         raise InputError(f"{path}: {name} must be a name, as an array of at most 1000 character codes")
     return "".join(map(chr, codes[()].ravel()))
 
