@@ -1,9 +1,8 @@
-r"""The losses, and schedules for the weight of the evidence penalty.
+r"""Losses, and schedules for the weight λ of the evidence penalty.
 
 .. math:: \mathcal L = \mathrm{NLL} + \lambda\,\mathrm{penalty} \;(+ \text{extra terms})
 
-:math:`\lambda` multiplies a penalty that, for the paper's choice, has the unit of y: train on standardised targets, or
-expect to tune it anew for every data set.
+The paper's penalty has the unit of y. Train on standardised targets, or tune λ anew for every data set.
 """
 
 import math
@@ -15,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
+from evidentia.distributions._base import count_invalid
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import gaussian, penalties
 from evidentia.formulas.nig import nll
 from evidentia.formulas.penalties import EXTRA_TERMS, Penalty
-from evidentia.nn.mlp import is_whole
+from evidentia.nn.checks import check_counts
 
 __all__ = [
     "ConstantWeight",
@@ -45,7 +45,7 @@ def evidential_loss(
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
 
     Args:
-        nig: what an evidential head answered.
+        nig: answer of an evidential head.
         y: targets, of exactly the shape of ``nig``; nothing broadcasts.
         weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, say).
         penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
@@ -53,13 +53,16 @@ def evidential_loss(
         extra: further terms by name and weight, ``{"lipschitz_mse": 1.0}`` or ``{"ur": 0.01}``.
         mask: boolean, True where a target counts. Missing targets are NaN and must be masked on purpose, with
             ``mask=~y.isnan()``; an unmasked NaN makes the loss NaN.
-        sample_weight: non-negative, of the shape of y; with ``"mean"`` the weighted mean is taken.
-        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). Where no
-            target counts, as in a batch of no rows, the loss is 0 and so are its gradients.
+        sample_weight: non-negative, of the shape of y; with ``"mean"`` the weighted mean is returned.
+        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
+            counts, as in a batch without rows, the loss and its gradients are 0.
 
-    The values of tensors ``weight`` and ``sample_weight`` are checked on the CPU only, and not inside
-    ``torch.compile``, ``torch.func.vmap`` and the like: to read them would make a GPU wait, or end the graph. There a
-    negative weight gives a wrong loss, and NaN one that is NaN.
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of y.
+
+    Tensors ``weight`` and ``sample_weight`` are checked for negative and non-finite values on the CPU only, and not
+    inside ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or
+    break the graph. There, a negative weight gives a wrong loss and a NaN gives NaN.
 
     >>> import torch, evidentia as ev
     >>> answer = ev.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
@@ -71,7 +74,7 @@ def evidential_loss(
     penalty_of = penalties.lookup(penalty)
     if not isinstance(extra or {}, Mapping):
         raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
-    y = _checked_target(y, nig.batch_shape, nig.gamma, mask)  # what is masked may be NaN, there and in the answer
+    y = _checked_target(y, nig.batch_shape, nig.gamma, mask)  # masked entries may be NaN, in y and in the answer
     weight = _checked_weight("weight", weight, y)
     parameters = nig.parameters if mask is None else [torch.where(mask, p, 1.0) for p in nig.parameters]
     loss = nll(y, *parameters) + weight * _of_shape("the penalty", penalty_of(y, *parameters), y)
@@ -89,9 +92,15 @@ def gaussian_loss(
     sample_weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return the negative log likelihood of a Gaussian head (the paper's Eq. 2).
+    """Return the negative log likelihood of y under the answer of a Gaussian head (the paper's Eq. 2).
 
-    Arguments are those of :func:`evidential_loss`.
+    Args:
+        normal: answer of a Gaussian head.
+        y, mask, sample_weight, reduction: as in :func:`evidential_loss`.
+
+    >>> import torch, evidentia as ev
+    >>> ev.gaussian_loss(ev.Gaussian(torch.zeros(2), 1.0), torch.tensor([0.0, 1.0]))
+    tensor(1.1689)
     """
     if not isinstance(normal, torch.distributions.Normal):
         raise InputTypeError(f"gaussian_loss takes a Gaussian, not {type(normal).__name__}")
@@ -101,7 +110,7 @@ def gaussian_loss(
 
 
 def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> Tensor:
-    """Return y if it fits, with masked entries replaced by zeros that no gradient reaches."""
+    """Return y with zeros for masked entries, or raise an error if it does not fit an answer of this shape."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
@@ -123,7 +132,7 @@ def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | N
 
 
 def _checked_weight(name: str, weight: Any, y: Tensor) -> float | Tensor:
-    """Return a weight that is a number as a float, and a tensor as it is; NumPy's numbers do not multiply tensors."""
+    """Return the weight, a number as a float (NumPy's numbers do not multiply tensors), or raise an error."""
     if isinstance(weight, Tensor):
         if weight.is_complex():
             raise InputTypeError(f"{name} must be a number or a real tensor, not {weight.dtype}")
@@ -136,13 +145,14 @@ def _checked_weight(name: str, weight: Any, y: Tensor) -> float | Tensor:
         if weight.device != y.device and (weight.ndim or weight.device.type != "cpu"):
             raise InputError(f"{name} is on {weight.device} but y on {y.device}; move one of them")
         return _check_values(name, weight)
-    if torch.compiler.is_compiling():  # a number may be a symbol there, with no value to check
+    if torch.compiler.is_compiling():  # there a number may be a symbol without a value
         plain: float = weight
         return plain
     return _checked_number(name, weight)
 
 
 def _checked_number(name: str, weight: Any) -> float:
+    """Return the weight as a float, or raise an error if it is not a finite number ≥ 0."""
     if not isinstance(weight, Real):
         raise InputTypeError(f"{name} must be a number or a tensor, not {type(weight).__name__}")
     value = float(weight)
@@ -152,7 +162,7 @@ def _checked_number(name: str, weight: Any) -> float:
 
 
 def _check_values(name: str, weight: Tensor) -> Tensor:
-    """Return the tensor, or raise where a value is negative or not finite and can be read at no cost."""
+    """Return the tensor, or raise an error if a value is negative or not finite and reading it costs nothing."""
     if weight.device.type != "cpu" or torch.compiler.is_compiling() or not weight.numel():
         return weight
     least, greatest = torch.aminmax(weight.detach())
@@ -162,15 +172,11 @@ def _check_values(name: str, weight: Tensor) -> Tensor:
     except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
         return weight
     valid = (weight >= 0) & (weight < torch.inf)
-    at = tuple(int(i) for i in (~valid).nonzero()[0])
-    raise InputError(
-        f"{name} must be finite and at least 0; {int((~valid).sum())} of {valid.numel()} values break this "
-        f"(first: {weight[at].item():g}{f' at index {at}' if at else ''})"
-    )
+    raise InputError(f"{name} must be finite and at least 0; {count_invalid(weight, valid)}")
 
 
 def _of_shape(name: str, x: Any, y: Tensor) -> Tensor:
-    """Return x if it is a tensor of y's shape, on y's device."""
+    """Return x, or raise an error if it is not a tensor of y's shape on y's device."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
     if x.shape != y.shape:
@@ -181,6 +187,7 @@ def _of_shape(name: str, x: Any, y: Tensor) -> Tensor:
 
 
 def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str) -> Tensor:
+    """Return the loss without masked entries, weighted and reduced, as :func:`evidential_loss` describes."""
     if reduction not in ("mean", "sum", "none"):
         raise InputError(f"unknown reduction {reduction!r}; known are mean, sum, none")
     counts = None
@@ -198,19 +205,24 @@ def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, red
     if counts is None:
         return loss.mean()
     total = counts.sum()
-    return loss.sum() / torch.where(total > 0, total, 1.0)  # a batch without targets has loss 0, not NaN
+    return loss.sum() / torch.where(total > 0, total, 1.0)  # the loss of a batch without targets is 0, not NaN
 
 
 class WeightSchedule(Protocol):
-    r"""A schedule for :math:`\lambda`: read ``weight`` for the loss, and call ``step`` once in each training step.
-
-    ``step`` may come before or after the backward pass.
-    """
+    """Interface of a schedule for λ: use ``weight`` in the loss, and call ``step`` once in each training step."""
 
     @property
-    def weight(self) -> Tensor: ...
+    def weight(self) -> Tensor:
+        """Current value of λ."""
 
-    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None: ...
+    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Update λ after a batch; the call may come before or after the backward pass.
+
+        Args:
+            nig: the network's answer for the batch.
+            y: targets of the batch.
+            mask: True where a target counts; None counts all.
+        """
 
 
 def _scalar(value: float) -> Tensor:
@@ -218,10 +230,16 @@ def _scalar(value: float) -> Tensor:
 
 
 class ConstantWeight(nn.Module):
-    r"""A fixed :math:`\lambda`, as the paper describes (0.01 for the cubic toy, 0.1 for depth).
+    """Schedule with a constant λ, as in the paper (0.01 for the cubic toy problem, 0.1 for depth).
 
-    No fixed value is right for every input (Jürgens et al., ICML 2024, Theorem 3.4), and published defaults range from
-    0.01 to 1: choose it on validation likelihood.
+    No constant is right for every input (Jürgens et al., ICML 2024, Theorem 3.4), and published defaults range from
+    0.01 to 1: choose it by validation likelihood.
+
+    Args:
+        weight: λ ≥ 0.
+
+    >>> ConstantWeight(0.01).weight
+    tensor(0.0100)
     """
 
     weight: Tensor
@@ -231,14 +249,25 @@ class ConstantWeight(nn.Module):
         self.register_buffer("weight", _scalar(_checked_number("weight", weight)))
 
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Nothing changes."""
+        """Change nothing."""
 
 
 class LinearWarmup(nn.Module):
-    r""":math:`\lambda` from 0 up to ``weight`` in equal steps, then constant.
+    """Schedule that raises λ from 0 to ``weight`` in equal steps and then keeps it constant.
 
-    The penalty pushes evidence down from the first step on, while the mean is still far off; starting at 0 lets the
-    likelihood find it first. Common in evidential classification; for regression no study has measured its worth.
+    A constant penalty lowers evidence from the first step on, while predictions are still far off. A warm-up lets the
+    likelihood fit them first. It is common in evidential classification; no study has measured its value for
+    regression.
+
+    Args:
+        weight: the final λ ≥ 0.
+        steps: number of training steps until it is reached.
+
+    >>> schedule = LinearWarmup(0.1, steps=4)
+    >>> answer, y = NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0), torch.ones(2)
+    >>> schedule.step(answer, y)
+    >>> schedule.weight
+    tensor(0.0250)
     """
 
     target: Tensor
@@ -246,10 +275,7 @@ class LinearWarmup(nn.Module):
 
     def __init__(self, weight: float, steps: int) -> None:
         super().__init__()
-        if not is_whole(steps):
-            raise InputTypeError(f"steps must be a whole number, got {steps!r}")
-        if steps < 1:
-            raise InputError(f"steps must be at least 1, got {steps}")
+        check_counts(steps=steps)
         self.steps = int(steps)
         self.register_buffer("target", _scalar(_checked_number("weight", weight)))
         self.register_buffer("steps_done", torch.tensor(0, dtype=torch.int64))
@@ -259,30 +285,39 @@ class LinearWarmup(nn.Module):
         return self.target * (self.steps_done / self.steps).clamp(max=1)
 
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Count one step."""
+        """Count one training step."""
         self.steps_done += 1
 
 
 class DualAscent(nn.Module):
-    r""":math:`\lambda` by dual ascent on a constraint that can be met, and that is free of y's units.
+    r"""Schedule that adapts λ by dual ascent, so that squared errors match the predictive variance.
 
     .. math:: \lambda \leftarrow \max\bigl(0,\ \lambda + \eta\,(\bar c - c^*)\bigr), \qquad
               c = (y-\gamma)^2\frac{\nu(\alpha-1)}{\beta(1+\nu)}
 
-    The squared error in units of the predictive variance averages 1 for a model whose variance is right. Where the
-    model is overconfident (:math:`\bar c > c^* = 1`), :math:`\lambda` rises and the penalty takes evidence away; where
-    it is not, :math:`\lambda` falls to 0. :math:`\bar c` is an exponential average over about ``memory`` batches.
+    The squared error c, in units of the predictive variance, has mean 1 for a model whose variance is right, whatever
+    the unit of y. For an overconfident model (:math:`\bar c > c^* = 1`) λ rises and the penalty removes evidence;
+    otherwise λ falls to 0. On training batches an overfitted model looks calibrated: call ``step`` with held-out data
+    if there are any. A batch without targets, or with an error that is not finite, changes nothing.
 
-    The authors' UCI code constrains the penalty itself, :math:`|y-\gamma|(2\nu+\alpha) \le 0.01`. Since
-    :math:`\alpha > 1` that asks for errors below 0.01 standard deviations; :math:`\lambda` therefore rises linearly for
-    as long as training lasts (to 7.8 on Kin8nm) and α collapses to 1. It is also not kept from turning negative.
+    The authors' UCI code constrains the penalty itself, :math:`|y-\gamma|(2\nu+\alpha) \le 0.01`. Since α > 1, that
+    requires errors below 0.01 standard deviations; so λ rises linearly as long as training lasts (to 7.8 on Kin8nm),
+    and α collapses to 1. Nor does that code keep λ from becoming negative.
 
-    Measured on training batches an overfitted model looks calibrated: feed ``step`` held-out data if there are any. A
-    batch without targets, or with an error that is not finite, changes nothing.
+    Under ``torch.distributed`` all ranks of the default group must call ``step`` equally often; it uses the mean over
+    the targets of all ranks, so that λ is the same on all of them. ``step`` replaces the buffers by new tensors and so
+    cannot be part of a captured CUDA graph: call it outside.
 
-    Under ``torch.distributed`` all ranks of the default group must call ``step`` equally often. They step by the mean
-    over all their targets together, so that :math:`\lambda` stays the same on all of them. ``step`` puts new tensors in
-    the place of the old ones, and so cannot be part of a captured CUDA graph: call it outside.
+    Args:
+        weight: initial λ ≥ 0.
+        rate: step size η > 0.
+        target: :math:`c^* > 0`.
+        memory: :math:`\bar c` is an exponential average over about this many batches, ≥ 1.
+
+    >>> schedule = DualAscent(rate=0.1, memory=1)
+    >>> schedule.step(NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0), torch.full((2,), 3.0))
+    >>> schedule.weight  # errors are larger than predicted
+    tensor(0.3500)
     """
 
     weight: Tensor
@@ -299,10 +334,10 @@ class DualAscent(nn.Module):
         self.register_buffer("weight", _scalar(_checked_number("weight", weight)))
         self.register_buffer("average", _scalar(target))
 
-    @torch.inference_mode(False)  # a weight made in inference mode could not be trained with
+    @torch.inference_mode(False)  # a weight made in inference mode could not be used in training
     @torch.no_grad()
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Move the average and the weight by one batch."""
+        """Update the average and λ by one batch."""
         y = _checked_target(y, nig.batch_shape, nig.gamma, mask)
         total = _reduce(penalties.nsu(y, *nig.parameters), mask, None, "sum")
         count = torch.full_like(total, y.numel()) if mask is None else mask.sum().to(total.dtype)
@@ -310,13 +345,13 @@ class DualAscent(nn.Module):
         violation = (total / count).to(self.average)  # NaN where there are no targets
         average = self.average + (violation - self.average) / self.memory
         weight = (self.weight + self.rate * (average - self.target)).clamp(min=0)
-        # new tensors, not changes in place: the graph of a loss that waits for its backward pass holds the old ones
+        # replace the tensors instead of changing them: the graph of a loss before its backward pass holds the old ones
         self.average = torch.where(violation.isfinite(), average, self.average)
         self.weight = torch.where(violation.isfinite(), weight, self.weight)
 
 
 def _over_ranks(values: Tensor) -> Tensor:
-    """Return the sum over all ranks of a distributed run; elsewhere the values themselves."""
+    """Return the sum of the values over all ranks of a distributed run; without one, the values themselves."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         distributed.all_reduce(values)

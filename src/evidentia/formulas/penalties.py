@@ -91,8 +91,8 @@ def lipschitz_mse(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor,
 
     An extra term of Oh and Shin (AAAI 2022), whose weight has the unit 1/y². It keeps γ learning where the likelihood's
     gradient by γ has become small. :math:`U = \min(U_\nu, U_\alpha)`, :math:`U_\nu = \beta(1+\nu)/(\alpha\nu)`,
-    :math:`U_\alpha = \frac{2\beta(1+\nu)}\nu(e^{\psi(\alpha+1/2)-\psi(\alpha)} - 1)`. No gradient flows through U, so that
-    only γ learns from this term.
+    :math:`U_\alpha = \frac{2\beta(1+\nu)}\nu(e^{\psi(\alpha+1/2)-\psi(\alpha)} - 1)`. No gradient flows through U, so
+    that only γ learns from this term.
     """
     with torch.no_grad():
         width = beta * (1 + 1 / nu)

@@ -1,4 +1,4 @@
-"""Modules: the parts networks are made of."""
+"""Modules from which networks are built."""
 
 from evidentia.nn.density import FeatureDensity
 from evidentia.nn.heads import GaussianHead, NIGConv2d, NIGHead

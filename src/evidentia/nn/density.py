@@ -1,7 +1,6 @@
-"""How far features lie from those of the training set: the one room for out-of-distribution scores by features.
+"""Distance of features from those of the training set, as a score for inputs unlike the training data.
 
-A density is fitted on training features only, never on data it will be asked about, and adds one small matrix product
-to a forward pass.
+It is fitted to training features only, and costs one small matrix product in a forward pass.
 """
 
 from typing import Self
@@ -10,20 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from evidentia.errors import InputError
-from evidentia.nn.heads import _check_sizes
-from evidentia.nn.mlp import check_features
+from evidentia.nn.checks import check_counts, check_features
 
 __all__ = ["FeatureDensity"]
 
 FLOOR = 1e-10
-"""The least variance along any direction, over the greatest: what never moved in training counts as almost fixed."""
+"""Smallest variance along any direction, as a share of the largest; keeps distances finite for constant features."""
 
 
 class FeatureDensity(nn.Module):
-    """Mahalanobis distance of features (…, D) from the training set's: √((x − μ)ᵀ Σ⁻¹ (x − μ)), of shape (…).
+    """Mahalanobis distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) of features (…, D) from those of the training set, of shape (…).
 
-    Make one with :meth:`fit`; ``FeatureDensity(D)`` itself is empty, answers NaN, and is there to load a state into.
-    The buffers are float64, since the directions that tell most are those of the smallest variance.
+    Use :meth:`fit` to make one. ``FeatureDensity(D)`` itself returns NaN until a state dict is loaded into it. The
+    buffers are float64, because the directions of smallest variance contribute most.
+
+    Args:
+        features: D.
 
     >>> density = FeatureDensity.fit(torch.randn(500, 8))
     >>> bool(density(torch.full((8,), 9.0)) > density(torch.zeros(8)))
@@ -35,26 +36,31 @@ class FeatureDensity(nn.Module):
 
     def __init__(self, features: int) -> None:
         super().__init__()
-        _check_sizes(features=features)
+        check_counts(features=features)
         self.register_buffer("mean", torch.full((features,), torch.nan, dtype=torch.float64))
         self.register_buffer("whiten", torch.full((features, features), torch.nan, dtype=torch.float64))
 
     @classmethod
     @torch.no_grad()
     def fit(cls, features: Tensor, shrinkage: float | None = None) -> Self:
-        """From training features (N, D), whose covariance is drawn towards a multiple of the identity.
+        """Return the distance from these training features.
 
-        ``shrinkage`` runs from 0, the plain covariance, to 1, the identity alone; None takes the estimate of Ledoit
-        and Wolf (2004). Variances have a floor of 1e-10 of the greatest, so that too few rows or a constant column give
-        finite distances too. With any shrinkage the distance depends on the features' units: scale them alike first.
+        The covariance is shrunk towards a multiple of the identity. With any shrinkage the distance depends on the
+        units of the features: scale them alike first. Variances have a floor of 1e-10 of the largest, so that distances
+        are finite for few rows or a constant column.
+
+        Args:
+            features: training features, (N, D).
+            shrinkage: from 0, the plain covariance, to 1, the identity alone. None takes the estimate of Ledoit and
+                Wolf (2004).
         """
         _check_training(features, shrinkage)
         mean = features.double().mean(0)
         x = features.double() - mean
         covariance = x.mT @ x / len(x)
         target = covariance.trace() / len(mean) * torch.eye(len(mean), dtype=x.dtype, device=x.device)
-        part = _ledoit_wolf(x, covariance, target) if shrinkage is None else shrinkage
-        variances, directions = torch.linalg.eigh(torch.lerp(covariance, target, part))
+        share = _ledoit_wolf(x, covariance, target) if shrinkage is None else shrinkage
+        variances, directions = torch.linalg.eigh(torch.lerp(covariance, target, share))
         new = cls(len(mean)).to(x.device)
         new.mean.copy_(mean)
         new.whiten.copy_(directions * variances.clamp(min=FLOOR * variances[-1]).rsqrt())
@@ -88,7 +94,7 @@ def _check_training(features: Tensor, shrinkage: float | None) -> None:
 
 
 def _ledoit_wolf(x: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
-    """The part of the target that makes the expected squared error of the covariance least, from centred rows."""
-    apart = (covariance - target).square().sum()
+    """Return the share of the target that minimises the expected squared error of the covariance of centred rows x."""
+    distance = (covariance - target).square().sum()
     noise = (x.square().sum(1).square().mean() - covariance.square().sum()) / len(x)
-    return torch.where(apart > 0, noise / apart, torch.zeros_like(apart)).clamp(0, 1)
+    return torch.where(distance > 0, noise / distance, torch.zeros_like(distance)).clamp(0, 1)

@@ -1,8 +1,8 @@
 """Heads: the last layer of a network, from features to a distribution.
 
-Put one at the end of any model in the place of its last ``Linear`` or ``Conv2d``. A head computes in float32 at least,
-also under ``torch.autocast`` and in a model cast to bfloat16: eight bits of precision are enough for features, but not
-for a prediction and its variance.
+A head replaces the last ``Linear`` or ``Conv2d`` of any model. It computes in float32 at least, also under
+``torch.autocast`` and in a model cast to bfloat16: eight bits of precision are enough for features, but not for a
+prediction and its variance.
 """
 
 from typing import Any
@@ -13,25 +13,32 @@ from torch.nn.functional import conv2d, linear
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.errors import InputError, InputTypeError
-from evidentia.nn.mlp import check_features, is_whole
+from evidentia.nn.checks import check_counts, check_features
 
 __all__ = ["GaussianHead", "NIGConv2d", "NIGHead"]
 
 
 class _Dense(nn.Module):
-    """A linear layer with ``parameters_per_target`` outputs for each target, in the last dimension."""
+    """Linear layer with ``parameters_per_target`` outputs for each target, in the last dimension."""
 
     parameters_per_target: int
 
     def __init__(self, in_features: int, targets: int | None = None, *, device: Any = None, dtype: Any = None):
         super().__init__()
-        _check_sizes(in_features=in_features, targets=targets)
+        check_counts(in_features=in_features, targets=1 if targets is None else targets)
         self.in_features, self.targets = in_features, targets
         outputs = (targets or 1) * self.parameters_per_target
         self.linear = nn.Linear(in_features, outputs, device=device, dtype=dtype)
 
     def raw(self, x: Tensor) -> Tensor:
-        """Return raw outputs, (…, P) or (…, T, P): what to export, and what ``from_raw`` takes."""
+        """Return the raw outputs as a plain tensor, from which ``from_raw`` makes the distribution.
+
+        Args:
+            x: features, (…, F).
+
+        Returns:
+            (…, P) with P outputs per target, or (…, T, P) with ``targets=T``.
+        """
         check_features(self, x, self.in_features)
         with torch.autocast(x.device.type, enabled=False):
             out = linear(*_at_least_float32(x, self.linear.weight, self.linear.bias))
@@ -42,7 +49,12 @@ class _Dense(nn.Module):
 
 
 class NIGHead(_Dense):
-    """Features (…, F) → :class:`~evidentia.NormalInverseGamma` of shape (…,), or (…, T) with ``targets=T``.
+    """Linear layer that maps features (…, F) to a :class:`~evidentia.NormalInverseGamma`.
+
+    Args:
+        in_features: F.
+        targets: None for one target, an answer of shape (…,); or the number T of targets, an answer of shape (…, T).
+        device, dtype: of the parameters, as in ``nn.Linear``.
 
     >>> head = NIGHead(64)
     >>> head(torch.zeros(8, 64)).batch_shape
@@ -58,9 +70,13 @@ class NIGHead(_Dense):
 
 
 class GaussianHead(_Dense):
-    """Features (…, F) → :class:`~evidentia.Gaussian` of shape (…,), or (…, T) with ``targets=T``.
+    """Linear layer that maps features (…, F) to a :class:`~evidentia.Gaussian`.
 
-    The standard deviation is a softplus of the second raw output plus 1e-6.
+    The arguments are those of :class:`NIGHead`. The standard deviation is the softplus of the second raw output plus
+    1e-6.
+
+    >>> GaussianHead(64)(torch.zeros(8, 64)).loc.shape
+    torch.Size([8])
     """
 
     parameters_per_target = 2
@@ -70,9 +86,14 @@ class GaussianHead(_Dense):
 
 
 class NIGConv2d(nn.Module):
-    """Feature maps (N, C, H, W) → :class:`~evidentia.NormalInverseGamma` of shape (N, H, W), or (N, T, H, W).
+    """Convolution with "same" padding that maps feature maps to a :class:`~evidentia.NormalInverseGamma` per pixel.
 
-    A convolution with "same" padding, 1×1 unless ``kernel_size`` says otherwise.
+    Args:
+        in_channels: C, for feature maps of shape (N, C, H, W).
+        targets: None for one target, an answer of shape (N, H, W); or the number T of targets, an answer of shape
+            (N, T, H, W).
+        kernel_size: height and width of the kernel.
+        device, dtype: of the parameters, as in ``nn.Conv2d``.
 
     >>> NIGConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
     torch.Size([2, 8, 10])
@@ -88,7 +109,7 @@ class NIGConv2d(nn.Module):
         dtype: Any = None,
     ):
         super().__init__()
-        _check_sizes(in_channels=in_channels, targets=targets, kernel_size=kernel_size)
+        check_counts(in_channels=in_channels, targets=1 if targets is None else targets, kernel_size=kernel_size)
         self.in_channels, self.targets = in_channels, targets
         self.conv = nn.Conv2d(
             in_channels,
@@ -100,7 +121,14 @@ class NIGConv2d(nn.Module):
         )
 
     def raw(self, x: Tensor) -> Tensor:
-        """Return raw outputs, (N, 4, H, W) or (N, T, 4, H, W): what to export and give to ``from_raw(raw, dim=-3)``."""
+        """Return the raw outputs as a plain tensor, from which ``from_raw(raw, dim=-3)`` makes the distribution.
+
+        Args:
+            x: feature maps, (N, C, H, W) or (C, H, W).
+
+        Returns:
+            (N, 4, H, W), or (N, T, 4, H, W) with ``targets=T``.
+        """
         if not isinstance(x, Tensor):
             raise InputTypeError(f"{type(self).__name__} expects a tensor, not {type(x).__name__}")
         if x.ndim not in (3, 4) or x.shape[-3] != self.in_channels:
@@ -118,24 +146,16 @@ class NIGConv2d(nn.Module):
 
 
 def exact_conv(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """A convolution with "same" padding, in float32 at least, also under autocast.
+    """Return the layer's output with "same" padding, computed in float32 at least, also under autocast.
 
-    A 1×1 convolution is done as the matrix product it is: cuDNN's float32 rounds its inputs to TF32, eleven bits,
-    unless told otherwise.
+    A 1×1 convolution is computed as a matrix product: by default cuDNN rounds the float32 inputs of a convolution to
+    the eleven bits of TF32.
     """
     with torch.autocast(x.device.type, enabled=False):
         x, weight, bias = _at_least_float32(x, layer.weight, layer.bias)
         if weight.shape[2:] == (1, 1):
             return linear(x.movedim(-3, -1), weight.flatten(1), bias).movedim(-1, -3)
         return conv2d(x, weight, bias, padding="same")
-
-
-def _check_sizes(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and not is_whole(size):
-            raise InputTypeError(f"{name} must be a whole number, got {size!r}")
-        if size is not None and size < 1:
-            raise InputError(f"{name} must be at least 1, got {size}")
 
 
 def _at_least_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

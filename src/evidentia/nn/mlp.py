@@ -1,17 +1,16 @@
-"""A plain multi-layer perceptron, and the pieces it shares with a population of them."""
+"""A plain multi-layer perceptron, and functions it shares with a population of them."""
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from evidentia.errors import InputError, InputTypeError
+from evidentia.nn.checks import check_features, is_whole
 
 __all__ = ["ACTIVATIONS", "MLP", "draw_layers"]
 
@@ -21,10 +20,14 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 def draw_layers(sizes: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Return weights (in, out) and biases (out,) of every layer, uniform in ±1/√in as in ``nn.Linear``.
+    """Return random weights (in, out) and biases (out,) of every layer, uniform in ±1/√in as in ``nn.Linear``.
 
-    They are drawn in float32 on the CPU from this seed alone, so that a seed means the same network on every device, in
+    They are drawn in float32 on the CPU from this seed alone, so that a seed gives the same network on every device, in
     a population of any size, and whatever torch's default dtype is.
+
+    Args:
+        sizes: number of inputs, of units in each hidden layer, and of outputs.
+        seed: seed of a generator that nothing else uses.
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
 
@@ -38,16 +41,16 @@ def draw_layers(sizes: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
     return layers
 
 
-def by_output(weight: Tensor) -> Tensor:
-    """The (in, out) weights of a layer with few outputs, laid out in memory output by output.
+def output_major(weight: Tensor) -> Tensor:
+    """Return the (in, out) weights of a layer with few outputs, laid out in memory output by output.
 
-    The same numbers; a CPU multiplies by four such columns three times as fast.
+    A CPU multiplies by four such columns three times as fast. On other devices the weights are returned as they are.
     """
     return weight.mT.contiguous().mT if weight.device.type == "cpu" else weight
 
 
 def layer_sizes(in_features: int, hidden: Iterable[int], outputs: int) -> tuple[int, ...]:
-    """Return the sizes of all layers as plain integers; ``hidden=()`` is a linear network."""
+    """Return the sizes of all layers as Python integers; ``hidden=()`` gives a linear network."""
     if isinstance(hidden, str) or not isinstance(hidden, Iterable):
         raise InputTypeError(f"hidden must be a sequence of layer sizes such as (64,), got {hidden!r}")
     sizes = (in_features, *hidden, outputs)
@@ -59,13 +62,8 @@ def layer_sizes(in_features: int, hidden: Iterable[int], outputs: int) -> tuple[
     return tuple(int(size) for size in sizes)
 
 
-def is_whole(value: Any) -> bool:
-    """Whether a value is an integer, Python's or NumPy's; True and False are not."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def check_architecture(sizes: Sequence[int], activation: str, *dropout: float) -> None:
-    """Raise one clear error for what cannot be built; ``sizes`` come from :func:`layer_sizes`."""
+    """Raise an error for an unknown activation or an impossible dropout; ``sizes`` come from :func:`layer_sizes`."""
     if activation not in ACTIVATIONS:
         raise InputError(f"unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
     for rate in dropout:
@@ -75,19 +73,18 @@ def check_architecture(sizes: Sequence[int], activation: str, *dropout: float) -
         raise InputError("dropout drops hidden units, but hidden=() has none; leave out dropout, or add a hidden layer")
 
 
-def check_features(owner: object, x: Any, size: int) -> None:
-    """Raise one clear error where x is not a tensor with features of this size in its last dimension."""
-    name = type(owner).__name__
-    if not isinstance(x, Tensor):
-        raise InputTypeError(f"{name} expects a tensor, not {type(x).__name__}")
-    if x.ndim == 0 or x.shape[-1] != size:
-        raise InputError(f"{name} expects features of size {size} in the last dimension, got shape {tuple(x.shape)}")
-
-
 class MLP(nn.Module):
-    """Linear layers with an activation (and dropout, if asked) after each but the last: (…, F) → (…, outputs).
+    """Multi-layer perceptron from features (…, F) to (…, outputs), with an activation after each layer but the last.
 
     Parameters are float32, whatever torch's default dtype is; ``.double()`` and ``.to`` change them afterwards.
+
+    Args:
+        in_features: F.
+        hidden: number of units in each hidden layer.
+        outputs: number of outputs.
+        activation: a name in ``ACTIVATIONS``: "relu", "silu", "gelu" or "tanh".
+        dropout: the probability that a hidden unit is dropped in training, in [0, 1).
+        seed: the initial weights follow from it; torch's generator is untouched.
 
     >>> MLP(8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
     torch.Size([3, 4])
@@ -117,7 +114,7 @@ class MLP(nn.Module):
             x = ACTIVATIONS[self.activation](functional.linear(x, weight.mT, bias))
             if self.dropout:
                 x = functional.dropout(x, self.dropout, self.training)
-        return functional.linear(x, by_output(last[0]).mT, last[1])
+        return functional.linear(x, output_major(last[0]).mT, last[1])
 
     def extra_repr(self) -> str:
         return f"sizes={self.sizes}, activation={self.activation}, dropout={self.dropout}"

@@ -1,8 +1,8 @@
 """Many independent networks as one module, over a leading member axis.
 
-The networks of a tabular model are so small that a training step of one is all overhead. M of them as one batched
-matrix product cost little more than one: the twenty splits of a benchmark, the folds and weights of a search, or the
-members of a mixture train in the time of a single run.
+The networks of a tabular model are so small that overhead dominates a training step. M of them, as one batched matrix
+product, cost little more than one: the twenty splits of a benchmark, the folds and weights of a search, or the members
+of a mixture train in the time of a single run.
 """
 
 import math
@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evidentia.errors import InputError, InputTypeError
-from evidentia.nn.mlp import ACTIVATIONS, MLP, by_output, check_architecture, draw_layers, is_whole, layer_sizes
+from evidentia.nn.checks import is_whole
+from evidentia.nn.mlp import ACTIVATIONS, MLP, check_architecture, draw_layers, layer_sizes, output_major
 
 __all__ = ["BayesPopulation", "Population"]
 
 
 def per_member(name: str, value: float | Sequence[float], members: int) -> tuple[float, ...]:
-    """Return one number for each member: those that were given, or the same for all."""
+    """Return one number for each member: the given sequence, or the given number for all. ``name`` is for the error."""
     each = value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
     if not isinstance(each, Sequence):
         return (float(each),) * members
@@ -45,14 +46,22 @@ def _checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 class Population(nn.Module):
-    """M multi-layer perceptrons that share nothing but their shape: (M, N, F) or (N, F) → (M, N, outputs).
+    """M independent multi-layer perceptrons of one shape: features (M, N, F) or (N, F) → (M, N, outputs).
 
-    Every parameter has the member as its first dimension; dropout may be one rate per member. Member i starts as the
-    network ``MLP(seed=seeds[i])``. Parameters are float32, whatever torch's default dtype is.
+    The first dimension of every parameter is the member. Member i starts with the weights of ``MLP(seed=seeds[i])``.
+    Parameters are float32, whatever torch's default dtype is.
 
-    Training noise (dropout, drawn weights) comes from torch's global generator, or from ``generator`` where one is set.
-    Networks that train in several threads at once need one each, on the device of the parameters. It draws the numbers
-    that the global one would after the same seed, and is no part of the state dict.
+    Training noise (dropout, drawn weights) comes from ``generator``, or from torch's global generator if that is None.
+    Networks that train in several threads at once need a generator each, on the device of the parameters. From the same
+    seed it draws the same numbers as the global one; it is not part of the state dict.
+
+    Args:
+        seeds: one seed per member, from which its initial weights follow.
+        in_features: F.
+        hidden: number of units in each hidden layer.
+        outputs: number of outputs.
+        activation: "relu", "silu", "gelu" or "tanh".
+        dropout: the probability that a hidden unit is dropped in training: one number, or one per member.
 
     >>> Population(seeds=range(5), in_features=8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
     torch.Size([5, 3, 4])
@@ -83,7 +92,7 @@ class Population(nn.Module):
 
     @property
     def members(self) -> int:
-        """How many networks there are."""
+        """Number of networks."""
         return len(self.seeds)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +116,7 @@ class Population(nn.Module):
         *inner, last = zip(weights, biases, strict=True)
         for weight, bias in inner:
             x = self._drop(ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight)))
-        return torch.baddbmm(last[1], x, by_output(last[0]))
+        return torch.baddbmm(last[1], x, output_major(last[0]))
 
     def _set_dropout(self, rates: Sequence[float]) -> None:
         self.dropout = tuple(rates)
@@ -115,20 +124,20 @@ class Population(nn.Module):
         self.register_buffer("keep", keep.view(-1, 1, 1), persistent=False)
 
     def _drop(self, x: Tensor) -> Tensor:
-        """Return x with hidden units dropped, each member's at its own rate; in evaluation x itself."""
+        """Return x with hidden units dropped at each member's rate; in evaluation return x itself."""
         if not self.training or not any(self.dropout):
             return x
         uniform = torch.empty_like(x).uniform_(generator=self.generator)
         return x * (uniform < self.keep) / self.keep
 
     def select(self, members: Sequence[int]) -> "Population":
-        """Return a population of copies of some members, for prediction."""
+        """Return a population of copies of these members, for prediction."""
         chosen = list(members)
         weights, biases = ([p.detach()[chosen] for p in ps] for ps in (self.weights, self.biases))
         return self._plain(chosen, weights, biases)
 
     def _plain(self, members: Sequence[int], weights: Iterable[Tensor], biases: Iterable[Tensor]) -> "Population":
-        """A population of this shape with these tensors in the place of drawn ones."""
+        """Return a population with these weights and biases, and with the seeds and dropout rates of these members."""
         some = Population.__new__(Population)
         nn.Module.__init__(some)
         some.sizes, some.activation = self.sizes, self.activation
@@ -138,9 +147,15 @@ class Population(nn.Module):
         return some.to(some.weights[0].device).train(self.training)
 
     def _noise(self, draw: Callable[..., Tensor], members: Sequence[int], samples: int, sizes: Sequence[int]) -> Any:
-        """Return for each of these sizes ``samples`` draws of each of these members, from the member's seed alone.
+        """Return ``samples`` rows of noise per member for each of the sizes, from the members' seeds alone.
 
-        They are drawn in float32 on the CPU, as the parameters are: see :func:`draw_layers`.
+        It is drawn in float32 on the CPU, for the reasons given at :func:`draw_layers`.
+
+        Args:
+            draw: ``torch.rand`` or ``torch.randn``.
+            members: indices of members.
+            samples: draws per member; the rows are grouped by member.
+            sizes: lengths of the rows.
         """
         generators = [torch.Generator(device="cpu").manual_seed(self.seeds[i]) for i in members]
         shape, kind = (samples, sum(sizes)), {"dtype": torch.float32, "device": "cpu"}
@@ -148,22 +163,21 @@ class Population(nn.Module):
         return drawn.to(self.weights[0]).split(list(sizes), 1)
 
     def thin(self, members: Sequence[int], samples: int) -> "Population":
-        """Return these members ``samples`` times over, with hidden units dropped at the dropout rate.
+        """Return Monte Carlo dropout draws: ``samples`` copies of each member, with hidden units dropped.
 
-        The units dropped are the same for all rows. These are Monte Carlo draws of a dropout network: one batched pass
-        evaluates them all, and a row's answer does not depend on the others in the table. The members' draws follow
-        from their seeds, and stand one after the other.
+        A draw drops the same units for all rows, so that the answer for a row does not depend on the other rows. One
+        batched pass evaluates all draws. They follow from the members' seeds and are grouped by member.
         """
         some = self.select([i for i in members for _ in range(samples)])
         with torch.no_grad():
             uniform = self._noise(torch.rand, members, samples, self.sizes[1:-1])
             for weight, u in zip(list(some.weights)[1:], uniform, strict=True):
-                # a dropped unit sends nothing to the next layer
+                # a unit is dropped by zero weights to the next layer
                 weight.mul_((u.unsqueeze(2) < some.keep) / some.keep)
         return some
 
     def member(self, i: int) -> MLP:
-        """Return a copy of one member as a plain network."""
+        """Return a copy of member i as a plain network."""
         first, *hidden, last = self.sizes
         mlp = MLP(first, hidden, last, self.activation, self.dropout[i], self.seeds[i])
         mlp.to(self.weights[0])
@@ -179,12 +193,17 @@ class Population(nn.Module):
 
 
 class BayesPopulation(Population):
-    """Networks with an independent normal distribution over every weight (Blundell et al. 2015).
+    """Population of networks with an independent normal distribution over every weight (Blundell et al. 2015).
 
-    ``weights`` and ``biases`` are the means. The prior of a weight is N(0, prior_std²/inputs), so that it says the same
-    about the function whatever the width. In training every row sees its own draw of the pre-activations, which has the
-    distribution that drawn weights would give it and far less noise in the gradient (Kingma et al. 2015); in evaluation
-    the means are used. :meth:`draw` makes plain networks of drawn weights.
+    ``weights`` and ``biases`` are the means. In training the pre-activations of every row are drawn, which has the same
+    distribution as drawing weights and gives a gradient with far less noise (Kingma et al. 2015). In evaluation the
+    means are used. :meth:`draw` returns plain networks with drawn weights.
+
+    Args:
+        seeds, in_features, hidden, outputs, activation, dropout: as in :class:`Population`.
+        prior_std: the prior of a weight is N(0, prior_std²/inputs), so that the prior over functions hardly depends on
+            the width. One number, or one per member.
+        initial_std: initial standard deviation of the weights, times √inputs.
     """
 
     prior_std: Tensor
@@ -214,6 +233,7 @@ class BayesPopulation(Population):
         self.raw_bias_stds = nn.ParameterList(torch.full_like(b, raw) for b, raw in zip(self.biases, stds, strict=True))
 
     def _distributions(self) -> list[tuple[Tensor, Tensor]]:
+        """Return mean and standard deviation of the weights of every layer, followed by those of the biases."""
         means = [*self.weights, *self.biases]
         return [
             (m, functional.softplus(r))
@@ -235,7 +255,7 @@ class BayesPopulation(Population):
         return x
 
     def divergence(self) -> Tensor:
-        """Return the KL divergence of each member's weights from the prior, in closed form."""
+        """Return the KL divergence of each member's weights from the prior, (M,), in closed form."""
         total: Tensor = self.weights[0].new_zeros(self.members)
         sizes = self.sizes[:-1]
         for (mean, std), size in zip(self._distributions(), (*sizes, *[1] * len(sizes)), strict=True):
@@ -246,7 +266,7 @@ class BayesPopulation(Population):
         return total
 
     def draw(self, members: Sequence[int], samples: int) -> Population:
-        """Return plain networks with drawn weights, ``samples`` of each of these members, one after the other."""
+        """Return plain networks with drawn weights, ``samples`` of each member, grouped by member."""
         copies = [i for i in members for _ in range(samples)]
         pairs, depth = self._distributions(), len(self.weights)
         noise = self._noise(torch.randn, members, samples, [m[0].numel() for m, _ in pairs])

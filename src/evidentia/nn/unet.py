@@ -1,4 +1,4 @@
-"""A U-Net for maps: the network of Amini et al. (2020) for monocular depth, with a healthy head as the default."""
+"""A U-Net that predicts maps: the network of Amini et al. (2020) for monocular depth, with a better head by default."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, max_pool2d, pad, relu
 
 from evidentia.errors import InputError, InputTypeError
-from evidentia.nn.heads import _check_sizes, exact_conv
+from evidentia.nn.checks import check_counts
+from evidentia.nn.heads import exact_conv
 
 __all__ = ["UNet"]
 
@@ -18,18 +19,27 @@ HEADS = ("direct", "paper")
 
 
 class UNet(nn.Module):
-    """Images (N, C, H, W) → raw maps (N, outputs, H, W), the same size: four outputs for an evidential answer.
+    """U-Net from images (N, C, H, W) to raw maps (N, outputs, H, W).
 
-    Each encoder block is two 3×3 convolutions with ReLU, twice as wide as the block before; the decoder up-samples,
-    puts the encoder's maps beside its own, and convolves twice. Spatial ``dropout`` follows each pooling and stands
-    nowhere else; it draws from torch's global generator, or from ``generator`` where one on the network's device is set
-    (to compile the network for CUDA, leave it None). Weights are float32 and Glorot uniform, biases zero; a ``seed``
-    draws them and leaves torch's generator be.
-
-    ``head="direct"`` is one 1×1 convolution. ``head="paper"`` squeezes an evidential answer through four channels and
-    a ReLU first, as the authors did: where those channels die in training, all four maps follow what is left of them,
-    or stay constant. Use it to repeat their work only. With any other number of outputs the two are the same. The head
+    Each encoder block consists of two 3×3 convolutions with ReLU and is twice as wide as the block before. A decoder
+    block doubles the size of its map, concatenates the encoder's map of that size, and convolves twice. The head
     computes in float32 at least, also under ``torch.autocast``.
+
+    Dropout draws from ``generator``, which must be on the network's device, or from torch's global generator if that is
+    None. To compile the network for CUDA, leave it None.
+
+    Args:
+        outputs: raw outputs per pixel; four for an evidential answer.
+        in_channels: C.
+        width: channels of the first block.
+        blocks: number of encoder blocks. Heights and widths must be multiples of 2^(blocks − 1).
+        dropout: rate of the spatial dropout after each pooling, in [0, 1).
+        head: "direct" is one 1×1 convolution. "paper" first reduces an evidential answer to four channels with a ReLU,
+            as the authors did. If some of these channels are always zero after training, all four maps depend on the
+            rest alone, or are constant: use it only to repeat their work. For other numbers of outputs both are the
+            same.
+        seed: the initial weights follow from it (float32, Glorot uniform; biases are zero), and torch's generator is
+            untouched. None draws them from torch's generator.
 
     >>> UNet(width=4, blocks=3)(torch.zeros(2, 3, 16, 20)).shape
     torch.Size([2, 4, 16, 20])
@@ -46,7 +56,7 @@ class UNet(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes(outputs=outputs, in_channels=in_channels, width=width, blocks=blocks)
+        check_counts(outputs=outputs, in_channels=in_channels, width=width, blocks=blocks)
         if not 0 <= dropout < 1:
             raise InputError(f"dropout must lie in [0, 1), got {dropout}")
         if head not in HEADS:
@@ -57,13 +67,14 @@ class UNet(nn.Module):
             nn.Sequential(*_layers(i, o)) for i, o in itertools.pairwise([in_channels, *widths])
         )
         self.drops = nn.ModuleList(_Dropout2d(dropout) for _ in widths[1:])
-        self.decoder = nn.ModuleList(_Up(*_layers(3 * w, w)) for w in reversed(widths[:-1]))
+        self.decoder = nn.ModuleList(_UpBlock(*_layers(3 * w, w)) for w in reversed(widths[:-1]))
         squeezed = [4] if head == "paper" and outputs == 4 else []
         sizes = [width, *squeezed, outputs]
         self.head = nn.ModuleList(_conv(i, o, 1) for i, o in itertools.pairwise(sizes))
         self._draw(None if seed is None else torch.Generator().manual_seed(seed))
 
     def _draw(self, generator: torch.Generator | None) -> None:
+        """Draw the initial weights."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
@@ -72,7 +83,7 @@ class UNet(nn.Module):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Where dropout draws from; None is torch's global generator."""
+        """Generator that dropout draws from; None is torch's global one."""
         return next((drop.generator for drop in cast(list[_Dropout2d], list(self.drops))), None)
 
     @generator.setter
@@ -81,20 +92,23 @@ class UNet(nn.Module):
             drop.generator = generator
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._decode(self._encode(x))
+        return self._apply_head(self._decode(self._encode(x)))
 
     def forward_with_features(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Raw maps, and the spatial mean of every encoder block's output, (N, width·2ᵏ) in float32 at least.
+        """Return the raw maps, and the spatial mean of every encoder block's output.
 
-        One pass gives both, so that a score of the features, such as :class:`~evidentia.nn.FeatureDensity`, costs next
-        to nothing.
+        Both come from one pass, so that a score of the features, such as :class:`~evidentia.nn.FeatureDensity`, costs
+        next to nothing.
+
+        Returns:
+            The maps, (N, outputs, H, W); and features (N, width·2ᵏ) of block k = 0, 1, …, in float32 at least.
         """
         maps = self._encode(x)
         features = tuple(m.mean((2, 3), dtype=torch.promote_types(m.dtype, torch.float32)) for m in maps)
-        return self._decode(maps), features
+        return self._apply_head(self._decode(maps)), features
 
     def _encode(self, x: Tensor) -> list[Tensor]:
-        """The output of every encoder block, from the finest to the coarsest."""
+        """Return the output of every encoder block, from the finest to the coarsest."""
         self._check(x)
         maps = [self.encoder[0](x)]
         for drop, block in zip(self.drops, list(self.encoder)[1:], strict=True):
@@ -102,25 +116,26 @@ class UNet(nn.Module):
         return maps
 
     def squeezed(self, x: Tensor) -> Tensor:
-        """What passes the squeeze of the paper's head, (N, 4, H, W): a channel that is zero everywhere is dead."""
+        """Return the four channels to which the paper's head reduces its input, (N, 4, H, W), after the ReLU."""
         if len(self.head) == 1:
             raise InputError("only an evidential network with head='paper' squeezes its answer")
-        return relu(exact_conv(self._climb(self._encode(x)), cast(nn.Conv2d, self.head[0])))
+        return relu(exact_conv(self._decode(self._encode(x)), cast(nn.Conv2d, self.head[0])))
 
     def _decode(self, maps: list[Tensor]) -> Tensor:
-        x = self._climb(maps)
-        for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
-            x = exact_conv(relu(x) if k else x, layer)
-        return x
-
-    def _climb(self, maps: list[Tensor]) -> Tensor:
-        """Back up from the coarsest maps to the features that the head sees."""
+        """Return the output of the last decoder block, (N, width, H, W), from the outputs of the encoder blocks."""
         *skips, x = maps
         for block, skip in zip(self.decoder, reversed(skips), strict=True):
             x = block(x, skip)
         return x
 
+    def _apply_head(self, x: Tensor) -> Tensor:
+        """Return the raw maps from the output of the decoder."""
+        for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
+            x = exact_conv(relu(x) if k else x, layer)
+        return x
+
     def _check(self, x: Tensor) -> None:
+        """Raise an error if x is not a batch of images of a size that the network can take."""
         if not isinstance(x, Tensor):
             raise InputTypeError(f"UNet expects a tensor of images, not {type(x).__name__}")
         if not x.is_floating_point():
@@ -139,7 +154,7 @@ class UNet(nn.Module):
 
     @contextmanager
     def sampling(self) -> Iterator[Self]:
-        """Dropout on, whatever the mode, and as it was afterwards: each pass inside is one Monte Carlo draw.
+        """Switch dropout on inside the context, in training and in evaluation; each pass is then a Monte Carlo draw.
 
         >>> net = UNet(width=4, blocks=2, dropout=0.5).eval()
         >>> x = torch.ones(1, 3, 8, 8)
@@ -157,7 +172,7 @@ class UNet(nn.Module):
 
 
 class _Dropout2d(nn.Dropout2d):
-    """``nn.Dropout2d`` that draws from ``generator`` where one is set, the same numbers as torch from the same seed."""
+    """``nn.Dropout2d`` that draws from ``generator`` if one is set: the numbers torch draws from the same seed."""
 
     generator: torch.Generator | None = None
 
@@ -168,8 +183,8 @@ class _Dropout2d(nn.Dropout2d):
         return x * kept.div_(1 - self.p)
 
 
-class _Up(nn.Sequential):
-    """The layers of a block, on a map doubled in size by repeating its pixels, with ``skip`` beside it."""
+class _UpBlock(nn.Sequential):
+    """Decoder block: doubles a map by repeating its pixels, concatenates ``skip``, and applies the block's layers."""
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:  # type: ignore[override]
         first, *others = cast(list[nn.Conv2d], list(self))
@@ -180,11 +195,11 @@ class _Up(nn.Sequential):
 
 
 def _convolve_doubled(x: Tensor, skip: Tensor, conv: nn.Conv2d) -> Tensor:
-    """``conv(cat([x with every pixel repeated to 2×2, skip], 1))``, without the repetition.
+    """Return ``conv(cat([x with every pixel repeated to 2×2, skip], 1))`` without repeating pixels.
 
-    A 3×3 kernel meets a repeated pixel at one or two of its places in each direction. So it is a 4×4 kernel of sums
-    that writes around each pixel of the small map, a transposed convolution: 16/36 of the multiplications, and no large
-    copy of ``x`` to write, to read, and on the way back to sum up.
+    A 3×3 kernel on a map of repeated pixels is a transposed convolution of the small map with a 4×4 kernel, whose
+    entries are sums of the 3×3 kernel's. It needs 16/36 of the multiplications and no large copy of ``x``, nor the sum
+    over that copy in the backward pass.
     """
     doubled, beside = conv.weight.split([x.shape[1], skip.shape[1]], 1)
     sums = sum(pad(doubled, (i, 1 - i, j, 1 - j)) for i in (0, 1) for j in (0, 1))
@@ -193,13 +208,14 @@ def _convolve_doubled(x: Tensor, skip: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 def _layers(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    """Return the layers of a block."""
     return _conv(inputs, outputs, 3), nn.ReLU(), _conv(outputs, outputs, 3), nn.ReLU()
 
 
 def _conv(inputs: int, outputs: int, size: int) -> nn.Conv2d:
-    """Return a convolution with "same" padding and no weights yet, in float32.
+    """Return a float32 convolution with "same" padding and uninitialised weights.
 
-    Weights that torch draws itself would come from the global generator.
+    Otherwise torch would draw weights from the global generator.
     """
     made = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, padding=size // 2, dtype=torch.float32)
     return cast(nn.Conv2d, made)
