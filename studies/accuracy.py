@@ -1,11 +1,12 @@
-"""How exact the calculus is: worst errors against mpmath, by the same oracles as the tests.
+"""Measures the largest errors of the formulas against mpmath, with the oracles of the tests.
 
-Prints the table of docs/calculus.md: NLL and gradients over the whole domain, relative to max(1, Σ|terms|) for values
-and to Σ|terms| for gradients; Student-t tails relative to themselves.
+Prints the table of docs/calculus.md. Errors of the NLL over the whole domain are relative to max(1, Σ|terms|), those of
+its gradients to Σ|terms|, and those of Student-t tails to the tails themselves.
 
-    python studies/accuracy.py
+    python studies/accuracy.py [--every 1]
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -20,9 +21,14 @@ from evidentia.formulas import nig, student_t
 from oracles import exact
 
 
-def likelihood(dtype: torch.dtype) -> tuple[float, float]:
-    """(Worst error of the NLL, worst error of its gradients) over both routes, loss and predictive."""
-    y, *rest = test_nig.domain(dtype)
+def likelihood_errors(dtype: torch.dtype, every: int) -> tuple[float, float]:
+    """Return the largest error of the NLL and of its gradients, computed by the loss and by the predictive density.
+
+    Args:
+        dtype: Precision of the formulas.
+        every: Distance between the points of the domain that are tried; 1 tries all.
+    """
+    y, *rest = (values[::every] for values in test_nig.domain(dtype))
     rows = [[exact(v) for v in row] for row in zip(y, *rest, strict=True)]
     values = [oracles.nll_terms(*row) for row in rows]
     slopes = [oracles.nll_gradient_terms(*row) for row in rows]
@@ -39,9 +45,10 @@ def likelihood(dtype: torch.dtype) -> tuple[float, float]:
     return value, gradient
 
 
-def tails(dtype: torch.dtype) -> float:
+def tail_error(dtype: torch.dtype, every: int) -> float:
+    """Return the largest relative error of Student-t tails; ``every`` is the distance between degrees of freedom."""
     worst = 0.0
-    for df in test_student_t.DF:
+    for df in test_student_t.DF[::every]:
         n = torch.tensor(df, dtype=dtype)
         loc, scale = test_student_t.standard(dtype)
         level = torch.tensor(test_student_t.TAILS, dtype=torch.float64)
@@ -52,10 +59,14 @@ def tails(dtype: torch.dtype) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--every", type=int, default=1, help="try only every so many points of the domain")
+    options = parser.parse_args()
     print(f"{'':10s}{'NLL':>10s}{'gradients':>12s}{'t tails':>10s}")
     for dtype in (torch.float32, torch.float64):
-        value, gradient = likelihood(dtype)
-        print(f"{str(dtype).removeprefix('torch.'):10s}{value:10.1e}{gradient:12.1e}{tails(dtype):10.1e}")
+        value, gradient = likelihood_errors(dtype, options.every)
+        tail = tail_error(dtype, options.every)
+        print(f"{str(dtype).removeprefix('torch.'):10s}{value:10.1e}{gradient:12.1e}{tail:10.1e}")
 
 
 if __name__ == "__main__":

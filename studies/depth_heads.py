@@ -1,36 +1,40 @@
-"""Why the paper's evidential head can fail: how many of its four channels live, before training and after it.
+"""Compares the paper's evidential head with the direct one: how many channels of the paper's head are alive.
 
     python studies/depth_heads.py --data DATA --out docs/results/depth_heads [--seeds 8] [--steps 3000]
 
-The head squeezes 32 channels through four and a ReLU before the four maps. A channel that is positive at no pixel has
-no gradient; with one channel left all four maps are functions of one number. For each seed networks are trained with
-this head, with the direct head, and with this head at a lower learning rate; all is measured on validation pairs. A run
-that was stopped goes on with what is missing.
+The paper's head maps 32 channels to four, applies a ReLU, and makes the four output maps of these. A channel that is
+positive at no pixel has no gradient; with one channel left, all four maps are functions of one number. For each seed a
+network is trained with this head, with the direct head, and with this head at a lower learning rate, and measured on
+validation pairs. Without data the images are synthetic rooms. A run that was stopped continues with what is missing.
 """
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
 
+import torch
+
+from evidentia.datasets.folder import find_data
 from evidentia.fitting import ImageRecipe, fit_images
 from evidentia.methods import Evidential
-from evidentia.record import environment, find_record, write_record
-from evidentia.reproduce.depth import run as depth
+from evidentia.record import find_record, write_record
+from evidentia.reproduce.depth.data import DepthData, load
+from evidentia.reproduce.depth.recipes import RECIPE
 from evidentia.reproduce.depth.scores import alive_channels
 from evidentia.training import resolve_device
+from shared import device_and_record, new_record, option_parser
 
 METHOD = Evidential(0.01)
 KINDS = {"paper's head": ("paper", 1e-3), "direct": ("direct", 1e-3), "paper's head, slower": ("paper", 3e-4)}
 
 
 def recipe_of(kind: str, steps: int, width: int) -> ImageRecipe:
+    """Return the experiment's recipe with the head and the learning rate of a kind of network."""
     head, rate = KINDS[kind]
-    settings = replace(depth.RECIPE.settings, steps=steps, learning_rate=rate)
-    return replace(depth.RECIPE, head=head, width=width, settings=settings)
+    settings = replace(RECIPE.settings, steps=steps, learning_rate=rate)
+    return replace(RECIPE, head=head, width=width, settings=settings)
 
 
-def one_fit(data: depth.DepthData, recipe: ImageRecipe, seed: int, device) -> dict:
-    """The best validation NLL, and of the paper's head the share of pixels at which each channel is positive."""
+def train_and_measure(data: DepthData, recipe: ImageRecipe, seed: int, device: torch.device) -> dict:
+    """Return the best validation NLL and, for the paper's head, the share of pixels where each channel is positive."""
     network, training = fit_images(METHOD, data.train, data.validation, recipe, seed=seed, device=device)
     row = training.summary(0)
     row["nll"] = row.pop("best_score")
@@ -38,17 +42,14 @@ def one_fit(data: depth.DepthData, recipe: ImageRecipe, seed: int, device) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, help="without it, synthetic rooms")
-    parser.add_argument("--out", type=Path, default=Path("out/depth_heads"))
+    parser = option_parser(__doc__, "depth_heads")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--width", type=int, default=depth.RECIPE.width)
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--width", type=int, default=RECIPE.width)
     options = parser.parse_args()
     device = resolve_device(options.device)
-    data = depth.load(options.data).to(device)
-    record = {"run": "depth_heads", "environment": environment(device), "data": data.name, "cut": data.cut}
+    data = load(find_data(options.data)).to(device)
+    record = new_record("depth_heads", device, data=data.name, cut=data.cut)
     record |= {"steps": options.steps, "width": options.width, "rates": {k: rate for k, (_, rate) in KINDS.items()}}
     before = find_record(options.out)
     rows = {row["seed"]: row for row in before["rows"]} if before else {}
@@ -61,9 +62,10 @@ def main() -> None:
             if recipe.head == "paper":
                 untrained = recipe.network(METHOD.outputs, row["seed"]).to(device)
                 row["before"] = alive_channels(untrained, data.validation.images)
-            row[kind] = one_fit(data, recipe, row["seed"], device)
+            row[kind] = train_and_measure(data, recipe, row["seed"], device)
             write_record(options.out, record)
             print(f"seed {row['seed']}, {kind}: {row[kind]}", flush=True)
+    print(device_and_record(record, options.out))
 
 
 if __name__ == "__main__":

@@ -1,27 +1,30 @@
-"""How the recipe of the depth networks was chosen: candidates compared on the validation pairs of NYU Depth v2 alone.
+"""Compares recipes for the depth networks on the validation pairs of NYU Depth v2.
 
     python studies/depth_recipe.py --data DATA --out docs/results/depth_recipe [--only "nearer"] [--seeds 0 1000]
 
-Each candidate changes a few things in `ImageRecipe()`; «nearer» is that what a crop enlarges has its disparities
-enlarged as well. The choice is `RECIPE` of `evidentia.reproduce.depth`. The split is that of `evidentia reproduce
-depth`; its test pairs are not looked at. A run that was stopped goes on with the next candidate.
+Each candidate changes a few things in `ImageRecipe()`. «Nearer» means that a crop, which enlarges what it shows, also
+enlarges its disparities. The choice is `RECIPE` in `evidentia.reproduce.depth.recipes`. The split is that of `evidentia
+reproduce depth`, whose test pairs are not used. Without data the images are synthetic rooms. A run that was stopped
+continues with the next candidate.
 """
 
-import argparse
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
+import torch
+
+from evidentia.datasets.folder import find_data
 from evidentia.fitting import ImageRecipe, Pairs, fit_images
 from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares, Method
-from evidentia.record import environment, find_record, write_record
-from evidentia.reproduce.depth import run as depth
+from evidentia.record import find_record, write_record
+from evidentia.reproduce.depth.data import load
 from evidentia.reproduce.depth.scores import DepthModel, choose_noise, look, score
 from evidentia.training import Augmentation, resolve_device
+from shared import device_and_record, new_record, option_parser
 
 NEARER = Augmentation(rescale=True)
 BOLD = Augmentation(colour=0.5, rescale=True)
-# what is changed in what it began with: the recipe, its settings (steps as a share of --steps), or λ
+# changes to ImageRecipe(), to its settings (steps as a share of --steps), or to λ
 CANDIDATES = {
     "flips, crops, colours": {},
     "no crops": {"augmentation": Augmentation(zoom=1)},
@@ -46,14 +49,16 @@ CANDIDATES = {
     "nearer, twice the steps": {"augmentation": NEARER, "steps": 2},
     "nearer, stronger colours, twice the steps": {"augmentation": BOLD, "steps": 2},
 }
-
-
 METHODS = {"evidential": Evidential(0.01), "gaussian": GaussianLikelihood(), "least squares": LeastSquares()}
 
 
-def recipe_with(changes: dict, method: Method, steps: int) -> tuple[Method, ImageRecipe]:
-    """As in the experiment, weights are chosen by NLL, and those of least squares by RMSE."""
-    recipe, changes = ImageRecipe(select="rmse" if isinstance(method, LeastSquares) else "nll"), dict(changes)
+def recipe_with(changes: dict, method: Method, steps: int, width: int) -> tuple[Method, ImageRecipe]:
+    """Return the method and the recipe of a candidate.
+
+    As in the experiment, the weights with the best validation NLL are kept, for least squares those with the best RMSE.
+    """
+    select = "rmse" if isinstance(method, LeastSquares) else "nll"
+    recipe, changes = ImageRecipe(width=width, select=select), dict(changes)
     if "weight" in changes:
         method = Evidential(changes.pop("weight"))
     changed = {"steps": round(steps * changes.pop("steps", 1))}
@@ -61,7 +66,10 @@ def recipe_with(changes: dict, method: Method, steps: int) -> tuple[Method, Imag
     return method, replace(recipe, settings=replace(recipe.settings, **changed), **changes)
 
 
-def one_fit(method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs, seed: int, device) -> dict:
+def train_and_score(
+    method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs, seed: int, device: torch.device
+) -> dict:
+    """Return the scores of one network on the validation pairs, and how it was trained."""
     network, training = fit_images(method, train, validation, recipe, seed=seed, device=device)
     model = choose_noise(DepthModel(method, (network,)), validation)
     numbers = score(look(model, validation.images, validation.maps), validation.maps)
@@ -70,19 +78,17 @@ def one_fit(method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("out/depth_recipe"))
+    parser = option_parser(__doc__, "depth_recipe")
     parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--only", help="names of candidates, with semicolons")
+    parser.add_argument("--width", type=int, default=ImageRecipe().width)
+    parser.add_argument("--only", help="names of candidates with semicolons (default: all)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["evidential"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[100])
-    parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = resolve_device(options.device)
-    data = depth.load(options.data)
+    data = load(find_data(options.data))
     train, validation = data.train.to(device), data.validation.to(device)
-    record = {"run": "depth_recipe", "environment": environment(device), "steps": options.steps, "rows": []}
+    record = new_record("depth_recipe", device, steps=options.steps, rows=[])
     if before := find_record(options.out):
         record["rows"] = before["rows"]
     keys = ("candidate", "method", "seed", "cut")
@@ -91,11 +97,12 @@ def main() -> None:
     for key in itertools.product(names, options.methods, options.seeds, [data.cut]):
         if key in done:
             continue
-        method, recipe = recipe_with(CANDIDATES[key[0]], METHODS[key[1]], options.steps)
-        row = dict(zip(keys, key, strict=True)) | one_fit(method, recipe, train, validation, key[2], device)
+        method, recipe = recipe_with(CANDIDATES[key[0]], METHODS[key[1]], options.steps, options.width)
+        row = dict(zip(keys, key, strict=True)) | train_and_score(method, recipe, train, validation, key[2], device)
         record["rows"].append(row)
         write_record(options.out, record)
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    print(device_and_record(record, options.out))
 
 
 if __name__ == "__main__":

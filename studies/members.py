@@ -1,12 +1,11 @@
-"""How many networks a mixture should have: the score on rows set aside against the number of members.
+"""Compares mixtures of 1 to 16 evidential networks on rows set aside: how many networks a mixture should have.
 
-On the training rows of the standard splits alone, a tenth of which is set aside. Test rows are not touched.
+A tenth of the training rows of each standard split is set aside. Test rows are not used.
 
     python studies/members.py --data DATA [--sets yacht,boston] [--splits 10] [--device cuda] [--out out/members]
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
@@ -14,52 +13,51 @@ from evidentia import metrics
 from evidentia.data import splits
 from evidentia.datasets import uci
 from evidentia.fitting import fit, hold_out
-from evidentia.methods import Evidential, Recipe
-from evidentia.record import environment, write_record
+from evidentia.methods import Evidential
+from evidentia.record import write_record
+from evidentia.report.tables import mean_and_error
 from evidentia.training import resolve_device
+from shared import device_and_record, new_record, option_parser, recipe_for
 
 COUNTS = (1, 2, 3, 5, 8, 16)
 
 
-def run(name: str, options: argparse.Namespace) -> list[dict]:
+def scores_of(name: str, options: argparse.Namespace) -> list[dict]:
+    """Return one row per split and number of members, with the scores on the rows set aside."""
     table = uci.load(name, options.data)
-    members, aside, most = [], [], max(COUNTS)
+    members, held_out, most = [], [], max(COUNTS)
     for k, (train, _) in enumerate(table.splits[: options.splits]):
-        kept, rest = splits.random(len(train), 0.1, seed=k)
+        kept, aside = splits.random(len(train), 0.1, seed=k)
         members += hold_out(train[kept], range(1000 * k, 1000 * k + most))
-        aside.append(train[rest])
-    recipe = Recipe.for_rows(len(members[0].train))
+        held_out.append(train[aside])
+    recipe = recipe_for(len(members[0].train), options.steps)
     fitted = fit(Evidential(0.01), table.x, table.y, members, recipe=recipe, device=options.device)
     rows = []
-    for k, test in enumerate(aside):
+    for k, aside in enumerate(held_out):
         for count in COUNTS:
-            p = fitted.predict(table.x[test], range(k * most, k * most + count))
-            scores = {"nll": metrics.nll(p, table.y[test]), "rmse": metrics.rmse(p, table.y[test])}
+            p = fitted.predict(table.x[aside], range(k * most, k * most + count))
+            scores = {"nll": metrics.nll(p, table.y[aside]), "rmse": metrics.rmse(p, table.y[aside])}
             rows.append({"set": name, "split": k, "members": count, **scores})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--sets", default=",".join(uci.SETS))
+    parser = option_parser(__doc__, "members")
+    parser.add_argument("--sets", default=",".join(uci.SETS), help="names with commas (default: all nine)")
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("out/members"))
+    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
     options = parser.parse_args()
-    record = {"run": "members", "environment": environment(resolve_device(options.device)), "rows": []}
+    record = new_record("members", resolve_device(options.device), rows=[])
     print(f"NLL of mixtures less that of {max(COUNTS)} members, mean ± standard error over splits")
     print(f"{'set':10s}" + "".join(f"{count:>17d}" for count in COUNTS))
     for name in options.sets.split(","):
-        rows = run(name, options)
+        rows = scores_of(name, options)
         record["rows"] += rows
         by_count = {c: np.array([r["nll"] for r in rows if r["members"] == c]) for c in COUNTS}
-        gaps = [by_count[c] - by_count[max(COUNTS)] for c in COUNTS]
-        print(
-            f"{name:10s}" + "".join(f"{g.mean():+9.3f} ± {g.std(ddof=1) / len(g) ** 0.5:.3f}" for g in gaps), flush=True
-        )
+        gaps = (by_count[c] - by_count[max(COUNTS)] for c in COUNTS)
+        print(f"{name:10s}" + "".join(f"{mean_and_error(gap):>17s}" for gap in gaps), flush=True)
         write_record(options.out, record)
-    print(f"device: {record['environment']['device']['name']}; record: {options.out / 'record.json'}")
+    print(device_and_record(record, options.out))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""Which side of a tie ``evidence_weight="auto"`` should prefer, and what the search is worth.
+"""Compares rules that choose λ among those that tie in the search of ``evidence_weight="auto"``, and fixed λ.
 
-On the training rows of the standard splits alone; test rows are not touched. Of each split's training rows some are set
-aside, at random or as the middle third of a feature (a gap); λ is searched on the rest, and mixtures with every λ are
-scored on what was set aside.
+Of the training rows of each standard split some are set aside, at random or as the middle third of a feature (a gap).
+λ is searched on the rest, and mixtures with every λ are scored on the rows set aside. Test rows are not used.
 
     python studies/tie_side.py --data DATA [--sets yacht,boston] [--splits 5] [--device cuda] [--out out/tie_side]
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
@@ -17,16 +15,18 @@ from evidentia.data import splits
 from evidentia.datasets import uci
 from evidentia.fitting import fit, hold_out, search
 from evidentia.fitting.search import one_standard_error
-from evidentia.methods import Evidential, Recipe
-from evidentia.record import environment, write_record
+from evidentia.methods import Evidential
+from evidentia.record import write_record
+from evidentia.report.tables import mean_and_error
 from evidentia.training import resolve_device
+from shared import device_and_record, new_record, option_parser, recipe_for
 
 WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0)
 RULES = ("best", "smallest tied", "largest tied", *(f"{w:g}" for w in WEIGHTS))
 
 
-def divide(table: uci.UCITable, kind: str, count: int) -> list[splits.Split]:
-    """(kept, set aside) rows within the training rows of the first splits."""
+def set_rows_aside(table: uci.UCITable, kind: str, count: int) -> list[splits.Split]:
+    """Return (kept, set aside) rows within the training rows of the first ``count`` splits."""
     pairs = []
     for k, (train, _) in enumerate(table.splits[:count]):
         if kind == "random":
@@ -39,7 +39,7 @@ def divide(table: uci.UCITable, kind: str, count: int) -> list[splits.Split]:
 
 
 def choices(scores: np.ndarray) -> dict[str, int]:
-    """Rule → the index of the weight it takes; scores are (weights, folds) in ascending order of the weights."""
+    """Return for each rule the index of the weight that it takes; scores are (weights, folds) by ascending weight."""
     last = len(WEIGHTS) - 1
     return {
         "best": int(scores.mean(1).argmin()),
@@ -49,10 +49,11 @@ def choices(scores: np.ndarray) -> dict[str, int]:
     }
 
 
-def run(name: str, kind: str, options: argparse.Namespace) -> list[dict]:
+def scores_of(name: str, kind: str, options: argparse.Namespace) -> list[dict]:
+    """Return for each split the scores of a mixture with every λ, and which λ each rule takes."""
     table = uci.load(name, options.data)
-    pairs = divide(table, kind, options.splits)
-    recipe = Recipe.for_rows(len(pairs[0][0]))
+    pairs = set_rows_aside(table, kind, options.splits)
+    recipe = recipe_for(len(pairs[0][0]), options.steps)
     found = search(
         Evidential(),
         table.x,
@@ -87,20 +88,18 @@ def run(name: str, kind: str, options: argparse.Namespace) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--sets", default="yacht,boston,energy,concrete,wine")
+    parser = option_parser(__doc__, "tie_side")
+    parser.add_argument("--sets", default="yacht,boston,energy,concrete,wine", help="names with commas")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--members", type=int, default=8)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("out/tie_side"))
+    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
     options = parser.parse_args()
-    record = {"run": "tie_side", "environment": environment(resolve_device(options.device)), "rows": []}
-    print("NLL of the mixture (of one network), and how much 90 % intervals hold, by the rule that chose λ")
+    record = new_record("tie_side", resolve_device(options.device), rows=[])
+    print("NLL of the mixture (of one network) and coverage of its 90 % intervals, by the rule that chose λ")
     for kind in ("random", "gap"):
         for name in options.sets.split(","):
-            rows = run(name, kind, options)
+            rows = scores_of(name, kind, options)
             record["rows"] += rows
             for rule in RULES:
                 picked = [row["scores"][row["picked"][rule]] for row in rows]
@@ -116,8 +115,8 @@ def main() -> None:
         chosen = [row for row in record["rows"] if row["kind"] == kind]
         for rule in RULES:
             gaps = [row["scores"][row["picked"][rule]]["nll"] - row["scores"][2]["nll"] for row in chosen]
-            print(f"{rule:>14s}{np.mean(gaps):+9.4f} ± {np.std(gaps, ddof=1) / len(gaps) ** 0.5:.4f}")
-    print(f"device: {record['environment']['device']['name']}; record: {options.out / 'record.json'}")
+            print(f"{rule:>14s}  {mean_and_error(gaps, digits=4)}")
+    print(device_and_record(record, options.out))
 
 
 if __name__ == "__main__":

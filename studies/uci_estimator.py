@@ -1,29 +1,31 @@
-"""``EvidentialRegressor()`` as it comes out of the box, fitted to each standard split of the nine UCI sets.
+"""Measures ``EvidentialRegressor()`` with its defaults on each standard split of the nine UCI sets.
 
-Nothing is chosen here: the regressor sees the training rows alone and is asked once about the test rows.
+Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
     python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--device cuda] [--out out/uci_estimator]
 
-A set whose splits are in the record already is not run again, so that a run that was cut short can be continued.
+Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
 """
 
-import argparse
 import time
-from pathlib import Path
 
 import numpy as np
 
-from evidentia import EvidentialRegressor
+from evidentia import EvidentialRegressor, metrics
 from evidentia.datasets import uci
-from evidentia.record import environment, find_record, write_record
+from evidentia.record import find_record, write_record
+from evidentia.report.tables import mean_and_error
 from evidentia.training import resolve_device
-from uci_standard import FLOOR, SCORES
+from shared import device_and_record, new_record, option_parser
+
+SCORES = {"rmse": metrics.rmse, "nll": metrics.nll, "coverage_90": metrics.coverage}
 
 
-def run(table: uci.UCITable, k: int, device: str) -> dict:
+def scores_of(table: uci.UCITable, k: int, device: str, steps: int | None) -> dict:
+    """Return the scores of a regressor on the test rows of split k, and how it was trained."""
     train, test = table.splits[k]
     started = time.perf_counter()
-    model = EvidentialRegressor(device=device, random_state=k).fit(table.x[train], table.y[train])
+    model = EvidentialRegressor(steps=steps, device=device, random_state=k).fit(table.x[train], table.y[train])
     seconds = time.perf_counter() - started
     p = model.predict_distribution(table.x[test])
     return {
@@ -36,37 +38,29 @@ def run(table: uci.UCITable, k: int, device: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, help="data folder (default: EVIDENTIA_DATA)")
-    parser.add_argument("--sets", default=",".join(FLOOR), help="comma-separated names (default: all nine)")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("out/uci_estimator"))
+    parser = option_parser(__doc__, "uci_estimator")
+    parser.add_argument("--sets", default=",".join(uci.SETS), help="names with commas (default: all nine)")
+    parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
     options = parser.parse_args()
-    record = {
-        "run": "uci_estimator",
-        "environment": environment(resolve_device(options.device)),
-        "parameters": EvidentialRegressor().get_params(),
-        "sets": {},
-    }
+    parameters = EvidentialRegressor(steps=options.steps).get_params()
+    record = new_record("uci_estimator", resolve_device(options.device), parameters=parameters, sets={})
     if before := find_record(options.out):
         record["sets"] = before["sets"]
-    print(f"{'set':10s}{'NLL':>16s}{'floor':>8s}{'RMSE':>10s}{'in 90 %':>9s}{'seconds':>9s}  diverged")
+    print(f"{'set':10s}{'NLL':>16s}{'RMSE':>10s}{'in 90 %':>9s}{'seconds':>9s}  diverged")
     for name in options.sets.split(","):
         table = uci.load(name, options.data)
         rows = record["sets"].setdefault(name, [])
         for k in range(len(rows), len(table.splits)):
-            rows.append(run(table, k, options.device))
+            rows.append(scores_of(table, k, options.device, options.steps))
             write_record(options.out, record)
         scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}
         diverged = sum(sum(row["training"]["diverged"]) for row in rows)
-        mark = "" if scores["nll"].mean() <= FLOOR[name] else "  above the floor"
         print(
-            f"{name:10s}{scores['nll'].mean():9.3f} ± {scores['nll'].std(ddof=1) / len(rows) ** 0.5:.3f}"
-            f"{FLOOR[name]:8.2f}{scores['rmse'].mean():10.4f}{scores['coverage_90'].mean():9.3f}"
-            f"{scores['seconds'].sum():9.1f}  {diverged}{mark}",
+            f"{name:10s}{mean_and_error(scores['nll']):>16s}{scores['rmse'].mean():10.4f}"
+            f"{scores['coverage_90'].mean():9.3f}{scores['seconds'].sum():9.1f}  {diverged}",
             flush=True,
         )
-    print(f"device: {record['environment']['device']['name']}; record: {options.out / 'record.json'}")
+    print(device_and_record(record, options.out))
 
 
 if __name__ == "__main__":

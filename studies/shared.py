@@ -1,0 +1,46 @@
+"""The options, the recipe and the start and end of a record, which the studies share."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evidentia.methods import Recipe
+from evidentia.record import environment
+
+__all__ = ["device_and_record", "new_record", "option_parser", "recipe_for"]
+
+
+def option_parser(description: str | None, study: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all studies share.
+
+    Args:
+        description: Docstring of the script, whose first line --help shows.
+        study: Name of the study, and of its folder below ``out/``.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, help="data folder (default: the environment variable EVIDENTIA_DATA)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    parser.add_argument("--out", type=Path, default=Path("out") / study, help="folder for the record")
+    return parser
+
+
+def new_record(study: str, device: torch.device, **entries: Any) -> dict[str, Any]:
+    """Return the start of a record: the study, versions and device, and what else is given."""
+    return {"run": study, "environment": environment(device), **entries}
+
+
+def device_and_record(record: dict[str, Any], out: Path) -> str:
+    """Return the last line that a study prints."""
+    return f"device: {record['environment']['device']['name']}; record: {out / 'record.json'}"
+
+
+def recipe_for(rows: int, steps: int | None = None) -> Recipe:
+    """Return the library's recipe for a table of so many rows, with another number of steps if one is given."""
+    recipe = Recipe.for_rows(rows)
+    if steps is None:
+        return recipe
+    settings = replace(recipe.settings, steps=steps, evaluate_every=min(recipe.settings.evaluate_every, steps))
+    return replace(recipe, settings=settings)

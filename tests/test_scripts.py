@@ -1,0 +1,173 @@
+"""Every script of benchmarks/ and studies/ runs, small and on the CPU, and is in the table of its folder."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evidentia.data import splits
+from evidentia.datasets import rooms, uci
+from evidentia.report.tables import mean_and_error
+from evidentia.reproduce.paper import TABLE_1
+
+ROOT = Path(__file__).parents[1]
+CPU = "--device cpu"
+RECORD = "--device cpu --out {out}"  # of a script that writes a record
+UNET = "--width 4 --steps 4"
+ARGUMENTS = {
+    "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
+    "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
+    "benchmarks/bench_population.py": f"--steps 20 {CPU}",
+    "benchmarks/bench_predict.py": f"--rows 100 --repeats 2 --modes eager {CPU}",
+    "benchmarks/bench_uci.py": f"--steps 20 {CPU}",
+    "studies/accuracy.py": "--every 60",
+    "studies/baselines.py": f"--sets yacht {RECORD}",
+    "studies/cubic_truth.py": f"--seeds 2 --members 2 --steps 20 {CPU}",
+    "studies/depth_heads.py": f"{UNET} --seeds 1 {RECORD}",
+    "studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
+    "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
+    "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
+    "studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
+    "studies/uci_estimator.py": f"--sets yacht --steps 20 {RECORD}",
+}
+
+
+def small_table(name, data=None, target="standard"):
+    """A table in the place of a UCI set: 60 rows, 3 features, two splits."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3))
+    y = x[:, 0] + 0.1 * rng.standard_normal(60)
+    return uci.UCITable(name, x, y, [splits.random(60, 0.1, seed) for seed in range(2)])
+
+
+def run_script(script, arguments, monkeypatch, capsys):
+    """Run a script as Python would, and return the lines that it prints."""
+    path = ROOT / script
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments.split()])
+    runpy.run_path(str(path), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def numbers_in(value):
+    """All numbers in a record, and None for those that were not finite."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for each in value for number in numbers_in(each)]
+    return [value] if value is None or isinstance(value, float) else []
+
+
+@pytest.fixture
+def small_data(monkeypatch):
+    """Small stand-ins for the UCI sets, and few small synthetic rooms for NYU."""
+    make_rooms = rooms.rooms
+    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
+    monkeypatch.setattr(uci, "load", small_table)
+    monkeypatch.setattr(rooms, "rooms", lambda count, seed, size: make_rooms(40, seed, (32, 48)))
+
+
+@pytest.mark.parametrize("script", ARGUMENTS)
+def test_script(script, small_data, monkeypatch, capsys, tmp_path):
+    lines = run_script(script, ARGUMENTS[script].format(out=tmp_path), monkeypatch, capsys)
+    assert not re.search(r"\b(nan|inf)\b", "\n".join(lines))
+    if script.startswith("benchmarks/"):
+        ratio = re.fullmatch(r".+: (\d+\.\d+)", lines[-1])
+        assert ratio, lines[-1]
+        assert float(ratio[1]) > 0
+    if RECORD in ARGUMENTS[script]:
+        record = json.loads((tmp_path / "record.json").read_text())
+        assert record["run"] == Path(script).stem
+        results = {key: value for key, value in record.items() if key not in ("environment", "parameters")}
+        found = numbers_in(results)
+        assert len(found) >= 4
+        assert None not in found  # that would be a number that is not finite
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "studies"])
+def test_every_script_is_run_here_and_is_in_the_table_of_its_folder(folder):
+    scripts = {path.name for path in (ROOT / folder).glob("*.py") if '"__main__"' in path.read_text()}
+    assert scripts == {Path(name).name for name in ARGUMENTS if name.startswith(f"{folder}/")}
+    lines = (ROOT / folder / "README.md").read_text().splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert {row[0].strip("`") for row in table} == scripts
+    for name, _, _, command in table:
+        assert command.startswith(f"`python {folder}/{name.strip('`')}"), name
+
+
+def test_a_study_that_was_stopped_continues(small_data, monkeypatch, capsys, tmp_path):
+    """What the record has is not run again, and the numbers are those of one run."""
+    script = "studies/uci_estimator.py"
+    arguments = ARGUMENTS[script].format(out=tmp_path)
+    run_script(script, arguments, monkeypatch, capsys)
+    whole = json.loads((tmp_path / "record.json").read_text())
+    part = whole | {"sets": {"yacht": whole["sets"]["yacht"][:1]}}
+    (tmp_path / "record.json").write_text(json.dumps(part))
+    run_script(script, arguments, monkeypatch, capsys)
+    again = json.loads((tmp_path / "record.json").read_text())["sets"]["yacht"]
+    assert again[0] == whole["sets"]["yacht"][0]
+    assert again[1]["nll"] == whole["sets"]["yacht"][1]["nll"]
+
+
+RESULTS = ROOT / "docs" / "results"
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no records")
+def test_claims_are_those_of_the_records():
+    def record(name):
+        return json.loads((RESULTS / name / "record.json").read_text())
+
+    said = {folder: (ROOT / folder / "README.md").read_text() for folder in ("benchmarks", "studies")}
+    rates, forward = (record("bench_depth")[key] for key in ("images a second", "forward"))
+    plain, tf32 = (rates["ours"] / rates[name] for name in ("plain float32", "plain with TF32"))
+    assert f"{plain:.1f} times the plain float32 step, {tf32:.1f} times that with TF32" in said["benchmarks"]
+    assert f"costs {min(forward.values()):.2f} to {max(forward.values()):.2f} times a plain one" in said["benchmarks"]
+
+    for folder, method in (("baselines", "ensemble"), ("baselines_first", "dropout")):
+        results = record(folder)["results"][method]
+        assert all(np.mean(results[name]["nll"]) <= TABLE_1[name][method].nll for name in uci.SETS)
+    alive = [row["paper's head"]["alive"] for row in record("depth_heads")["rows"]]
+    few = sum(sum(share > 1e-3 for share in shares) <= 1 for shares in alive)
+    assert f"{few} of {len(alive)} networks have at most one live channel" in said["studies"]
+
+    nll = {}
+    for row in record("depth_recipe")["rows"]:
+        if row["method"] == "evidential":
+            nll.setdefault((row["candidate"], row["cut"]), []).append(row["nll"])
+    framed = f"{np.mean(nll['nearer', 0]):.2f} instead of {np.mean(nll['flips, crops, colours', 0]):.2f} (one seed)"
+    slower = nll["nearer, learning rate 3e-4", 8]
+    assert framed.replace("-", "−") in said["studies"]
+    assert f"{np.mean(slower):.2f} (mean of {len(slower)} seeds)".replace("-", "−") in said["studies"]
+
+    found = record("depth_unfamiliar")
+    areas = {
+        kind: np.mean([list(seed[kind].values()) for seed in found["blocks"].values()], axis=(0, 1))
+        for kind in ("logarithms", "features")
+    }
+    assert areas["logarithms"].argmax() == 2
+    assert areas["logarithms"].max() > areas["features"].max()
+    alone = found["frame"]["validation images without their frame"]["feature distance"]
+    assert f"{areas['logarithms'].max():.3f}; the frame alone gives {alone:.3f}" in said["studies"]
+
+    rows = record("members")["rows"]
+    means = {
+        (name, count): np.mean([row["nll"] for row in rows if (row["set"], row["members"]) == (name, count)])
+        for name in uci.SETS
+        for count in (8, 16)
+    }
+    gap = max(means[name, 8] - means[name, 16] for name in uci.SETS)
+    assert f"at most {gap:.3f} nat behind" in said["studies"]
+    gaps = [
+        row["scores"][row["picked"]["smallest tied"]]["nll"] - row["scores"][2]["nll"]
+        for row in record("tie_side")["rows"]
+        if row["kind"] == "random"
+    ]
+    assert f"gains {mean_and_error(np.negative(gaps))} nat" in said["studies"]
+
+    runs = record("uci_estimator")["sets"]
+    assert all(np.mean([run["nll"] for run in runs[name]]) < TABLE_1[name]["evidential"].nll for name in uci.SETS)
+    assert not any(any(run["training"]["diverged"]) for name in uci.SETS for run in runs[name])
