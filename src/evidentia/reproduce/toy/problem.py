@@ -204,7 +204,7 @@ def fill_page(folder: Path, figures: Sequence[str], values: Callable[[Record], M
         "folder": folder.name,
         "device": record["environment"]["device"]["name"],
         "torch": record["environment"]["packages"]["torch"],
-        **record["plan"],
+        **{key: f"{value:g}" if isinstance(value, float) else value for key, value in record["plan"].items()},
         **links,
     }
     template = read_template("evidentia.reproduce.toy", f"{record['run']}.md")
