@@ -1,13 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import evidentia as ev
-from evidentia.fitting import ImageRecipe, Pairs, fit_images
+from evidentia import metrics
+from evidentia.fitting import FittedImages, ImageRecipe, Pairs, fit_images
 from evidentia.fitting import images as room
-from evidentia.fitting.images import answers, largest_batch
+from evidentia.fitting.images import largest_batch
 from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares
 from evidentia.nn import UNet
+from evidentia.persistence import save_model
 from evidentia.training import Augmentation, ImageBatches, Settings
 from evidentia.training.images import to_network
 
@@ -133,13 +137,13 @@ def test_a_network_learns_maps_with_gaps(method):
     settings = Settings(steps=300, learning_rate=1e-2, evaluate_every=60)
     recipe = ImageRecipe(width=8, blocks=3, batch_size=4, settings=settings, select="rmse", augmentation=still)
     before = torch.get_rng_state()
-    network, training = fit_images(method, Pairs(pairs.images, maps), Pairs(pairs.images, maps), recipe, device="cpu")
+    gaps = Pairs(pairs.images, maps)
+    model = fit_images(gaps, method=method, validation=gaps, recipe=recipe, standardise=False, device="cpu")
     assert torch.equal(torch.get_rng_state(), before)
+    (training,) = model.training
     assert not training.diverged.any()
     known = ~maps.isnan()
-    with torch.no_grad():
-        mean = answers(method, [network.eval()], pairs.images).predictive().mean[0]
-    error = (mean - pairs.maps)[known].square().mean().sqrt()
+    error = metrics.rmse(model.predict(pairs.images), maps, mask=known)
     assert error == pytest.approx(float(training.best_score[0]), rel=1e-4)
     assert error < 0.6 * (pairs.maps - pairs.maps.mean(0))[known].square().mean().sqrt()
 
@@ -149,14 +153,11 @@ def test_weights_are_selected_by_the_score_asked_for():
     scores = {}
     for select in ("nll", "rmse"):
         recipe = ImageRecipe(width=4, blocks=2, batch_size=4, settings=QUICK, select=select)
-        network, training = fit_images(GaussianLikelihood(), pairs, pairs, recipe, device="cpu")
-        with torch.no_grad():
-            answer = answers(GaussianLikelihood(), [network.eval()], pairs.images)
-        scores[select] = training.best_score[0]
-        found = (
-            -answer.log_prob(pairs.maps).mean() if select == "nll" else (answer.loc - pairs.maps).square().mean().sqrt()
-        )
-        assert torch.allclose(found, scores[select], rtol=1e-3)
+        options = {"recipe": recipe, "standardise": False, "device": "cpu"}
+        model = fit_images(pairs, method=GaussianLikelihood(), validation=pairs, **options)
+        scores[select] = model.training[0].best_score[0]
+        score = metrics.nll if select == "nll" else metrics.rmse
+        assert score(model.predict(pairs.images), pairs.maps) == pytest.approx(float(scores[select]), rel=1e-3)
 
 
 def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
@@ -169,13 +170,14 @@ def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
         calls = []
 
         class Stopping(Evidential):
-            def loss(self, answer, y):
+            def loss(self, answer, y, networks=None):
                 calls.append(1)
                 if stop is not None and len(calls) > stop:
                     raise RuntimeError("pulled the plug")
-                return super().loss(answer, y)
+                return super().loss(answer, y, networks)
 
-        return fit_images(Stopping(0.01), pairs, pairs, recipe, device="cpu", checkpoint=checkpoint)[0]
+        options = {"recipe": recipe, "device": "cpu", "checkpoint": checkpoint}
+        return fit_images(pairs, method=Stopping(0.01), validation=pairs, **options).networks[0]
 
     whole = train(None)
     with pytest.raises(RuntimeError, match="plug"):
@@ -185,16 +187,46 @@ def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
         assert torch.equal(a, b)
 
 
-def test_networks_and_draws_stand_in_the_first_dimension():
+def test_networks_and_draws_are_members():
     pairs = ramps(3)
-    nets = [UNet(2, width=4, blocks=2, dropout=0.5, seed=s).eval() for s in range(2)]
-    with torch.no_grad():
-        both = answers(GaussianLikelihood(), nets, pairs.images)
-        drawn = answers(GaussianLikelihood(), nets, pairs.images, draws=3)
+    nets = tuple(UNet(2, width=4, blocks=2, dropout=0.5, seed=s).eval() for s in range(2))
+    model = FittedImages(GaussianLikelihood(), nets, ImageRecipe(width=4, blocks=2, dropout=0.5))
+    drawing = replace(model, draws=3)
+    both, drawn = model.predict(pairs.images).answers, drawing.predict(pairs.images).answers
     assert both.batch_shape == (2, 3, 16, 24)
     assert drawn.batch_shape == (6, 3, 16, 24)
     assert torch.equal(both.loc[1], nets[1](to_network(pairs.images))[:, 0])
     assert not torch.equal(drawn.loc[0], drawn.loc[1])
+    before = torch.get_rng_state()
+    assert torch.equal(drawing.predict(pairs.images).answers.loc, drawn.loc)  # draws follow from the seed
+    assert not torch.equal(replace(drawing, seed=1).predict(pairs.images).answers.loc, drawn.loc)
+    assert torch.equal(torch.get_rng_state(), before)
+    joined = FittedImages.join([replace(model, networks=(net,)) for net in nets])
+    assert torch.equal(joined.predict(pairs.images).answers.loc, both.loc)
+    assert (joined.members, drawing.members, drawing.parameters) == (2, 6, model.parameters)
+
+
+def test_draws_from_a_generator_are_those_of_torchs_own(monkeypatch):
+    pairs = ramps(7)
+    net = UNet(2, width=4, blocks=2, dropout=0.5, seed=0).eval()
+    model = FittedImages(GaussianLikelihood(), (net,), ImageRecipe(width=4, blocks=2, dropout=0.5), draws=2)
+    torch.manual_seed(3)
+    with net.sampling(), torch.no_grad():
+        expected = torch.stack([net(to_network(pairs.images))[:, 0] for _ in range(2)])
+    stream = torch.Generator().manual_seed(3)
+    assert torch.allclose(model.predict(pairs.images, generator=stream).answers.loc, expected, atol=1e-6)
+    # too many to keep: computed part by part, and the same whenever it is asked again
+    monkeypatch.setattr(room, "HELD", 1)
+    monkeypatch.setattr(room, "PART", 3)
+    p = model.predict(pairs.images, generator=torch.Generator().manual_seed(3))
+    assert [len(part) for part in p.parts()] == [3, 3, 1]
+    again = [part.mean for part in p.parts()]
+    assert np.array_equal(np.concatenate(again), p.mean)
+    assert np.array_equal(p[[6, 0]].mean, p.mean[[6, 0]])
+    y = np.where(pairs.maps > 0.5, np.nan, pairs.maps)
+    assert np.isfinite(metrics.nll(p, y, mask=~np.isnan(y)))
+    unseeded = model.predict(pairs.images)
+    assert np.array_equal(unseeded.mean, model.predict(pairs.images).mean)
 
 
 def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
@@ -203,8 +235,8 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
 
     real = room._loss_of
 
-    def hungry(method):
-        loss = real(method)
+    def hungry(method, *scaling):
+        loss = real(method, *scaling)
 
         def limited(module, batch):
             if len(batch[0]) > 3:
@@ -217,7 +249,7 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
     pairs = ramps(4)
     recipe = ImageRecipe(width=4, blocks=2, batch_size=16, settings=QUICK)
     with pytest.raises(ev.InputError, match=r"a batch of 16 images does not fit .* a batch of 2 fits"):
-        fit_images(Evidential(), pairs, pairs, recipe, device="cpu")
+        fit_images(pairs, validation=pairs, recipe=recipe, device="cpu")
 
 
 def test_least_squares_is_a_gaussian_of_one_width():
@@ -227,3 +259,143 @@ def test_least_squares_is_a_gaussian_of_one_width():
     assert answer.loc.dtype == torch.float32
     y = torch.tensor([0.5, 1.0])
     assert np.allclose(LeastSquares().loss(answer, y), (y - answer.loc) ** 2)
+
+
+# A user's own images --------------------------------------------------------------------------------------------------
+
+
+SMALL = ImageRecipe(
+    width=6, blocks=3, batch_size=8, settings=Settings(steps=200, learning_rate=1e-2, evaluate_every=50)
+)
+
+
+def millimetres(count=16, height=21, width=30, seed=0):
+    """Pictures of a size that no network takes as it is, with a map in millimetres that one channel shows."""
+    g = np.random.default_rng(seed)
+    level = g.uniform(0.2, 0.8, (count, 1, 1)) + np.linspace(-0.2, 0.2, width) + 0 * np.linspace(0, 1, height)[:, None]
+    images = np.stack([level, 0.5 + 0 * level, 1 - level], -1)
+    depth = 1000 + 4000 * level + g.normal(0, 50, level.shape)
+    depth[:, :4, :4] = np.nan
+    return np.rint(255 * images).astype(np.uint8), depth
+
+
+def test_arrays_in_any_unit_and_size_are_fitted_and_predicted_in_their_units():
+    images, depth = millimetres()
+    model = fit_images(images, depth, recipe=SMALL, device="cpu")
+    new, truth = millimetres(5, seed=1)
+    known = ~np.isnan(truth)
+    p = model.predict(new)
+    assert p.shape == (5, 21, 30)
+    assert metrics.rmse(p, truth, mask=known) < 0.5 * np.nanstd(truth)
+    assert 0.7 < metrics.coverage(p, truth, coverage=0.9, mask=known) <= 1
+    assert np.all(p.aleatoric_std > 0)
+    assert np.all(p.epistemic_std > 0)
+    assert p.interval(0.9).shape == (5, 21, 30, 2)
+    for same in (new / 255, new.astype(np.int64), torch.from_numpy(new), to_network(torch.from_numpy(new))):
+        assert model.predict(same).mean == pytest.approx(p.mean, rel=1e-5)
+    grey = fit_images(images[..., 0], np.nan_to_num(depth), unknown=0, recipe=SMALL, device="cpu")
+    assert grey.loc == pytest.approx(model.loc, rel=1e-6)
+    assert grey.predict(new[..., :1]).shape == (5, 21, 30)
+
+
+def test_a_folder_of_pairs_is_fitted_as_arrays_are(tmp_path):
+    image_module = pytest.importorskip("PIL.Image")
+    images, depth = millimetres()
+    for part in ("image", "target"):
+        (tmp_path / part).mkdir()
+    for k, (image, target) in enumerate(zip(images, depth, strict=True)):
+        image_module.fromarray(image).save(tmp_path / "image" / f"{k:02d}.png")
+        np.save(tmp_path / "target" / f"{k:02d}.npy", target)
+    quick = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
+    a, b = (fit_images(*source, recipe=quick, device="cpu") for source in ((tmp_path,), (images, depth)))
+    assert np.array_equal(a.predict(images).mean, b.predict(images).mean)
+    with pytest.raises(ev.InputError, match="has its targets in it"):
+        fit_images(tmp_path, depth)
+    with pytest.raises(ev.InputError, match="has its targets in it"):
+        fit_images(images, depth, validation=(str(tmp_path), depth))
+
+
+def test_an_ensemble_a_constant_target_and_whole_groups():
+    images, depth = millimetres(8)
+    quick = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
+    scenes = np.repeat(["a", "b", "c", "d"], 2)
+    model = fit_images(images, depth, members=2, groups=scenes, validation=0.3, recipe=quick, device="cpu")
+    assert (model.members, len(model.training)) == (2, 2)
+    p = model.predict(images)
+    assert p.members == 2
+    assert p.decompose().epistemic.max() > 0
+    flat = fit_images(images, np.full_like(depth, 7.0), validation=0, recipe=quick, device="cpu")
+    assert flat.predict(images).mean == pytest.approx(7.0, abs=3)
+    kept = room.hold_out_images(Pairs(torch.from_numpy(images), torch.from_numpy(depth)), 0.3, scenes, 0)
+    assert [len(part) for part in kept] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: {"images": x[..., :2]}, r"images have shape \(N, H, W, 3\)"),
+        (lambda x, y: {"images": np.moveaxis(x, 3, 1)}, "move the channels to the end"),
+        (lambda x, y: {"images": x.astype(float)}, "images of floats lie between 0 and 1"),
+        (lambda x, y: {"images": x.astype(int) + 300}, "between 0 and 255, got 3"),
+        (lambda x, y: {"images": x.astype(str)}, "images are numbers"),
+        (lambda x, y: {"targets": y[:, 1:]}, r"need targets of shape \(6, 21, 30\), got \(6, 20, 30\)"),
+        (lambda x, y: {"targets": None}, "targets are missing"),
+        (lambda x, y: {"targets": np.full_like(y, np.nan)}, "no known value"),
+        (lambda x, y: {"targets": np.where(np.isnan(y), np.inf, y)}, r"infinite values \(first in image 0\)"),
+        (lambda x, y: {"targets": y.astype(str)}, "targets must be real numbers"),
+        (lambda x, y: {"validation": 1.5}, "between 0 and 1"),
+        (lambda x, y: {"validation": "nowhere"}, "nowhere does not exist"),
+        (lambda x, y: {"validation": None}, "share of the images, or"),
+        (lambda x, y: {"groups": [1, 2]}, r"one entry per image, \(6,\), got \(2,\)"),
+        (lambda x, y: {"groups": [1] * 6}, "one group only"),
+        (lambda x, y: {"groups": [1, 2] * 3, "validation": (x, y)}, "with validation pairs of their own none are"),
+        (lambda x, y: {"members": 0}, "members must be a whole number of at least 1"),
+        (lambda x, y: {"images": x[:1], "targets": y[:1]}, "cannot split 1 row"),
+        (lambda x, y: {"images": "nowhere", "targets": None}, "nowhere does not exist"),
+    ],
+)
+def test_bad_images_are_refused(change, message):
+    images, depth = millimetres(6)
+    with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
+        fit_images(**({"images": images, "targets": depth, "recipe": SMALL, "device": "cpu"} | change(images, depth)))
+
+
+def test_a_saved_model_knows_all_that_it_knew(tmp_path):
+    images, depth = millimetres(8)
+    recipe = replace(SMALL, dropout=0.2, settings=Settings(steps=6, evaluate_every=3))
+    for method in (Evidential(0.1, "standard_score"), LeastSquares()):
+        model = fit_images(images, depth, method=method, members=2, recipe=recipe, seed=3, device="cpu")
+        model = replace(model, draws=2)
+        folder = model.save(tmp_path / type(method).__name__)
+        for again in (FittedImages.load(folder), ev.load(folder)):
+            assert (again.method, again.recipe, again.draws, again.seed) == (model.method, recipe, 2, 3)
+            assert (again.loc, again.scale) == (model.loc, model.scale)
+            assert again.training[1].history == model.training[1].history
+            assert torch.equal(again.training[1].best_score, model.training[1].best_score)
+            assert np.array_equal(again.predict(images).std, model.predict(images).std)
+
+
+def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
+    images, depth = millimetres(4)
+    quick = replace(SMALL, settings=Settings(steps=2, evaluate_every=1))
+    model = fit_images(images, depth, recipe=quick, device="cpu")
+    tensors, settings = model.state()
+    recipe, method = settings["recipe"], settings["method"]
+    changes = [{"networks": 2}, {"networks": "1"}, {"scale": 0.0}, {"loc": None}, {"draws": -1}, {"draws": 2}]
+    changes += [
+        {"recipe": recipe | wrong} for wrong in ({"width": 10**9}, {"blocks": 60}, {"select": "x"}, {"head": ""})
+    ]
+    changes += [{"method": method | wrong} for wrong in ({"weight": "x"}, {"penalty": 3}, {"more": 1})]
+    changes += [{"method": {"name": "Method"}}, {"method": {"name": "GaussianLikelihood"}}, {"training": 3}]
+    for change in changes:
+        with pytest.raises(ev.InputError):
+            ev.load(save_model(tmp_path / "forged", tensors, settings | change))
+    some = dict(list(tensors.items())[:-1])
+    for wrong in (some, tensors | {"9.x": torch.zeros(1)}, {k: t.double() for k, t in tensors.items()}):
+        with pytest.raises(ev.InputError, match="does not hold a model that can be used"):
+            ev.load(save_model(tmp_path / "forged", wrong, settings))
+    with pytest.raises(ev.InputError, match="cannot be saved"):
+        replace(model, method=Evidential(penalty=lambda *_: 0)).save(tmp_path / "no")
+    table = ev.GaussianRegressor(steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
+    with pytest.raises(ev.InputError, match="does not hold a model of images"):
+        FittedImages.load(table)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Regressor,
         load,
     )
+    from evidentia.fitting import FittedImages, ImageRecipe, fit_images
 
 __version__ = "0.1.0"
 
@@ -30,9 +31,11 @@ __all__ = [
     "EnsembleRegressor",
     "EvidentiaError",
     "EvidentialRegressor",
+    "FittedImages",
     "Gaussian",
     "GaussianHead",
     "GaussianRegressor",
+    "ImageRecipe",
     "InputError",
     "InputTypeError",
     "LinearWarmup",
@@ -44,23 +47,28 @@ __all__ = [
     "Regressor",
     "StudentT",
     "evidential_loss",
+    "fit_images",
     "gaussian_loss",
     "load",
 ]
 
-# scikit-learn takes a second to import: only who uses a regressor waits for it
-_ESTIMATORS = (
-    "BayesRegressor",
-    "DropoutRegressor",
-    "EnsembleRegressor",
-    "EvidentialRegressor",
-    "GaussianRegressor",
-    "Regressor",
-    "load",
-)
+# what is imported when it is first used: scikit-learn takes a second, and only who uses a regressor waits for it
+_LATER = {
+    "evidentia.estimators": (
+        "BayesRegressor",
+        "DropoutRegressor",
+        "EnsembleRegressor",
+        "EvidentialRegressor",
+        "GaussianRegressor",
+        "Regressor",
+        "load",
+    ),
+    "evidentia.fitting": ("FittedImages", "ImageRecipe", "fit_images"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ESTIMATORS:
-        return getattr(import_module("evidentia.estimators"), name)
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'evidentia' has no attribute {name!r}")

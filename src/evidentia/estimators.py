@@ -1,11 +1,10 @@
 """The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
 
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import Any, ClassVar, Literal, Self, cast, overload
 
 import numpy as np
 import torch
@@ -21,12 +20,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from evidentia.data.encoding import Encoding, Scaling
+from evidentia.data.encoding import Encoding
 from evidentia.data.table import Table, read_table
 from evidentia.errors import InputError
-from evidentia.fitting import Fitted, Member, Search, fit, hold_out, search
+from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, hold_out, search
 from evidentia.formulas import penalties
-from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Network, Recipe
+from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Prediction, real_numbers
 from evidentia.training import resolve_device
@@ -112,13 +111,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         method = self._choose(method, x, target, rows, base, options)
         members = hold_out(rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1))
         self.fitted_ = _usable(fit(method, x, target, members, **options), members, target, weights)
-        training = self.fitted_.training
-        self.training_ = {
-            "steps": training.steps,
-            "seconds": training.seconds,
-            "best_step": training.best_step.tolist(),
-            "diverged": training.diverged.tolist(),
-        }
+        self._summarise_training()
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
         return self
@@ -243,40 +236,26 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, folder: str | Path) -> Path:
         """Write a model folder, to be read by :func:`load`, on any device. Nothing in it is ever executed."""
         check_is_fitted(self, "fitted_")
-        f = self.fitted_
-        tensors = {f"population.{name}": p for name, p in f.population.state_dict().items()}
-        for side, scaling in (("x", f.scale_x), ("y", f.scale_y)):
-            tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
+        tensors, settings = self.fitted_.state()
         parameters = self.get_params()
         state = parameters["random_state"]
         parameters["random_state"] = int(state) if isinstance(state, int | np.integer) else None
         parameters["device"] = str(self.device)  # which may be given as a torch.device
-        population = f.population
-        settings = {
+        settings |= {
             "estimator": type(self).__name__,
             "parameters": parameters,
             "encoding": self.encoding_.to_dict(),
-            "network": {
-                "seeds": list(population.seeds),
-                "sizes": list(population.sizes),
-                "activation": population.activation,
-            },
             "chosen": None if self._auto is None else getattr(self, f"{self._auto}_"),
             "search": None if self.search_ is None else self.search_.to_dict(),
-            "one_target": f.one_target,
             "target_names": self.target_names_,
             "n_features_in": int(self.n_features_in_),
             "feature_names_in": list(map(str, self.feature_names_in_)) if hasattr(self, "feature_names_in_") else None,
-            "training": self.training_,
         }
         return save_model(folder, tensors, settings)
 
     def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
         """Take over what :meth:`save` wrote, after checking that its parts fit together."""
         self._check_parameters()
-        saved = settings["network"]
-        first, *hidden, last = _whole_list("sizes", saved["sizes"])
-        seeds = _whole_list("seeds", saved["seeds"], least=0)
         method = self._method()
         if self._auto is not None and method.searched is not None:
             chosen = _number(self._auto, settings["chosen"])
@@ -284,43 +263,45 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             setattr(self, f"{self._auto}_", chosen)
         found = settings.get("search")
         self.search_ = None if found is None else Search.from_dict(found)
-        weights = {k.removeprefix("population."): t for k, t in tensors.items() if k.startswith("population.")}
-        _check_shapes(weights, len(seeds), (first, *hidden, last))  # before memory is taken for networks of this size
-        population = method.build(seeds, first, last, Network(tuple(hidden), saved["activation"]))
-        population.load_state_dict(weights)
         self.encoding_ = Encoding.from_dict(settings["encoding"])
-        targets = last // method.outputs
-        self.fitted_ = Fitted(
-            method,
-            population.eval(),
-            _scaling(tensors, "x", (len(seeds), 1, first)),
-            _scaling(tensors, "y", (len(seeds), 1, targets)),
-            settings["one_target"],
-        )
-        self.training_ = settings["training"]
+        self.fitted_ = Fitted.from_state(tensors, settings, method)
+        self._summarise_training()
         self.target_names_ = settings["target_names"]
         self.n_features_in_ = settings["n_features_in"]
         names = settings["feature_names_in"]
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
+        first, targets = self.fitted_.population.sizes[0], self.fitted_.scale_y.loc.shape[-1]
         for what, holds in (
+            ("the method is that of the regressor", type(self.fitted_.method) is type(method)),
             ("the encoding has as many features as the networks", len(self.encoding_.features) == first),
             ("there are as many columns as were fitted", len(self.encoding_.names) == self.n_features_in_),
             ("the columns have the names that were fitted", names is None or names == self.encoding_.names),
-            ("the outputs are those of the method", last % method.outputs == 0),
-            ("one_target is true or false", type(self.fitted_.one_target) is bool),
-            ("one target is one", targets == 1 or not self.fitted_.one_target),
             ("each target has a name", self.target_names_ is None or _are_texts(self.target_names_, targets)),
-            ("training is a table of results", isinstance(self.training_, dict)),
         ):
             if not holds:
                 raise InputError(f"it is not so that {what}")
         return self
 
+    def _summarise_training(self) -> None:
+        training = self.fitted_.training
+        self.training_ = {
+            "steps": training.steps,
+            "seconds": training.seconds,
+            "best_step": training.best_step.tolist(),
+            "diverged": training.diverged.tolist(),
+        }
+
 
 def load(folder: str | Path) -> Regressor:
-    """The estimator that ``save`` wrote to this folder."""
+    """Return the model that ``save`` wrote to this folder.
+
+    A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
+    its type.
+    """
     tensors, settings = load_model(folder)
+    if settings.get("model") == "images":
+        return cast(Regressor, FittedImages.restore(folder, tensors, settings))
     name = settings.get("estimator")
     if not isinstance(name, str) or name not in Regressor._registry:
         known = ", ".join(Regressor._registry)
@@ -333,39 +314,8 @@ def load(folder: str | Path) -> Regressor:
         raise InputError(f"{folder} does not hold a model that can be used ({why}); save the model again") from error
 
 
-def _check_shapes(weights: dict[str, torch.Tensor], members: int, sizes: Sequence[int]) -> None:
-    """Raise unless the tensors of a population have the shapes that its sizes give them."""
-    for name, tensor in weights.items():
-        found = re.fullmatch(r"(weights|biases|raw_weight_stds|raw_bias_stds)\.(\d+)", name)
-        layer = int(found[2]) if found else len(sizes)
-        if found is None or layer >= len(sizes) - 1:
-            raise InputError(f"there is no place for the tensor {name!r}")
-        shape = (members, sizes[layer] if "weight" in name else 1, sizes[layer + 1])
-        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-            raise InputError(f"the tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
-    if len(weights) not in (2 * (len(sizes) - 1), 4 * (len(sizes) - 1)):
-        raise InputError(f"{len(sizes) - 1} layers have {len(weights)} tensors")
-
-
-def _scaling(tensors: dict[str, torch.Tensor], side: str, shape: tuple[int, int, int]) -> Scaling:
-    """The scaling of x or y of a model file."""
-    loc, scale = tensors[f"{side}.loc"], tensors[f"{side}.scale"]
-    for tensor in (loc, scale):
-        if tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
-            raise InputError(f"the scaling of {side} is {tensor.dtype} {tuple(tensor.shape)}, not float64 {shape}")
-    if not bool((scale > 0).all()):
-        raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
-    return Scaling(loc, scale)
-
-
 def _are_texts(value: Any, count: int) -> bool:
     return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
-
-
-def _whole_list(name: str, value: Any, least: int = 1) -> list[int]:
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{name} must be a list of whole numbers, got {value!r}")
-    return [_whole(name, v, least=least) for v in value]
 
 
 def _usable(fitted: Fitted, members: Sequence[Member], y: Array, weights: Array | None) -> Fitted:

@@ -1,8 +1,22 @@
 """Fit a method to data: populations of networks to tables, U-Nets to images."""
 
-from evidentia.fitting.images import ImageRecipe, Pairs, fit_images
+from evidentia.fitting.images import CompiledLosses, FittedImages, ImageRecipe, fit_images
 from evidentia.fitting.members import Member, hold_out
+from evidentia.fitting.pairs import Pairs, read_pairs
 from evidentia.fitting.search import Search, search
 from evidentia.fitting.tables import Fitted, fit
 
-__all__ = ["Fitted", "ImageRecipe", "Member", "Pairs", "Search", "fit", "fit_images", "hold_out", "search"]
+__all__ = [
+    "CompiledLosses",
+    "Fitted",
+    "FittedImages",
+    "ImageRecipe",
+    "Member",
+    "Pairs",
+    "Search",
+    "fit",
+    "fit_images",
+    "hold_out",
+    "read_pairs",
+    "search",
+]

@@ -1,47 +1,55 @@
-"""Fit a U-Net from images to maps (depth, say) by any method, and ask one or several of them."""
+"""Fit U-Nets from images to maps (depth, say) by any method, and predict with one or several of them."""
 
+import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from evidentia.distributions import Mixture
+from evidentia.distributions import Gaussian, Mixture
 from evidentia.errors import InputError
-from evidentia.methods.base import Method
+from evidentia.fitting.pairs import Pairs, as_images, hold_out_images, pad_images, padded, padding, read_pairs
+from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
+from evidentia.methods import Evidential, LeastSquares, Method
 from evidentia.nn import UNet
+from evidentia.persistence import load_model, save_model
+from evidentia.prediction import Answer, Deferred, Prediction
 from evidentia.training import Augmentation, ImageBatches, Settings, Training, resolve_device, seeded, train
 from evidentia.training.checkpoint import fingerprint
 from evidentia.training.images import to_network
 
-__all__ = ["ImageRecipe", "Pairs", "answers", "fit_images"]
+__all__ = ["CompiledLosses", "FittedImages", "ImageRecipe", "fit_images"]
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 SCORES = ("nll", "rmse")
-_COMPILED: dict[str, Loss] = {}
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Images (N, H, W, 3) as bytes and maps (N, H, W), NaN where there is no target, on one device."""
-
-    images: Tensor
-    maps: Tensor
-
-    def to(self, device: torch.device) -> "Pairs":
-        return Pairs(self.images.to(device), self.maps.to(device))
-
-    def chunks(self, size: int = 48) -> Iterator["Pairs"]:
-        """A few at a time."""
-        return map(Pairs, self.images.split(size), self.maps.split(size))
+PART = 24  # images that are asked about at once, or fewer:
+PIXELS = 1 << 23  # pixels of all members together that one part may have
+HELD = 1 << 25  # pixels of all members together up to which a prediction is kept in memory
+_DRAWING = threading.Lock()  # dropout draws change a network's mode and generator: one thread at a time
 
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """Network, settings and how images are varied."""
+    """Network, settings and how images are varied.
+
+    Args:
+        width: channels of the first block.
+        blocks: of the encoder; each halves the image.
+        head: "direct", or "paper" for the authors' own (:class:`evidentia.nn.UNet`).
+        dropout: rate of spatial dropout.
+        batch_size: images a step.
+        settings: steps, learning rate and the like. The precision is that of training and prediction on CUDA; a CPU
+            computes in float32.
+        augmentation: how each pair is varied, or None.
+        select: what the validation pairs choose the weights by, "nll" or "rmse".
+    """
 
     width: int = 32
     blocks: int = 5
@@ -54,50 +62,387 @@ class ImageRecipe:
         )
     )
     augmentation: Augmentation | None = field(default_factory=Augmentation)
-    select: str = "nll"  # what the validation pairs choose the weights by, or "rmse"
+    select: str = "nll"
 
     def __post_init__(self) -> None:
         if self.select not in SCORES:
             raise InputError(f"weights are selected by {' or '.join(SCORES)}, not {self.select!r}")
 
     def network(self, outputs: int, seed: int) -> UNet:
-        """A fresh one."""
+        """Return a new network."""
         return UNet(outputs, width=self.width, blocks=self.blocks, dropout=self.dropout, head=self.head, seed=seed)
 
 
+# Models ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FittedImages:
+    """Trained networks from images to maps, with all they need to predict.
+
+    Args:
+        method: how raw outputs become an answer.
+        networks: one or several, of one recipe; the members of a prediction.
+        recipe: that they were trained by.
+        training: the result of each training.
+        loc: of the targets, which networks see as (y − loc) / scale.
+        scale: likewise.
+        draws: if not 0, each network predicts with so many draws of its dropout; these are then the members.
+        seed: of the draws.
+    """
+
+    method: Method
+    networks: tuple[UNet, ...]
+    recipe: ImageRecipe = field(default_factory=ImageRecipe)
+    training: tuple[Training, ...] = ()
+    loc: float = 0.0
+    scale: float = 1.0
+    draws: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.networks:
+            raise InputError("a model of images needs at least one network")
+        if self.draws < 0:
+            raise InputError(f"draws must be at least 0, got {self.draws}")
+        if self.draws and not self.recipe.dropout:
+            raise InputError("draws are those of dropout, and these networks were trained without; set recipe.dropout")
+
+    @classmethod
+    def join(cls, models: Sequence["FittedImages"]) -> "FittedImages":
+        """Return one model with the networks of several, which must differ in their weights alone: an ensemble."""
+        if not models:
+            raise InputError("there are no models to join")
+        first, *others = models
+        for other in others:
+            if any(
+                getattr(other, name) != getattr(first, name) for name in ("method", "recipe", "loc", "scale", "draws")
+            ):
+                raise InputError("only models of one method, recipe and scale of targets can be joined")
+        return replace(
+            first,
+            networks=tuple(network for model in models for network in model.networks),
+            training=tuple(training for model in models for training in model.training),
+        )
+
+    @property
+    def members(self) -> int:
+        """How many answers a prediction has for each pixel."""
+        return len(self.networks) * max(1, self.draws)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers were learned."""
+        return sum(p.numel() for network in self.networks for p in network.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.networks[0].parameters()).device
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the networks to this device, and return the model."""
+        for network in self.networks:
+            network.to(resolve_device(device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
+
+    # Predictions ------------------------------------------------------------------------------------------------------
+
+    def predict(self, images: Any, *, generator: torch.Generator | None = None) -> Prediction:
+        """Return what the networks say about images, (N, H, W), in the units of the targets.
+
+        Where all answers would be too many to keep (50 draws of hundreds of images, say), the prediction computes them
+        a few images at a time, whenever it is asked for something; its parts are then best read in one loop over
+        :meth:`evidentia.Prediction.parts`.
+
+        Args:
+            images: (N, H, W, 3) or (N, H, W), bytes or floats from 0 to 1; or a float tensor (N, 3, H, W) as networks
+                see it.
+            generator: that draws of dropout are taken from; by default they follow from the model's seed.
+        """
+        inputs = self._inputs(images)
+        count, height, width = len(inputs), *self._size(inputs)
+        pixels = self.members * height * width
+        step = max(1, min(PART, PIXELS // max(1, pixels)))
+        parts = inputs.split(step) if count else (inputs,)
+        source = _Source(self, parts, generator)
+        sizes = tuple(len(part) for part in parts)
+        deferred = Deferred(source, sizes, (count, height, width), self.members)
+        if count * pixels > HELD:
+            return Prediction(deferred)
+        return Prediction(Prediction(deferred).answers, members=0)
+
+    def answers(self, images: Tensor, generator: torch.Generator | None = None) -> Answer:
+        """Return what each member says about images, (members, N, H, W), all at once.
+
+        ``images`` are bytes (N, H, W, 3), or floats (N, 3, H, W) from 0 to 1, by which there are gradients.
+        """
+        height, width = self._size(images)
+        if images.dtype == torch.uint8:
+            x = to_network(pad_images(images.to(self.device), self.networks[0].multiple))
+        else:
+            right, bottom = padding((height, width), self.networks[0].multiple)
+            x = nn.functional.pad(images, (0, right, 0, bottom), mode="replicate") if right or bottom else images
+        half = self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
+        raw = torch.stack(_raw_maps(self.networks, x.to(self.device), self.draws, half, generator))
+        answer = _answer(self.method, raw[..., :height, :width])
+        return answer if (self.loc, self.scale) == (0.0, 1.0) else answer.affine(self.loc, self.scale)  # type: ignore[no-any-return]
+
+    def _inputs(self, images: Any) -> Tensor:
+        """Return images as bytes (N, H, W, 3), or as they are if networks can see them so."""
+        if isinstance(images, Tensor) and images.is_floating_point() and images.ndim == 4 and images.shape[1] == 3:
+            return images
+        if isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3:
+            return images
+        return as_images(images)
+
+    def _size(self, inputs: Tensor) -> tuple[int, int]:
+        height, width = inputs.shape[1:3] if inputs.dtype == torch.uint8 else inputs.shape[2:4]
+        return height, width
+
+    def choose_noise(self, images: Any, targets: Any, *, generator: torch.Generator | None = None) -> "FittedImages":
+        """Return the model with the noise that a method without one of its own needs, chosen by these pairs.
+
+        Least squares does not say how large the noise is: it gets one deviation for all pixels, the one with the best
+        likelihood, read off every 29th pixel. A model of any other method is returned as it is.
+        """
+        if not isinstance(self.method, LeastSquares):
+            return self
+        pairs = read_pairs(images, targets)
+        means, known = [], []
+        with torch.no_grad():
+            for part in pairs.to(self.device).chunks(PART):
+                chosen = ~part.maps.isnan()
+                answer = self.answers(part.images, generator)
+                assert isinstance(answer, Gaussian)
+                means.append(answer.loc[:, chosen][:, ::29])
+                known.append(part.maps[chosen][::29])
+            loc, y = torch.cat(means, 1), torch.cat(known)
+            candidates = np.geomspace(0.01, 1, 61)
+            deviations = [torch.full_like(loc, float(s) * self.scale) for s in candidates]
+            nll = [-float(Mixture(Gaussian(loc, s), validate_args=False).log_prob(y).mean()) for s in deviations]
+        return replace(self, method=replace(self.method, noise=float(candidates[int(np.argmin(nll))])))
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that the model knows: tensors by name, and plain values."""
+        tensors = {f"{k}.{name}": t for k, net in enumerate(self.networks) for name, t in net.state_dict().items()}
+        return tensors, {
+            "model": "images",
+            "method": method_state(self.method),
+            "recipe": asdict(self.recipe),
+            "networks": len(self.networks),
+            "training": [training_state(each) for each in self.training],
+            "loc": self.loc,
+            "scale": self.scale,
+            "draws": self.draws,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> "FittedImages":
+        """Return the model that :meth:`state` described, on the CPU; raise if its parts do not fit together."""
+        method, recipe = method_from_state(settings["method"]), _recipe_from(settings["recipe"])
+        count = settings["networks"]
+        if type(count) is not int or not 0 < count <= len(tensors):
+            raise InputError(f"the model has {count!r} networks")
+        loc, scale = (float(settings[name]) for name in ("loc", "scale"))
+        if not math.isfinite(loc) or not 0 < scale < math.inf:
+            raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
+        networks = []
+        for k in range(count):
+            weights = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
+            _check_weights(weights, recipe, method)
+            networks.append(recipe.network(method.outputs, 0).eval())
+            networks[-1].load_state_dict(weights)
+        if sum(len(list(n.state_dict())) for n in networks) != len(tensors):
+            raise InputError("there are tensors that belong to no network")
+        training = tuple(training_from_state(each) for each in settings["training"])
+        return cls(method, tuple(networks), recipe, training, loc, scale, int(settings["draws"]), int(settings["seed"]))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a model folder, to be read by :func:`evidentia.load`, on any device. Nothing in it is ever executed."""
+        return save_model(folder, *self.state())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "FittedImages":
+        """Return the model that :meth:`save` wrote to this folder, on the CPU."""
+        return cls.restore(folder, *load_model(folder))
+
+    @classmethod
+    def restore(cls, folder: str | Path, tensors: dict[str, Tensor], settings: dict[str, Any]) -> "FittedImages":
+        """Return the model of a folder that was read; raise an InputError that names the folder if it is none."""
+        if settings.get("model") != "images":
+            raise InputError(f"{folder} does not hold a model of images; evidentia.load reads every kind of model")
+        try:
+            return cls.from_state(tensors, settings)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            raise InputError(f"{folder} does not hold a model that can be used ({why}); save it again") from error
+
+
+class _Source:
+    """Part number → the answers to that part of the images, the same whenever it is asked again."""
+
+    def __init__(self, model: FittedImages, parts: Sequence[Tensor], generator: torch.Generator | None) -> None:
+        self.model, self.parts, self.generator = model, parts, generator
+        self.states: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(self, part: int) -> Answer:
+        if not self.model.draws:
+            return self.model.answers(self.parts[part])
+        if self.generator is None:
+            seed = np.random.SeedSequence([self.model.seed, part]).generate_state(1)[0]
+            return self.model.answers(self.parts[part], torch.Generator(self.model.device).manual_seed(int(seed)))
+        if part not in self.states:
+            self.states[part] = self.generator.get_state()
+            return self.model.answers(self.parts[part], self.generator)
+        again = torch.Generator(self.generator.device)
+        again.set_state(self.states[part])
+        return self.model.answers(self.parts[part], again)
+
+
+def _recipe_from(saved: dict[str, Any]) -> ImageRecipe:
+    """Return the recipe of a model file; settings that this version does not know are left out."""
+    known = {name: value for name, value in saved["settings"].items() if name in Settings.__dataclass_fields__}
+    varied = None if saved["augmentation"] is None else Augmentation(**saved["augmentation"])
+    return ImageRecipe(**{**saved, "settings": Settings(**known), "augmentation": varied})
+
+
+def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe, method: Method) -> None:
+    """Raise unless the tensors have the shapes of the recipe's network, before memory is taken for one of its size."""
+    for name, value in (("width", recipe.width), ("blocks", recipe.blocks)):
+        if type(value) is not int or value < 1:
+            raise InputError(f"a network has no {name} of {value!r}")
+    first, last = weights.get("encoder.0.0.weight"), weights.get(f"encoder.{recipe.blocks - 1}.2.weight")
+    if first is None or last is None or recipe.blocks > 30 or len(last) != recipe.width * 2 ** (recipe.blocks - 1):
+        raise InputError("the tensors are not those of a network of this recipe")
+    if first.shape != (recipe.width, 3, 3, 3) or not all(t.dtype == torch.float32 for t in weights.values()):
+        raise InputError("the tensors are not those of a network of this recipe")
+    if type(method.outputs) is not int:
+        raise InputError("the method has no outputs")
+
+
+# Fits -----------------------------------------------------------------------------------------------------------------
+
+
+class CompiledLosses:
+    """Loss functions of training steps, compiled on CUDA once for all networks of one method.
+
+    Who trains many networks in several calls of :func:`fit_images` passes the same object to each.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Loss] = {}
+
+    def __call__(self, method: Method, device: torch.device, loc: float = 0.0, scale: float = 1.0) -> Loss:
+        """Return (network, batch) → loss."""
+        if device.type != "cuda":
+            return _loss_of(method, loc, scale)
+        compiled = self.known.get(repr((method, loc, scale)))
+        if compiled is None:
+            compiled = torch.compile(_loss_of(method, loc, scale), dynamic=False)
+            self.known[repr((method, loc, scale))] = compiled
+        return compiled
+
+
 def fit_images(
-    method: Method,
-    pairs: Pairs,
-    validation: Pairs,
-    recipe: ImageRecipe | None = None,
+    images: Any,
+    targets: Any = None,
     *,
+    method: Method | None = None,
+    validation: Any = 0.1,
+    groups: ArrayLike | None = None,
+    unknown: float | None = None,
+    members: int = 1,
+    recipe: ImageRecipe | None = None,
+    standardise: bool = True,
     seed: int = 0,
     device: str | torch.device = "auto",
     checkpoint: str | Path | None = None,
+    losses: CompiledLosses | None = None,
     progress: bool = False,
-) -> tuple[UNet, Training]:
-    """Train one network, and leave it with the weights that the validation pairs like best.
+) -> FittedImages:
+    """Train U-Nets from images to maps, and return them with the weights that the validation pairs like best.
 
     All pairs are kept on the device. There, on CUDA, the step is compiled and captured, and convolutions run in the
-    precision of the settings; on a CPU it is float32.
+    precision of the settings; on a CPU it is float32. Images of any size will do; sides that are no multiples of what
+    the network needs are padded for it, and predictions cut back.
+
+    Args:
+        images: (N, H, W, 3) or (N, H, W), bytes or floats from 0 to 1; or a folder or zip with ``image/`` and
+            ``target/`` in it (:func:`evidentia.data.images.load_pairs`).
+        targets: maps (N, H, W) in any unit, NaN where unknown; None with a folder.
+        method: by default :class:`~evidentia.methods.Evidential`.
+        validation: the share of the images that chooses the weights, or (images, targets) of its own, or a folder; 0
+            trains to the end on all images.
+        groups: one label per image (the scene, the patient): whole groups are kept for validation, because frames of
+            one scene look alike.
+        unknown: a value of the targets that means unknown, as 0 does in the maps of depth cameras.
+        members: networks, with the seeds seed, seed + 1, …; several are an ensemble.
+        recipe: network, settings and augmentation.
+        standardise: let networks see targets of mean 0 and deviation 1; otherwise λ has the unit 1/y.
+        seed: of the first network, its batches and the split.
+        device: "auto", "cpu", "cuda" or "mps".
+        checkpoint: a file to continue from, as in :func:`evidentia.training.train`; with several networks one each,
+            whose names end in .1, .2, ….
+        losses: compiled losses to share with other calls.
+        progress: show it.
+
+    Returns:
+        The model; predict with it, and save it.
     """
-    recipe = recipe or ImageRecipe()
-    place = resolve_device(device)
-    cuda = place.type == "cuda"
+    method, recipe, target_device = method or Evidential(), recipe or ImageRecipe(), resolve_device(device)
+    if isinstance(members, bool) or not isinstance(members, int) or members < 1:
+        raise InputError(f"members must be a whole number of at least 1, got {members!r}")
+    pairs = read_pairs(images, targets, unknown)
+    train_pairs, held = _split(pairs, validation, groups, unknown, seed)
+    loc, scale = _location_and_scale(train_pairs.maps) if standardise else (0.0, 1.0)
+    compiled = losses or CompiledLosses()
+    models = []
+    for k in range(members):
+        file = checkpoint if checkpoint is None or k == 0 else f"{checkpoint}.{k}"
+        loss = compiled(method, target_device, loc, scale)
+        network, training = _fit_one(
+            method, train_pairs, held, recipe, (loc, scale), seed + k, target_device, loss, file, progress
+        )
+        models.append(FittedImages(method, (network,), recipe, (training,), loc, scale, seed=seed))
+    model = FittedImages.join(models)
+    return model if held is None else model.choose_noise(held, None)
+
+
+def _fit_one(
+    method: Method,
+    pairs: Pairs,
+    validation: Pairs | None,
+    recipe: ImageRecipe,
+    scaling: tuple[float, float],
+    seed: int,
+    device: torch.device,
+    loss: Loss,
+    checkpoint: str | Path | None,
+    progress: bool,
+) -> tuple[UNet, Training]:
+    """Train one network, and return it with the weights that the validation pairs like best."""
+    cuda = device.type == "cuda"
     settings = recipe.settings if cuda else replace(recipe.settings, precision="float32")
-    network = recipe.network(method.outputs, seed).to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    there = pairs.to(place)
+    network = recipe.network(method.outputs, seed).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    there = padded(pairs, network.multiple).to(device)
     batches = ImageBatches(there.images, there.maps, recipe.batch_size, seed, recipe.augmentation)
     if not cuda:  # a compiled step knows torch's global generator only, which is seeded for it below
-        network.generator = torch.Generator(place).manual_seed(seed)
-    watch = _score_of(method, validation.to(place), recipe.select, settings.precision)
+        network.generator = torch.Generator(device).manual_seed(seed)
+    score = None
+    if validation is not None:
+        held = padded(validation, network.multiple).to(device)
+        score = _score_of(method, held, scaling, recipe.select, settings.precision == "bfloat16")
     try:
-        with seeded(seed, place) if cuda else nullcontext(), fastest_convolutions():  # the seed is for dropout
+        with seeded(seed, device) if cuda else nullcontext(), fastest_convolutions():  # the seed is for dropout
             training = train(
                 network,
                 batches,
-                loss_on(method, place),
-                validate=watch,
+                loss,
+                validate=score,
                 settings=settings,
                 checkpoint=checkpoint,
                 identity="" if checkpoint is None else _identity(method, recipe, seed, pairs, validation),
@@ -107,18 +452,47 @@ def fit_images(
         fits = largest_batch(lambda size: _try(network, method, batches, size), recipe.batch_size)
         raise InputError(_too_large(recipe.batch_size, fits)) from error
     network.generator = None
-    return network, training
+    return network.eval(), training
 
 
-def _identity(method: Method, recipe: ImageRecipe, seed: int, *pairs: Pairs) -> str:
-    """A hash of all that a training depends on beside its settings: method, network, seed and data."""
+def _split(
+    pairs: Pairs, validation: Any, groups: ArrayLike | None, unknown: float | None, seed: int
+) -> tuple[Pairs, Pairs | None]:
+    """Return the pairs to learn from and those to choose by: given, held out, or None."""
+    if isinstance(validation, Pairs | str | Path):
+        held = read_pairs(validation, None, unknown)
+    elif isinstance(validation, tuple | list):
+        if len(validation) != 2:
+            raise InputError(f"validation pairs are (images, targets), got {len(validation)} entries")
+        held = read_pairs(validation[0], validation[1], unknown)
+    elif isinstance(validation, int | float) and not isinstance(validation, bool):
+        return (pairs, None) if validation == 0 else hold_out_images(pairs, float(validation), groups, seed)
+    else:
+        raise InputError(f"validation is a share of the images, or (images, targets), got {type(validation).__name__}")
+    if groups is not None:
+        raise InputError("groups say which images to hold out together; with validation pairs of their own none are")
+    return pairs, held
+
+
+def _location_and_scale(maps: Tensor) -> tuple[float, float]:
+    """Return mean and standard deviation of the targets that are known; a deviation of 1 if they do not vary."""
+    known = maps[~maps.isnan()].double()
+    if not len(known):
+        raise InputError("no target of the training images is known; hold out fewer images, or other ones")
+    spread = float(known.std(correction=0))
+    return float(known.mean()), spread if spread > 1e-12 * float(known.abs().max()) else 1.0
+
+
+def _identity(method: Method, recipe: ImageRecipe, seed: int, pairs: Pairs, validation: Pairs | None) -> str:
+    """Return a hash of all that a training depends on beside its settings: method, network, seed and data."""
     about = replace(recipe, settings=Settings())  # settings are compared by the loop, which names the one that differs
-    return fingerprint(method, about, seed, *(t for part in pairs for t in (part.images, part.maps)))
+    parts = [pairs] if validation is None else [pairs, validation]
+    return fingerprint(method, about, seed, *(t for part in parts for t in (part.images, part.maps)))
 
 
 @contextmanager
 def fastest_convolutions() -> Iterator[None]:
-    """cuDNN tries its algorithms for each shape and keeps the fastest: worth it for thousands of steps of one shape."""
+    """Let cuDNN try its algorithms for each shape and keep the fastest, for thousands of steps of one shape."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -127,37 +501,56 @@ def fastest_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def loss_on(method: Method, place: torch.device) -> Loss:
-    """The loss of a step; on CUDA compiled, once for all networks that are trained by this method."""
-    if place.type != "cuda":
-        return _loss_of(method)
-    return _COMPILED.setdefault(repr(method), torch.compile(_loss_of(method), dynamic=False))
-
-
-def _loss_of(method: Method) -> Loss:
+def _loss_of(method: Method, loc: float = 0.0, scale: float = 1.0) -> Loss:
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         x, y = batch
         known = ~y.isnan()
-        each = method.loss(_answer(method, module(x)), torch.where(known, y, 0.0), module)
+        each = method.loss(_answer(method, module(x)), torch.where(known, (y - loc) / scale, 0.0), module)
         return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
     return loss
 
 
 def _answer(method: Method, raw: Tensor) -> Any:
-    """Raw maps (…, outputs, H, W) → a distribution of shape (…, H, W)."""
+    """Return the distribution of shape (…, H, W) that raw maps (…, outputs, H, W) stand for."""
     return method.answer(raw.movedim(-3, -1))
 
 
-def _score_of(method: Method, validation: Pairs, select: str, precision: str) -> Callable[[nn.Module], Tensor]:
-    """Network → its score on the validation pairs; smaller is better."""
+def _raw_maps(
+    networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
+) -> list[Tensor]:
+    """Return the raw maps of every network, or of each of so many draws of its dropout."""
+    raw = []
+    with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
+        for network in networks:
+            with _drawing(network, generator) if draws else nullcontext():
+                raw += [network(x) for _ in range(max(1, draws))]
+    return raw
+
+
+@contextmanager
+def _drawing(network: Any, generator: torch.Generator | None) -> Iterator[None]:
+    """Let dropout draw from this generator; None is torch's global one."""
+    with _DRAWING, network.sampling():
+        network.generator = generator
+        try:
+            yield
+        finally:
+            network.generator = None
+
+
+def _score_of(
+    method: Method, validation: Pairs, scaling: tuple[float, float], select: str, half: bool
+) -> Callable[[nn.Module], Tensor]:
+    """Return network → its score on the validation pairs, for scaled targets; smaller is better."""
+    loc, scale = scaling
 
     def score(module: nn.Module) -> Tensor:
         total, count = torch.zeros((), dtype=torch.float32, device=validation.maps.device), 0
         for part in validation.chunks():
-            answer = answers(method, [module], part.images, precision=precision)
+            answer = _answer(method, torch.stack(_raw_maps([module], to_network(part.images), 0, half)))
             known = ~part.maps.isnan()
-            y = torch.where(known, part.maps, 0.0)
+            y = torch.where(known, (part.maps - loc) / scale, 0.0)
             predictive = Mixture(answer.predictive(), validate_args=False)
             each = -predictive.log_prob(y) if select == "nll" else (y - predictive.mean).square()
             total += torch.where(known, each, 0.0).sum()
@@ -168,25 +561,8 @@ def _score_of(method: Method, validation: Pairs, select: str, precision: str) ->
     return score
 
 
-def answers(
-    method: Method, networks: Sequence[nn.Module], images: Tensor, draws: int = 0, precision: str = "float32"
-) -> Any:
-    """What each network says about images (N, H, W, 3), or each of so many draws of its dropout: (K, N, H, W).
-
-    ``images`` may also be what a network sees, (N, 3, H, W) in [0, 1], for gradients by the image.
-    """
-    x = to_network(images) if images.dtype == torch.uint8 else images
-    half = precision == "bfloat16"
-    raw = []
-    with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
-        for network in networks:
-            with network.sampling() if draws else nullcontext():  # type: ignore[operator]
-                raw += [network(x) for _ in range(max(1, draws))]
-    return _answer(method, torch.stack(raw))
-
-
 def largest_batch(fits: Callable[[int], bool], size: int) -> int:
-    """The largest of size/2, size/4, … that fits; 0 if not even 1 does."""
+    """Return the largest of size/2, size/4, … that fits; 0 if not even 1 does."""
     while size > 1:
         size //= 2
         if fits(size):
@@ -195,7 +571,7 @@ def largest_batch(fits: Callable[[int], bool], size: int) -> int:
 
 
 def _try(network: nn.Module, method: Method, batches: ImageBatches, size: int) -> bool:
-    """Whether a step of this many images fits into memory."""
+    """Return whether a step of this many images fits into memory."""
     network.zero_grad(set_to_none=True)
     if batches.images.device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,7 +1,8 @@
 """Fit a population of networks to the rows of a table, all at once, and predict with it."""
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from evidentia.data.encoding import IGNORED, Scaling
+from evidentia.data.encoding import Scaling
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.fitting.fused import Fused, allowed
 from evidentia.fitting.members import Member
-from evidentia.methods.base import Method, Recipe
+from evidentia.fitting.scaled_table import ScaledTable, check_table
+from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
+from evidentia.methods.base import Method, Network, Recipe
 from evidentia.nn import Population
 from evidentia.prediction import Prediction
 from evidentia.training import TableBatches, Training, resolve_device, train
-from evidentia.training.batches import pad_rows
 from evidentia.training.checkpoint import fingerprint
 
 __all__ = ["Fitted", "fit"]
@@ -44,7 +46,9 @@ def fit(
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> "Fitted":
-    """Train one network per member, all at once. Each sees its own rows only, standardised by its training rows.
+    """Train one network per member, all at once, and return them as one model.
+
+    Each network sees its own rows only, standardised by its training rows.
 
     Args:
         method: how raw outputs become an answer and a loss.
@@ -61,11 +65,11 @@ def fit(
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`; one of another fit is refused.
         progress: show it.
     """
-    place = resolve_device(device)
+    target_device = resolve_device(device)
     features = torch.from_numpy(np.array(x, dtype=float))
     targets = torch.from_numpy(np.array(y, dtype=float))
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
-    _check_table(features, targets, members, weights)
+    check_table(features, targets, members, weights)
     recipe = recipe or method.recipe(max(len(m.train) for m in members))
     one_target = targets.ndim == 1
     targets = targets.reshape(len(targets), -1)
@@ -75,10 +79,12 @@ def fit(
         scale_x, scale_y = Scaling.fit(features, rows, ignore_constant=True), Scaling.fit(targets, rows)
     else:
         scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
-    table = _Table.build(features, targets, weights, members, scale_x, scale_y, place)
+    table = ScaledTable.build(features, targets, weights, members, scale_x, scale_y, target_device)
     seeds = [m.seed for m in members]
-    population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(place)
-    row_counts = torch.tensor([len(r) for r in rows], device=place)
+    population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(
+        target_device
+    )
+    row_counts = torch.tensor([len(r) for r in rows], device=target_device)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
     batches = TableBatches(table.tensors, rows, seeds, recipe.batch_size)
     fast = (
@@ -88,8 +94,10 @@ def fit(
     )
 
     # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
-    population.generator = torch.Generator(place).manual_seed(seeds[0])
-    with torch.autocast(place.type, enabled=False):  # the settings say what precision is used, not the caller's context
+    population.generator = torch.Generator(target_device).manual_seed(seeds[0])
+    with torch.autocast(
+        target_device.type, enabled=False
+    ):  # the settings say what precision is used, not the caller's context
         fitted.training = train(
             population,
             batches,
@@ -106,14 +114,23 @@ def fit(
 
 
 def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables: Tensor | None) -> str:
-    """A hash of all that a training depends on beside its settings: method, network, members and data."""
+    """Return a hash of all that a training depends on beside its settings: method, network, members and data."""
     rows = [part for m in members for part in (m.train, m.validation)]
     return fingerprint(method, recipe.network, recipe.batch_size, [m.seed for m in members], *rows, *tables)
 
 
 @dataclass
 class Fitted:
-    """A trained population with what it needs to predict."""
+    """A trained population with all it needs to predict.
+
+    Args:
+        method: how raw outputs become an answer.
+        population: the networks.
+        scale_x: how each network sees features.
+        scale_y: how each network sees targets.
+        one_target: whether targets were given as (N,).
+        training: the result of the training that made the networks.
+    """
 
     method: Method
     population: Population
@@ -123,18 +140,19 @@ class Fitted:
     training: Training = field(init=False)
 
     def scaled_answer(self, module: nn.Module, x: Tensor) -> NormalInverseGamma | Gaussian:
-        """The answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
+        """Return the answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
         return self.method.answer(module(x).unflatten(-1, (-1, self.method.outputs)))
 
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
-        """The mixture of these members (default: all) on features (N, F), in the units of y."""
+        """Return the mixture of these members (default: all) on features (N, F), in the units of y."""
         return Prediction(self.answers(x, members), members=0)
 
     def select(self, members: Sequence[int]) -> "Fitted":
-        """A model of some of the networks."""
+        """Return a model of some of the networks."""
         chosen = list(members)
         some = replace(
             self,
+            method=_of_members(self.method, chosen, self.population.members),
             population=self.population.select(chosen),
             scale_x=self.scale_x.select(chosen),
             scale_y=self.scale_y.select(chosen),
@@ -143,27 +161,69 @@ class Fitted:
         return some
 
     def mixtures(self, x: ArrayLike, count: int, members: Sequence[int] | None = None) -> Mixture:
-        """Several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
+        """Return several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
         each = self.answers(x, members).predictive()
         apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
         return Mixture(apart, dim=1, validate_args=False)
 
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that the model knows: tensors by name, and plain values."""
+        tensors = {f"population.{name}": p for name, p in self.population.state_dict().items()}
+        for side, scaling in (("x", self.scale_x), ("y", self.scale_y)):
+            tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
+        population = self.population
+        network = {"seeds": population.seeds, "sizes": population.sizes, "activation": population.activation}
+        return tensors, {
+            "method": method_state(self.method),
+            "network": network,
+            "one_target": self.one_target,
+            "training": training_state(self.training),
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any], method: Method | None = None) -> "Fitted":
+        """Return the model that :meth:`state` described, on the CPU; raise if its parts do not fit together.
+
+        Models of earlier versions do not name their method: then it is the one given.
+        """
+        if "method" in settings or method is None:
+            method = method_from_state(settings["method"])
+        saved = settings["network"]
+        sizes, seeds = (
+            _whole_numbers("sizes", saved["sizes"], least=1),
+            _whole_numbers("seeds", saved["seeds"], least=0),
+        )
+        weights = {k.removeprefix("population."): t for k, t in tensors.items() if k.startswith("population.")}
+        _check_weights(weights, len(seeds), sizes)  # before memory is taken for networks of this size
+        first, *hidden, last = sizes
+        population = method.build(seeds, first, last, Network(tuple(hidden), saved["activation"]))
+        population.load_state_dict(weights)
+        if last % method.outputs or type(settings["one_target"]) is not bool:
+            raise InputError("the outputs are not those of the method")
+        targets = last // method.outputs
+        if settings["one_target"] and targets != 1:
+            raise InputError(f"the networks have {targets} targets, not one")
+        scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"])
+        fitted.training = training_from_state(settings["training"])
+        return fitted
+
     @torch.no_grad()
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> NormalInverseGamma | Gaussian:
-        """What each network says, (networks, N) or (networks, N, T): all of a member's, one member after the other."""
+        """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other."""
         chosen = list(range(self.population.members)) if members is None else list(members)
         features = torch.from_numpy(np.array(x, dtype=float))
         if features.ndim != 2 or features.shape[1] != self.population.sizes[0]:
             raise InputError(f"x must have shape (N, {self.population.sizes[0]}), got {tuple(features.shape)}")
-        place = self.population.weights[0].device
+        target_device = self.population.weights[0].device
         # in float64 on the CPU, so that a row's answer does not depend on how many others are asked for with it
-        dtype = torch.float64 if place.type == "cpu" else torch.float32
+        dtype = torch.float64 if target_device.type == "cpu" else torch.float32
         some = self.method.networks(self.population, chosen).to(dtype).eval()
         scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
         parts = []
         for chunk in features.split(max(1, CHUNK // some.members)):
-            answer = self.scaled_answer(some, scale_x(chunk).to(place, dtype))
+            answer = self.scaled_answer(some, scale_x(chunk).to(target_device, dtype))
             parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = whole.affine(scale_y.loc, scale_y.scale)
@@ -173,8 +233,46 @@ class Fitted:
         return answers
 
 
-def _loss(table: "_Table", fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
-    """(Module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
+def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
+    """Return a method with the numbers of some members, where it has one for each."""
+    each = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+    lists = {name: v for name, v in each.items() if isinstance(v, list | tuple) and len(v) == members}
+    return replace(method, **{name: tuple(v[k] for k in chosen) for name, v in lists.items()})  # type: ignore[type-var]
+
+
+def _whole_numbers(name: str, values: Any, least: int) -> list[int]:
+    if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
+        raise InputError(f"{name} must be a list of whole numbers of at least {least}, got {values!r}")
+    return values
+
+
+def _check_weights(weights: dict[str, Tensor], members: int, sizes: Sequence[int]) -> None:
+    """Raise unless the tensors of a population have the shapes that its sizes give them."""
+    for name, tensor in weights.items():
+        found = re.fullmatch(r"(weights|biases|raw_weight_stds|raw_bias_stds)\.(\d+)", name)
+        layer = int(found[2]) if found else len(sizes)
+        if found is None or layer >= len(sizes) - 1:
+            raise InputError(f"there is no place for the tensor {name!r}")
+        shape = (members, sizes[layer] if "weight" in name else 1, sizes[layer + 1])
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            raise InputError(f"the tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
+    if len(weights) not in (2 * (len(sizes) - 1), 4 * (len(sizes) - 1)):
+        raise InputError(f"{len(sizes) - 1} layers have {len(weights)} tensors")
+
+
+def _scaling(tensors: dict[str, Tensor], side: str, shape: tuple[int, int, int]) -> Scaling:
+    """Return the scaling of x or y that a model was saved with."""
+    loc, scale = tensors[f"{side}.loc"], tensors[f"{side}.scale"]
+    for tensor in (loc, scale):
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+            raise InputError(f"the scaling of {side} is {tensor.dtype} {tuple(tensor.shape)}, not float64 {shape}")
+    if not bool((scale > 0).all()):
+        raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
+    return Scaling(loc, scale)
+
+
+def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
+    """Return (module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
@@ -188,109 +286,17 @@ def _loss(table: "_Table", fitted: Fitted, rows: Tensor) -> Callable[[nn.Module,
 
 
 def _score(
-    table: "_Table", fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
+    table: ScaledTable, fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
 ) -> Callable[[nn.Module], Tensor] | None:
-    """What decides which weights are kept: a score that was given, the validation rows', or nothing."""
+    """Return what decides which weights are kept: a score that was given, the validation rows' NLL, or nothing."""
     if validate is not None:
         return lambda _: validate(fitted)
-    return table.validation_nll(fitted) if any(len(m.validation) for m in members) else None
+    if not any(len(m.validation) for m in members):
+        return None
 
+    def validation_nll(module: nn.Module) -> Tensor:
+        x, y = table.validation_rows()
+        nll = -fitted.scaled_answer(module, x).predictive().log_prob(y).mean(-1)
+        return (nll * table.validation_weights).sum(1)
 
-@dataclass(frozen=True)
-class _Table:
-    """The table on the device, in float32, roughly scaled for all and then exactly for each member."""
-
-    x: Tensor
-    y: Tensor
-    row_weights: Tensor | None  # of mean 1
-    own_x: Scaling
-    own_y: Scaling
-    validation: Tensor
-    weights: Tensor
-
-    @classmethod
-    def build(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        row_weights: Tensor | None,
-        members: Sequence[Member],
-        scale_x: Scaling,
-        scale_y: Scaling,
-        place: torch.device,
-    ) -> "_Table":
-        # the first member's scaling brings every column near unit scale; the others' differ from it by a little
-        first_x, first_y = _common(scale_x), _common(scale_y)
-        # where there are no validation rows, this table of them is not used
-        validation, counts = pad_rows([m.validation if len(m.validation) else m.train[:1] for m in members])
-        weights = (torch.arange(validation.shape[1], device=counts.device) < counts.unsqueeze(1)).double()
-        if row_weights is not None:
-            row_weights = row_weights / row_weights.mean()
-            weights = weights * row_weights[validation]
-        weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
-
-        def ready(t: Tensor) -> Tensor:
-            return t.float().to(place)
-
-        def inner(own: Scaling, shared: Scaling) -> Scaling:
-            return Scaling(ready((own.loc - shared.loc) / shared.scale), ready(own.scale / shared.scale))
-
-        return cls(
-            ready(first_x(x)[0]),
-            ready(first_y(y)[0]),
-            None if row_weights is None else ready(row_weights),
-            inner(scale_x, first_x),
-            inner(scale_y, first_y),
-            validation.to(place),
-            ready(weights),
-        )
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What batches are drawn from."""
-        return (self.x, self.y) if self.row_weights is None else (self.x, self.y, self.row_weights)
-
-    def validation_nll(self, fitted: Fitted) -> Any:
-        """Module → the negative log likelihood of each member on its own validation rows (scaled targets)."""
-
-        def score(module: nn.Module) -> Tensor:
-            x, y = self.x[self.validation], self.y[self.validation]
-            answer = fitted.scaled_answer(module, self.own_x(x))
-            nll = -answer.predictive().log_prob(self.own_y(y)).mean(-1)
-            return (nll * self.weights).sum(1)
-
-        return score
-
-
-def _common(own: Scaling) -> Scaling:
-    """The first member's scaling, or where a column is constant for it, that of a member for which it is not."""
-    varies = own.scale.argmin(0, keepdim=True)
-    first, other = own.select([0]), Scaling(own.loc.gather(0, varies), own.scale.gather(0, varies))
-    constant = first.scale == IGNORED
-    return Scaling(torch.where(constant, other.loc, first.loc), torch.where(constant, other.scale, first.scale))
-
-
-def _check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:
-    if weights is not None:
-        if weights.shape != (len(x),):
-            raise InputError(f"sample_weight must have shape ({len(x)},), got {tuple(weights.shape)}")
-        if not (weights.isfinite().all() and (weights >= 0).all() and weights.sum() > 0):
-            raise InputError("sample_weight must be finite, at least 0, and not all 0")
-    if x.ndim != 2:
-        raise InputError(f"x must have shape (rows, features), got {tuple(x.shape)}")
-    if y.ndim not in (1, 2) or len(y) != len(x):
-        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {tuple(y.shape)}")
-    if not members:
-        raise InputError("no members to fit")
-    for name, table in (("x", x), ("y", y)):
-        bad = ~table.isfinite().reshape(len(table), -1).all(1)
-        if bad.any():
-            raise InputError(
-                f"{name} has {int(bad.sum())} rows with NaN or infinite values (first: row {int(bad.nonzero()[0])})"
-            )
-    validated = any(len(m.validation) for m in members)
-    for k, member in enumerate(members):
-        if not len(member.train) or (validated and not len(member.validation)):
-            raise InputError(
-                f"member {k} has {len(member.train)} training and {len(member.validation)} validation rows"
-            )
+    return validation_nll
