@@ -202,8 +202,8 @@ def test_members_stop_one_by_one():
         population, batches, nll, validate=validate, settings=Settings(steps=60, evaluate_every=10, patience=2)
     )
     assert result.best_score.tolist() == [0.5, 5.0]  # the second stopped after two evaluations without improvement
-    told = {"best_step": int(result.best_step[1]), "best_score": 5.0, "diverged": False, "seconds": result.seconds}
-    assert result.summary(1) == told
+    expected = {"best_step": int(result.best_step[1]), "best_score": 5.0, "diverged": False, "seconds": result.seconds}
+    assert result.summary(1) == expected
     assert result.best_step.tolist() == [60, 10]
     assert result.stopped_early.tolist() == [False, True]
     assert torch.equal(population.weights[0][1], seen[0][0][1])

@@ -1,1 +1,1 @@
-"""Fast twins: the same arithmetic as elsewhere in the house, in a form made for one kind of machine."""
+"""Fast versions of code elsewhere in the package, for one kind of machine: the same arithmetic, up to rounding."""

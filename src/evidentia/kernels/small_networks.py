@@ -1,11 +1,11 @@
-"""Train many networks of one hidden layer, each by one program that keeps its weights in registers (CUDA, Triton).
+"""Training of many networks with one hidden layer, each by one program that keeps its weights in registers (Triton).
 
-A step of 50 units at a batch of one row is a few thousand multiplications, but as tensor operations it is two hundred
-kernels that wait for each other. Here a whole stretch of steps is one kernel: a program reads its rows and nothing
-else, and what limits a step is the latency of the chain row → forward → backward → Adam.
+A step of a network with 50 units on a batch of one row is a few thousand multiplications, but as tensor operations it
+is two hundred kernels that run one after the other. Here one kernel takes many steps: each program reads the rows of
+its network and nothing else, and the latency of the chain row → forward → backward → Adam limits the speed.
 
-The steps are those of the training loop: the same rows, the same loss, the same Adam, up to rounding. Gradients are
-written out by hand; ``tests/test_cuda.py`` holds them against autograd.
+The steps are those of the training loop, up to rounding: the same rows, the same loss, the same Adam. Gradients are
+written by hand; ``tests/test_cuda.py`` compares them with autograd.
 """
 
 from typing import NamedTuple
@@ -19,11 +19,11 @@ __all__ = ["Likelihood", "Rows", "run_steps"]
 
 
 class Rows(NamedTuple):
-    """What the networks learn from."""
+    """Data for a number of steps: a table, the rows of every step, and each member's scaling."""
 
     x: Tensor  # (N, F)
     y: Tensor  # (N, 1)
-    chosen: Tensor  # (M, steps, B): the rows of every step
+    chosen: Tensor  # (M, steps, B): row numbers of every step
     loc_x: Tensor  # (M, F): each member's own scaling
     scale_x: Tensor
     loc_y: Tensor  # (M,)
@@ -31,7 +31,10 @@ class Rows(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """Gaussian, or evidential with a weight per member that rises by ``ascent`` times (penalty − ``aim``)."""
+    """Loss: Gaussian, or evidential with a penalty weight per member.
+
+    After each step the weight grows by ``ascent`` times (mean penalty − ``aim``).
+    """
 
     evidential: bool
     weight: Tensor  # (M,), changed in place
@@ -53,21 +56,25 @@ def run_steps(
     noise: Tensor | None = None,
     warps: int = 4,
 ) -> Tensor:
-    """As many steps as ``rates`` has, in place; returns each member's last loss.
+    """Take as many steps as ``rates`` has entries, in place, and return each member's last loss, (M,).
 
     Args:
-        state: (3, M, P): parameters and Adam's two moments. A member's P numbers are W1, W2, b1, b2 one after the
-            other, and for weights with a distribution the same again for their raw deviations.
-        sizes: inputs, hidden units, outputs.
-        rates, roots: the learning rate over 1 − β₁ᵗ, and 1/√(1 − β₂ᵗ), of each step.
-        keep: (M,), 1 − the dropout rate; ``noise`` is then uniform, (M, steps, B, hidden).
-        prior_std, complexity: (M,), for Bayes by backprop: the prior, and the weight of the divergence in the loss of a
-            row; ``noise`` is then normal, (M, steps, B, hidden + outputs).
+        state: (3, M, P): parameters and Adam's two moments. A member's P numbers are W1, W2, b1, b2, followed, for
+            weights with a distribution, by their raw deviations in the same order.
+        sizes: numbers of inputs, hidden units and outputs.
+        rows: the data of these steps.
+        likelihood: the loss; its weight is changed in place.
+        rates, roots: (steps,): the learning rate divided by 1 − β₁ᵗ, and 1/√(1 − β₂ᵗ).
+        keep: (M,), for dropout: 1 − the dropout rate. ``noise`` is then uniform, (M, steps, B, hidden).
+        prior_std, complexity: (M,), for Bayes by backprop: deviation of the prior, and the weight of the divergence in
+            the loss of a row. ``noise`` is then normal, (M, steps, B, hidden + outputs).
+        noise: random numbers for dropout or Bayes by backprop.
+        warps: warps per program.
     """
     inputs, hidden, outputs = sizes
     members, size = state.shape[1:]
     loss = torch.zeros(members, device=state.device)
-    one = likelihood.weight  # stands in for what is not there, and is not read
+    one = likelihood.weight  # placeholder for an absent tensor; the kernel never reads it
     _steps[(members,)](
         *(state[0], state[1], state[2]),
         *rows,
@@ -121,7 +128,7 @@ def _steps(
     for step in range(steps):
         gw1, gb1 = tl.zeros((FP, HP), tl.float32), tl.zeros((HP,), tl.float32)
         gw2, gb2 = tl.zeros((O, HP), tl.float32), tl.zeros((O,), tl.float32)
-        if BAYES:  # of the squared deviations
+        if BAYES:  # gradients by the squared deviations
             gs1, gc1 = tl.zeros((FP, HP), tl.float32), tl.zeros((HP,), tl.float32)
             gs2, gc2 = tl.zeros((O, HP), tl.float32), tl.zeros((O,), tl.float32)
             d1, d2, e1, e2 = _softplus(s1), _softplus(s2), _softplus(c1), _softplus(c2)
@@ -197,7 +204,7 @@ def _steps(
 
 @triton.jit
 def _load(base, F: tl.constexpr, H: tl.constexpr, O: tl.constexpr, FP: tl.constexpr, HP: tl.constexpr):
-    """W1 (FP, HP), W2 (O, HP), b1 (HP), b2 (O), with zeros around them."""
+    """Return W1 (FP, HP), W2 (O, HP), b1 (HP), b2 (O), padded with zeros."""
     f, h, o = tl.arange(0, FP)[:, None], tl.arange(0, HP), tl.arange(0, O)
     w1 = tl.load(base + f * H + h[None, :], mask=(f < F) & (h < H)[None, :], other=0.0)
     base += F * H
@@ -226,13 +233,13 @@ def _adam(p, m, v, g, rate, root):
 
 @triton.jit
 def _by_raw(by_square, deviation, raw, pull, tight):
-    """Gradient by a raw deviation: of the fit through σ² and the softplus, and of the divergence from the prior."""
+    """Return the gradient by a raw deviation: of the fit, through σ² and the softplus, plus that of the divergence."""
     return (2 * deviation * by_square + pull * (tight * deviation - 1 / deviation)) * tl.sigmoid(raw)
 
 
 @triton.jit
 def _log1p(x):
-    """Exact for small x without a library call: the rounding of 1 + x cancels in log(1 + x)/((1 + x) − 1)."""
+    """Return ln(1 + x), exact for small x: the rounding of 1 + x cancels in log(1 + x)/((1 + x) − 1)."""
     u = 1 + x
     return tl.where(u == 1, x, tl.log(u) * x / tl.where(u == 1, 1.0, u - 1))
 
@@ -249,7 +256,7 @@ def _pick(values, o, k):
 
 @triton.jit
 def _evidential(out, o, y, lam):
-    """Loss, penalty, and the loss's gradient by the four raw outputs (evidentia.formulas: nig.nll, penalties.error)."""
+    """Return loss, penalty, and the loss's gradient by the raw outputs (as formulas.nig.nll and penalties.error)."""
     # γ, ν, α−1, β as one vector of four, with the floors of nig.from_raw
     floors = tl.where(o == 3, 1e-9, tl.where(o == 0, 0.0, 1e-6))
     values = tl.where(o == 0, out, _softplus(out) + floors)
@@ -274,7 +281,7 @@ def _evidential(out, o, y, lam):
 
 @triton.jit
 def _half_step(x):
-    """ρ(x) = lnΓ(x+½) − lnΓ(x) and ρ′(x): four steps of the recurrence, then the series of formulas/special.py."""
+    """Return ρ(x) = lnΓ(x+½) − lnΓ(x) and ρ′(x), by four steps of the recurrence and the series of formulas.special."""
     down, slope = 0.0, 0.0
     for k in tl.static_range(4):
         down += _log1p(0.5 / (x + k))
@@ -289,7 +296,7 @@ def _half_step(x):
 
 @triton.jit
 def _gaussian(out, o, y):
-    """Loss and its gradient by mean and raw deviation (evidentia.formulas.gaussian)."""
+    """Return the loss and its gradient by mean and raw deviation (as evidentia.formulas.gaussian)."""
     sigma = _softplus(_pick(out, o, 1)) + 1e-6
     z = (y - _pick(out, o, 0)) / sigma
     d = tl.where(o == 0, -z / sigma, (1 - z * z) / sigma * tl.sigmoid(out))

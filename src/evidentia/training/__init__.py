@@ -1,4 +1,4 @@
-"""The one training loop."""
+"""The training loop, and the batches it reads."""
 
 from evidentia.training.batches import Batches, LoaderBatches, TableBatches
 from evidentia.training.images import Augmentation, ImageBatches

@@ -1,30 +1,34 @@
-"""Batches of images and maps that live on the device, augmented there: no worker, no copy, one captured step."""
+"""Batches of images and maps that are stored and augmented on the device, without worker processes or copies."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from evidentia.errors import InputError
-from evidentia.training.batches import random_integers
+from evidentia.training.batches import HashedBatches, random_integers
 
 __all__ = ["Augmentation", "ImageBatches", "to_network"]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How a pair is varied. ``Augmentation(flip=False, zoom=1, colour=0)`` leaves it as it is.
+    """Random changes of an image and its map. ``Augmentation(flip=False, zoom=1, colour=0)`` changes nothing.
 
-    A ``zoom`` of 1.5 cuts out between all and 1/1.5 of each side and enlarges it to the full size. What is enlarged
-    looks nearer, as it would through a longer lens; with ``rescale`` the targets, disparities, grow with it.
+    Args:
+        flip: mirror half of the pairs left to right.
+        zoom: with 1.5, cut out between all and 1/1.5 of each side and enlarge it to the full size.
+        colour: largest relative change of contrast, brightness and gamma, in [0, 1); each channel changes by at most
+            half of it.
+        rescale: multiply the map by the zoom, up to 1. For disparities: an enlarged object looks nearer, as through a
+            longer lens.
     """
 
     flip: bool = True
     zoom: float = 1.5
-    colour: float = 0.3  # largest change of contrast, brightness and gamma, and half of that of each channel
+    colour: float = 0.3
     rescale: bool = False
 
     def __post_init__(self) -> None:
@@ -34,7 +38,13 @@ class Augmentation:
             raise InputError(f"colour is a relative change in [0, 1), got {self.colour}")
 
     def __call__(self, x: Tensor, y: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (B, 3, H, W) in [0, 1] and maps (B, H, W), varied by uniform numbers (B, 10)."""
+        """Return changed images and maps.
+
+        Args:
+            x: images in [0, 1], (B, 3, H, W).
+            y: maps, (B, H, W).
+            uniform: random numbers in [0, 1), (B, 10), which determine the changes.
+        """
         u = uniform.unbind(1)
         if self.flip or self.zoom > 1:
             zoom = torch.exp(u[0] * math.log(self.zoom))
@@ -44,13 +54,15 @@ class Augmentation:
             down = torch.stack([zero, 1 / zoom, room * (2 * u[3] - 1)], 1)
             grid = affine_grid(torch.stack([across, down], 1), list(x.shape), align_corners=False)
             x = grid_sample(x, grid, "bilinear", "border", align_corners=False)
-            # the nearest neighbour, so that a gap stays as large as it is
+            # by the nearest neighbour, because interpolation would spread missing values
             y = grid_sample(y.unsqueeze(1), grid, "nearest", "border", align_corners=False).squeeze(1)
             if self.rescale:
                 y = (y * zoom.view(-1, 1, 1)).clamp(max=1)
         return (self._recolour(x, u[4:]) if self.colour else x), y
 
     def _recolour(self, x: Tensor, u: tuple[Tensor, ...]) -> Tensor:
+        """Return the images with other colours, determined by six uniform numbers per image."""
+
         def factor(part: Tensor, strength: float) -> Tensor:
             return torch.exp(math.log1p(strength) * (2 * part - 1))
 
@@ -62,18 +74,20 @@ class Augmentation:
         return recoloured.clamp(0, 1)
 
 
-class ImageBatches:
-    """Random batches of (images, maps) from tensors on the device, drawn with replacement and augmented.
+class ImageBatches(HashedBatches):
+    """Random batches of images and maps from tensors on the device, drawn with replacement and augmented.
 
-    Rows and changes are a hash of seed and step: a run that resumes continues as if it had never stopped.
+    Args:
+        images: (N, H, W, 3), bytes.
+        maps: (N, H, W), floats with NaN where there is no target.
+        batch_size: pairs in a batch.
+        seed: determines, with the step, the pairs and their changes.
+        augmentation: random changes of each pair; None for none.
     """
-
-    static = True
 
     def __init__(
         self, images: Tensor, maps: Tensor, batch_size: int, seed: int = 0, augmentation: Augmentation | None = None
     ) -> None:
-        """Images (N, H, W, 3) as bytes, maps (N, H, W) as floats with NaN where there is no target."""
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8 or maps.shape != images.shape[:3]:
             raise InputError(
                 "images (N, H, W, 3) of bytes and maps (N, H, W) are needed, "
@@ -81,31 +95,22 @@ class ImageBatches:
             )
         if not len(images):
             raise InputError("there are no images to train on")
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        self.images, self.maps, self.batch_size, self.seed = images, maps, batch_size, seed
-        self.augmentation = augmentation
-        self.step = torch.zeros((), dtype=torch.int64, device=images.device)
+        super().__init__(batch_size, images.device)
+        self.images, self.maps, self.seed, self.augmentation = images, maps, seed, augmentation
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """Images (B, 3, H, W) in [0, 1], channels last in memory, and maps (B, H, W)."""
+        """Return images (B, 3, H, W) in [0, 1], with channels last in memory, and maps (B, H, W)."""
         drawn = random_integers(self.seed, self.step, (self.batch_size, 11))
         self.step += 1
         rows = drawn[:, 0] % len(self.images)
         x, y = to_network(self.images[rows]), self.maps[rows]
         if self.augmentation is None:
             return x, y
-        # the upper 24 of 62 bits, as many as a float32 holds
+        # use the upper 24 of 62 bits, as many as a float32 holds
         x, y = self.augmentation(x, y, (drawn[:, 1:] >> 38).float() / (1 << 24))
         return x.contiguous(memory_format=torch.channels_last), y
 
-    def state(self) -> dict[str, Any]:
-        return {"step": int(self.step)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.step.fill_(state["step"])
-
 
 def to_network(images: Tensor) -> Tensor:
-    """Bytes (N, H, W, 3) → floats (N, 3, H, W) in [0, 1]; in memory the channels stay last, as convolutions like it."""
+    """Return images (N, H, W, 3) of bytes as floats (N, 3, H, W) in [0, 1], with channels last in memory."""
     return images.permute(0, 3, 1, 2).float() / 255

@@ -1,4 +1,4 @@
-"""The one training loop, for a population of tabular networks and for a single module of any kind."""
+"""The training loop, for a population of tabular networks and for any single module."""
 
 import contextlib
 import math
@@ -26,18 +26,31 @@ FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Te
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. Every number can be left alone."""
+    """Settings of a training run with AdamW.
+
+    Args:
+        steps: number of training steps.
+        learning_rate: the largest learning rate, reached after the warm-up.
+        weight_decay: AdamW's weight decay.
+        warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
+        schedule: "cosine" lowers the learning rate to 0 after the warm-up; "constant" keeps it.
+        clip: largest norm of a member's gradient; None does not clip.
+        evaluate_every: steps between evaluations, at which the score decides on the best weights.
+        patience: number of evaluations without improvement after which a member stops; None never stops.
+        precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
+        checkpoint_every: evaluations between checkpoints.
+    """
 
     steps: int = 4000
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
-    warmup: float = 0.05  # share of the steps in which the learning rate rises from 0
-    schedule: str = "cosine"  # or "constant", after the warm-up
-    clip: float | None = 10.0  # largest norm of a member's gradient
+    warmup: float = 0.05
+    schedule: str = "cosine"
+    clip: float | None = 10.0
     evaluate_every: int = 100
-    patience: int | None = None  # evaluations without improvement after which a member stops
-    precision: str = "float32"  # or "bfloat16": autocast of the network; heads and losses stay in float32
-    checkpoint_every: int = 10  # in evaluations
+    patience: int | None = None
+    precision: str = "float32"
+    checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
         for name in ("steps", "learning_rate", "evaluate_every", "checkpoint_every"):
@@ -51,7 +64,7 @@ class Settings:
             raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
 
     def rate(self, step: Tensor) -> Tensor:
-        """The learning rate of these steps, in float32 whatever torch's default dtype is."""
+        """Return the learning rates of these steps, counted from 0, in float32."""
         step = step.float()
         warm = max(1, round(self.warmup * self.steps))
         rising = ((step + 1) / warm).clamp(max=1)
@@ -63,24 +76,42 @@ class Settings:
 
 @dataclass
 class Training:
-    """What came of it, with one entry per member where it says tensor."""
+    """Result of a training run. Tensors have one entry per member.
+
+    Attributes:
+        best_score: smallest validation score; without validation, the last training loss.
+        best_step: the step after which that score was reached.
+        diverged: whether weights or score became infinite or NaN. Such a member keeps its best weights and is not run
+            again.
+        stopped_early: whether the member ran out of patience.
+        steps: steps taken.
+        seconds: duration, including that of the runs before a resume.
+        history: for each evaluation the step, the mean training loss and score of healthy members, and how many
+            members still run.
+    """
 
     best_score: Tensor
     best_step: Tensor
-    diverged: Tensor  # a result like any other: such a member is never run again
+    diverged: Tensor
     stopped_early: Tensor
     steps: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def summary(self, member: int) -> dict[str, Any]:
-        """Return the result of one member as plain values, as records have it."""
+        """Return the result of one member as plain values, for a record."""
         best = {"best_step": int(self.best_step[member]), "best_score": float(self.best_score[member])}
         return best | {"diverged": bool(self.diverged[member]), "seconds": self.seconds}
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
-    """Return the device of this name. "auto" is CUDA where there is one, else the CPU; mps only when asked for."""
+    """Return the device of this name: "auto", "cpu", "cuda", "cuda:0", … or "mps".
+
+    "auto" is CUDA if there is one, else the CPU; it is never mps.
+
+    Raises:
+        InputError: for a device that is unknown or that this machine does not have.
+    """
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -102,7 +133,10 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draws from torch's own generators, here and on the device, follow from the seed; none is taken from others."""
+    """Seed torch's global generators, on the CPU and on the device, inside the context.
+
+    Afterwards they are in the state they had before, so that the caller's random numbers do not change.
+    """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -122,34 +156,31 @@ def train(
 ) -> Training:
     """Train ``module`` in place, and leave it with the best weights of each member.
 
+    A member whose weights or score are no longer finite is marked as diverged; the others go on, unaffected. An
+    interrupt (Ctrl-C) ends the training, leaves the module with the best weights so far and the checkpoint as last
+    written, and is raised again.
+
     Args:
         module: a :class:`~evidentia.nn.Population`, or any module, which counts as one member.
-        batches: :class:`TableBatches` or :class:`LoaderBatches`.
-        loss: (module, batch) → the loss of each member, or a scalar.
-        validate: module → a score per member, smaller is better; without it the last weights are kept.
-        settings: how long and how fast.
-        fast_steps: a fast twin of the steps between two evaluations: it takes as many as it is given learning rates for,
-            changes parameters and moments in place, and moves the batches on.
-        checkpoint: a file to write while training, and to continue from if it exists, to the same numbers. Delete it to
-            start anew.
-        identity: what the run is, in a word: data, seeds, method. A checkpoint of another identity is refused.
-        progress: show a bar on a terminal, plain lines elsewhere.
+        batches: :class:`TableBatches`, :class:`ImageBatches` or :class:`LoaderBatches`.
+        loss: takes the module and a batch, and returns the loss of each member or a scalar.
+        validate: takes the module and returns a score per member, smaller is better. Without it the last weights are
+            kept.
+        settings: see :class:`Settings`; None takes the defaults.
+        fast_steps: replaces the steps between two evaluations. It takes as many steps as it is given learning rates,
+            changes parameters and moments in place, and advances the batches.
+        checkpoint: file to write while training. If it exists, the run continues from it, to the same result as
+            without the interruption. Delete it to start anew.
+        identity: identifies data, seeds and method. A checkpoint with another identity is refused.
+        progress: show a progress bar on a terminal, or plain lines elsewhere.
 
-    A member whose weights or score stop being finite is marked as diverged and left behind; the others go on untouched.
-
-    An interrupt (Ctrl-C) ends the training and is raised again. The checkpoint stays as last written, and the module is
-    left with the best weights so far.
+    Returns:
+        The scores, the best steps, and which members diverged or stopped early.
     """
     run = _Run(module, batches, loss, validate, settings or Settings(), fast_steps, identity)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
-        state = load_checkpoint(path, run.device)
-        try:
-            run.restore(state)
-        except InputError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise InputError(f"checkpoint {path} is damaged ({error!r}); delete it to start anew") from error
+        _resume(run, path)
     started = time.perf_counter() - run.result.seconds
     with Progress(run.settings.steps, enabled=progress) as bar:
         try:
@@ -169,8 +200,19 @@ def train(
     return run.result
 
 
+def _resume(run: "_Run", path: Path) -> None:
+    """Restore the run from the checkpoint, or raise an error if that is damaged or belongs to another run."""
+    state = load_checkpoint(path, run.device)
+    try:
+        run.restore(state)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise InputError(f"checkpoint {path} is damaged ({error!r}); delete it to start anew") from error
+
+
 class _Run:
-    """The state of one training, and its step."""
+    """State of a training run, and its steps, evaluations and checkpoints. Arguments are those of :func:`train`."""
 
     def __init__(
         self,
@@ -188,12 +230,12 @@ class _Run:
         if not self.parameters:
             raise InputError("the module has no parameters to train")
         self.device = self.parameters[0].device
-        # what the module draws its noise from; without one of its own, torch's global generator
+        # the generator of the module's noise; None is torch's global one
         self.generator: torch.Generator | None = getattr(module, "generator", None)
         self.members = int(getattr(module, "members", 1))
-        self.grouped = hasattr(module, "members")
+        self.has_member_axis = hasattr(module, "members")
         self.step = 0
-        # learning rates wait on the device, where a captured graph finds them
+        # learning rates and the step counter are on the device, where a captured graph can read them
         self.rates = settings.rate(torch.arange(settings.steps, device="cpu")).to(self.device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
@@ -208,11 +250,11 @@ class _Run:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
         self.last_loss = torch.zeros(self.members, dtype=torch.float32, device=self.device)
-        # what is kept of the best moment: weights, and for a module of the user's own also its running statistics
-        self.kept_tensors = [*self.parameters, *([] if self.grouped else module.buffers())]
+        # tensors whose best state is kept: the weights, and the running statistics of a user's own module
+        self.kept_tensors = [*self.parameters, *([] if self.has_member_axis else module.buffers())]
         self.best = [p.detach().clone() for p in self.kept_tensors]
         blank = torch.zeros(self.members, dtype=torch.float32, device=self.device)
-        self.stale = blank.clone()
+        self.stale = blank.clone()  # evaluations since the best score
         self.result = Training(
             best_score=torch.full_like(blank, math.inf),
             best_step=torch.zeros(self.members, dtype=torch.int64, device=self.device),
@@ -224,7 +266,7 @@ class _Run:
     # Steps ------------------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Steps up to the next evaluation, and that evaluation."""
+        """Take the steps up to the next evaluation, and evaluate."""
         every = self.settings.evaluate_every
         until = min(self.settings.steps, (self.step // every + 1) * every)
         self.module.train()
@@ -237,6 +279,7 @@ class _Run:
 
     @torch.no_grad()
     def _many_steps(self, fast_steps: FastSteps, count: int) -> None:
+        """Take ``count`` steps by ``fast_steps``, with the optimizer's state where the ordinary steps keep it."""
         for p in self.parameters:
             if p not in self.optimizer.state:
                 step = torch.zeros((), dtype=torch.float32, device=self.device)
@@ -252,10 +295,11 @@ class _Run:
         self.step += count
 
     def _one_step(self) -> None:
+        """Take one step: by a captured CUDA graph if possible, from the third step on."""
         if not self.captures:
             self._update()
         elif self.graph is None:
-            # the first steps run on a side stream, as capturing demands; they are steps like any other
+            # capturing requires the steps before it to run on a side stream; they train as any other
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -272,6 +316,7 @@ class _Run:
             self.graph.replay()
 
     def _update(self, captured: bool = False) -> None:
+        """Draw a batch and update the weights. While a CUDA graph is recorded, the caller has reset the gradients."""
         if not captured:
             self.optimizer.zero_grad(set_to_none=True)
         batch = self.batches.next()
@@ -286,11 +331,11 @@ class _Run:
         self.last_loss.copy_(each.detach().float().expand(self.members))
 
     def _clip(self) -> None:
-        """Shorten each member's gradient to the largest norm allowed, without a look at the others'."""
+        """Scale each member's gradient down to the largest allowed norm, independently of the others."""
         if self.settings.clip is None:
             return
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if not self.grouped:
+        if not self.has_member_axis:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
             return
         norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
@@ -302,6 +347,7 @@ class _Run:
 
     @torch.no_grad()
     def _evaluate(self) -> None:
+        """Score all members, keep the weights of those that improved, and note who diverged or stopped."""
         self.module.eval()
         result = self.result
         healthy = torch.stack([self._per_member(p.isfinite()).all(1) for p in self.parameters]).all(0)
@@ -309,10 +355,10 @@ class _Run:
         healthy = healthy & score.isfinite()
         result.diverged |= ~healthy
         running = healthy & ~result.stopped_early & ~result.diverged
-        # without validation the last healthy weights are the ones to keep
+        # without validation keep the last healthy weights
         better = running & ((score < result.best_score) | (self.validate is None))
         for kept, p in zip(self.best, self.kept_tensors, strict=True):
-            choice = better.view(-1, *[1] * (p.ndim - 1)) if self.grouped else better[0]
+            choice = better.view(-1, *[1] * (p.ndim - 1)) if self.has_member_axis else better[0]
             kept.copy_(torch.where(choice, p, kept))
         result.best_score = torch.where(better, score, result.best_score)
         result.best_step = torch.where(better, self.step, result.best_step)
@@ -331,18 +377,19 @@ class _Run:
         self.finished = result.history[-1]["running"] == 0
 
     def _per_member(self, p: Tensor) -> Tensor:
-        return p.flatten(1) if self.grouped else p.reshape(1, -1)
+        """Return a parameter with one row per member."""
+        return p.flatten(1) if self.has_member_axis else p.reshape(1, -1)
 
     @torch.no_grad()
     def keep_best(self) -> None:
-        """Give every member its best weights."""
+        """Set the module to the best weights of every member."""
         for p, kept in zip(self.kept_tensors, self.best, strict=True):
             p.copy_(kept)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next step depends on."""
+        """Return everything that the next step depends on."""
         result = self.result
         return {
             "identity": self.identity,
@@ -367,10 +414,11 @@ class _Run:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        mine = self.state()
+        """Continue from a state, or raise an error if it is that of another run."""
+        own = self.state()
         for key in ("settings", "shapes"):
-            if state[key] != mine[key]:
-                raise InputError(f"the checkpoint belongs to another run: its {key} are {state[key]}, not {mine[key]}")
+            if state[key] != own[key]:
+                raise InputError(f"the checkpoint belongs to another run: its {key} are {state[key]}, not {own[key]}")
         if state.get("identity") != self.identity:
             raise InputError(
                 "the checkpoint belongs to another run, with other data, seeds or method; delete it to start anew, or "
@@ -400,4 +448,5 @@ class _Run:
 
 
 def _mean_of(x: Tensor, healthy: Tensor) -> float:
+    """Return the mean over healthy members, NaN if there is none."""
     return float(torch.where(healthy, x, 0.0).sum() / healthy.sum()) if bool(healthy.any()) else math.nan
