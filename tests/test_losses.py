@@ -356,7 +356,7 @@ def test_schedules_after_a_step_are_still_modules(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_step_on_held_out_data_in_inference_mode(name):
-    """The natural place for it; a weight made there could not be trained with afterwards."""
+    """Held-out data are often evaluated in inference mode; a weight made there could not be used in training."""
     schedule, head = SCHEDULES[name](), ev.NIGHead(3)
     with torch.inference_mode():
         schedule.step(head(torch.randn(8, 3)), torch.randn(8))
@@ -439,7 +439,7 @@ def test_ranks_step_together_by_the_violation_of_the_whole_batch(tmp_path):
 
 
 def test_what_is_masked_may_be_anything():
-    """Padding of a sequence model is NaN or infinite as often as not; it sends no gradient."""
+    """Padding, as of sequences, may be NaN or infinite; it sends no gradient."""
     y, mask = torch.tensor([1.0, torch.nan]), torch.tensor([True, False])
     for bad in (torch.nan, torch.inf, 1e30):
         raw = torch.tensor([[0.1, 0.2, 0.3, 0.4], [bad] * 4], requires_grad=True)

@@ -54,7 +54,7 @@ def test_rows_drawn_ahead_are_those_of_the_batches_to_come():
 
 
 def test_fast_steps_take_the_place_of_steps(tmp_path):
-    """It is asked for the steps up to each evaluation, with Adam's state, which a checkpoint keeps."""
+    """fast_steps is called for the steps up to each evaluation, with Adam's state, which a checkpoint keeps."""
     asked = []
 
     def fast_steps(parameters, first, second, rates, before):

@@ -13,7 +13,7 @@ SMALL = {"width": 4, "blocks": 3, "seed": 0}
 
 
 def randomised(net):
-    """With biases too, which start at zero and would hide a mistake."""
+    """The biases are random too: they start at zero, which would hide a mistake."""
     with torch.no_grad():
         for p in net.parameters():
             if p.ndim == 1:
