@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evidentia import metrics
 from evidentia.datasets import depth as datasets
 from evidentia.datasets import rooms
+from evidentia.distributions import Gaussian
 from evidentia.errors import InputError
 from evidentia.fitting import Pairs
 from evidentia.reproduce.depth.plan import FRAME
@@ -87,10 +89,8 @@ def load(
 def mean_of_training(data: DepthData) -> dict[str, float]:
     """Return the test errors of the per-pixel mean and deviation of the training maps: a model without skill."""
     mean = data.train.maps.nanmean(0)
-    variance = (data.train.maps - mean).square().nanmean(0)
-    y = data.test.maps
-    known = ~y.isnan()
-    nll = 0.5 * ((2 * torch.pi * variance).log() + (y - mean).square() / variance)
-    error = (y - mean)[known]
-    values = {"rmse": error.square().mean().sqrt(), "mae": error.abs().mean(), "nll": nll[known].mean()}
-    return {name: float(value) for name, value in values.items()}
+    deviation = (data.train.maps - mean).square().nanmean(0).sqrt()
+    maps = data.test.maps
+    model = Gaussian(mean.expand_as(maps), deviation.expand_as(maps), validate_args=False)
+    scores = {"rmse": metrics.rmse, "mae": metrics.mae, "nll": metrics.nll}
+    return {name: score(model, maps, mask=~maps.isnan()) for name, score in scores.items()}

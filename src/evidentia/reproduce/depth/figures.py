@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidentia.report.figures import COLOURS, legend, new_figure, save
+from evidentia.report.figures import COLOURS, import_matplotlib, legend, new_figure, save
 from evidentia.reproduce.depth.maps import Maps, read_maps
 from evidentia.reproduce.depth.plan import SHOWN_EPSILONS
 from evidentia.reproduce.depth.tables import number, signed
@@ -101,9 +101,7 @@ def _set_labels(ax: Any, title: str, x: str = "", y: str = "") -> None:
 
 def _figure_in_parts(heights: Sequence[float]) -> tuple["Figure", list[Any]]:
     """Return a wide figure, and its parts, which lie one under the other."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, sum(heights) + 0.4), layout="constrained")
+    figure = import_matplotlib("matplotlib.figure").Figure(figsize=(11, sum(heights) + 0.4), layout="constrained")
     return figure, list(np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)))
 
 
@@ -128,10 +126,8 @@ def _panels(part: "Figure | SubFigure", names: Sequence[str], x: str, y: str) ->
 
 
 def _panel_figure(names: Sequence[str], x: str, y: str, height: float = 2.4) -> tuple["Figure", list[Any]]:
-    from matplotlib.figure import Figure
-
     size = (max(2.7 * min(4, len(names)), 6.0), height * -(-len(names) // 4) + 0.8)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = import_matplotlib("matplotlib.figure").Figure(figsize=size, layout="constrained")
     return figure, _panels(figure, names, x, y)
 
 
@@ -143,31 +139,30 @@ def _legend_below(part: Any, ax: Any, columns: int, title: str | None = None) ->
 
 def _draw_picture(ax: Any, values: Any, colours: str | None = None, scale: "Normalize | None" = None) -> Any:
     """Draw an image, or a map on a scale; pixels without a value are grey."""
-    import matplotlib as mpl
-
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    shades = mpl.colormaps[colours].with_extremes(bad=COLOURS["range"]) if colours else None
+    shades = import_matplotlib().colormaps[colours].with_extremes(bad=COLOURS["range"]) if colours else None
     return ax.imshow(values, cmap=shades, norm=scale, interpolation="nearest")
 
 
 def _scale(*maps: Any, log: bool = False) -> "Normalize":
     """Return one scale of colours for all maps, up to the value that one pixel in a hundred exceeds."""
-    from matplotlib.colors import LogNorm, Normalize
-
+    colors = import_matplotlib("matplotlib.colors")
     values = np.concatenate([np.ravel(m) for m in maps])
     low, high = np.quantile(values[np.isfinite(values)], (0.01, 0.99)) if np.isfinite(values).any() else (0.0, 1.0)
     high = max(float(high), 1e-6)
-    return LogNorm(min(max(float(low), high / 100), high / 2), high) if log else Normalize(0, high)
+    scale: Normalize = (
+        colors.LogNorm(min(max(float(low), high / 100), high / 2), high) if log else colors.Normalize(0, high)
+    )
+    return scale
 
 
 def _draw_colour_bar(part: Any, picture: Any, axes: Any, label: str, side: str = "right") -> None:
-    from matplotlib.colors import LogNorm
-
+    logarithmic = isinstance(picture.norm, import_matplotlib("matplotlib.colors").LogNorm)
     options: dict[str, Any] = {"fraction": 0.02, "pad": 0.01} if side == "right" else {"fraction": 0.04, "pad": 0.02}
-    if isinstance(picture.norm, LogNorm):
+    if logarithmic:
         options |= {"ticks": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0], "format": "{x:g}"}
-    extend = "both" if isinstance(picture.norm, LogNorm) else "max"
+    extend = "both" if logarithmic else "max"
     bar = part.colorbar(picture, ax=list(np.ravel(axes)), location=side, extend=extend, **options)
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7)
@@ -263,15 +258,13 @@ def _ranked_by(trials: Trials) -> str:
 
 def _draw_single_trials(record: Record, out: Path, kind: str, name: str) -> list[Path]:
     """Draw both versions of a curve, a panel for each model and a colour for each trial."""
-    import matplotlib as mpl
-
     models, (labels, versions) = studied_models(record), CURVES[kind]
     names = [f"{model}{_ranked_by(trials)}" for model, trials in models.items()]
     figure, axes = _panel_figure(names, *labels, 2.4 if kind == "cutoff" else 2.7)
     for ax, trials in zip(axes, models.values(), strict=True):
         for k, trial in enumerate(trials):
             for version, line in enumerate(("-", "--")):
-                shade = mpl.colormaps["viridis"](0.85 * k / max(len(trials) - 1, 1))
+                shade = import_matplotlib().colormaps["viridis"](0.85 * k / max(len(trials) - 1, 1))
                 ax.plot(*_curve(trial, kind, version), line, color=shade, lw=1.2)
         if kind == "calibration":
             ax.plot([0, 1], [0, 1], color=COLOURS["truth"], lw=0.8)
@@ -378,13 +371,11 @@ def _draw_attack(record: Record, out: Path) -> list[Path]:
 
 def _draw_attacked_cdfs(ax: Any, trials: Trials) -> None:
     """Draw the distribution of the entropies of all images at every other ε."""
-    import matplotlib as mpl
-
     steps, drawn = trials[0]["attack"], ("scores", _shown_score(trials), "images")
     for k in range(0, len(steps), 2):
         values = _pooled(trials, ("attack", k, *drawn), ("attack", 0, *drawn))
         if len(values):
-            colour = mpl.colormaps["viridis"](0.9 * k / max(len(steps) - 1, 1))
+            colour = import_matplotlib().colormaps["viridis"](0.9 * k / max(len(steps) - 1, 1))
             ax.ecdf(values, color=colour, lw=1.5, label=f"ε = {steps[k]['epsilon']:g}")
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from evidentia.reproduce.arrays import read_arrays, write_arrays
 from evidentia.reproduce.protocol import file_name
@@ -21,10 +20,9 @@ def maps_path(out: Path, model: str) -> Path:
     return out / MAPS / f"{file_name(model)}.npz"
 
 
-def write_maps(out: Path, model: str, maps: dict[str, Tensor]) -> None:
+def write_maps(out: Path, model: str, maps: Maps) -> None:
     """Write the maps of a model; float32 becomes float16, which is enough for pictures."""
-    arrays = {name: tensor.cpu().numpy() for name, tensor in maps.items()}
-    small = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in arrays.items()}
+    small = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in maps.items()}
     write_arrays(maps_path(out, model), small)
 
 

@@ -4,6 +4,7 @@ Networks are trained trial by trial and group by group; a unit is one group in o
 elsewhere, are only ever asked about.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,34 +14,30 @@ import torch
 from torch import Tensor
 
 from evidentia.datasets.folder import find_data
-from evidentia.distributions import Mixture
 from evidentia.errors import InputError
-from evidentia.fitting import Pairs, fit_images
+from evidentia.fitting import CompiledLosses, FittedImages, fit_images
 from evidentia.methods import LeastSquares
 from evidentia.metrics import auroc
-from evidentia.nn import UNet
-from evidentia.persistence import is_model, load_model, save_model
-from evidentia.record import FILE, environment, read_record, refusing_damage, write_record
+from evidentia.persistence import is_model
+from evidentia.prediction import Prediction
+from evidentia.record import environment, write_record
 from evidentia.reproduce.depth.data import DepthData, load, mean_of_training
 from evidentia.reproduce.depth.figures import write_figures
-from evidentia.reproduce.depth.maps import MAPS, write_maps
+from evidentia.reproduce.depth.maps import MAPS, Maps, write_maps
 from evidentia.reproduce.depth.page import page
 from evidentia.reproduce.depth.plan import GROUPS, SHOWN_EPSILONS, STUDIED, NetworkGroup, Plan
 from evidentia.reproduce.depth.recipes import METHODS, group_recipe, plan_record
 from evidentia.reproduce.depth.scores import (
-    DepthModel,
-    Look,
     alive_channels,
     attack,
-    choose_noise,
     curves,
     density_scores,
-    fast_gradient_sign,
-    look,
-    score,
+    error_scores,
+    gradient_sign,
+    image_scores,
 )
 from evidentia.reproduce.depth.tables import table_rows, write_tables
-from evidentia.reproduce.protocol import Context, clear_checkpoints, file_name, open_run
+from evidentia.reproduce.protocol import Context, clear_checkpoints, file_name, open_run, write_from_record
 from evidentia.reproduce.timing import captured, median_seconds
 from evidentia.training import resolve_device
 from evidentia.training.images import to_network
@@ -73,7 +70,7 @@ def run_on(data: DepthData, plan: Plan, context: Context) -> list[Path]:
         **{key: {} for key in RESULTS},
     }
     with open_run(out, new, same=("plan", "data"), kept=RESULTS, check=_check_results) as record:
-        data = data.to(device)
+        data, losses = data.to(device), CompiledLosses()
         if device.type == "cpu" and not plan.quick:
             print("without a GPU this takes days; --quick shows all of it, --groups and --steps run a part", flush=True)
         for trial in range(plan.trials):
@@ -82,14 +79,16 @@ def run_on(data: DepthData, plan: Plan, context: Context) -> list[Path]:
                 if done or trial >= plan.trials_of(name):
                     continue
                 print(f"trial {trial + 1}: {name}", flush=True)
-                _run_group(plan, name, trial, data, context, record)
+                model, training = _trained_networks(plan, name, trial, data, context, losses)
+                record["networks"].setdefault(name, []).append(training)
+                for each, result in _study_models(plan.group(name), model, trial, data, out).items():
+                    record["results"].setdefault(each, []).append(result)
                 write_record(out, record)
         if set(record["results"]) - set(record["seconds"]):
             record["seconds"] = _answer_seconds(plan, list(record["results"]), data)
             write_record(out, record)
         clear_checkpoints(out)
-        with refusing_damage(out):
-            return [out / FILE, *write_results(read_record(out), out)]
+        return write_from_record(out, write_results)
 
 
 def write_results(record: Record, folder: Path) -> list[Path]:
@@ -112,92 +111,100 @@ def _check_results(record: Record) -> None:
 # Networks and models --------------------------------------------------------------------------------------------------
 
 
-def _run_group(plan: Plan, name: str, trial: int, data: DepthData, context: Context, record: Record) -> None:
-    """Train the networks of one group and trial, and add the results of each model made of them to the record."""
-    group = plan.group(name)
-    networks, training = _trained_networks(plan, name, trial, data, context)
-    record["networks"].setdefault(name, []).append(training)
-    for model, count in group.models.items():
-        result, maps = _study(_model(group, networks, count), model, trial, data)
-        record["results"].setdefault(model, []).append(result)
-        if maps:
-            write_maps(context.out, model, maps)
-
-
 def _trained_networks(
-    plan: Plan, name: str, trial: int, data: DepthData, context: Context
-) -> tuple[list[UNet], list[dict[str, Any]]]:
-    """Return the networks of one trial and how their training went; those that were stored are read."""
+    plan: Plan, name: str, trial: int, data: DepthData, context: Context, losses: CompiledLosses
+) -> tuple[FittedImages, list[dict[str, Any]]]:
+    """Return the networks of one group and trial as one model, and how their training went."""
+    units = [(f"{name}_{trial}_{member}", 1000 * trial + member) for member in range(plan.group(name).network_count)]
+    models = [_trained_network(plan, name, unit, seed, data, context, losses) for unit, seed in units]
+    return FittedImages.join(models), [{"seed": m.seed} | m.training[0].summary(0) for m in models]
+
+
+def _trained_network(
+    plan: Plan, name: str, unit: str, seed: int, data: DepthData, context: Context, losses: CompiledLosses
+) -> FittedImages:
+    """Return one trained network: the one that was stored, or else a new one, which is then stored."""
     method, recipe, device = METHODS[plan.group(name).method], group_recipe(plan, name), data.test.images.device
-    networks, training = [], []
-    for member in range(plan.group(name).network_count):
-        unit, seed = f"{name}_{trial}_{member}", 1000 * trial + member
-        folder, checkpoint = context.out / "networks" / file_name(unit), context.checkpoint(unit)
-        if is_model(folder):
-            tensors, summary = load_model(folder)
-            network = recipe.network(method.outputs, seed)
-            try:
-                network.load_state_dict(tensors)
-            except RuntimeError as error:
-                raise InputError(f"{folder} does not hold the network of this run; delete it to train it") from error
-        else:
-            network, result = fit_images(
-                method, data.train, data.validation, recipe,
-                seed=seed, device=device, checkpoint=checkpoint, progress=context.progress,
-            )  # fmt: skip
-            summary = {"seed": seed} | result.summary(0)
-            save_model(folder, dict(network.state_dict()), summary)
-            checkpoint.unlink(missing_ok=True)
-        networks.append(_ready(network, device))
-        training.append(summary)
-    return networks, training
+    folder, checkpoint = context.out / "networks" / file_name(unit), context.checkpoint(unit)
+    if is_model(folder):
+        try:
+            stored = FittedImages.load(folder).to(device)
+        except InputError as error:
+            raise InputError(f"{error}; it does not hold the network of this run; delete it to train it") from error
+        if (stored.method, stored.recipe, stored.seed) != (method, recipe, seed) or len(stored.networks) != 1:
+            raise InputError(f"{folder} does not hold the network of this run; delete it to train it")
+        return stored
+    fitted = fit_images(
+        data.train,
+        method=method,
+        validation=data.validation,
+        recipe=recipe,
+        standardise=False,  # as in the paper: λ has the unit 1/y
+        seed=seed,
+        device=device,
+        checkpoint=checkpoint,
+        losses=losses,
+        progress=context.progress,
+    )
+    model = replace(
+        fitted, method=method
+    )  # the noise of least squares is chosen for each ensemble, not for one network
+    model.save(folder)
+    checkpoint.unlink(missing_ok=True)
+    return model
 
 
-def _ready(network: UNet, device: torch.device) -> UNet:
-    return network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload, no-any-return]
-
-
-def _model(group: NetworkGroup, networks: list[UNet], count: int) -> DepthModel:
-    device = next(networks[0].parameters()).device
-    precision = "bfloat16" if device.type == "cuda" else "float32"
-    if group.has_draws:
-        return DepthModel(METHODS[group.method], (networks[0],), count, precision)
-    return DepthModel(METHODS[group.method], tuple(networks[:count]), 0, precision)
+def _model(group: NetworkGroup, networks: FittedImages, count: int) -> FittedImages:
+    """Return the model of so many networks, or of so many draws of one."""
+    return replace(networks, draws=count) if group.has_draws else replace(networks, networks=networks.networks[:count])
 
 
 # Results --------------------------------------------------------------------------------------------------------------
 
 
-def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[dict[str, Any], dict[str, Any]]:
+def _study_models(
+    group: NetworkGroup, networks: FittedImages, trial: int, data: DepthData, out: Path
+) -> dict[str, dict[str, Any]]:
+    """Return the results of every model of a group; for the first trial write the maps of the studied ones."""
+    results = {}
+    for name, count in group.models.items():
+        results[name], maps = _study(_model(group, networks, count), name, trial, data)
+        if maps:
+            write_maps(out, name, maps)
+    return results
+
+
+def _study(model: FittedImages, name: str, trial: int, data: DepthData) -> tuple[dict[str, Any], Maps]:
     """Return all numbers of one model, and for the first trial the maps to draw."""
-    result: dict[str, Any] = {"trial": trial, "count": model.draws or len(model.networks)}
-    result["parameters"] = model.parameters
-    torch.manual_seed(trial)  # of dropout's draws
-    model = choose_noise(model, data.validation)
-    seen = look(model, data.test.images, data.test.maps)
-    result |= score(seen, data.test.maps)
+    draws = torch.Generator(model.device).manual_seed(trial)  # of dropout
+    model = model.choose_noise(data.validation, None, generator=draws)
+    inside = model.predict(data.test.images, generator=draws)
+    result: dict[str, Any] = {"trial": trial, "count": model.members, "parameters": model.parameters}
+    result |= error_scores(inside, data.test.maps)
     if isinstance(model.method, LeastSquares):
         result["noise"] = model.method.noise
     if name not in STUDIED:
         return result, {}
-    outside = look(model, data.outside)
-    scores = {key: {"inside": seen.scores[key], "outside": outside.scores[key]} for key in seen.scores}
-    if len(model.networks) == 1 and not model.draws:
-        asked = {"inside": data.test.images, "outside": data.outside}
-        pixels = data.train.images, data.validation.images
-        scores["feature distance"], blocks = density_scores(model.networks[0], *pixels, asked)
+    outside = model.predict(data.outside, generator=draws)
+    scores_inside, scores_outside = image_scores(inside), image_scores(outside)
+    unfamiliar = {score: _sides(scores_inside[score], scores_outside[score]) for score in scores_inside}
+    if model.members == 1:
+        (network,) = model.networks
+        images = {"inside": data.test.images, "outside": data.outside}
+        distance, blocks = density_scores(network, data.train.images, data.validation.images, images)
+        unfamiliar["feature distance"] = _sides(distance["inside"], distance["outside"])
         result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
-        if len(model.networks[0].head) > 1:
-            result["alive channels"] = alive_channels(model.networks[0], data.test.images)
-    result |= curves(seen, data.test.maps) | {"unfamiliar": {key: _sides(value) for key, value in scores.items()}}
-    result["attack"] = _rounded(attack(model, data.test))
-    return result, _maps(model, seen, outside, data) if trial == 0 else {}
+        if len(network.head) > 1:
+            result["alive channels"] = alive_channels(network, data.test.images)
+    result |= curves(inside, data.test.maps) | {"unfamiliar": unfamiliar}
+    result["attack"] = _rounded(attack(model, data.test, generator=draws))
+    return result, _maps(model, inside, outside, data, draws) if trial == 0 else {}
 
 
-def _sides(scores: dict[str, Tensor]) -> dict[str, Any]:
+def _sides(inside: Tensor, outside: Tensor) -> dict[str, Any]:
     """Return the scores of test images and of images from elsewhere, with the AUROC of telling them apart."""
-    inside, outside = (scores[side].double().numpy() for side in ("inside", "outside"))
-    return {"auroc": auroc(inside, outside), "inside": _rounded(inside), "outside": _rounded(outside)}
+    scores = {"inside": inside.double().numpy(), "outside": outside.double().numpy()}
+    return {"auroc": auroc(**scores)} | {side: _rounded(values) for side, values in scores.items()}
 
 
 def _rounded(value: Any) -> Any:
@@ -209,31 +216,28 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.5g}")
 
 
-def _maps(model: DepthModel, seen: Look, outside: Look, data: DepthData) -> dict[str, Any]:
+def _maps(
+    model: FittedImages, inside: Prediction, outside: Prediction, data: DepthData, draws: torch.Generator
+) -> Maps:
     """Return a few test images, evenly spaced, with the model's maps of them; the first also under attack."""
-    rows = np.linspace(0, len(seen.mean) - 1, SHOWN).round().astype(int)
-    there = np.linspace(0, len(outside.mean) - 1, SHOWN).round().astype(int)
-    found = {
-        "image": data.test.images[rows],
-        "truth": data.test.maps[rows],
-        "mean": seen.mean[rows],
-        "outside_image": data.outside[there],
-        "outside_mean": outside.mean[there],
-    }
-    for name in ("aleatoric", "epistemic"):
-        for prefix, which, at in (("", seen, rows), ("outside_", outside, there)):
-            variance = getattr(which, name)
-            if variance is not None:
-                found[f"{prefix}{name}"] = variance[at].sqrt()
-    first = Pairs(data.test.images[rows[:1]], data.test.maps[rows[:1]])
+    rows, there = (np.linspace(0, len(p) - 1, SHOWN).round().astype(int) for p in (inside, outside))
+    first = data.test.select(rows[:1])
     x = to_network(first.images)
-    sign = fast_gradient_sign(model, x, first.maps)
-    moved = torch.cat([(x + e * sign).clamp(0, 1) for e in SHOWN_EPSILONS])
-    attacked = look(model, moved)
-    found |= {"attacked_image": (255 * moved.permute(0, 2, 3, 1)).byte(), "attacked_mean": attacked.mean}
-    if attacked.epistemic is not None:
-        found["attacked_epistemic"] = attacked.epistemic.sqrt()
-    return found
+    sign = gradient_sign(model, x, first.maps, draws)
+    moved = torch.cat([(x + epsilon * sign).clamp(0, 1) for epsilon in SHOWN_EPSILONS])
+    attacked = model.predict(moved, generator=draws)
+    maps: Maps = {
+        "image": data.test.images[rows].cpu().numpy(),
+        "truth": data.test.maps[rows].cpu().numpy(),
+        "outside_image": data.outside[there].cpu().numpy(),
+        "attacked_image": (255 * moved.permute(0, 2, 3, 1)).byte().cpu().numpy(),
+    }
+    for prefix, prediction in (("", inside[rows]), ("outside_", outside[there]), ("attacked_", attacked)):
+        maps[f"{prefix}mean"] = prediction.mean
+        for part, variance in prediction.decompose("paper")._asdict().items():
+            if variance is not None:
+                maps[f"{prefix}{part}"] = np.sqrt(variance)
+    return maps
 
 
 # Times ----------------------------------------------------------------------------------------------------------------
@@ -242,18 +246,19 @@ def _maps(model: DepthModel, seen: Look, outside: Look, data: DepthData) -> dict
 def _answer_seconds(plan: Plan, models: list[str], data: DepthData) -> dict[str, dict[str, float]]:
     """Return how long each model takes to answer, measured in one go to be comparable; weights do not matter."""
     print("how long each model takes to answer", flush=True)
-    found, device = {}, data.test.images.device
+    found: dict[str, dict[str, float]] = {}
     for name in GROUPS:
         group, recipe = plan.group(name), group_recipe(plan, name)
         wanted = {model: count for model, count in group.models.items() if model in models}
-        outputs = METHODS[group.method].outputs
-        networks = [_ready(recipe.network(outputs, i), device) for i in range(group.network_count if wanted else 0)]
-        for model, count in wanted.items():
-            found[model] = _seconds(_model(group, networks, count), data.test.images)
+        if wanted:
+            method = METHODS[group.method]
+            networks = tuple(recipe.network(method.outputs, seed).eval() for seed in range(group.network_count))
+            joined = FittedImages(method, networks, recipe).to(data.test.images.device)
+            found |= {m: _seconds(_model(group, joined, count), data.test.images) for m, count in wanted.items()}
     return found
 
 
-def _seconds(model: DepthModel, images: Tensor) -> dict[str, float]:
+def _seconds(model: FittedImages, images: Tensor) -> dict[str, float]:
     """Return the seconds of answering one image, and 32 or all there are.
 
     On CUDA the call is captured: otherwise kernel-launch overhead dominates the timing.
@@ -266,7 +271,7 @@ def _seconds(model: DepthModel, images: Tensor) -> dict[str, float]:
     return found
 
 
-def _moments(model: DepthModel, images: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(model: FittedImages, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return prediction and variance of every pixel."""
-    predictive = Mixture(model(images).predictive(), validate_args=False)
+    predictive = Prediction(model.answers(images), members=0).distribution
     return predictive.mean, predictive.variance
