@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -8,20 +9,78 @@ import torch
 from typer.testing import CliRunner
 
 import evidentia as ev
-from evidentia.cli import app
+from evidentia.cli.app import app
 from evidentia.datasets import uci as uci_data
 from evidentia.fitting import fit, hold_out
-from evidentia.methods import Network, Recipe
-from evidentia.reproduce.toy.settings import Options, Toy
+from evidentia.methods import Evidential, Network, Recipe
+from evidentia.record import write_record
+from evidentia.reproduce.protocol import Context, find_runs, new_record, open_run, same_plan
+from evidentia.reproduce.registry import EXPERIMENTS, write_page
+from evidentia.reproduce.toy import cubic, disentangle, problem
+from evidentia.reproduce.toy.plan import CubicPlan, DisentanglePlan
 from evidentia.reproduce.uci import run as uci
+from evidentia.reproduce.uci.methods import ReleasedEvidential
 from evidentia.reproduce.uci.tables import compare
-from evidentia.training import Settings
+from evidentia.training import Settings, loop
 
 TINY = ["--iterations", "40", "--seeds", "2", "--hidden", "8", "--batch-size", "16"]
+TINY_PLAN = {"rows": 200, "iterations": 40, "seeds": 2, "hidden": (8,), "batch_size": 16}
 
 
 def call(*arguments):
     return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def quiet(folder, device="cpu"):
+    return Context(folder, device, progress=False)
+
+
+# The protocol --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_an_experiment_has_what_the_protocol_asks_for(experiment):
+    plan = experiment.plan()
+    assert not plan.quick
+    assert {"quick"} <= {field.name for field in fields(plan)}
+    if experiment.quick is not None:
+        assert experiment.quick(plan).quick
+    for name in ("run", "write_results", "page"):
+        assert callable(getattr(experiment.work, name))
+    folders = [experiment.folder_of(plan) for plan in experiment.plans(quick=False)]
+    assert len(set(folders)) == len(folders)
+    result = call(experiment.name, "--help")
+    assert result.exit_code == 0, result.output
+    for field in fields(plan):
+        if "option" in field.metadata:
+            flag = (field.metadata["option"].flag or field.name).replace("_", "-")
+            assert f"--{flag}" in result.output
+
+
+def test_settings_that_no_longer_exist_are_not_compared(tmp_path):
+    before = {"network": {"hidden": [8], "average": 0.9}, "seeds": 2, "sets": ["yacht"]}
+    same_plan(tmp_path, before, {"network": {"hidden": (8,)}, "seeds": 2, "sets": ("wine",)}, free=("sets",))
+    with pytest.raises(ev.InputError, match=r"holds a run with network\.hidden = \[8\], not \(9,\)"):
+        same_plan(tmp_path, before, {"network": {"hidden": (9,)}, "seeds": 2})
+    with pytest.raises(KeyError):  # which open_run says in a sentence
+        same_plan(tmp_path, before, {"members": 3})
+
+
+def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
+    plan = CubicPlan(**TINY_PLAN)
+    with open_run(tmp_path, new_record("cubic", plan, "cpu")) as record:
+        record["results"]["first"] = {"n": 1}
+        write_record(tmp_path, record)
+    with open_run(tmp_path, new_record("cubic", plan, "cpu")) as record:
+        assert record["results"]["first"] == {"n": 1}
+    with (
+        pytest.raises(ev.InputError, match="holds a run with seeds = 2, not 3; choose another folder"),
+        open_run(tmp_path, new_record("cubic", replace(plan, seeds=3), "cpu")),
+    ):
+        pass
+
+
+# Toys ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -33,41 +92,125 @@ def call(*arguments):
     ],
 )
 def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path):
-    result = call(name, *TINY, "--out", tmp_path)
+    out = tmp_path / "run"
+    result = call(name, *TINY, "--out", out)
     assert result.exit_code == 0, result.output
     for file in files:
-        assert (tmp_path / file).stat().st_size > 100
-    record = json.loads((tmp_path / "record.json").read_text())
+        assert (out / file).stat().st_size > 100
+    record = json.loads((out / "record.json").read_text())
     assert record["run"] == name
-    assert record["settings"]["iterations"] == 40
-    assert not (tmp_path / "unfinished").exists()
+    assert record["plan"]["iterations"] == 40
+    assert not (out / "unfinished").exists()
+    # a second call trains nothing, and other settings are refused by name
+    written = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    again = call(name, *TINY, "--out", out)
+    assert again.exit_code == 0, again.output
+    assert "networks" not in again.output
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == written
+    other = call(name, *TINY, "--learning-rate", "0.1", "--out", out)
+    assert isinstance(other.exception, ev.InputError)
+    assert "holds a run with learning_rate = 0.005, not 0.1" in str(other.exception)
+    # the page has the table, and what the curves were drawn for is left as it is without them
+    assert call("page", out).exit_code == 0
+    page = (tmp_path / "run.md").read_text()
+    assert (out / f"{name}.md").read_text() in page
+    assert f"(run/{files[-1].replace('.svg', '.png')})" in page
+    for path in (out / "curves").iterdir():
+        path.unlink()
+    for path in out.glob("figure_*.png"):
+        path.write_bytes(b"mine")
+    assert call("page", out).exit_code == 0
+    assert (tmp_path / "run.md").read_text() == page
+    assert all(path.read_bytes() == b"mine" for path in out.glob("figure_*.png"))
+
+
+def interrupt_after(save):
+    """Return a function that saves a checkpoint and is then interrupted."""
+
+    def saved(*arguments):
+        save(*arguments)
+        raise KeyboardInterrupt
+
+    return saved
+
+
+def often_saved(recipe_of):
+    """Return a function whose recipes save a checkpoint at every third evaluation."""
+
+    def recipe(*arguments):
+        found = recipe_of(*arguments)
+        return replace(found, settings=replace(found.settings, checkpoint_every=3))
+
+    return recipe
 
 
 def test_a_killed_toy_run_continues(tmp_path, monkeypatch):
-    from evidentia.reproduce.toy import disentangle
-    from evidentia.reproduce.toy import settings as toy
-
-    settings = Toy(rows=200, iterations=40, seeds=2, hidden=(8,), batch_size=16)
-    options = Options(tmp_path / "killed", "cpu", progress=False)
+    """What was finished is not trained again, and what was cut goes on from its checkpoint."""
+    plan = DisentanglePlan(**TINY_PLAN)
     trained = []
-    original = toy.fit
 
-    def watched(*arguments, **more):
-        if len(trained) == 1:
-            trained.append("killed")
-            raise KeyboardInterrupt
-        fitted = original(*arguments, **more)
-        trained.append(fitted.training.steps)
-        return fitted
+    def watched(*arguments, **options):
+        trained.append(options["checkpoint"].exists())
+        if len(trained) == 2:
+            monkeypatch.setattr(loop, "save_checkpoint", interrupt_after(save))
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(toy, "fit", watched)
+    original, save = problem.fit, loop.save_checkpoint
+    monkeypatch.setattr(problem, "fit", watched)
     with pytest.raises(KeyboardInterrupt):
-        disentangle.run(options, settings)
-    assert list((tmp_path / "killed" / "unfinished").iterdir())
-    disentangle.run(options, settings)
-    disentangle.run(Options(tmp_path / "whole", "cpu", progress=False), settings)
-    records = [json.loads((tmp_path / f / "record.json").read_text())["rows"] for f in ("killed", "whole")]
+        disentangle.run(plan, quiet(tmp_path / "killed"))
+    monkeypatch.setattr(loop, "save_checkpoint", save)
+    assert list(json.loads((tmp_path / "killed" / "record.json").read_text())["results"]) == ["standard_score"]
+    disentangle.run(plan, quiet(tmp_path / "killed"))
+    assert trained == [False, False, True]
+    disentangle.run(plan, quiet(tmp_path / "whole"))
+    records = [json.loads((tmp_path / f / "record.json").read_text())["results"] for f in ("killed", "whole")]
     assert records[0] == records[1]
+    for file in ("disentangle.csv", "figure_s3.svg"):
+        assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_a_start_that_is_not_finite_is_seen_in_the_table():
+    """A record has null for what is not finite, and for what a method does not have."""
+    finite = {"rmse_inside": 1.0, "epistemic_inside": None, "nll_inside": 2.0}
+    lost = {"rmse_inside": None, "epistemic_inside": None, "nll_inside": None}
+    assert problem.median([finite, finite], "epistemic_inside") is None
+    assert problem.median([finite, finite], "nll_inside") == 2.0
+    assert np.isnan(problem.median([finite, lost], "nll_inside"))
+
+
+# Pages ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ev.InputError, match="holds no record of a finished run"):
+            write_page(folder)
+    (tmp_path / "a" / "sub").mkdir(parents=True)
+    (tmp_path / "a" / "sub" / "record.json").write_text('{"schema": 1, "run": "members", "plan": {}}')
+    with pytest.raises(ev.InputError, match="a run of 'members', which has no page; known are distribution, cubic"):
+        write_page(tmp_path / "a")
+    (tmp_path / "a" / "other").mkdir()
+    (tmp_path / "a" / "other" / "record.json").write_text('{"schema": 1, "run": "uci", "plan": {}}')
+    assert len(find_runs(tmp_path / "a")) == 2
+    with pytest.raises(ev.InputError, match="holds runs of members, uci; name the folder of one experiment"):
+        write_page(tmp_path / "a")
+    with pytest.raises(ev.InputError, match=r"record\.json is damaged"):
+        write_page(tmp_path / "a" / "other")
+
+
+def test_a_page_is_not_written_over_what_someone_else_wrote(tmp_path):
+    assert call("distribution", "--out", tmp_path / "run").exit_code == 0
+    (tmp_path / "run.md").write_text("my notes")
+    with pytest.raises(ev.InputError, match="was not written by this command"):
+        write_page(tmp_path / "run")
+    assert (tmp_path / "run.md").read_text() == "my notes"
+    result = call("page", tmp_path / "run", "--out", tmp_path / "elsewhere" / "page.md")
+    assert result.exit_code == 0, result.output
+    assert "(run/distribution.png)" in (tmp_path / "elsewhere" / "page.md").read_text()
+
+
+# Table 1 -------------------------------------------------------------------------------------------------------------
 
 
 def test_uci_on_what_scikit_learn_brings(tmp_path):
@@ -93,7 +236,7 @@ def test_uci_on_what_scikit_learn_brings(tmp_path):
 
 def test_the_published_rule_flatters(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("evidential",), protocol="published", network="paper", splits=3)
-    uci.run(plan, tmp_path, device="cpu", progress=False)
+    uci.run(plan, quiet(tmp_path))
     result = json.loads((tmp_path / "record.json").read_text())["results"]["diabetes"]["evidential"]
     assert len(result["trials"]) == 3
     assert result["evaluations"] == -(-result["recipe"]["settings"]["steps"] // 100)
@@ -106,7 +249,7 @@ def test_the_minima_against_a_loop_over_trials():
     g = np.random.default_rng(0)
     x, y = g.standard_normal((60, 2)), g.standard_normal(60)
     recipe = Recipe(Network((4,)), Settings(steps=20, evaluate_every=20), 8)
-    fitted = fit(uci.Evidential(), x, y, hold_out(np.arange(40), range(4), 0), recipe=recipe, device="cpu")
+    fitted = fit(Evidential(), x, y, hold_out(np.arange(40), range(4), 0), recipe=recipe, device="cpu")
     minima = uci.Minima(x[40:], y[40:], trials=2, batch=100)  # more than there are: all rows
     minima(fitted)
     for t in range(2):
@@ -117,7 +260,7 @@ def test_the_minima_against_a_loop_over_trials():
 
 def test_dual_ascent_as_released():
     """By hand: λ starts at 0, and rises by 1e-4 times the mean penalty above 0.01."""
-    method = uci.ReleasedEvidential()
+    method = ReleasedEvidential()
     networks = method.build([0], 1, 4, Network((2,)))
     answer = ev.NormalInverseGamma(torch.zeros(1, 2, 1), 1.0, 2.0, 1.0)
     y = torch.tensor([1.0, 3.0]).view(1, 2, 1)
@@ -169,9 +312,32 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path):
 
 def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20)
-    uci.run(plan, tmp_path, device="cpu", progress=False)
+    uci.run(plan, quiet(tmp_path / "run"))
     with pytest.raises(ev.InputError, match="holds a run with network = best, not paper"):
-        uci.run(uci.Plan(sets=("diabetes",), network="paper", splits=2, steps=20), tmp_path, progress=False)
+        uci.run(uci.Plan(sets=("diabetes",), network="paper", splits=2, steps=20), quiet(tmp_path / "run"))
+    with pytest.raises(ev.InputError, match="holds a run of 'uci', not of 'cubic'"):
+        cubic.run(CubicPlan(**TINY_PLAN), quiet(tmp_path / "run"))
+    # a page of part of the methods, on a set that the paper does not have
+    write_page(tmp_path / "run")
+    assert (tmp_path / "run" / "nll.md").read_text().strip() in (tmp_path / "run.md").read_text()
+
+
+@pytest.mark.parametrize("network", ["best", "paper"])
+def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, monkeypatch):
+    """The fit that is cut goes on from its checkpoint, which has λ of the authors' dual ascent too."""
+    monkeypatch.setattr(uci, "recipe_of", often_saved(uci.recipe_of))
+    few = {"sets": ("diabetes",), "methods": ("evidential",), "members": 2, "splits": 2, "steps": 40, "search": False}
+    plan, save = uci.Plan(network=network, **few), loop.save_checkpoint
+    monkeypatch.setattr(loop, "save_checkpoint", interrupt_after(save))
+    with pytest.raises(KeyboardInterrupt):
+        uci.run(plan, quiet(tmp_path / "cut"))
+    monkeypatch.setattr(loop, "save_checkpoint", save)
+    assert [path.name for path in (tmp_path / "cut" / "unfinished").iterdir()] == ["diabetes_evidential_fit.ckpt"]
+    for folder in ("cut", "whole"):
+        uci.run(plan, quiet(tmp_path / folder))
+        assert not (tmp_path / folder / "unfinished").exists()
+    cut, whole = (json.loads((tmp_path / f / "record.json").read_text())["results"] for f in ("cut", "whole"))
+    assert cut["diabetes"]["evidential"]["splits"] == whole["diabetes"]["evidential"]["splits"]
 
 
 def test_help_shows_an_example():

@@ -1,7 +1,9 @@
 import pytest
 
 from evidentia.reproduce import errata
+from evidentia.reproduce.protocol import Context
 from evidentia.reproduce.toy import distribution
+from evidentia.reproduce.toy.plan import DistributionPlan
 
 
 @pytest.mark.parametrize("key", [k for k in errata.ERRATA if k not in errata.OTHER_COLUMNS])
@@ -38,8 +40,7 @@ def test_errata_on_the_command_line(capsys):
     assert "unknown erratum 'E99'; known are E1, E2" in capsys.readouterr().err
 
 
-def test_the_figure_of_densities_is_written(tmp_path, capsys):
-    distribution.main(["--out", str(tmp_path / "new" / "folder")])
-    path = tmp_path / "new" / "folder" / "distribution.png"
-    assert path.stat().st_size > 10_000
-    assert str(path) in capsys.readouterr().out
+def test_the_figure_of_densities_is_written(tmp_path):
+    paths = distribution.run(DistributionPlan(), Context(tmp_path / "new" / "folder"))
+    assert [path.name for path in paths] == ["record.json", "distribution.png", "distribution.svg"]
+    assert paths[1].stat().st_size > 10_000

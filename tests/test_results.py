@@ -7,10 +7,9 @@ import pytest
 
 from evidentia.record import read_record
 from evidentia.report.tables import mean_and_error
-from evidentia.reproduce.depth import page as depth_page
-from evidentia.reproduce.depth.findings import ALIVE
+from evidentia.reproduce.depth.page import ALIVE
 from evidentia.reproduce.paper import TABLE_1
-from evidentia.reproduce.uci import page as uci_page
+from evidentia.reproduce.registry import EXPERIMENTS, page_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 SETS = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]
@@ -50,22 +49,6 @@ def test_the_table_of_ties():
             assert cell.strip() == f"{np.mean(gaps):+.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
 
-@pytest.mark.parametrize(
-    "name", ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]
-)
-def test_the_table_of_the_standard_splits(name):
-    record = read_record(DOCS / "results" / "uci_standard")["sets"][name]
-    nll = np.array([split["nll"] for split in record["splits"]])
-    inside = np.mean([split["coverage_90"] for split in record["splits"]])
-    (row,) = [line for line in (DOCS / "training.md").read_text().splitlines() if line.startswith(f"| {name} |")]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1] == mean_and_error(nll)
-    assert cells[3] == f"{inside:.3f}"
-    assert len(nll) == (5 if name == "protein" else 20)
-    assert record["diverged"] == []
-    assert record["test_evaluations"] == len(nll)
-
-
 def test_the_numbers_of_the_toy_experiments():
     """The page quotes what the committed tables say."""
     page = (DOCS / "reproduce.md").read_text()
@@ -73,23 +56,34 @@ def test_the_numbers_of_the_toy_experiments():
     assert not cubic["quick"]
     shown = {"Gaussian likelihood": "Gaussian likelihood", "ensemble": "ensemble of 5", "dropout": "dropout, 5 draws"}
     shown |= {"Bayes by backprop": "Bayes by backprop, 5 draws"}
-    for method, result in cubic["methods"].items():
+    for method, result in cubic["results"].items():
         keys = ("nll_inside", "coverage_90_inside", "aleatoric_inside")
         medians = [np.median([n[key] for n in result["numbers"]]) for key in keys]
         nll, inside, aleatoric = (f"{m:.{d}f}" for m, d in zip(medians, (3, 2, 2), strict=True))
         assert f"| {shown.get(method, method)} | {nll} | {inside} | {aleatoric} |" in page
         assert not any(result["diverged"])
-    rows = read_record(DOCS / "results" / "disentangle")["rows"]
+    results = read_record(DOCS / "results" / "disentangle")["results"]
     for penalty, words in (("standard_score", "standard score"), ("error", "error")):
-        (mixture,) = [r for r in rows if r["penalty"] == penalty and r["reading"] == "identified"]
+        (mixture,) = [r for r in results[penalty] if r["reading"] == "identified"]
         cells = f"{mixture['total_error']:.2f} | {mixture['aleatoric_error']:.2f} | {mixture['aleatoric_share']:.2f}"
         assert f"| {words} | mixture of 8 | identified | {cells} |" in page
-        ones = [r["aleatoric_share"] for r in rows if r["penalty"] == penalty and r["model"] == "one network"]
+        ones = [r["aleatoric_share"] for r in results[penalty] if r["model"] == "one network"]
         assert f"{np.median(ones):.2f} ({min(ones):.2f} to {max(ones):.2f}) |" in page
 
 
-def test_the_page_of_table_1_is_what_its_records_say():
-    assert (DOCS / "results" / "uci.md").read_text() == uci_page.page(DOCS / "results" / "uci")
+@pytest.mark.parametrize("name", ["uci", "depth"])
+def test_a_page_is_what_its_records_say(name):
+    assert (DOCS / "results" / f"{name}.md").read_text() == page_text(DOCS / "results" / name)
+
+
+@pytest.mark.parametrize("name", ["cubic", "regularizer", "disentangle"])
+def test_the_tables_of_the_toy_experiments_are_what_their_records_say(name, tmp_path):
+    """Records without curves give tables; figures stay as they are."""
+    folder = DOCS / "results" / name
+    paths = EXPERIMENTS[name].work.write_results(read_record(folder), tmp_path)
+    tables = [path for path in paths if path.suffix == ".md"]
+    assert [path.read_text() for path in tables] == [(folder / path.name).read_text() for path in tables]
+    assert not list(tmp_path.glob("figure_*"))
 
 
 def test_what_the_readme_says_of_table_1():
@@ -110,10 +104,6 @@ def test_what_the_readme_says_of_table_1():
     rmse = means("standard_best", "evidential", "rmse")
     assert [s for s in SETS if round(rmse[s], 2) > printed["rmse"][s]] == ["boston", "wine"]
     assert not any(means("standard_paper", "evidential", "nll")[s] <= printed["nll"][s] for s in SETS)
-
-
-def test_the_page_of_depth_is_what_its_records_say():
-    assert (DOCS / "results" / "depth.md").read_text() == depth_page.page(DOCS / "results" / "depth")
 
 
 def test_what_the_readme_says_of_depth():

@@ -1,4 +1,4 @@
-"""Numbers that were published, to stand beside ours."""
+"""Numbers that were published: the paper's tables and the settings of the authors' code."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

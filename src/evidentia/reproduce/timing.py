@@ -6,18 +6,21 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["captured", "median_seconds", "wait"]
+__all__ = ["captured", "median_seconds", "synchronized_time"]
 
 
-def wait(device: torch.device) -> float:
-    """The time, when the device has done all it was told to."""
+def synchronized_time(device: torch.device) -> float:
+    """Return the time in seconds, as soon as the device has done all it was asked to."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
+wait = synchronized_time  # its name before
+
+
 def captured(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """On CUDA the call as a graph to replay, which leaves only the GPU's own work; elsewhere the call itself."""
+    """Return the call as a CUDA graph to replay, which leaves only the GPU's own work; elsewhere the call itself."""
     if device.type != "cuda":
         return call
     stream = torch.cuda.Stream()
@@ -33,10 +36,16 @@ def captured(call: Callable[[], object], device: torch.device) -> Callable[[], o
 
 
 def median_seconds(call: Callable[[], object], device: torch.device, patience: float = 1.0) -> float:
-    """Of at least three calls after a first one, for about ``patience`` seconds and at most twenty."""
+    """Return the median time of at least three calls after a first one.
+
+    Args:
+        call: what to measure.
+        device: where it runs.
+        patience: seconds to go on for; at most twenty calls are made.
+    """
     times: list[float] = []
     while len(times) < 4 or (sum(times) < patience and len(times) < 20):
-        started = wait(device)
+        started = synchronized_time(device)
         call()
-        times.append(wait(device) - started)
+        times.append(synchronized_time(device) - started)
     return statistics.median(times[1:])
