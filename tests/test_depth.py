@@ -225,6 +225,16 @@ def test_a_network_that_died_is_a_result_like_any_other(name, small_data):
     assert maps["mean"].std() == 0
 
 
+def test_draws_that_are_too_many_to_keep_give_the_same_numbers(small_data, monkeypatch):
+    recipe = replace(group_recipe(quick_plan(), "dropout"), width=4, blocks=3)
+    model = FittedImages(LeastSquares(), (recipe.network(1, 0).eval(),), recipe, draws=3)
+    kept, maps = depth._study(model, "dropout, 10", 0, small_data)
+    monkeypatch.setattr("evidentia.fitting.images.HELD", 0)
+    again, same = depth._study(model, "dropout, 10", 0, small_data)
+    np.testing.assert_equal(again, kept)
+    np.testing.assert_equal(same, maps)
+
+
 def test_dead_channels_of_the_papers_head_are_counted():
     network = UNet(4, width=4, blocks=2, head="paper", seed=0)
     with torch.no_grad():
