@@ -23,12 +23,12 @@ import torch
 from torch.nn.functional import interpolate
 
 import evidentia as ev
-from evidentia.fitting import ImageRecipe, Pairs
-from evidentia.fitting.images import answers, fastest_convolutions, loss_on
+from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs
+from evidentia.fitting.images import fastest_convolutions
 from evidentia.methods import Evidential, LeastSquares
 from evidentia.nn import UNet, unet
 from evidentia.record import environment, write_record
-from evidentia.reproduce.timing import captured, wait
+from evidentia.reproduce.timing import captured, synchronized_time
 from evidentia.training import ImageBatches, Settings, resolve_device, train
 
 SIZE = 128, 160
@@ -48,13 +48,13 @@ def plain_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.d
     batches = ImageBatches(pairs.images, pairs.maps, batch)
     times = []
     for _ in range(steps + 5):
-        started = wait(device)
+        started = synchronized_time(device)
         x, y = batches.next()
         optimizer.zero_grad()
         nig = ev.NormalInverseGamma.from_raw(network(x.contiguous()), dim=1)
         ev.evidential_loss(nig, y, 0.01).backward()
         optimizer.step()
-        times.append(wait(device) - started)
+        times.append(synchronized_time(device) - started)
     torch.backends.cudnn.allow_tf32, unet._convolve_doubled = True, ours
     return statistics.median(times[5:])
 
@@ -68,24 +68,24 @@ def our_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.dev
     ends: list[float] = []
 
     def watch(_) -> torch.Tensor:
-        ends.append(wait(device))
+        ends.append(synchronized_time(device))
         return torch.zeros(1, device=device)
 
     every = max(1, steps // 4)
     precision = "bfloat16" if device.type == "cuda" else "float32"
     settings = Settings(steps=5 * every, evaluate_every=every, precision=precision)
     with fastest_convolutions():
-        train(network, batches, loss_on(method, device), validate=watch, settings=settings)
+        train(network, batches, CompiledLosses()(method, device), validate=watch, settings=settings)
     return statistics.median(b - a for a, b in itertools.pairwise(ends)) / every
 
 
 def predictor(method, width: int, images: torch.Tensor, fast: bool, device: torch.device) -> Callable[[], object]:
     """Return a function that predicts the maps of these images, with both variances where the method has them."""
-    network = UNet(method.outputs, width=width, seed=0).to(device, memory_format=torch.channels_last).eval()
-    precision = "bfloat16" if device.type == "cuda" else "float32"
+    recipe = ImageRecipe(width=width)
+    model = FittedImages(method, (recipe.network(method.outputs, 0).eval(),), recipe).to(device)
 
     def predict():
-        answer = answers(method, [network], images, precision=precision)
+        answer = model.answers(images)
         if isinstance(answer, ev.NormalInverseGamma):
             return answer.prediction, answer.aleatoric_variance, answer.epistemic_variance
         return answer.loc
@@ -104,9 +104,9 @@ def forward_ratio(width: int, images: torch.Tensor, fast: bool, device: torch.de
         for _ in range(60 if device.type == "cuda" else 10):
             times.append([])
             for predict in predictors:
-                started = wait(device)
+                started = synchronized_time(device)
                 predict()
-                times[-1].append(wait(device) - started)
+                times[-1].append(synchronized_time(device) - started)
     return statistics.median(a / b for a, b in times[len(times) // 5 :])
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import evidentia as ev
 from devices import device_label
-from evidentia.reproduce.timing import wait
+from evidentia.reproduce.timing import synchronized_time
 from evidentia.training import resolve_device
 
 WEIGHT = 0.01
@@ -47,9 +47,9 @@ def milliseconds(f: Callable[[Tensor, Tensor], Tensor], raw: Tensor, y: Tensor, 
     """Return the median time of one forward and backward pass, after five to warm up."""
     times = []
     for _ in range(5 + repeats):
-        started = wait(raw.device)
+        started = synchronized_time(raw.device)
         torch.autograd.grad(f(raw, y), raw)
-        times.append(wait(raw.device) - started)
+        times.append(synchronized_time(raw.device) - started)
     return 1e3 * statistics.median(times[5:])
 
 

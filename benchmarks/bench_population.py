@@ -26,7 +26,7 @@ from evidentia.datasets import uci
 from evidentia.fitting import Member, fit, hold_out
 from evidentia.methods import Evidential, Network, Recipe
 from evidentia.prediction import Prediction
-from evidentia.reproduce.timing import wait
+from evidentia.reproduce.timing import synchronized_time
 from evidentia.training import Settings, resolve_device
 
 BATCH = 64
@@ -100,9 +100,9 @@ def step_milliseconds(x: np.ndarray, y: np.ndarray, hidden: tuple[int, ...], dev
     seconds = []
     for steps in (500, 2500):
         recipe = Recipe(Network(hidden), Settings(steps=steps, evaluate_every=steps), BATCH)
-        started = wait(device)
+        started = synchronized_time(device)
         fit(Evidential(weight=0.01), x, y, members, recipe=recipe, device=device)
-        seconds.append(wait(device) - started)
+        seconds.append(synchronized_time(device) - started)
     return 1e3 * (seconds[1] - seconds[0]) / 2000
 
 
@@ -134,9 +134,9 @@ def main() -> None:
     plain_fit(x, y, members[0], network, warm_up, str(device))
     seconds, nll = {}, {}
     for name, way in {"population": population, "one by one": singles}.items():
-        started = wait(device)
+        started = synchronized_time(device)
         predictions = way()
-        seconds[name] = wait(device) - started
+        seconds[name] = synchronized_time(device) - started
         nll[name] = np.array([metrics.nll(p, y[test]) for p, (_, test) in zip(predictions, parts, strict=True)])
     if device.type == "cuda":
         for hidden in ((50,), (128, 128)):

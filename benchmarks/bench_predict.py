@@ -19,7 +19,7 @@ from devices import device_label
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.estimators import EvidentialRegressor
 from evidentia.nn import MLP, Population
-from evidentia.reproduce.timing import wait
+from evidentia.reproduce.timing import synchronized_time
 from evidentia.training import resolve_device
 
 FEATURES = 8
@@ -87,9 +87,9 @@ def measure(
         for name, predict in compared.items():
             seconds = []
             for _ in range(5):
-                started = wait(device)
+                started = synchronized_time(device)
                 predict(x)
-                seconds.append(wait(device) - started)
+                seconds.append(synchronized_time(device) - started)
             if k >= 3:
                 turns[name].append(min(seconds))
     return {name: statistics.median(best) for name, best in turns.items()}

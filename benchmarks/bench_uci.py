@@ -18,20 +18,20 @@ import torch
 
 from devices import device_label
 from evidentia.fitting import fit, hold_out
-from evidentia.reproduce.timing import wait
+from evidentia.reproduce.timing import synchronized_time
 from evidentia.reproduce.uci import run as uci
 from evidentia.training import resolve_device
 
 
 def seconds_for(table, plan: uci.Plan, groups: list[list[int]], device: torch.device, fused: bool = False) -> float:
     """Return the seconds of training one network for each split, where each group of splits is one population."""
-    started = wait(device)
+    started = synchronized_time(device)
     for group in groups:
         method, _ = uci.method_of("evidential", plan)
         members = [hold_out(table.splits[k][0], [k], 0)[0] for k in group]
         recipe = uci.recipe_of(method, table.name, len(table.splits[0][0]), plan)
         fit(method, table.x, table.y, members, recipe=recipe, device=device, fused=fused)
-    return wait(device) - started
+    return synchronized_time(device) - started
 
 
 def main() -> None:

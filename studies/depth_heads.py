@@ -13,14 +13,14 @@ from dataclasses import replace
 import torch
 
 from evidentia.datasets.folder import find_data
-from evidentia.fitting import ImageRecipe, fit_images
+from evidentia.fitting import ImageRecipe
 from evidentia.methods import Evidential
 from evidentia.record import find_record, write_record
 from evidentia.reproduce.depth.data import DepthData, load
 from evidentia.reproduce.depth.recipes import RECIPE
 from evidentia.reproduce.depth.scores import alive_channels
 from evidentia.training import resolve_device
-from shared import device_and_record, new_record, option_parser
+from shared import device_and_record, fit_depth, new_record, option_parser
 
 METHOD = Evidential(0.01)
 KINDS = {"paper's head": ("paper", 1e-3), "direct": ("direct", 1e-3), "paper's head, slower": ("paper", 3e-4)}
@@ -35,10 +35,12 @@ def recipe_of(kind: str, steps: int, width: int) -> ImageRecipe:
 
 def train_and_measure(data: DepthData, recipe: ImageRecipe, seed: int, device: torch.device) -> dict:
     """Return the best validation NLL and, for the paper's head, the share of pixels where each channel is positive."""
-    network, training = fit_images(METHOD, data.train, data.validation, recipe, seed=seed, device=device)
-    row = training.summary(0)
+    model = fit_depth(data.train, data.validation, METHOD, recipe, seed, device)
+    row = model.training[0].summary(0)
     row["nll"] = row.pop("best_score")
-    return row if recipe.head == "direct" else row | {"alive": alive_channels(network, data.validation.images)}
+    if recipe.head == "paper":
+        row["alive"] = alive_channels(model.networks[0], data.validation.images)
+    return row
 
 
 def main() -> None:

@@ -14,13 +14,13 @@ from dataclasses import replace
 import torch
 
 from evidentia.datasets.folder import find_data
-from evidentia.fitting import ImageRecipe, Pairs, fit_images
+from evidentia.fitting import ImageRecipe, Pairs
 from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares, Method
 from evidentia.record import find_record, write_record
 from evidentia.reproduce.depth.data import load
-from evidentia.reproduce.depth.scores import DepthModel, choose_noise, look, score
+from evidentia.reproduce.depth.scores import error_scores
 from evidentia.training import Augmentation, resolve_device
-from shared import device_and_record, new_record, option_parser
+from shared import device_and_record, fit_depth, new_record, option_parser
 
 NEARER = Augmentation(rescale=True)
 BOLD = Augmentation(colour=0.5, rescale=True)
@@ -70,11 +70,10 @@ def train_and_score(
     method: Method, recipe: ImageRecipe, train: Pairs, validation: Pairs, seed: int, device: torch.device
 ) -> dict:
     """Return the scores of one network on the validation pairs, and how it was trained."""
-    network, training = fit_images(method, train, validation, recipe, seed=seed, device=device)
-    model = choose_noise(DepthModel(method, (network,)), validation)
-    numbers = score(look(model, validation.images, validation.maps), validation.maps)
-    row = {"seed": seed, "steps": recipe.settings.steps, "nll": numbers["nll"], "rmse": numbers["rmse"]}
-    return row | training.summary(0)
+    model = fit_depth(train, validation, method, recipe, seed, device)
+    scores = error_scores(model.predict(validation.images), validation.maps)
+    row = {"seed": seed, "steps": recipe.settings.steps, "nll": scores["nll"], "rmse": scores["rmse"]}
+    return row | model.training[0].summary(0)
 
 
 def main() -> None:

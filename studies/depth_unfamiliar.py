@@ -23,16 +23,15 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from evidentia.datasets import rooms
 from evidentia.datasets.folder import find_data
-from evidentia.fitting import ImageRecipe, fit_images
+from evidentia.fitting import FittedImages, ImageRecipe
 from evidentia.methods import Evidential
 from evidentia.metrics import auroc
-from evidentia.nn import UNet
 from evidentia.record import write_record
 from evidentia.reproduce.depth.data import DepthData, load
 from evidentia.reproduce.depth.recipes import RECIPE
-from evidentia.reproduce.depth.scores import DepthModel, density_scores, look
+from evidentia.reproduce.depth.scores import density_scores, image_scores
 from evidentia.training import resolve_device
-from shared import device_and_record, new_record, option_parser
+from shared import device_and_record, fit_depth, new_record, option_parser
 
 METHOD = Evidential(0.01)
 EDGE = 2  # width of the frame in pixels
@@ -88,21 +87,21 @@ def unframed(images: Tensor) -> Tensor:
     return images[:, rows][:, :, columns]
 
 
-def trained_network(data: DepthData, recipe: ImageRecipe, seed: int, device: torch.device) -> UNet:
+def trained_model(data: DepthData, recipe: ImageRecipe, seed: int, device: torch.device) -> FittedImages:
     """Train an evidential network, and return it."""
-    network, training = fit_images(METHOD, data.train, data.validation, recipe, seed=seed, device=device)
-    print(f"seed {seed}, cut {data.cut}: validation NLL {float(training.best_score[0]):.3f}", flush=True)
-    return network
+    model = fit_depth(data.train, data.validation, METHOD, recipe, seed, device)
+    print(f"seed {seed}, cut {data.cut}: validation NLL {float(model.training[0].best_score[0]):.3f}", flush=True)
+    return model
 
 
-def block_areas(data: DepthData, network: UNet, device: torch.device) -> dict[str, dict[str, list[float]]]:
+def block_areas(data: DepthData, model: FittedImages, device: torch.device) -> dict[str, dict[str, list[float]]]:
     """Return the AUROC of the mean distance over the first 1, 2, … blocks, by kind of features and of shift."""
     groups = {"inside": data.validation.images.cpu(), **shifted_images(data.validation.images.cpu())}
     groups = {name: images.to(device) for name, images in groups.items()}
     pixels = data.train.images, data.validation.images
     found: dict[str, dict[str, list[float]]] = {}
     for kind, logarithms in (("logarithms", True), ("features", False)):
-        _, blocks = density_scores(network, *pixels, groups, logarithms)
+        _, blocks = density_scores(model.networks[0], *pixels, groups, logarithms)
         first = [
             {group: torch.stack([block[group] for block in blocks[:n]]).mean(0) for group in groups}
             for n in range(1, len(blocks) + 1)
@@ -111,13 +110,13 @@ def block_areas(data: DepthData, network: UNet, device: torch.device) -> dict[st
     return found
 
 
-def frame_areas(data: DepthData, network: UNet, device: torch.device) -> dict[str, dict[str, float]]:
+def frame_areas(data: DepthData, model: FittedImages, device: torch.device) -> dict[str, dict[str, float]]:
     """Return the AUROC of every score for CamVid, with the frames and without, and for the frame alone."""
     inside, outside = data.validation.images.cpu(), data.outside.cpu()
     groups = {"inside": inside, "outside": outside, "framed": framed(outside, data.train.images.cpu())}
     groups = {name: images.to(device) for name, images in (groups | {"unframed": unframed(inside)}).items()}
-    distance, _ = density_scores(network, data.train.images, data.validation.images, groups)
-    seen = {name: look(DepthModel(METHOD, (network,)), images).scores for name, images in groups.items()}
+    distance, _ = density_scores(model.networks[0], data.train.images, data.validation.images, groups)
+    scores = {name: image_scores(model.predict(images)) for name, images in groups.items()}
     compared = {
         "CamVid": ("inside", "outside"),
         "CamVid with a frame": ("inside", "framed"),
@@ -125,7 +124,7 @@ def frame_areas(data: DepthData, network: UNet, device: torch.device) -> dict[st
         "validation images without their frame": ("inside", "unframed"),
     }
     return {
-        words: {score: auroc(seen[a][score], seen[b][score]) for score in seen[a]}
+        words: {score: auroc(scores[a][score], scores[b][score]) for score in scores[a]}
         | {"feature distance": auroc(distance[a], distance[b])}
         for words, (a, b) in compared.items()
     }
@@ -143,13 +142,13 @@ def main() -> None:
     folder = find_data(options.data)
     data = load(folder).to(device)
     for seed in range(100, 100 + options.seeds):
-        areas = block_areas(data, trained_network(data, recipe, seed, device), device)
+        areas = block_areas(data, trained_model(data, recipe, seed, device), device)
         record["blocks"][str(seed)] = areas
         for kind, by_shift in areas.items():
             means = " ".join(f"{value:.3f}" for value in np.mean(list(by_shift.values()), axis=0))
             print(f"{kind}: mean AUROC over the first 1, 2, … blocks {means}", flush=True)
     data = load(folder, cut=0).to(device)
-    record["frame"] = frame_areas(data, trained_network(data, recipe, 100, device), device)
+    record["frame"] = frame_areas(data, trained_model(data, recipe, 100, device), device)
     for words, scores in record["frame"].items():
         print(f"{words}: " + ", ".join(f"{score} {area:.3f}" for score, area in scores.items()), flush=True)
     write_record(options.out, record)

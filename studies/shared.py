@@ -1,4 +1,4 @@
-"""The options, the recipe and the start and end of a record, which the studies share."""
+"""Options, recipes, fits and records that the studies share."""
 
 import argparse
 from dataclasses import replace
@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
-from evidentia.methods import Recipe
+from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
+from evidentia.methods import Method, Recipe
 from evidentia.record import environment
 
-__all__ = ["device_and_record", "new_record", "option_parser", "recipe_for"]
+__all__ = ["device_and_record", "fit_depth", "new_record", "option_parser", "recipe_for"]
+
+LOSSES = CompiledLosses()  # a step is compiled once for all networks of a method
 
 
 def option_parser(description: str | None, study: str) -> argparse.ArgumentParser:
@@ -44,3 +47,11 @@ def recipe_for(rows: int, steps: int | None = None) -> Recipe:
         return recipe
     settings = replace(recipe.settings, steps=steps, evaluate_every=min(recipe.settings.evaluate_every, steps))
     return replace(recipe, settings=settings)
+
+
+def fit_depth(
+    train: Pairs, validation: Pairs, method: Method, recipe: ImageRecipe, seed: int, device: torch.device
+) -> FittedImages:
+    """Train one network as the depth experiment does: on disparities in 1/m, not standardised."""
+    chosen = {"method": method, "recipe": recipe, "seed": seed, "device": device}
+    return fit_images(train, validation=validation, standardise=False, losses=LOSSES, **chosen)
