@@ -164,6 +164,7 @@ class Univariate(TreeDistribution):
         return result
 
     def log_prob(self, value: Tensor | float) -> Tensor:
+        """Return the log density."""
         return self._call("log_prob", value)
 
     def cdf(self, value: Tensor | float) -> Tensor:

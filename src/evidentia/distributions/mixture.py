@@ -99,6 +99,7 @@ class Mixture(Distribution):
     # Density and tails ------------------------------------------------------------------------------------------------
 
     def log_prob(self, value: Tensor | float) -> Tensor:
+        """Return the log density."""
         return torch.logsumexp(self.components.log_prob(self._for_members(value)), self.dim) - math.log(self.members)
 
     def cdf(self, value: Tensor | float) -> Tensor:

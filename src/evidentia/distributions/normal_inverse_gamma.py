@@ -168,6 +168,7 @@ class NormalInverseGamma(TreeDistribution):
         return nig.log_prob(mu, sigma2, *self.parameters)
 
     def entropy(self) -> Tensor:
+        """Return the differential entropy of the pair in nats."""
         return nig.entropy(*self.parameters[1:])
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:

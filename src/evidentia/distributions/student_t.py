@@ -92,6 +92,7 @@ class StudentT(Univariate):
         return student_t.half_spread(self.df, self.scale)
 
     def entropy(self) -> Tensor:
+        """Return the differential entropy in nats."""
         return student_t.entropy(self.df, self.scale)
 
 

@@ -99,6 +99,7 @@ class Population(nn.Module):
         return self._pass(self._checked(x), self.weights, self.biases)
 
     def _checked(self, x: Tensor) -> Tensor:
+        """Return the features as (M, N, F), or raise an error if they do not fit."""
         if not isinstance(x, Tensor):
             raise InputTypeError(f"Population expects a tensor of features, not {type(x).__name__}")
         if not x.is_floating_point():
@@ -113,6 +114,7 @@ class Population(nn.Module):
         return x
 
     def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
+        """Return the outputs for features (M, N, F), computed with these weights and biases."""
         *inner, last = zip(weights, biases, strict=True)
         for weight, bias in inner:
             x = self._drop(ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight)))

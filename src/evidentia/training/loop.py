@@ -295,7 +295,7 @@ class _Run:
         self.step += count
 
     def _one_step(self) -> None:
-        """Take one step: by a captured CUDA graph if possible, from the third step on."""
+        """Take one step; on CUDA with static batches, replay a graph that was recorded after the first three steps."""
         if not self.captures:
             self._update()
         elif self.graph is None:
