@@ -362,7 +362,7 @@ def test_another_network_in_the_place_of_one_is_refused(tmp_path, small_data):
     with pytest.raises(ev.InputError, match="evidential_0_0 does not hold the network of this run; delete it to train"):
         run_in(tmp_path, small_plan("evidential"), small_data)
     (folder / "model.json").write_text("{}")
-    with pytest.raises(ev.InputError, match=r"evidential_0_0.*delete it to train it"):
+    with pytest.raises(ev.InputError, match=r"evidential_0_0 does not hold the network .*\); delete it to train it"):
         run_in(tmp_path, small_plan("evidential"), small_data)
 
 

@@ -130,7 +130,9 @@ def _trained_network(
         try:
             stored = FittedImages.load(folder).to(device)
         except InputError as error:
-            raise InputError(f"{error}; it does not hold the network of this run; delete it to train it") from error
+            raise InputError(
+                f"{folder} does not hold the network of this run ({error}); delete it to train it"
+            ) from error
         if (stored.method, stored.recipe, stored.seed) != (method, recipe, seed) or len(stored.networks) != 1:
             raise InputError(f"{folder} does not hold the network of this run; delete it to train it")
         return stored
@@ -146,9 +148,8 @@ def _trained_network(
         losses=losses,
         progress=context.progress,
     )
-    model = replace(
-        fitted, method=method
-    )  # the noise of least squares is chosen for each ensemble, not for one network
+    # The noise of least squares is chosen for each model that is made of the networks, not for a single network.
+    model = replace(fitted, method=method)
     model.save(folder)
     checkpoint.unlink(missing_ok=True)
     return model
