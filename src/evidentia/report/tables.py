@@ -1,4 +1,4 @@
-"""Tables for people (markdown) and for programs (CSV), from the same rows."""
+"""Tables for people (Markdown) and for programs (CSV), from the same rows."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def mean_and_error(values: ArrayLike, digits: int = 3) -> str:
-    """Mean ± standard error; the mean alone for a single value, «diverged» where one is not finite.
+    """Return «mean ± standard error»; the mean alone for a single value, «diverged» if one is not finite.
 
     >>> mean_and_error([1.0, 2.0, 3.0], digits=2)
     '2.00 ± 0.58'
@@ -32,7 +32,9 @@ def mean_and_error(values: ArrayLike, digits: int = 3) -> str:
 
 
 def markdown(rows: Rows) -> str:
-    """A markdown table; the columns are those of the first row. Numbers are shown with four digits, None as a dash.
+    """Return rows as a Markdown table, whose columns are those of the first row.
+
+    Floats have four digits, integers commas; None is a dash, and what is not finite «diverged».
 
     >>> print(markdown([{"set": "yacht", "NLL": 0.12345}]))
     | set | NLL |
@@ -54,7 +56,7 @@ def _cell(value: Any) -> str:
 
 
 def write_table(folder: str | Path, name: str, rows: Rows, caption: str = "") -> Path:
-    """Write ``name.csv``, with every digit, and ``name.md``, under its caption; returns the latter."""
+    """Write ``name.csv``, with every digit, and ``name.md``, under its caption; return the path of the latter."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -16,9 +16,6 @@ def synchronized_time(device: torch.device) -> float:
     return time.perf_counter()
 
 
-wait = synchronized_time  # its name before
-
-
 def captured(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
     """Return the call as a CUDA graph to replay, which leaves only the GPU's own work; elsewhere the call itself."""
     if device.type != "cuda":

@@ -99,7 +99,7 @@ def _standard(results: Results | None) -> dict[str, object]:
     if results is None:
         return values
     paired = paired_rows(results)
-    values["reached"] = _table([_reached_row(results, score) for score in SCORES])
+    values["reached"] = _table([row for score in SCORES if (row := _reached_row(results, score))])
     values["verdicts"] = _table([_verdict_row(paired, score, other) for score in SCORES for other in OTHERS])
     values["scores"] = _table([{k: v for k, v in row.items() if k != "seconds"} for row in long_rows(results)])
     values["missing"] = ", ".join(name for name in TABLE_1 if name not in results) or None
@@ -153,7 +153,10 @@ def _sets_above_paper(results: Results, score: str) -> tuple[list[tuple[str, flo
 
 
 def _reached_row(results: Results, score: str) -> dict[str, Any]:
+    """Return on how many sets the paper's number is reached, and where it is not; nothing if the paper has no set."""
     above, known = _sets_above_paper(results, score)
+    if not known:
+        return {}
     shown = [(name, *(_signed(value, 2, plus=False) for value in values)) for name, *values in above]
     sets = [f"{name} ({ours}, paper {paper})" for name, ours, paper in shown]
     return {
@@ -164,10 +167,11 @@ def _reached_row(results: Results, score: str) -> dict[str, Any]:
 
 
 def _summary_row(name: str, results: Results) -> dict[str, Any]:
+    """Return on how many sets the evidential method reaches the paper, and is better or worse than other methods."""
     row: dict[str, Any] = {"networks": "the library's" if name.endswith("best") else "the paper's"}
     for score in SCORES:
-        above, known = _sets_above_paper(results, score)
-        row[f"{score.upper()} at or below the paper's"] = f"{known - len(above)} of {known} sets"
+        reached = _reached_row(results, score)
+        row[f"{score.upper()} at or below the paper's"] = reached.get("at or below the paper's")
     paired = paired_rows(results)
     for other in ("ensemble", "dropout"):
         verdicts = _verdict_row(paired, "nll", other)
