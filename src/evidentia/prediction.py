@@ -263,11 +263,7 @@ class Prediction:
     def _moments(self) -> _Moments:
         """Everything that means and variances are made of, in one pass over the rows."""
         with torch.no_grad():
-            each = [_moments_of(part.answers) for part in self.parts()]
-        if len(each) == 1:
-            return each[0]
-        columns: Any = (None if c[0] is None else torch.cat(c) for c in zip(*each, strict=True))
-        return _Moments(*columns)
+            return _Moments(*self._in_one_pass(_moments_of))
 
     # Densities, tails, scores -----------------------------------------------------------------------------------------
 
@@ -311,14 +307,31 @@ class Prediction:
 
     def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Array:
         """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
-        found, first = [], 0
+
+        def of_part(answers: Answer, *rows: Tensor) -> tuple[Tensor]:
+            mixture = Mixture(answers.predictive(), dim=0, validate_args=False)
+            return (quantity(mixture, *(t.to(_device_of(answers)) for t in rows)),)
+
         with torch.no_grad():
-            for part in self.parts():
-                count = len(part) if part.shape else 0
-                rows = [t[first : first + count] if part.shape else t for t in targets]
-                found.append(_numpy(quantity(part.distribution, *(t.to(_device_of(part.answers)) for t in rows))))
-                first += count
-        return found[0] if len(found) == 1 else np.concatenate(found)
+            return _numpy(self._in_one_pass(of_part, *targets)[0])
+
+    def _in_one_pass(self, function: Callable[..., tuple[Any, ...]], *targets: Tensor) -> tuple[Any, ...]:
+        """Return the tensors that a function makes of the answers and targets, part by part, for all rows."""
+        whole: list[Any] | None = None
+        first = 0
+        for part in self.parts():
+            if part.shape == self.shape:
+                return function(part.answers, *targets)
+            rows = slice(first, first + len(part))
+            found = function(part.answers, *(t[rows] for t in targets))
+            if whole is None:  # room for all rows first: results kept one by one would lie between what is freed
+                whole = [None if t is None else t.new_empty((len(self), *t.shape[1:])) for t in found]
+            for column, tensor in zip(whole, found, strict=True):
+                if tensor is not None:
+                    column[rows] = tensor
+            first = rows.stop
+        assert whole is not None
+        return tuple(whole)
 
     def _target(self, y: ArrayLike, mask: ArrayLike | None = None) -> Tensor:
         """Return y as a tensor of the prediction's shape, with 0 where the mask leaves it out; none may be missing."""

@@ -30,7 +30,7 @@ __all__ = ["CompiledLosses", "FittedImages", "ImageRecipe", "fit_images"]
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 SCORES = ("nll", "rmse")
 PART = 24  # images that are asked about at once, or fewer:
-PIXELS = 1 << 23  # pixels of all members together that one part may have
+PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # pixels of all members together that one part may have
 HELD = 1 << 25  # pixels of all members together up to which a prediction is kept in memory
 _DRAWING = threading.Lock()  # dropout draws change a network's mode and generator: one thread at a time
 
@@ -162,7 +162,7 @@ class FittedImages:
         inputs = self._inputs(images)
         count, height, width = len(inputs), *self._size(inputs)
         pixels = self.members * height * width
-        step = max(1, min(PART, PIXELS // max(1, pixels)))
+        step = max(1, min(PART, PIXELS.get(self.device.type, 1 << 21) // max(1, pixels)))
         parts = inputs.split(step) if count else (inputs,)
         source = _Source(self, parts, generator)
         sizes = tuple(len(part) for part in parts)
@@ -183,7 +183,7 @@ class FittedImages:
             right, bottom = padding((height, width), self.networks[0].multiple)
             x = nn.functional.pad(images, (0, right, 0, bottom), mode="replicate") if right or bottom else images
         half = self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
-        raw = torch.stack(_raw_maps(self.networks, x.to(self.device), self.draws, half, generator))
+        raw = _raw_maps(self.networks, x.to(self.device), self.draws, half, generator)
         answer = _answer(self.method, raw[..., :height, :width])
         return answer if (self.loc, self.scale) == (0.0, 1.0) else answer.affine(self.loc, self.scale)  # type: ignore[no-any-return]
 
@@ -518,14 +518,24 @@ def _answer(method: Method, raw: Tensor) -> Any:
 
 def _raw_maps(
     networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
-) -> list[Tensor]:
-    """Return the raw maps of every network, or of each of so many draws of its dropout."""
-    raw = []
+) -> Tensor:
+    """Return the raw maps of every network, or of each of so many draws of its dropout, (members, N, outputs, H, W)."""
+    maps: list[Tensor] = []
+    kept: Tensor | None = None
     with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
         for network in networks:
             with _drawing(network, generator) if draws else nullcontext():
-                raw += [network(x) for _ in range(max(1, draws))]
-    return raw
+                for _ in range(max(1, draws)):
+                    maps.append(network(x))
+                    if torch.is_grad_enabled() or len(networks) * max(1, draws) == 1:
+                        continue
+                    # into one block of memory: many small ones would tear it into pieces that are hard to use again
+                    latest = maps.pop()
+                    if kept is None:
+                        kept, filled = latest.new_empty((len(networks) * max(1, draws), *latest.shape)), 0
+                    kept[filled] = latest
+                    filled += 1
+    return torch.stack(maps) if kept is None else kept
 
 
 @contextmanager
@@ -548,7 +558,7 @@ def _score_of(
     def score(module: nn.Module) -> Tensor:
         total, count = torch.zeros((), dtype=torch.float32, device=validation.maps.device), 0
         for part in validation.chunks():
-            answer = _answer(method, torch.stack(_raw_maps([module], to_network(part.images), 0, half)))
+            answer = _answer(method, _raw_maps([module], to_network(part.images), 0, half))
             known = ~part.maps.isnan()
             y = torch.where(known, (part.maps - loc) / scale, 0.0)
             predictive = Mixture(answer.predictive(), validate_args=False)
