@@ -332,6 +332,7 @@ def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         uci.run(plan, quiet(tmp_path / "cut"))
     monkeypatch.setattr(loop, "save_checkpoint", save)
+    uci.run(replace(plan, methods=("gaussian",)), quiet(tmp_path / "cut"))  # leaves what was cut alone
     assert [path.name for path in (tmp_path / "cut" / "unfinished").iterdir()] == ["diabetes_evidential_fit.ckpt"]
     for folder in ("cut", "whole"):
         uci.run(plan, quiet(tmp_path / folder))

@@ -151,6 +151,8 @@ def open_run(
 ) -> Iterator[Record]:
     """Claim a folder and yield the record to add results to: a new one, or that of an earlier run to continue.
 
+    A unit that is in the record removes its own checkpoint; after the last one their folder goes, if it is empty.
+
     Args:
         folder: of the run; nobody else can claim it until the block ends.
         record: a new record, as :func:`new_record` makes it.
@@ -172,6 +174,7 @@ def open_run(
                 if check is not None:
                     check(record)
         yield record
+        clear_checkpoints(folder)
 
 
 def same_plan(folder: Path, before: Any, now: Any, free: Sequence[str] = (), path: str = "") -> None:
@@ -193,9 +196,7 @@ def write_from_record(folder: Path, write_results: Callable[[Record, Path], list
 
 
 def clear_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a finished run, and their folder unless someone keeps other files in it."""
-    for checkpoint in (folder / UNFINISHED).glob("*.ckpt"):
-        checkpoint.unlink()
+    """Remove the folder of checkpoints, unless other units were cut or someone keeps other files in it."""
     with contextlib.suppress(OSError):
         (folder / UNFINISHED).rmdir()
 

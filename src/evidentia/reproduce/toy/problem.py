@@ -19,7 +19,6 @@ from evidentia.reproduce.arrays import read_arrays, write_arrays
 from evidentia.reproduce.protocol import (
     Context,
     Record,
-    clear_checkpoints,
     file_name,
     find_runs,
     new_record,
@@ -80,7 +79,6 @@ def run_units(
             write_arrays(_curves_path(context.out, unit), curves)
             write_record(context.out, record)
             context.checkpoint(unit).unlink(missing_ok=True)
-        clear_checkpoints(context.out)
         return write_from_record(context.out, write_results)
 
 

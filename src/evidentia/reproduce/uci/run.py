@@ -28,7 +28,6 @@ from evidentia.reproduce.paper import UCI_SETTINGS
 from evidentia.reproduce.protocol import (
     Context,
     Record,
-    clear_checkpoints,
     new_record,
     open_run,
     write_from_record,
@@ -72,7 +71,6 @@ def run(plan: Plan, context: Context) -> list[Path]:
                 write_record(context.out, record)
                 for checkpoint in _checkpoints(context, name, method).values():
                     checkpoint.unlink(missing_ok=True)
-        clear_checkpoints(context.out)
         return write_from_record(context.out, write_results)
 
 
