@@ -398,10 +398,13 @@ def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     assert row_of(text, "0.001") == ["3", "1", "1 of 2"]
     record = fake_record()
     record["results"]["evidential, paper's head"] = [fake_trial(0, 0.2) | {"alive channels": [0.5, 0.0, 1.0, 0.0]}]
-    words = " ".join(written_page(tmp_path / "depth", record).split())
-    assert "Of the four channels of the paper's head 2 (trial by trial) are not dead" in words
-    assert "Of 2 more seeds (below) one live channel or none is left in 1 trained at 0.001;" in words
-    assert "mean validation NLL −0.150, of the direct head −0.450." in words
+    lines = lines_of(written_page(tmp_path / "depth", record))
+    assert "of the paper's head 2 (trial by trial) are not dead" in lines["Dead channels."]
+    assert (
+        "Of 2 more networks with the paper's head (below) one live channel or none is left in 1 trained"
+        in (lines["More seeds."])
+    )
+    assert lines["More seeds."].endswith("at 0.001; mean validation NLL −0.150, of the direct head −0.450.")
 
 
 def test_the_page_shows_how_fast_it_is(tmp_path):
