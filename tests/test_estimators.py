@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import evidentia as ev
+from evidentia.persistence import load_model, save_model
 
 QUICK = {"hidden": (32,), "steps": 150, "random_state": 0}
 REGRESSORS = [
@@ -456,3 +457,42 @@ def test_codes_that_lost_their_digits_are_refused():
     assert np.array_equal(whole, fitted.predict(pd.DataFrame({"id": codes[:1]})))
     with pytest.raises(ev.InputError, match="lost digits as a floating-point number; pass text or whole numbers"):
         fitted.predict(pd.DataFrame({"id": [1234567890123456789.0, np.nan]}))
+
+
+@pytest.mark.parametrize("name", ["Evidential", "Ensemble", "Gaussian", "Dropout", "Bayes"])
+def test_every_parameter_and_fitted_attribute_is_documented(name):
+    cls = getattr(ev, f"{name}Regressor")
+    model = cls(steps=2).fit(np.eye(6), np.arange(6.0))
+    parameters, attributes = cls.__doc__.split("Attributes\n")
+    for parameter, default in cls().get_params().items():
+        assert f"    {parameter} : " in parameters
+        assert f", default={default!r}\n" in parameters.split(f"    {parameter} : ")[1].split("        ")[0]
+    for attribute in (a for a in vars(model) if a.endswith("_")):
+        assert f"    {attribute}\n" in attributes
+    assert "as for" not in cls.__doc__
+
+
+def test_a_loaded_model_knows_all_that_the_saved_one_knew(tmp_path):
+    X, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)  # noqa: N806
+    model = ev.EvidentialRegressor(members=2, steps=40, random_state=0, evidence_weight="auto").fit(X, y)
+    again = ev.load(model.save(tmp_path / "model"))
+    ours, theirs = again.fitted_.training, model.fitted_.training
+    assert ours.history == theirs.history
+    assert torch.equal(ours.best_score, theirs.best_score)
+    assert (again.training_, again.evidence_weight_) == (model.training_, model.evidence_weight_)
+    assert again.fitted_.method == model.fitted_.method
+    assert np.array_equal(again.search_.scores, model.search_.scores)
+    assert np.array_equal(ev.load(again.save(tmp_path / "again")).predict(X), model.predict(X))
+
+
+def test_a_model_of_version_0_1_is_read(tmp_path):
+    """It named no method, and kept four results of its training."""
+    X, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)  # noqa: N806
+    for regressor in (ev.EvidentialRegressor(members=2, steps=5), ev.DropoutRegressor(steps=5, dropout=0.2)):
+        model = regressor.fit(X, y)
+        tensors, settings = load_model(model.save(tmp_path / "new"))
+        del settings["method"]
+        settings["training"] = model.training_
+        old = ev.load(save_model(tmp_path / "old", tensors, settings))
+        assert np.array_equal(old.predict(X), model.predict(X))
+        assert old.training_ == model.training_

@@ -1,10 +1,12 @@
 """The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
 
+import inspect
+import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, overload
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -44,24 +46,37 @@ Array = NDArray[np.float64]
 LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
 
 
+def _parameter(default: Any, text: str, **options: Any) -> Any:
+    """Return a field of a regressor with the text that documents it."""
+    return field(default=default, metadata={"text": text}, **options)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The regressor that all five are, and that :func:`load` returns: fit, predict, save.
 
-    Subclasses name their parameters and say which method they are.
+    Subclasses name the parameters that they alone have, and say which method they are.
     """
 
     _registry: ClassVar[dict[str, type["Regressor"]]] = {}
     _auto: ClassVar[str | None] = None  # the parameter that may be "auto": what the method calls ``searched``
 
-    members: int
-    hidden: tuple[int, ...] | None
-    steps: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    validation_share: float
-    device: str
-    random_state: Any
-    verbose: bool
+    hidden: tuple[int, ...] | None = _parameter(
+        None, "Units of each hidden layer. None: by the method and the number of rows, two layers of 128 most often."
+    )
+    steps: int | None = _parameter(None, "Training steps. None: by the number of rows.")
+    batch_size: int | None = _parameter(None, "Rows that a network sees in one step. None: by the number of rows.")
+    learning_rate: float | None = _parameter(
+        None, "Largest learning rate of Adam, after a warm-up and before a cosine decay. None: by the number of rows."
+    )
+    validation_share: float = _parameter(
+        0.1, "Share of the rows that each network keeps to find the step at which it was best; 0 trains to the end."
+    )
+    device: str = _parameter("auto", 'Device to train on: "auto" (CUDA if there is one), "cpu", "cuda" or "mps".')
+    random_state: Any = _parameter(  # noqa: RUF009
+        None, "Seed, or generator of NumPy, that everything random follows from."
+    )
+    verbose: bool = _parameter(False, "Show progress.")
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -99,7 +114,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         self.encoding_ = Encoding.fit(_rows_of(table, rows))
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
-        seeds = np.random.SeedSequence(base).generate_state(_whole("members", self.members), np.uint32)
+        seeds = np.random.SeedSequence(base).generate_state(_whole("members", getattr(self, "members", 1)), np.uint32)
         x = self.encoding_.transform(table)
         method = self._method()
         options: dict[str, Any] = {
@@ -307,7 +322,8 @@ def load(folder: str | Path) -> Regressor:
         known = ", ".join(Regressor._registry)
         raise InputError(f"{folder} holds a model of the unknown kind {name!r}; known are {known}")
     try:
-        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["parameters"].items()}
+        given = settings["parameters"].items()
+        parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
         return Regressor._registry[name](**parameters)._restore(tensors, settings)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
@@ -410,19 +426,42 @@ def _read_target(y: ArrayLike, table: Table) -> Array:
     return target
 
 
-class EvidentialRegressor(Regressor):
-    """Deep evidential regression for tables.
+_Class = TypeVar("_Class", bound=type[Regressor])
+_ATTRIBUTES = {
+    "fitted_": "The trained networks, :class:`evidentia.fitting.Fitted`.",
+    "encoding_": "How columns become features, :class:`evidentia.data.encoding.Encoding`; learned from training rows.",
+    "training_": "Steps and seconds of the training, and for each network the step whose weights were kept and whether "
+    "it diverged.",
+    "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',
+    "target_names_": "Names of the targets, if y had any, else None.",
+    "n_features_in_": "Number of columns of X.",
+    "feature_names_in_": "Names of the columns of X, if all of them are text.",
+}
 
-    Parameters
-    ----------
-        members: networks in the mixture. One is the paper's method; several identify the split of the variance.
-        evidence_weight: λ of the evidence penalty, for standardised targets; "auto" chooses it by cross-validation.
-        penalty: which penalty, see :mod:`evidentia.formulas.penalties`.
-        hidden, steps, batch_size, learning_rate: by default from the number of rows.
-        validation_share: of the rows, which each network keeps to decide when it was best; 0 trains to the end.
-        device: "auto" (CUDA if there is one), "cpu", "cuda" or "mps".
-        random_state: as in scikit-learn.
-        verbose: show progress.
+
+def _documented(cls: _Class) -> _Class:
+    """Add to a regressor's docstring its parameters, from their fields, and the attributes that a fit sets."""
+    own, *example = (cls.__doc__ or "").split("\n\n    >>>")
+    entries: dict[str, dict[str, str]] = {"Parameters": {}, "Attributes": {}}
+    for f in sorted(fields(cls), key=lambda f: bool(f.kw_only)):  # as in the signature: keyword-only ones last
+        kind = inspect.formatannotation(f.type)
+        entries["Parameters"][f"{f.name} : {kind}, default={f.default!r}"] = f.metadata["text"]
+    entries["Attributes"] = dict(_ATTRIBUTES)
+    if cls._auto is not None:
+        entries["Attributes"][f"{cls._auto}_"] = f'The {cls._auto} that was used, or that "auto" chose.'
+    lines = [own.rstrip()]
+    for title, texts in entries.items():
+        lines += ["", f"    {title}", f"    {'-' * len(title)}"]
+        for name, text in texts.items():
+            lines += [f"    {name}", textwrap.fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 8)]
+    cls.__doc__ = "\n".join(lines) + "".join(f"\n\n    >>>{text}" for text in example)
+    return cls
+
+
+@_documented
+@dataclass(eq=False, repr=False)
+class EvidentialRegressor(Regressor):
+    """Deep evidential regression for tables: a mixture of networks that each answer with an evidential distribution.
 
     >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
     >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
@@ -433,31 +472,15 @@ class EvidentialRegressor(Regressor):
 
     _auto = "evidence_weight"
 
-    def __init__(
-        self,
-        members: int = 8,
-        evidence_weight: float | str = 0.01,
-        penalty: str = "error",
-        hidden: tuple[int, ...] | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_share: float = 0.1,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.members = members
-        self.evidence_weight = evidence_weight
-        self.penalty = penalty
-        self.hidden = hidden
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    members: int = _parameter(
+        8,
+        "Networks in the mixture. One is the paper's method; several identify how the variance divides into noise and "
+        "doubt.",
+    )
+    evidence_weight: float | str = _parameter(
+        0.01, 'λ of the evidence penalty, for standardised targets. "auto" chooses it by cross-validation.'
+    )
+    penalty: str = _parameter("error", "Name of the evidence penalty, see :mod:`evidentia.formulas.penalties`.")
 
     def _method(self) -> Method:
         if not isinstance(self.penalty, str):
@@ -466,141 +489,88 @@ class EvidentialRegressor(Regressor):
         return Evidential(self._number_or_auto(0.01), self.penalty)
 
 
+@_documented
+@dataclass(eq=False, repr=False)
 class EnsembleRegressor(Regressor):
     """A deep ensemble: networks with a Gaussian likelihood, trained together (Lakshminarayanan et al. 2017).
 
-    Parameters as for :class:`EvidentialRegressor`, without the evidence.
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = EnsembleRegressor(members=3, steps=20, random_state=0).fit(X, y)
+    >>> model.predict_distribution(X).epistemic_std.shape
+    (50,)
     """
 
-    def __init__(
-        self,
-        members: int = 5,
-        hidden: tuple[int, ...] | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_share: float = 0.1,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.members = members
-        self.hidden = hidden
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    members: int = _parameter(5, "Networks in the ensemble.")
 
     def _method(self) -> Method:
         return GaussianLikelihood()
 
 
+@_documented
+@dataclass(eq=False, repr=False)
 class GaussianRegressor(Regressor):
     """One network with a Gaussian likelihood: aleatoric uncertainty only.
 
-    Parameters as for :class:`EnsembleRegressor`, without members.
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = GaussianRegressor(steps=20, random_state=0).fit(X, y)
+    >>> model.predict_distribution(X).epistemic_std is None
+    True
     """
 
-    members = 1
-
-    def __init__(
-        self,
-        hidden: tuple[int, ...] | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_share: float = 0.1,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden = hidden
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    members: ClassVar[int] = 1
 
     def _method(self) -> Method:
         return GaussianLikelihood()
 
 
+@_documented
+@dataclass(eq=False, repr=False)
 class DropoutRegressor(Regressor):
-    """Monte Carlo dropout: one network with a Gaussian likelihood, ``samples`` thinned ones to predict with.
+    """Monte Carlo dropout: one network with a Gaussian likelihood, whose thinned copies predict (Gal and Ghahramani).
 
-    Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the ``dropout`` rate, which "auto"
-    chooses by cross-validation.
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = DropoutRegressor(samples=10, steps=20, random_state=0).fit(X, y)
+    >>> model.predict_distribution(X).members
+    10
     """
 
-    members = 1
+    members: ClassVar[int] = 1
     _auto = "dropout"
 
-    def __init__(
-        self,
-        samples: int = 5,
-        dropout: float | str = 0.05,
-        hidden: tuple[int, ...] | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_share: float = 0.1,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.samples = samples
-        self.dropout = dropout
-        self.hidden = hidden
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    samples: int = _parameter(5, "Thinned networks that predict together.")
+    dropout: float | str = _parameter(
+        0.05, 'Share of the units that is dropped. "auto" chooses it by cross-validation.'
+    )
 
     def _method(self) -> Method:
         return MCDropout(_whole("samples", self.samples), self._number_or_auto(0.05, high=1))
 
 
+@_documented
+@dataclass(eq=False, repr=False)
 class BayesRegressor(Regressor):
-    """Bayes by backprop: a normal distribution over every weight, ``samples`` draws to predict with.
+    """Bayes by backprop: a normal distribution over every weight, of which several are drawn to predict.
 
-    Parameters as for :class:`GaussianRegressor`, with the number of ``samples`` and the deviation of the prior. The
-    network is smaller and trains to the end on all rows: a normal distribution over every weight of a large network on
-    few rows falls back to the prior, and the prior keeps it from overfitting.
+    The network is smaller than that of the other regressors and trains to the end on all rows: a normal distribution
+    over every weight of a large network on few rows falls back to the prior, and the prior keeps it from overfitting.
+
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = BayesRegressor(samples=10, steps=20, random_state=0).fit(X, y)
+    >>> model.predict_distribution(X).members
+    10
     """
 
-    members = 1
+    members: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        samples: int = 5,
-        prior_std: float = 3.0,
-        hidden: tuple[int, ...] | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_share: float = 0.0,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.samples = samples
-        self.prior_std = prior_std
-        self.hidden = hidden
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    samples: int = _parameter(5, "Draws of the weights that predict together.")
+    prior_std: float = _parameter(
+        3.0, "Standard deviation of the prior: that of a layer's output for inputs of size 1."
+    )
+    validation_share: float = _parameter(
+        0.0,
+        "Share of the rows that the network keeps to find the step at which it was best; 0 trains to the end on all.",
+        kw_only=True,
+    )
 
     def _method(self) -> Method:
         prior_std = _number("prior_std", self.prior_std)
