@@ -6,14 +6,12 @@ import torch
 from torch import nn
 
 import evidentia as ev
-from evidentia.fitting import ImageRecipe, Pairs, fit, fit_images, hold_out
+from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs, fit, fit_images, hold_out
 from evidentia.fitting.fused import Fused
 from evidentia.formulas.penalties import PENALTIES
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, LeastSquares, MCDropout, Network, Recipe
-from evidentia.nn import UNet
 from evidentia.reproduce.depth import run as depth
-from evidentia.reproduce.depth.scores import DepthModel
-from evidentia.reproduce.uci.run import ReleasedEvidential
+from evidentia.reproduce.uci.methods import ReleasedEvidential
 from evidentia.training import Augmentation, Settings
 
 if torch.cuda.is_available():  # Triton comes with torch where there is CUDA
@@ -239,12 +237,18 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     recipe = ImageRecipe(
         width=16, blocks=3, batch_size=8, settings=settings, select="rmse", augmentation=Augmentation(colour=0)
     )
-    scores = []
-    for seed in range(3):  # three networks, one compilation
-        network, training = fit_images(method, pairs, pairs, recipe, seed=seed, device="cuda")
-        scores.append(float(training.best_score[0]))
-        assert not training.diverged.any()
-        assert network.encoder[0][0].weight.dtype == torch.float32
+    losses = CompiledLosses()  # three networks in two calls, one compilation
+    options = {"validation": pairs, "recipe": recipe, "standardise": False, "device": "cuda", "losses": losses}
+    two = fit_images(pairs, method=method, members=2, **options)
+    model = FittedImages.join([two, fit_images(pairs, method=two.method, seed=2, **options)])
+    assert len(losses.known) == len({repr(m) for m in (method, two.method)})
+    scores = [float(training.best_score[0]) for training in model.training]
+    assert not any(training.diverged.any() for training in model.training)
+    assert {p.dtype for network in model.networks for p in network.parameters()} == {torch.float32}
+    p = model.predict(pairs.images)
+    assert p.answers.predictive().loc.device.type == "cuda"
+    assert ev.metrics.rmse(p, pairs.maps) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
+    assert p.cpu().interval(0.9) == pytest.approx(p.interval(0.9), rel=1e-4, abs=1e-4)
     assert min(scores) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
 
 
@@ -254,15 +258,17 @@ def test_an_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):
     pairs = _ramps()
     settings = Settings(steps=5, learning_rate=1e-3, evaluate_every=5)
     recipe = ImageRecipe(width=8, blocks=3, batch_size=4, settings=settings)
-    here, there = (fit_images(Evidential(0.01), pairs, pairs, recipe, device=d)[0] for d in ("cpu", "cuda"))
+    options = {"validation": pairs, "recipe": recipe, "standardise": False}
+    here, there = (fit_images(pairs, device=d, **options).networks[0] for d in ("cpu", "cuda"))
     for a, b in zip(here.parameters(), there.parameters(), strict=True):
         assert torch.allclose(a, b.cpu(), atol=1e-3)
 
 
 @pytest.mark.parametrize(("method", "draws"), [(Evidential(), 0), (GaussianLikelihood(), 3), (LeastSquares(), 3)])
 def test_an_image_model_is_captured_to_be_timed(method, draws):
-    network = UNet(method.outputs, width=8, blocks=3, dropout=0.1, seed=0).cuda().eval()
-    seconds = depth._seconds(DepthModel(method, (network,), draws, "bfloat16"), _ramps().images.cuda())
+    recipe = ImageRecipe(width=8, blocks=3, dropout=0.1)
+    model = FittedImages(method, (recipe.network(method.outputs, 0).eval(),), recipe, draws=draws).to("cuda")
+    seconds = depth._seconds(model, _ramps().images.cuda())
     assert set(seconds) == {"1", "12"}
     assert min(seconds.values()) > 0
 
@@ -305,3 +311,14 @@ def test_one_kernel_gives_the_same_networks_twice(method):
     once, twice = (_small_networks(method, 24, True) for _ in range(2))
     for p, q in zip(once.population.parameters(), twice.population.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_draws_on_the_gpu_follow_from_the_seed():
+    recipe = ImageRecipe(width=8, blocks=3, dropout=0.3)
+    model = FittedImages(GaussianLikelihood(), (recipe.network(2, 0).eval(),), recipe, draws=4).to("cuda")
+    images = _ramps().images
+    before = torch.cuda.get_rng_state()
+    first, second = (model.predict(images) for _ in range(2))
+    assert np.array_equal(first.mean, second.mean)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert first.decompose().epistemic.max() > 0

@@ -13,6 +13,7 @@ import torch
 import evidentia as ev
 from evidentia.files import locked, write_whole
 from evidentia.record import read_record, run_folder, write_record
+from evidentia.reproduce.protocol import Context
 from faults import processes
 
 
@@ -114,7 +115,7 @@ STRANGE = ('{"schema": 1, "mine": true}', "[1, 2]", "text", '{"schema": 1, "run"
 def test_reproduce_leaves_a_strangers_folder_alone(tmp_path, name, content):
     from typer.testing import CliRunner
 
-    from evidentia.cli import app
+    from evidentia.cli.app import app
 
     mine = {"record.json": content, "cubic.csv": "a,b", "nll.md": "mine", "distribution.png": "mine"}
     (tmp_path / "unfinished").mkdir()
@@ -255,7 +256,7 @@ def finished(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("uci")
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20, search=False)
-    uci.run(plan, folder, device="cpu", progress=False)
+    uci.run(plan, Context(folder, "cpu", progress=False))
     return plan, json.loads((folder / "record.json").read_text(encoding="utf-8"))
 
 
@@ -269,7 +270,7 @@ def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
     (tmp_path / "record.json").write_text(json.dumps(record))
     before = (tmp_path / "record.json").read_bytes()
     with pytest.raises(ev.InputError, match=r"record\.json|holds a run"):
-        uci.run(plan, tmp_path, device="cpu", progress=False)
+        uci.run(plan, Context(tmp_path, "cpu", progress=False))
     assert (tmp_path / "record.json").read_bytes() == before
 
 
@@ -337,7 +338,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     ],
 )
 def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
-    from evidentia.reproduce.depth import run as depth
+    from evidentia.reproduce.depth.run import run_on
 
     plan, folder, data = depth_run
     path = folder / "record.json"
@@ -347,7 +348,7 @@ def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
     path.write_text(json.dumps(record), encoding="utf-8")
     try:
         with pytest.raises(ev.InputError, match=r"record\.json is damaged"):
-            depth.run(plan, folder, data, "cpu", progress=False)
+            run_on(data, plan, Context(folder, "cpu", progress=False))
     finally:
         path.write_bytes(whole)
 
@@ -356,13 +357,13 @@ def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
 def depth_run(tmp_path_factory):
     from dataclasses import replace
 
-    from evidentia.reproduce.depth import run as depth
+    from evidentia.reproduce.depth.data import load
+    from evidentia.reproduce.depth.plan import quick_plan
+    from evidentia.reproduce.depth.run import run_on
 
-    folder, data, plan = tmp_path_factory.mktemp("depth") / "out", depth.load(quick=True), depth.quick_plan()
-    few = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    few = {name: type(part)(part.images[:16], part.maps[:16]) for name, part in few.items()}
+    folder, data = tmp_path_factory.mktemp("depth") / "out", load(quick=True)
+    few = {name: getattr(data, name).select(range(16)) for name in ("train", "validation", "test")}
     data = replace(data, outside=data.outside[:16], **few)
-    settings = replace(plan.recipe.settings, steps=4, evaluate_every=2)
-    plan = replace(plan, groups=("gaussian",), recipe=replace(plan.recipe, settings=settings))
-    depth.run(plan, folder, data, "cpu", progress=False)
+    plan = replace(quick_plan(), groups=("gaussian",), steps=4)
+    run_on(data, plan, Context(folder, "cpu", progress=False))
     return plan, folder, data

@@ -1,5 +1,6 @@
 """The verbs together, and what happens to errors."""
 
+import os
 import sys
 
 import typer
@@ -46,4 +47,8 @@ def run() -> None:
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             print("evidentia: interrupted; the same command goes on where it was", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Python ends by the signal, not with this code, if the interrupt came while it evaluated a text as code
+            os._exit(INTERRUPTED)
         raise
