@@ -23,7 +23,9 @@ class LeastSquares(Method):
 
     def answer(self, raw: Tensor) -> Gaussian:
         loc = raw.to(torch.promote_types(raw.dtype, torch.float32)).squeeze(-1)
-        return Gaussian(loc, self.noise, validate_args=False)
+        # made on the device, where a captured graph can make it, and not copied there
+        noise = torch.full((), self.noise, dtype=loc.dtype, device=loc.device)
+        return Gaussian(loc, noise.expand_as(loc), validate_args=False)
 
     def loss(self, answer: Gaussian, y: Tensor, networks: nn.Module | None = None) -> Tensor:
         return (y - answer.loc).square()
