@@ -1,3 +1,5 @@
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -444,3 +446,14 @@ def test_a_wrong_prediction_scores_worse(right):
         other = Prediction(wrong, members=0)
         for score in (metrics.nll, metrics.crps, metrics.interval_score, metrics.calibration_error):
             assert score(other, y) > score(p, y), score.__name__
+
+
+def test_every_metric_documents_its_arguments_what_it_returns_and_an_example():
+    for name in metrics.__all__:
+        metric = getattr(metrics, name)
+        text = metric.__doc__
+        arguments, returned = text.split("    Args:\n")[1].split("    Returns:\n")
+        assert text.startswith("Return ")
+        assert ">>> " in returned
+        for parameter in inspect.signature(metric).parameters:
+            assert f"        {parameter}: " in arguments

@@ -52,23 +52,11 @@ __all__ = [
     "load",
 ]
 
-# what is imported when it is first used: scikit-learn takes a second, and only who uses a regressor waits for it
-_LATER = {
-    "evidentia.estimators": (
-        "BayesRegressor",
-        "DropoutRegressor",
-        "EnsembleRegressor",
-        "EvidentialRegressor",
-        "GaussianRegressor",
-        "Regressor",
-        "load",
-    ),
-    "evidentia.fitting": ("FittedImages", "ImageRecipe", "fit_images"),
-}
+_IMAGES = ("FittedImages", "ImageRecipe", "fit_images")
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'evidentia' has no attribute {name!r}")
+    """Import what is first used now: scikit-learn takes a second, and only who uses a regressor waits for it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'evidentia' has no attribute {name!r}")
+    return getattr(import_module("evidentia.fitting" if name in _IMAGES else "evidentia.estimators"), name)

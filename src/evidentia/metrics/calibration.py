@@ -2,11 +2,10 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from evidentia.errors import InputError
-from evidentia.metrics.scores import mean_of, values_of
-from evidentia.prediction import Answer, Prediction
+from evidentia.metrics.scores import Mask, Predictive, Targets, documented, mean_of, values_of
+from evidentia.prediction import Prediction
 
 __all__ = ["PROBABILITIES", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
 
@@ -14,13 +13,9 @@ PROBABILITIES = np.linspace(0.025, 0.975, 39)
 Array = NDArray[np.float64]
 
 
-def pit(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> Array:
+@documented
+def pit(prediction: Predictive, y: Targets, *, mask: Mask = None) -> Array:
     """Return the probability integral transform F(y) of each target.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         Values in [0, 1], of the shape of y, or one after the other for those that count; uniform if the prediction is
@@ -33,20 +28,9 @@ def pit(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLi
     return values_of(Prediction.cdf, prediction, y, mask)
 
 
-def coverage(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
-    coverage: float = 0.9,
-    *,
-    mask: ArrayLike | Tensor | None = None,
-) -> float:
+@documented
+def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask: Mask = None) -> float:
     """Return the share of targets in the central interval that should hold ``coverage`` of them.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        coverage: the probability that the interval states.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share in [0, 1]; ideally ``coverage``.
@@ -58,22 +42,11 @@ def coverage(
     return float(coverage_curve(prediction, y, np.array([coverage]), mask=mask)[0])
 
 
-def coverage_curve(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
-    coverage: Array = PROBABILITIES,
-    *,
-    mask: ArrayLike | Tensor | None = None,
-) -> Array:
+@documented
+def coverage_curve(prediction: Predictive, y: Targets, coverage: Array = PROBABILITIES, *, mask: Mask = None) -> Array:
     """Return the share of targets in each of several central intervals.
 
     A y lies in the interval exactly if |2F(y) − 1| is at most its coverage.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        coverage: the probabilities that the intervals state.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share for each coverage; ideally the coverage itself.
@@ -85,20 +58,15 @@ def coverage_curve(
     return _shares("coverage", np.abs(2 * pit(prediction, y, mask=mask) - 1).ravel(), coverage)
 
 
+@documented
 def calibration_curve(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
+    prediction: Predictive,
+    y: Targets,
     quantiles: Array = PROBABILITIES,
     *,
-    mask: ArrayLike | Tensor | None = None,
+    mask: Mask = None,
 ) -> Array:
     """Return the share of targets at or below each predicted quantile (Kuleshov et al. 2018).
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        quantiles: their probabilities.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share for each quantile; ideally its probability.
@@ -110,20 +78,15 @@ def calibration_curve(
     return _shares("quantiles", pit(prediction, y, mask=mask).ravel(), quantiles)
 
 
+@documented
 def calibration_error(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
+    prediction: Predictive,
+    y: Targets,
     quantiles: Array = PROBABILITIES,
     *,
-    mask: ArrayLike | Tensor | None = None,
+    mask: Mask = None,
 ) -> float:
     """Return the root mean squared distance of the calibration curve from the diagonal (Kuleshov et al. 2018).
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        quantiles: the probabilities at which the curve is read, all with the same weight.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A distance; 0 is ideal.

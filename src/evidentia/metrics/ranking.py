@@ -3,41 +3,32 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from numpy.typing import NDArray
 
 from evidentia.errors import InputError
-from evidentia.metrics.scores import errors, known_targets
-from evidentia.prediction import Answer, Prediction, as_prediction, real_numbers
+from evidentia.metrics.scores import Mask, Predictive, Targets, documented, errors, known_targets
+from evidentia.prediction import Prediction, as_prediction, real_numbers
 
 __all__ = ["aurg", "auroc", "ause", "retention_curve"]
 
 Array = NDArray[np.float64]
 
 
+@documented
 def retention_curve(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
-    uncertainty: ArrayLike | Tensor | str = "std",
+    prediction: Predictive,
+    y: Targets,
+    uncertainty: Targets | str = "std",
     error: str = "rmse",
     points: int = 100,
     *,
-    mask: ArrayLike | Tensor | None = None,
+    mask: Mask = None,
 ) -> tuple[Array, Array]:
     """Return the error of the rows that are left when the most uncertain ones are dropped.
 
     Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
     or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
     targets, or pixels, count as so many rows.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        uncertainty: what to rank by: "std" (the default), "aleatoric", "epistemic", "entropy", or an array of the shape
-            of y. A part that the prediction does not have is refused.
-        error: "rmse" or "mae", of the mean.
-        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         (share kept, error of the kept), both from all rows to the most certain ones.
@@ -74,27 +65,20 @@ def retention_curve(
     return kept / rows, np.sqrt(curve) if error == "rmse" else curve
 
 
+@documented
 def ause(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
-    uncertainty: ArrayLike | Tensor | str = "std",
+    prediction: Predictive,
+    y: Targets,
+    uncertainty: Targets | str = "std",
     error: str = "rmse",
     points: int = 100,
     *,
-    mask: ArrayLike | Tensor | None = None,
+    mask: Mask = None,
 ) -> float:
     """Return the area under the sparsification error (Ilg et al. 2018): ∫ (e(s) − oracle(s)) ds / e(1).
 
     e(s) is the :func:`retention_curve` at the share s kept, the oracle the curve of the ranking by the true error. The
     trapezoidal rule over the shares of the curve; divided by the error of all rows, so free of units.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        uncertainty: what to rank by, as for :func:`retention_curve`.
-        error: "rmse" or "mae", of the mean.
-        points: of the curve.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         An area, smaller is better; 0 is that of the ranking by the true error.
@@ -111,26 +95,19 @@ def ause(
     return _relative_area(share, kept - oracle, kept[0])
 
 
+@documented
 def aurg(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
-    uncertainty: ArrayLike | Tensor | str = "std",
+    prediction: Predictive,
+    y: Targets,
+    uncertainty: Targets | str = "std",
     error: str = "rmse",
     points: int = 100,
     *,
-    mask: ArrayLike | Tensor | None = None,
+    mask: Mask = None,
 ) -> float:
     """Return the area under the random gain (Poggi et al. 2020): ∫ (e(1) − e(s)) ds / e(1).
 
     The curve, the rule and the division are those of :func:`ause`.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        uncertainty: what to rank by, as for :func:`retention_curve`.
-        error: "rmse" or "mae", of the mean.
-        points: of the curve.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         An area, larger is better. A random ranking leaves the error of all rows at every share kept and has 0; a
@@ -144,7 +121,7 @@ def aurg(
     return _relative_area(share, kept[0] - kept, kept[0])
 
 
-def auroc(inside: ArrayLike | Tensor, outside: ArrayLike | Tensor) -> float:
+def auroc(inside: Targets, outside: Targets) -> float:
     """Return P(outside > inside) + ½ P(outside = inside): how well a score tells unfamiliar rows from familiar ones.
 
     Args:

@@ -1,7 +1,9 @@
 """How good a prediction is: ``(prediction, y) → float``, smaller is better, the mean over rows and targets."""
 
+import inspect
+import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,16 +12,40 @@ from torch import Tensor
 from evidentia.errors import InputError
 from evidentia.prediction import Answer, Prediction, as_prediction
 
+Predictive = Prediction | Answer  # a prediction, or the distribution that one network answered with
+Targets = ArrayLike | Tensor
+Mask = ArrayLike | Tensor | None  # True where a target counts
+
 __all__ = ["crps", "interval_score", "mae", "nll", "rmse"]
 
 
-def rmse(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
-    """Return the root mean squared error of the mean.
+# the text of each argument, said once for all metrics
+ARGUMENTS = {
+    "prediction": "a prediction, or the distribution that one network answered with.",
+    "y": "targets, of the shape of the prediction.",
+    "coverage": "the probability that the central interval states; several of them for a curve.",
+    "quantiles": "the probabilities of the quantiles at which the curve is read.",
+    "uncertainty": 'what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part '
+    "that the prediction does not have is refused.",
+    "error": '"rmse" or "mae", of the mean.',
+    "points": "shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.",
+    "mask": "True where a target counts; without it a missing target is an error.",
+}
+Metric = TypeVar("Metric", bound=Callable[..., Any])
 
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        mask: True where a target counts; without it a missing target is an error.
+
+def documented(metric: Metric) -> Metric:
+    """Add the arguments of a metric to its docstring, before what it returns."""
+    lines = [f"        {name}: {ARGUMENTS[name]}" for name in inspect.signature(metric).parameters]
+    wrapped = [textwrap.fill(line, 120, subsequent_indent=" " * 12) for line in lines]
+    before, after = (metric.__doc__ or "").split("    Returns:")
+    metric.__doc__ = "\n".join([f"{before}    Args:", *wrapped, "", f"    Returns:{after}"])
+    return metric
+
+
+@documented
+def rmse(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
+    """Return the root mean squared error of the mean.
 
     Returns:
         The error, in the units of y.
@@ -31,13 +57,9 @@ def rmse(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayL
     return float(np.sqrt(mean_of(errors(prediction, y, mask) ** 2)))
 
 
-def mae(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+@documented
+def mae(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the mean absolute error of the mean.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The error, in the units of y.
@@ -49,13 +71,9 @@ def mae(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLi
     return mean_of(np.abs(errors(prediction, y, mask)))
 
 
-def nll(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+@documented
+def nll(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the negative log likelihood of the predictive distribution.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         Nats per target, for y in its own units: that of 1000 y is ln 1000 larger.
@@ -67,13 +85,9 @@ def nll(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLi
     return -mean_of(values_of(Prediction.log_prob, prediction, y, mask))
 
 
-def crps(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayLike | Tensor | None = None) -> float:
+@documented
+def crps(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The score, in the units of y; that of a prediction without any spread is its absolute error.
@@ -85,20 +99,9 @@ def crps(prediction: Prediction | Answer, y: ArrayLike | Tensor, *, mask: ArrayL
     return mean_of(values_of(Prediction.crps, prediction, y, mask))
 
 
-def interval_score(
-    prediction: Prediction | Answer,
-    y: ArrayLike | Tensor,
-    coverage: float = 0.9,
-    *,
-    mask: ArrayLike | Tensor | None = None,
-) -> float:
+@documented
+def interval_score(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask: Mask = None) -> float:
     """Return the width of the central interval plus 2/(1−coverage) times the distance of y from it (Winkler 1972).
-
-    Args:
-        prediction: a prediction, or the distribution that one network answered with.
-        y: targets, of the shape of the prediction.
-        coverage: the probability that the interval states.
-        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The score, in the units of y.
@@ -119,15 +122,13 @@ def interval_score(
 # What the metrics share -----------------------------------------------------------------------------------------------
 
 
-def values_of(
-    quantity: Callable[..., NDArray[Any]], prediction: Prediction | Answer, y: Any, mask: Any
-) -> NDArray[np.float64]:
+def values_of(quantity: Callable[..., NDArray[Any]], prediction: Predictive, y: Any, mask: Any) -> NDArray[np.float64]:
     """Return a method of `Prediction` at every target that counts, in float64: (known targets,), or the shape of y."""
     p = as_prediction(prediction)
     return np.asarray(quantity(p, p._target(y, mask))[known_targets(p, mask)], dtype=float)
 
 
-def errors(prediction: Prediction | Answer, y: Any, mask: Any) -> NDArray[np.float64]:
+def errors(prediction: Predictive, y: Any, mask: Any) -> NDArray[np.float64]:
     """Return mean − y of every target that counts, in float64."""
     p = as_prediction(prediction)
     chosen = known_targets(p, mask)
