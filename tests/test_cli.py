@@ -53,8 +53,7 @@ def test_an_experiment_has_what_the_protocol_asks_for(experiment):
     assert result.exit_code == 0, result.output
     for field in fields(plan):
         if "option" in field.metadata:
-            flag = (field.metadata["option"].flag or field.name).replace("_", "-")
-            assert f"--{flag}" in result.output
+            assert f"--{field.name.replace('_', '-')}" in result.output
 
 
 def test_settings_that_no_longer_exist_are_not_compared(tmp_path):
@@ -78,6 +77,38 @@ def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
         open_run(tmp_path, new_record("cubic", replace(plan, seeds=3), "cpu")),
     ):
         pass
+
+
+def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path):
+    plan = CubicPlan(**TINY_PLAN)
+    for seeds in (2, 3):  # nothing is lost by another plan in its place
+        with open_run(tmp_path, new_record("cubic", replace(plan, seeds=seeds), "cpu")):
+            assert json.loads((tmp_path / "record.json").read_text())["plan"]["seeds"] == seeds
+    with pytest.raises(ev.InputError, match="holds no record of a finished run"):
+        write_page(tmp_path)
+    quiet(tmp_path).checkpoint("ensemble").parent.mkdir()
+    quiet(tmp_path).checkpoint("ensemble").touch()
+    with (
+        pytest.raises(ev.InputError, match="holds a run with seeds = 3, not 2; choose another folder"),
+        open_run(tmp_path, new_record("cubic", plan, "cpu")),
+    ):
+        pass
+
+
+def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
+    (tmp_path / "record.json").write_text('{"schema": 1, "run": "cubic", "settings": {"seeds": 5}, "methods": {}}')
+    for use in (lambda: cubic.run(CubicPlan(**TINY_PLAN), quiet(tmp_path)), lambda: write_page(tmp_path)):
+        with pytest.raises(ev.InputError, match="'cubic' without a plan, as an earlier version wrote it; choose anoth"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["cubic", "distribution", "uci", "depth"])
+def test_a_run_without_matplotlib_is_refused_before_it_begins(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = call(name, "--out", tmp_path / "run", *([] if name == "distribution" else ["--quick"]))
+    assert isinstance(result.exception, ev.InputError)
+    assert "figures need matplotlib, which is not installed" in str(result.exception)
+    assert not (tmp_path / "run").exists()
 
 
 # Toys ----------------------------------------------------------------------------------------------------------------
@@ -187,11 +218,11 @@ def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
         with pytest.raises(ev.InputError, match="holds no record of a finished run"):
             write_page(folder)
     (tmp_path / "a" / "sub").mkdir(parents=True)
-    (tmp_path / "a" / "sub" / "record.json").write_text('{"schema": 1, "run": "members", "plan": {}}')
+    (tmp_path / "a" / "sub" / "record.json").write_text('{"schema": 1, "run": "members", "results": {"x": 1}}')
     with pytest.raises(ev.InputError, match="a run of 'members', which has no page; known are distribution, cubic"):
         write_page(tmp_path / "a")
     (tmp_path / "a" / "other").mkdir()
-    (tmp_path / "a" / "other" / "record.json").write_text('{"schema": 1, "run": "uci", "plan": {}}')
+    (tmp_path / "a" / "other" / "record.json").write_text('{"schema": 1, "run": "uci", "results": {"x": 1}}')
     assert len(find_runs(tmp_path / "a")) == 2
     with pytest.raises(ev.InputError, match="holds runs of members, uci; name the folder of one experiment"):
         write_page(tmp_path / "a")

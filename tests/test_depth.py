@@ -333,7 +333,7 @@ def test_a_killed_run_continues_to_the_same_record(tmp_path, small_data, monkeyp
     assert whole["results"]["ensemble, 5"][0]["count"] == 2  # quick
     assert list(read_record(tmp_path / "again")["seconds"]) == list(whole["results"])  # all timed in one go
     with pytest.raises(ev.InputError, match="holds a run with split_seed = 0, not 9"):
-        run_in(tmp_path / "again", replace(plan, split_seed=9), small_data)
+        run_in(tmp_path / "again", replace(plan, seed=9), small_data)
     with pytest.raises(ev.InputError, match=r"holds a run with recipe\.settings\.steps = 6, not 8"):
         run_in(tmp_path / "again", replace(plan, steps=8), small_data)
     with pytest.raises(ev.InputError, match="holds a run with cut = 0, not 3"):

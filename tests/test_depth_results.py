@@ -11,10 +11,10 @@ import pytest
 import evidentia as ev
 from evidentia.record import write_record
 from evidentia.report.pages import read_template
+from evidentia.reproduce.arrays import arrays_path, read_arrays
 from evidentia.reproduce.depth import figures as depth_figures
 from evidentia.reproduce.depth import page as depth_page
-from evidentia.reproduce.depth.figures import FIGURES, MAPPED, write_figures
-from evidentia.reproduce.depth.maps import maps_path, read_maps
+from evidentia.reproduce.depth.figures import FIGURES, MAPPED, MAPS, write_figures
 from evidentia.reproduce.depth.page import page
 from evidentia.reproduce.depth.plan import STUDIED, Plan, quick_plan
 from evidentia.reproduce.depth.recipes import QUICK_RECIPE, plan_record
@@ -115,7 +115,7 @@ def fake_maps(folder, names=("evidential", "gaussian")):
         maps["attacked_mean"] = maps["mean"]
         if name != "gaussian":
             maps |= dict.fromkeys(("epistemic", "outside_epistemic", "attacked_epistemic"), maps["aleatoric"] / 2)
-        np.savez(maps_path(folder, name), **maps)
+        np.savez(arrays_path(folder / MAPS, name), **maps)
 
 
 def written_page(folder, record):
@@ -285,15 +285,15 @@ def test_values_that_are_not_finite_do_not_stop_the_figures(tmp_path, monkeypatc
 
 def test_every_mapped_model_is_studied_and_has_a_file_of_its_own(tmp_path):
     assert set(MAPPED) <= set(STUDIED)
-    assert len({maps_path(tmp_path, name) for name in STUDIED}) == len(STUDIED)
+    assert len({arrays_path(tmp_path, name) for name in STUDIED}) == len(STUDIED)
 
 
 def test_damaged_maps_are_one_sentence(tmp_path):
     fake_maps(tmp_path, ["gaussian"])
-    assert read_maps(tmp_path, "evidential") is None
-    maps_path(tmp_path, "gaussian").write_bytes(b"no arrays")
+    assert read_arrays(tmp_path / MAPS, "evidential") is None
+    arrays_path(tmp_path / MAPS, "gaussian").write_bytes(b"no arrays")
     with pytest.raises(ev.InputError, match=r"gaussian\.npz cannot be read .*; delete it to draw without it"):
-        read_maps(tmp_path, "gaussian")
+        read_arrays(tmp_path / MAPS, "gaussian")
 
 
 # The page

@@ -71,7 +71,7 @@ class _PlanOption(typing.NamedTuple):
 
     @property
     def flag(self) -> str:
-        return "--" + (self.option.flag or self.field.name).replace("_", "-")
+        return "--" + self.field.name.replace("_", "-")
 
 
 def _plan_options(plan: type) -> dict[str, _PlanOption]:

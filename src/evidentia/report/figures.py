@@ -5,7 +5,7 @@ Matplotlib is imported when a figure is drawn, not before: the library works wit
 
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ from evidentia.errors import InputError
 from evidentia.files import write_whole
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["COLOURS", "band", "import_matplotlib", "legend", "legend_below", "new_figure", "save", "sweep"]
+__all__ = ["COLOURS", "add_axes", "band", "import_matplotlib", "legend", "legend_below", "new_figure", "save"]
 
 # Okabe and Ito's palette, safe for colour-blind readers
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -62,11 +62,16 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], **options: An
         InputError: if matplotlib is not installed.
     """
     figure = import_matplotlib("matplotlib.figure").Figure(figsize=size, layout="constrained")
-    axes = np.atleast_2d(figure.subplots(rows, columns, squeeze=False, **options))
+    return figure, add_axes(figure, rows, columns, **options)
+
+
+def add_axes(part: "Figure | SubFigure", rows: int, columns: int, **options: Any) -> Any:
+    """Return a new grid of axes in a figure or a part of one."""
+    axes = part.subplots(rows, columns, squeeze=False, **options)
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=8)
-    return figure, axes
+    return axes
 
 
 def legend(ax: Any, **options: Any) -> None:
@@ -74,10 +79,10 @@ def legend(ax: Any, **options: Any) -> None:
     ax.legend(fontsize=7, facecolor="white", edgecolor="none", framealpha=0.85, **options)
 
 
-def legend_below(figure: "Figure", ax: Any) -> None:
-    """Add one legend for all panels below them, with the entries of the axes ``ax``."""
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
+def legend_below(part: "Figure | SubFigure", ax: Any, columns: int, title: str | None = None) -> None:
+    """Add one legend below all panels of a figure, or of a part of it, with the entries of the axes ``ax``."""
+    options = {"title": title, "title_fontsize": 8, "frameon": False, "fontsize": 8}
+    part.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=columns, **options)
 
 
 def band(ax: Any, x: Array, mean: Array, std: Array | None, colour: str, label: str) -> None:
@@ -89,19 +94,6 @@ def band(ax: Any, x: Array, mean: Array, std: Array | None, colour: str, label: 
         ax.fill_between(
             x, mean - k * std, mean + k * std, color=colour, alpha=0.2, lw=0, label=label if k == 1 else None
         )
-
-
-def sweep(ax: Any, x: Sequence[float], curves: Mapping[str, Array], colours: Sequence[str]) -> None:
-    """Draw each curve (settings, seeds) as its median over the seeds and one point per seed, on a logarithmic y axis.
-
-    The settings x are evenly spaced, because the first of them may be 0.
-    """
-    positions = np.arange(len(x))
-    for (label, values), colour in zip(curves.items(), colours, strict=True):
-        ax.plot(positions, np.median(values, axis=1), "o-", color=colour, ms=4, label=label)
-        ax.plot(positions, values, ".", color=colour, ms=3, alpha=0.4)
-    ax.set_xticks(positions, [f"{v:g}" for v in x])
-    ax.set_yscale("log")
 
 
 def save(figure: "Figure", folder: str | Path, name: str) -> list[Path]:

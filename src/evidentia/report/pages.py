@@ -16,7 +16,8 @@ def read_template(package: str, name: str = "page.md") -> str:
 def fill_template(template: str, values: Mapping[str, object]) -> str:
     r"""Return a template with every ``$name`` replaced by the value of that name.
 
-    A paragraph that names a value which is None, or absent, is left out, and then every heading with nothing under it.
+    A paragraph that names a value which is absent, None or empty is left out, and then every heading with nothing under
+    it.
 
     >>> page = "# Errors\n\nRMSE $rmse.\n\nNLL $nll.\n\n## Speed\n\n$speed\n"
     >>> fill_template(page, {"rmse": 0.1, "nll": None})
@@ -26,7 +27,7 @@ def fill_template(template: str, values: Mapping[str, object]) -> str:
     filled = [
         paragraph.substitute(values)
         for paragraph in paragraphs
-        if not any(values.get(name) is None for name in paragraph.get_identifiers())
+        if not any(values.get(name) in (None, "") for name in paragraph.get_identifiers())
     ]
     return "\n\n".join(_without_empty_sections(filled)) + "\n"
 

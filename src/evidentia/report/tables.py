@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from evidentia.files import write_text
 
-__all__ = ["markdown", "mean_and_error", "write_table"]
+__all__ = ["Rows", "markdown", "mean_and_error", "write_table"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -32,7 +32,7 @@ def mean_and_error(values: ArrayLike, digits: int = 3) -> str:
 
 
 def markdown(rows: Rows) -> str:
-    """Return rows as a Markdown table, whose columns are those of the first row.
+    """Return rows as a Markdown table, whose columns are those of the first row; nothing if there are no rows.
 
     Floats have four digits, integers commas; None is a dash, and what is not finite «diverged».
 
@@ -41,6 +41,8 @@ def markdown(rows: Rows) -> str:
     |---|---|
     | yacht | 0.1235 |
     """
+    if not rows:
+        return ""
     columns = list(rows[0])
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(_cell(row.get(c)) for c in columns) + " |" for row in rows]

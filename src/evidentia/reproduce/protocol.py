@@ -5,9 +5,9 @@ itself, :class:`Work`, which is imported when it is first needed. Plans are froz
 :func:`option` become options of the sub-command. This module and those of the plans import nothing large, so that
 ``--help`` is quick. Pages are templates (:mod:`evidentia.report.pages`).
 
-A run claims its folder and works unit by unit (a method, a penalty, a group of networks). A unit's result is in the
-record before the next unit begins, and what the record has is not run again. A unit that was cut goes on from its
-checkpoint in ``unfinished/``.
+A run claims its folder, writes its plan to the record, and works unit by unit (a method, a penalty, a group of
+networks). A unit's result is in the record before the next unit begins, and what the record has is not run again. A
+unit that was cut goes on from its checkpoint in ``unfinished/``.
 """
 
 import contextlib
@@ -20,14 +20,22 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from evidentia.errors import InputError
-from evidentia.record import FILE, environment, find_record, read_record, refusing_damage, run_folder
+from evidentia.record import (
+    FILE,
+    environment,
+    find_record,
+    read_record,
+    refusing_damage,
+    run_folder,
+    write_record,
+)
 
 __all__ = [
     "Context",
     "Experiment",
     "Option",
+    "Record",
     "Work",
-    "clear_checkpoints",
     "file_name",
     "find_runs",
     "new_record",
@@ -52,7 +60,6 @@ class Option:
     help: str
     minimum: float | None = None
     maximum: float | None = None
-    flag: str | None = None  # its name on the command line, if not that of the field
     separator: str = ","  # between the items of a tuple
 
 
@@ -151,7 +158,8 @@ def open_run(
 ) -> Iterator[Record]:
     """Claim a folder and yield the record to add results to: a new one, or that of an earlier run to continue.
 
-    A unit that is in the record removes its own checkpoint; after the last one their folder goes, if it is empty.
+    A unit that is in the record removes its own checkpoint; after the last one their folder goes, unless other units
+    were cut or someone keeps other files in it.
 
     Args:
         folder: of the run; nobody else can claim it until the block ends.
@@ -163,10 +171,14 @@ def open_run(
         check: reads the continued record as the tables do, and raises if something is missing in it.
 
     Raises:
-        InputError: if the folder is not free for this run, or holds one with another plan, or a damaged record.
+        InputError: if the folder is not free for this run, or holds one with another plan or of an earlier version, or
+            a damaged record.
     """
     with run_folder(folder, record["run"]) as before:
-        if before is not None:
+        if before is None or _holds_nothing(folder, before):
+            write_record(folder, record)
+        else:
+            _refuse_earlier_version(folder, before)
             with refusing_damage(folder):
                 for key in same:
                     same_plan(folder, before[key], record[key], free)
@@ -174,7 +186,8 @@ def open_run(
                 if check is not None:
                     check(record)
         yield record
-        clear_checkpoints(folder)
+        with contextlib.suppress(OSError):
+            (folder / UNFINISHED).rmdir()
 
 
 def same_plan(folder: Path, before: Any, now: Any, free: Sequence[str] = (), path: str = "") -> None:
@@ -189,31 +202,38 @@ def same_plan(folder: Path, before: Any, now: Any, free: Sequence[str] = (), pat
         )
 
 
+def _holds_nothing(folder: Path, record: Record) -> bool:
+    """Return whether a run was cut before it had a result or a checkpoint, so that another plan may take its place."""
+    return record.get("results") == {} and [path.name for path in folder.iterdir()] == [FILE]
+
+
+def _refuse_earlier_version(folder: Path, record: Record) -> None:
+    if not {"plan", "results", "begun"} & record.keys():
+        raise InputError(
+            f"{folder} holds a record of {record.get('run')!r} without a plan, as an earlier version wrote it; choose "
+            "another folder to run the experiment anew, or delete that one"
+        )
+
+
 def write_from_record(folder: Path, write_results: Callable[[Record, Path], list[Path]]) -> list[Path]:
     """Write tables and figures from the record in a folder, and return their paths after its own."""
     with refusing_damage(folder):
         return [folder / FILE, *write_results(read_record(folder), folder)]
 
 
-def clear_checkpoints(folder: Path) -> None:
-    """Remove the folder of checkpoints, unless other units were cut or someone keeps other files in it."""
-    with contextlib.suppress(OSError):
-        (folder / UNFINISHED).rmdir()
-
-
 def find_runs(folder: Path) -> dict[Path, Record]:
-    """Return the finished records of a folder, or of its sub-folders, by the folder that each lies in.
+    """Return the records of a folder, or of its sub-folders, that have results, by the folder that each lies in.
 
     Raises:
-        InputError: if there is none, or one is damaged.
+        InputError: if there is none, or one is damaged or of an earlier version.
     """
     own = find_record(folder)
-    found = {folder: own} if own is not None else {}
-    if own is None and folder.is_dir():
-        candidates = {path: find_record(path) for path in sorted(folder.iterdir()) if path.is_dir()}
-        found = {path: record for path, record in candidates.items() if record is not None}
-    runs = {path: record for path, record in found.items() if "plan" in record}
+    folders = [folder] if own else sorted(path for path in folder.glob("*") if path.is_dir())
+    records = {path: find_record(path) for path in folders}
+    runs = {path: record for path, record in records.items() if record and record.get("results")}
     if not runs:
+        if own:
+            _refuse_earlier_version(folder, own)
         raise InputError(
             f"{folder} holds no record of a finished run; `evidentia reproduce NAME --out FOLDER` makes one"
         )

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidentia.report.figures import COLOURS, import_matplotlib, legend, new_figure, save
-from evidentia.reproduce.depth.maps import Maps, read_maps
+from evidentia.report.figures import COLOURS, add_axes, import_matplotlib, legend, legend_below, new_figure, save
+from evidentia.reproduce.arrays import Arrays, read_arrays
 from evidentia.reproduce.depth.plan import SHOWN_EPSILONS
 from evidentia.reproduce.depth.tables import number, signed
 from evidentia.reproduce.depth.trials import (
     Array,
-    Record,
     Trials,
     attack_values,
     data_name,
@@ -23,16 +22,18 @@ from evidentia.reproduce.depth.trials import (
     trial_values,
 )
 from evidentia.reproduce.paper import DEPTH_CALIBRATION
+from evidentia.reproduce.protocol import Record
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["FIGURES", "MAPPED", "write_figures"]
+__all__ = ["FIGURES", "MAPPED", "MAPS", "write_figures"]
 
 Sides = tuple[Array, Array, float]  # entropies inside and outside, AUROC
 FIGURES = ("4_maps", "4_cutoff", "4_calibration", "5", "6", "s4", "s5", "s6", "s7")
-MAPPED = (
+MAPS = "maps"  # folder with the maps of each studied model, beside the record
+MAPPED = (  # the models whose maps Fig. 4 shows
     "evidential",
     "gaussian",
     "ensemble of likelihoods, 5",
@@ -105,18 +106,10 @@ def _figure_in_parts(heights: Sequence[float]) -> tuple["Figure", list[Any]]:
     return figure, list(np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)))
 
 
-def _axes(part: "Figure | SubFigure", rows: int, columns: int, **options: Any) -> Any:
-    axes = part.subplots(rows, columns, squeeze=False, **options)
-    for ax in axes.flat:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=8)
-    return axes
-
-
 def _panels(part: "Figure | SubFigure", names: Sequence[str], x: str, y: str) -> list[Any]:
     """Return a panel for each model, four in a row, with equal limits and with labels at the edges."""
     columns = min(4, len(names))
-    axes = _axes(part, -(-len(names) // columns), columns, sharex=True, sharey=True)
+    axes = add_axes(part, -(-len(names) // columns), columns, sharex=True, sharey=True)
     for k, ax in enumerate(axes.flat):
         ax.set_visible(k < len(names))
         lowest = k + columns >= len(names)  # of its column
@@ -129,12 +122,6 @@ def _panel_figure(names: Sequence[str], x: str, y: str, height: float = 2.4) -> 
     size = (max(2.7 * min(4, len(names)), 6.0), height * -(-len(names) // 4) + 0.8)
     figure = import_matplotlib("matplotlib.figure").Figure(figsize=size, layout="constrained")
     return figure, _panels(figure, names, x, y)
-
-
-def _legend_below(part: Any, ax: Any, columns: int, title: str | None = None) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    options = {"title": title, "title_fontsize": 8, "frameon": False, "fontsize": 8}
-    part.legend(handles, labels, loc="outside lower center", ncols=columns, **options)
 
 
 def _draw_picture(ax: Any, values: Any, colours: str | None = None, scale: "Normalize | None" = None) -> Any:
@@ -183,7 +170,7 @@ def _draw_mean_line(ax: Any, x: Array, curves: Array, name: str, label: str) -> 
 
 def _draw_maps(record: Record, out: Path) -> list[Path]:
     """Draw a few test images with each model's prediction, error and deviation."""
-    shown = {name: maps for name in MAPPED if (maps := read_maps(out, name))}
+    shown = {name: maps for name in MAPPED if (maps := read_arrays(out / MAPS, name))}
     if not shown:
         return []
     first = next(iter(shown.values()))
@@ -238,7 +225,7 @@ def _draw_mean_curves(record: Record, out: Path, kind: str) -> list[Path]:
         title = versions[version]
         _set_labels(ax, title + (", as the authors" if title == "mean absolute error" else ""), x, y)
     rule = "mean distance from the diagonal: authors' rule (normal, epistemic deviation), predictive distribution"
-    _legend_below(figure, axes[0, 0], 3 if kind == "cutoff" else 2, None if kind == "cutoff" else rule)
+    legend_below(figure, axes[0, 0], 3 if kind == "cutoff" else 2, None if kind == "cutoff" else rule)
     title = "Error without the pixels of largest epistemic deviation" if kind == "cutoff" else "Calibration"
     return _finish(figure, record, out, f"figure_4_{kind}", f"{title}, mean ± standard error over trials")
 
@@ -271,7 +258,7 @@ def _draw_single_trials(record: Record, out: Path, kind: str, name: str) -> list
             ax.set_aspect("equal")
     for line, label in zip(("-", "--"), versions, strict=True):
         axes[0].plot([], [], line, color=COLOURS["data"], label=label)
-    _legend_below(figure, axes[0], 2)
+    legend_below(figure, axes[0], 2)
     title = "Error against confidence" if kind == "cutoff" else "Calibration"
     return _finish(figure, record, out, name, f"{title}, a colour for each trial")
 
@@ -288,7 +275,7 @@ def _draw_unfamiliar(record: Record, out: Path) -> list[Path]:
             models[name] = inside, outside, float(trial_values(trials, *path, "auroc").mean())
     if not models:
         return []
-    maps, elsewhere = read_maps(out, "evidential"), record["data"]["outside"]
+    maps, elsewhere = read_arrays(out / MAPS, "evidential"), record["data"]["outside"]
     figure, parts = _figure_in_parts([2.3 * -(-len(models) // 4) + 0.4, 3.0] + ([2.7] if maps else []))
     _draw_entropy_cdfs(parts[0], models)
     _draw_entropy_boxes(parts[1], models)
@@ -303,11 +290,11 @@ def _draw_entropy_cdfs(part: "SubFigure", models: dict[str, Sides]) -> None:
     for ax, (name, sides) in zip(axes, models.items(), strict=True):
         for values, label, line in zip(sides[:2], SIDES, ("-", "--"), strict=True):
             ax.ecdf(values, color=_style(name)["color"], ls=line, lw=1.5, label=label)
-    _legend_below(part, axes[0], 2)
+    legend_below(part, axes[0], 2)
 
 
 def _draw_entropy_boxes(part: "SubFigure", models: dict[str, Sides]) -> None:
-    left, right = _axes(part, 1, 2, width_ratios=(2.4, 1))[0]
+    left, right = add_axes(part, 1, 2, width_ratios=(2.4, 1))[0]
     name = "evidential" if "evidential" in models else next(iter(models))
     edges = np.histogram_bin_edges(np.concatenate(models[name][:2]), 20)
     style = {"showfliers": False, "patch_artist": True, "medianprops": {"color": COLOURS["truth"]}}
@@ -327,9 +314,9 @@ def _draw_entropy_boxes(part: "SubFigure", models: dict[str, Sides]) -> None:
     _set_labels(right, f"{name}, AUROC {models[name][2]:.2f}", LESS_TEST, "density")
 
 
-def _draw_samples(part: "SubFigure", maps: Maps, elsewhere: str) -> None:
+def _draw_samples(part: "SubFigure", maps: Arrays, elsewhere: str) -> None:
     count = len(maps["image"])
-    axes, scale = _axes(part, 2, 2 * count), _scale(maps["epistemic"], maps["outside_epistemic"])
+    axes, scale = add_axes(part, 2, 2 * count), _scale(maps["epistemic"], maps["outside_epistemic"])
     for k in range(2 * count):
         prefix = "" if k < count else "outside_"
         _draw_picture(axes[0, k], maps[f"{prefix}image"][k % count])
@@ -343,9 +330,9 @@ def _draw_samples(part: "SubFigure", maps: Maps, elsewhere: str) -> None:
 
 def _draw_attack(record: Record, out: Path) -> list[Path]:
     """Draw error and entropy against ε, and the evidential model's maps of an attacked image."""
-    models, maps = studied_models(record), read_maps(out, "evidential")
+    models, maps = studied_models(record), read_arrays(out / MAPS, "evidential")
     figure, parts = _figure_in_parts([4.3] + ([6.6] if maps else []))
-    left, middle, right = _axes(parts[0], 1, 3)[0]
+    left, middle, right = add_axes(parts[0], 1, 3)[0]
     for name, trials in models.items():
         score, epsilons = _shown_score(trials), attack_values(trials, "epsilon")[0]
         errors, doubts = attack_values(trials, "rmse"), attack_values(trials, "scores", score, "mean")
@@ -363,7 +350,7 @@ def _draw_attack(record: Record, out: Path) -> list[Path]:
     _set_labels(left, "RMSE", "ε", UNIT)
     _set_labels(middle, "entropy of an image, change from ε = 0", "ε", "nats")
     _set_labels(right, "evidential, all trials together", LESS_CLEAN, "share of images")
-    _legend_below(parts[0], left, 2)
+    legend_below(parts[0], left, 2)
     if maps:
         _draw_attacked_maps(parts[1], maps)
     return _finish(figure, record, out, "figure_6", "Test images attacked along the sign of the gradient (FGSM)")
@@ -379,9 +366,9 @@ def _draw_attacked_cdfs(ax: Any, trials: Trials) -> None:
             ax.ecdf(values, color=colour, lw=1.5, label=f"ε = {steps[k]['epsilon']:g}")
 
 
-def _draw_attacked_maps(part: "SubFigure", maps: Maps) -> None:
+def _draw_attacked_maps(part: "SubFigure", maps: Arrays) -> None:
     errors, doubt = np.abs(maps["attacked_mean"] - maps["truth"][0]), maps["attacked_epistemic"]
-    axes = _axes(part, len(errors), 4)
+    axes = add_axes(part, len(errors), 4)
     columns = (
         ("prediction", maps["attacked_mean"], DISPARITY, _scale(maps["truth"])),
         ("absolute error, to the truth of the clean image", errors, ERROR, _scale(errors)),
@@ -402,7 +389,7 @@ def _draw_attacked_models(record: Record, out: Path) -> list[Path]:
     figure, axes = _panel_figure(names, LESS_CLEAN, "share of images")
     for ax, trials in zip(axes, models.values(), strict=True):
         _draw_attacked_cdfs(ax, trials)
-    _legend_below(figure, axes[0], 5)
+    legend_below(figure, axes[0], 5)
     return _finish(figure, record, out, "figure_s6", "Entropy of attacked images, all trials together")
 
 
@@ -411,7 +398,7 @@ def _draw_attacked_models(record: Record, out: Path) -> list[Path]:
 
 def _draw_aleatoric(record: Record, out: Path) -> list[Path]:
     """Draw the aleatoric deviations of the evidential model and of the Gaussian one for the same images."""
-    evidential, gaussian = (read_maps(out, name) for name in ("evidential", "gaussian"))
+    evidential, gaussian = (read_arrays(out / MAPS, name) for name in ("evidential", "gaussian"))
     if evidential is None or gaussian is None:
         return []
     ours, theirs = evidential["aleatoric"], gaussian["aleatoric"]

@@ -15,8 +15,9 @@ from evidentia.report.tables import markdown
 from evidentia.reproduce.depth.figures import FIGURES
 from evidentia.reproduce.depth.plan import BLOCKS, Plan, quick_plan
 from evidentia.reproduce.depth.tables import attack_rows, learning_rate, number, signed, spread, table_rows
-from evidentia.reproduce.depth.trials import Record, Trials, data_name, studied_models, trial_mean, trial_values
+from evidentia.reproduce.depth.trials import Trials, data_name, studied_models, trial_mean, trial_values
 from evidentia.reproduce.paper import TABLE_S1
+from evidentia.reproduce.protocol import Record
 
 __all__ = ["ALIVE", "page"]
 

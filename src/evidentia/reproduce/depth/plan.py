@@ -115,15 +115,13 @@ class Plan:
         None, "Which networks, with semicolons, as in 'evidential;gaussian' (default: all).", separator=";"
     )
     steps: int | None = option(None, "Training steps of a network (default: 6000).")
-    split_seed: int = option(0, "Of the split by scenes.", minimum=0, maximum=LARGEST_SEED, flag="seed")
+    seed: int = option(0, "Of the split by scenes.", minimum=0, maximum=LARGEST_SEED)
     quick: bool = False
 
     def __post_init__(self) -> None:
         for name in self.group_names:
             if name not in GROUPS:
                 raise InputError(f"unknown group {name!r}; known are {'; '.join(GROUPS)}")
-        if self.trials < 1:
-            raise InputError(f"trials must be at least 1, got {self.trials}")
 
     @property
     def group_names(self) -> tuple[str, ...]:

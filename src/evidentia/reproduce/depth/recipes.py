@@ -53,6 +53,6 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     return {
         "recipe": asdict(base_recipe(plan)),
         "groups": {name: {key: getattr(each, key) for key in RECORDED} for name, each in settings.items()},
-        "split_seed": plan.split_seed,
+        "split_seed": plan.seed,
         "quick": plan.quick,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evidentia.datasets.folder import find_data
@@ -21,9 +22,10 @@ from evidentia.metrics import auroc
 from evidentia.persistence import is_model
 from evidentia.prediction import Prediction
 from evidentia.record import environment, write_record
+from evidentia.report.figures import import_matplotlib
+from evidentia.reproduce.arrays import Arrays, write_arrays
 from evidentia.reproduce.depth.data import DepthData, load, mean_of_training
-from evidentia.reproduce.depth.figures import write_figures
-from evidentia.reproduce.depth.maps import MAPS, Maps, write_maps
+from evidentia.reproduce.depth.figures import MAPS, write_figures
 from evidentia.reproduce.depth.page import page
 from evidentia.reproduce.depth.plan import GROUPS, SHOWN_EPSILONS, STUDIED, NetworkGroup, Plan
 from evidentia.reproduce.depth.recipes import METHODS, group_recipe, plan_record
@@ -37,21 +39,20 @@ from evidentia.reproduce.depth.scores import (
     image_scores,
 )
 from evidentia.reproduce.depth.tables import table_rows, write_tables
-from evidentia.reproduce.protocol import Context, clear_checkpoints, file_name, open_run, write_from_record
+from evidentia.reproduce.protocol import Context, Record, file_name, open_run, write_from_record
 from evidentia.reproduce.timing import captured, median_seconds
 from evidentia.training import resolve_device
 from evidentia.training.images import to_network
 
 __all__ = ["page", "run", "run_on", "write_results"]
 
-Record = dict[str, Any]
 RESULTS = ("networks", "results", "seconds")  # the entries of a record that a run adds to
 SHOWN = 3  # test images whose maps are drawn
 
 
 def run(plan: Plan, context: Context) -> list[Path]:
     """Load the images, and run what the record in ``context.out`` does not have yet; return what was written."""
-    data = load(find_data(context.data), plan.pairs, plan.outside, plan.split_seed, plan.quick, plan.cut)
+    data = load(find_data(context.data), plan.pairs, plan.outside, plan.seed, plan.quick, plan.cut)
     if data.synthetic:
         why = "a quick run" if plan.quick else "no data folder"
         print(f"{why}: synthetic rooms, and synthetic streets as the images from elsewhere")
@@ -60,6 +61,7 @@ def run(plan: Plan, context: Context) -> list[Path]:
 
 def run_on(data: DepthData, plan: Plan, context: Context) -> list[Path]:
     """Run what the record in ``context.out`` does not have yet on these images; return what was written."""
+    import_matplotlib()  # without it there is no figure, which is said before any training
     device, out = resolve_device(context.device), context.out
     new: Record = {
         "run": "depth",
@@ -87,7 +89,6 @@ def run_on(data: DepthData, plan: Plan, context: Context) -> list[Path]:
         if set(record["results"]) - set(record["seconds"]):
             record["seconds"] = _answer_seconds(plan, list(record["results"]), data)
             write_record(out, record)
-        clear_checkpoints(out)
         return write_from_record(out, write_results)
 
 
@@ -171,11 +172,11 @@ def _study_models(
     for name, count in group.models.items():
         results[name], maps = _study(_model(group, networks, count), name, trial, data)
         if maps:
-            write_maps(out, name, maps)
+            write_arrays(out / MAPS, name, maps)
     return results
 
 
-def _study(model: FittedImages, name: str, trial: int, data: DepthData) -> tuple[dict[str, Any], Maps]:
+def _study(model: FittedImages, name: str, trial: int, data: DepthData) -> tuple[dict[str, Any], Arrays]:
     """Return all numbers of one model, and for the first trial the maps to draw."""
     draws = torch.Generator(model.device).manual_seed(trial)  # of dropout
     model = model.choose_noise(data.validation, None, generator=draws)
@@ -219,15 +220,18 @@ def _rounded(value: Any) -> Any:
 
 def _maps(
     model: FittedImages, inside: Prediction, outside: Prediction, data: DepthData, draws: torch.Generator
-) -> Maps:
-    """Return a few test images, evenly spaced, with the model's maps of them; the first also under attack."""
+) -> Arrays:
+    """Return a few test images, evenly spaced, with the model's maps of them; the first also under attack.
+
+    Maps are float16, which is enough for pictures.
+    """
     rows, there = (np.linspace(0, len(p) - 1, SHOWN).round().astype(int) for p in (inside, outside))
     first = data.test.select(rows[:1])
     x = to_network(first.images)
     sign = gradient_sign(model, x, first.maps, draws)
     moved = torch.cat([(x + epsilon * sign).clamp(0, 1) for epsilon in SHOWN_EPSILONS])
     attacked = model.predict(moved, generator=draws)
-    maps: Maps = {
+    maps: dict[str, NDArray[Any]] = {
         "image": data.test.images[rows].cpu().numpy(),
         "truth": data.test.maps[rows].cpu().numpy(),
         "outside_image": data.outside[there].cpu().numpy(),
@@ -238,7 +242,7 @@ def _maps(
         for part, variance in prediction.decompose("paper")._asdict().items():
             if variance is not None:
                 maps[f"{prefix}{part}"] = np.sqrt(variance)
-    return maps
+    return {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in maps.items()}
 
 
 # Times ----------------------------------------------------------------------------------------------------------------

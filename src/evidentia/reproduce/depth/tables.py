@@ -9,7 +9,6 @@ from evidentia.metrics import auroc
 from evidentia.report.tables import mean_and_error, write_table
 from evidentia.reproduce.depth.trials import (
     Array,
-    Record,
     Trials,
     attack_values,
     data_name,
@@ -19,6 +18,7 @@ from evidentia.reproduce.depth.trials import (
     trial_values,
 )
 from evidentia.reproduce.paper import DEPTH_CALIBRATION, TABLE_S1
+from evidentia.reproduce.protocol import Record
 
 __all__ = [
     "attack_rows",

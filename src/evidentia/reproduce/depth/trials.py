@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evidentia.reproduce.protocol import Record
+
 __all__ = [
     "Array",
-    "Record",
     "Trials",
     "attack_values",
     "data_name",
@@ -21,7 +22,6 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-Record = dict[str, Any]
 Trials = list[dict[str, Any]]
 
 

@@ -1,7 +1,7 @@
 """Fig. 3 and Fig. S1: aleatoric and epistemic uncertainty of every method on y = x³ + noise."""
 
-import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method
 from evidentia.report.figures import COLOURS, band, legend, new_figure, save
-from evidentia.report.tables import markdown, write_table
+from evidentia.report.tables import write_table
+from evidentia.reproduce.arrays import Arrays
 from evidentia.reproduce.protocol import Context, Record
 from evidentia.reproduce.toy.plan import CubicPlan
 from evidentia.reproduce.toy.problem import (
     GRID,
     Array,
-    Curves,
     draw_frame,
     fill_page,
     median,
@@ -48,24 +48,24 @@ def methods(plan: CubicPlan) -> dict[str, tuple[Method, int]]:
 
 def run(plan: CubicPlan, context: Context) -> list[Path]:
     """Train all methods from several starts, write record, curves, tables and figures, and return their paths."""
-    study = functools.partial(_study, plan, context)
-    return run_units("cubic", plan, context, methods(plan), study, write_results, check=_rows)
+    return run_units("cubic", plan, context, methods(plan), _study, write_results, check=_rows)
 
 
-def _study(plan: CubicPlan, context: Context, name: str) -> tuple[Any, Curves]:
+def _study(plan: CubicPlan, context: Context, name: str) -> tuple[Any, Arrays]:
     """Return the numbers of a method from every start, and what its first model predicts."""
     method, size = methods(plan)[name]
     print(f"{name}: {plan.seeds} x {size} networks", flush=True)
-    rate = plan.learning_rate * (SLOWER if isinstance(method, BayesByBackprop) else 1)
+    if isinstance(method, BayesByBackprop):
+        plan = replace(plan, learning_rate=SLOWER * plan.learning_rate)
     data = training_data(plan.rows, plan.noise)
-    fitted = train_toy(name, method, plan, range(plan.seeds * size), context, data, rate)
-    models = [functools.partial(fitted.predict, members=range(k * size, (k + 1) * size)) for k in range(plan.seeds)]
+    fitted = train_toy(name, method, plan, range(plan.seeds * size), context, data)
+    models = [range(k * size, (k + 1) * size) for k in range(plan.seeds)]
     result = {
-        "numbers": [numbers(model, plan.noise) for model in models],
+        "numbers": [numbers(fitted, members, plan.noise) for members in models],
         "diverged": fitted.training.diverged,
         "seconds": fitted.training.seconds,
     }
-    p = models[0](GRID[:, None])
+    p = fitted.predict(GRID[:, None], models[0])
     curves = {"mean": p.mean, "aleatoric": p.aleatoric_std, "epistemic": p.epistemic_std}
     return result, {part: curve for part, curve in curves.items() if curve is not None}
 
@@ -85,7 +85,7 @@ def write_results(record: Record, folder: Path) -> list[Path]:
 
 def page(folder: Path) -> str:
     """Return the page of a run."""
-    return fill_page(folder, ("figure_3", "figure_s1"), lambda record: {"table": markdown(_rows(record))})
+    return fill_page(folder, _rows)
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:
@@ -95,12 +95,12 @@ def _rows(record: Record) -> list[dict[str, Any]]:
     ]
 
 
-def _panel(ax: Any, curves: Curves, part: str, data: tuple[Array, Array]) -> None:
+def _panel(ax: Any, curves: Arrays, part: str, data: tuple[Array, Array]) -> None:
     draw_frame(ax, data)
     band(ax, GRID, np.asarray(curves["mean"]), curves.get(part), COLOURS[part], f"{part}: ± 1, 2, 3 std")
 
 
-def _figure_3(curves: Mapping[str, Curves], data: tuple[Array, Array], folder: Path) -> list[Path]:
+def _figure_3(curves: Mapping[str, Arrays], data: tuple[Array, Array], folder: Path) -> list[Path]:
     evidential = [name for name in curves if name.startswith("evidential")]
     figure, axes = new_figure(2, 1 + len(evidential), (9.5, 5.6), sharex=True, sharey=True)
     for row, part, baseline in zip(axes, ("aleatoric", "epistemic"), ("Gaussian likelihood", "ensemble"), strict=True):
@@ -114,7 +114,7 @@ def _figure_3(curves: Mapping[str, Curves], data: tuple[Array, Array], folder: P
     return save(figure, folder, "figure_3")
 
 
-def _figure_s1(curves: Mapping[str, Curves], data: tuple[Array, Array], folder: Path) -> list[Path]:
+def _figure_s1(curves: Mapping[str, Arrays], data: tuple[Array, Array], folder: Path) -> list[Path]:
     shown = [name for name in curves if name not in ("Gaussian likelihood", "evidential, λ = 0")]
     figure, axes = new_figure(1, len(shown), (11, 3.1), sharey=True)
     for ax, name in zip(axes[0], shown, strict=True):

@@ -5,7 +5,6 @@ agrees with the truth every time, the paper's split of one network falls as it h
 recovers it.
 """
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,11 @@ import numpy as np
 
 from evidentia.methods import Evidential
 from evidentia.report.figures import COLOURS, legend, new_figure, save
-from evidentia.report.tables import markdown, write_table
+from evidentia.report.tables import write_table
+from evidentia.reproduce.arrays import Arrays
 from evidentia.reproduce.protocol import Context, Record
 from evidentia.reproduce.toy.plan import DisentanglePlan
-from evidentia.reproduce.toy.problem import (
-    GRID,
-    TRAINED,
-    Array,
-    Curves,
-    as_floats,
-    fill_page,
-    read_curves,
-    run_units,
-    train_toy,
-)
+from evidentia.reproduce.toy.problem import GRID, TRAINED, Array, fill_page, read_curves, run_units, train_toy
 
 __all__ = ["noise", "page", "run", "write_results"]
 
@@ -49,11 +39,10 @@ def data(rows: int, seed: int = 0) -> tuple[Array, Array]:
 
 def run(plan: DisentanglePlan, context: Context) -> list[Path]:
     """Train with the standard-score penalty and with the error penalty; write record, curves, table and figure."""
-    study = functools.partial(_study, plan, context)
-    return run_units("disentangle", plan, context, PENALTIES, study, write_results, check=_summary)
+    return run_units("disentangle", plan, context, PENALTIES, _study, write_results, check=_summary)
 
 
-def _study(plan: DisentanglePlan, context: Context, penalty: str) -> tuple[Any, Curves]:
+def _study(plan: DisentanglePlan, context: Context, penalty: str) -> tuple[Any, Arrays]:
     """Return how far the deviations of each network and of their mixture lie from the noise, and the deviations."""
     print(f"penalty {penalty}: {plan.seeds} networks", flush=True)
     method = Evidential(plan.weight, penalty)
@@ -84,15 +73,15 @@ def _compared_with_noise(p: Any, reading: str, truth: Array) -> dict[str, Any]:
     assert parts.epistemic is not None
     return {
         "reading": reading,
-        "total_error": _distance(p.std, truth),
-        "aleatoric_error": _distance(np.sqrt(parts.aleatoric), truth),
-        "epistemic_rms": _distance(np.sqrt(parts.epistemic), 0.0 * truth),
+        "total_error": _root_mean_square(p.std - truth),
+        "aleatoric_error": _root_mean_square(np.sqrt(parts.aleatoric) - truth),
+        "epistemic_rms": _root_mean_square(np.sqrt(parts.epistemic)),
         "aleatoric_share": float(np.mean(parts.aleatoric / p.variance)),
     }
 
 
-def _distance(a: Array, b: Array) -> float:
-    return float(np.sqrt(np.mean((a - b) ** 2)))
+def _root_mean_square(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2)))
 
 
 # Tables, figures and page ---------------------------------------------------------------------------------------------
@@ -107,7 +96,7 @@ def write_results(record: Record, folder: Path) -> list[Path]:
 
 def page(folder: Path) -> str:
     """Return the page of a run."""
-    return fill_page(folder, ("figure_s3",), lambda record: {"table": markdown(_summary(record))})
+    return fill_page(folder, _summary)
 
 
 def _summary(record: Record) -> list[dict[str, Any]]:
@@ -117,14 +106,15 @@ def _summary(record: Record) -> list[dict[str, Any]]:
         for model, reading in dict.fromkeys((row["model"], row["reading"]) for row in rows):
             line: dict[str, Any] = {"penalty": penalty, "model": model, "reading": reading}
             for key in NUMBERS:
-                values = as_floats(r[key] for r in rows if (r["model"], r["reading"]) == (model, reading))
+                found = [row[key] for row in rows if (row["model"], row["reading"]) == (model, reading)]
+                values = np.array(found, dtype=float)
                 span = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
                 line[key] = f"{np.median(values):.2f}{span}"
             lines.append(line)
     return lines
 
 
-def _figure(curves: Mapping[str, Curves], seeds: int, folder: Path) -> list[Path]:
+def _figure(curves: Mapping[str, Arrays], seeds: int, folder: Path) -> list[Path]:
     figure, axes = new_figure(len(curves), 3, (10, 2.9 * len(curves)), sharex=True, sharey=True)
     titles = ("one network: both together", "one network: the paper's split", f"mixture of {seeds}: identified split")
     for row, (penalty, deviations) in zip(axes, curves.items(), strict=True):

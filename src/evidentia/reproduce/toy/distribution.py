@@ -22,7 +22,9 @@ SAMPLES = 12
 
 def run(plan: DistributionPlan, context: Context) -> list[Path]:
     """Write the record, draw the figure, and return their paths."""
+    import_matplotlib()
     with open_run(context.out, new_record("distribution", plan, "cpu")) as record:
+        record["results"] = {"evidence": EVIDENCE, "draws": SAMPLES}
         write_record(context.out, record)
         return write_from_record(context.out, write_results)
 
@@ -35,7 +37,7 @@ def write_results(record: Record, folder: Path) -> list[Path]:
 
 def page(folder: Path) -> str:
     """Return the page of a run."""
-    return fill_page(folder, ("distribution",), lambda _: {})
+    return fill_page(folder, lambda _: [])
 
 
 def _figure() -> Any:

@@ -79,24 +79,10 @@ class DistributionPlan:
     quick: bool = False
 
 
-def _fewer(plan: Any, iterations: int, seeds: int, **changes: Any) -> Any:
+def _quick(plan: Any, iterations: int, seeds: int, **changes: Any) -> Any:
+    """Return a quick plan, with at most so many steps and starts."""
     fewer = {"iterations": min(plan.iterations, iterations), "seeds": min(plan.seeds, seeds)}
     return replace(plan, quick=True, **fewer, **changes)
-
-
-def quick_cubic(plan: CubicPlan) -> CubicPlan:
-    """Return a plan with fewer steps and two starts."""
-    return _fewer(plan, 1500, 2)  # type: ignore[no-any-return]
-
-
-def quick_regularizer(plan: RegularizerPlan) -> RegularizerPlan:
-    """Return a plan with fewer steps, two starts, every other weight and two epsilons."""
-    return _fewer(plan, 1000, 2, weights=plan.weights[::2], epsilons=plan.epsilons[1:3])  # type: ignore[no-any-return]
-
-
-def quick_disentangle(plan: DisentanglePlan) -> DisentanglePlan:
-    """Return a plan with fewer steps and four starts."""
-    return _fewer(plan, 1500, 4)  # type: ignore[no-any-return]
 
 
 EXPERIMENTS = (
@@ -113,7 +99,7 @@ EXPERIMENTS = (
         example="evidentia reproduce cubic --weight 0.1 --seeds 10",
         plan=CubicPlan,
         module="evidentia.reproduce.toy.cubic",
-        quick=quick_cubic,
+        quick=lambda plan: _quick(plan, 1500, 2),
     ),
     Experiment(
         name="regularizer",
@@ -121,7 +107,7 @@ EXPERIMENTS = (
         example="evidentia reproduce regularizer --seeds 3",
         plan=RegularizerPlan,
         module="evidentia.reproduce.toy.regularizer",
-        quick=quick_regularizer,
+        quick=lambda plan: _quick(plan, 1000, 2, weights=plan.weights[::2], epsilons=plan.epsilons[1:3]),
     ),
     Experiment(
         name="disentangle",
@@ -129,6 +115,6 @@ EXPERIMENTS = (
         example="evidentia reproduce disentangle --seeds 8",
         plan=DisentanglePlan,
         module="evidentia.reproduce.toy.disentangle",
-        quick=quick_disentangle,
+        quick=lambda plan: _quick(plan, 1500, 4),
     ),
 )

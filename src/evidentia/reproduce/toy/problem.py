@@ -1,6 +1,6 @@
 """What the three experiments on y = x³ share: run, training, numbers, curves, the frame of a panel, and the page."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,19 @@ from evidentia import metrics
 from evidentia.datasets.cubic import cubic
 from evidentia.fitting import Fitted, fit, hold_out
 from evidentia.methods import Method, Network, Recipe
-from evidentia.prediction import Prediction
-from evidentia.record import write_record
-from evidentia.report.figures import COLOURS
+from evidentia.record import read_record, write_record
+from evidentia.report.figures import COLOURS, import_matplotlib
 from evidentia.report.pages import fill_template, read_template
-from evidentia.reproduce.arrays import read_arrays, write_arrays
-from evidentia.reproduce.protocol import (
-    Context,
-    Record,
-    file_name,
-    find_runs,
-    new_record,
-    open_run,
-    write_from_record,
-)
+from evidentia.report.tables import Rows, markdown
+from evidentia.reproduce.arrays import Arrays, read_arrays, write_arrays
+from evidentia.reproduce.protocol import Context, Record, new_record, open_run, write_from_record
 from evidentia.reproduce.toy.plan import ToyPlan
 from evidentia.training import Settings
 
 __all__ = [
     "GRID",
-    "SHOWN",
     "TRAINED",
-    "Curves",
+    "Array",
     "draw_frame",
     "fill_page",
     "median",
@@ -40,12 +31,13 @@ __all__ = [
     "read_curves",
     "run_units",
     "train_toy",
+    "training_data",
 ]
 
 Array = NDArray[np.float64]
-Curves = Mapping[str, NDArray[Any]]
 TRAINED, SHOWN = 4.0, 6.0  # |x| of the training rows, and of the figures
 GRID = np.linspace(-SHOWN, SHOWN, 601)
+CURVES = "curves"  # folder beside the record
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -56,7 +48,7 @@ def run_units(
     plan: ToyPlan,
     context: Context,
     units: Iterable[str],
-    study: Callable[[str], tuple[Any, Curves]],
+    study: Callable[[Any, Context, str], tuple[Any, Arrays]],
     write_results: Callable[[Record, Path], list[Path]],
     check: Callable[[Record], object],
 ) -> list[Path]:
@@ -67,35 +59,30 @@ def run_units(
         plan: its settings.
         context: where to, and on what.
         units: the methods or penalties to train.
-        study: unit → its result, for the record, and the curves that figures show of it.
+        study: plan, context, unit → its result, for the record, and the curves that figures show of it.
         write_results: writes tables and figures.
         check: raises if tables cannot be made of a record.
     """
+    import_matplotlib()  # without it there is no figure, which is said before any training
     with open_run(context.out, new_record(name, plan, context.device), check=check) as record:
         for unit in units:
             if unit in record["results"]:
                 continue
-            record["results"][unit], curves = study(unit)
-            write_arrays(_curves_path(context.out, unit), curves)
+            record["results"][unit], curves = study(plan, context, unit)
+            write_arrays(context.out / CURVES, unit, curves)
             write_record(context.out, record)
             context.checkpoint(unit).unlink(missing_ok=True)
         return write_from_record(context.out, write_results)
 
 
 def train_toy(
-    unit: str,
-    method: Method,
-    plan: ToyPlan,
-    seeds: Sequence[int],
-    context: Context,
-    data: tuple[Array, Array],
-    learning_rate: float | None = None,
+    unit: str, method: Method, plan: ToyPlan, seeds: Sequence[int], context: Context, data: tuple[Array, Array]
 ) -> Fitted:
     """Train one network per seed, all on the same data, with Adam at a constant rate, and keep the last weights."""
     x, y = data
     settings = Settings(
         steps=plan.iterations,
-        learning_rate=plan.learning_rate if learning_rate is None else learning_rate,
+        learning_rate=plan.learning_rate,
         warmup=0.0,
         schedule="constant",
         clip=None,
@@ -123,15 +110,15 @@ def training_data(rows: int, noise: float) -> tuple[Array, Array]:
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
-def numbers(predict: Callable[[Array], Prediction], noise: float) -> dict[str, float | None]:
-    """Return what a model says inside and outside the training range, compared with the truth.
+def numbers(fitted: Fitted, members: Sequence[int], noise: float) -> dict[str, float | None]:
+    """Return what the model of these members says inside and outside the training range, compared with the truth.
 
     Uncertainties are medians over rows; None where the model does not have them.
     """
     fresh_x, fresh_y = cubic(2000, noise, TRAINED, seed=12_345)
-    inside = predict(fresh_x)
+    inside = fitted.predict(fresh_x, members)
     out_x = np.concatenate([np.linspace(-SHOWN, -TRAINED - 0.5, 200), np.linspace(TRAINED + 0.5, SHOWN, 200)])
-    outside = predict(out_x[:, None])
+    outside = fitted.predict(out_x[:, None], members)
     within, beyond = inside.epistemic_std, outside.epistemic_std
     return {
         "rmse_inside": float(np.sqrt(np.mean((inside.mean - fresh_x[:, 0] ** 3) ** 2))),
@@ -154,56 +141,39 @@ def median(starts: Sequence[Mapping[str, float | None]], key: str) -> float | No
     values = [start[key] for start in starts]
     if all(value is None and start["rmse_inside"] is not None for value, start in zip(values, starts, strict=True)):
         return None
-    return float(np.median(as_floats(values)))
-
-
-def as_floats(values: Iterable[float | None]) -> Array:
-    """Return numbers of a record as an array; null, which stands for what was not finite, as NaN."""
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
+    return float(np.median(np.array(values, dtype=float)))
 
 
 # Curves and panels ----------------------------------------------------------------------------------------------------
 
 
-def _curves_path(folder: Path, unit: str) -> Path:
-    return folder / "curves" / f"{file_name(unit)}.npz"
-
-
-def read_curves(folder: Path, units: Iterable[str]) -> dict[str, Curves] | None:
+def read_curves(folder: Path, units: Collection[str]) -> dict[str, Arrays] | None:
     """Return the curves of all these units by name, or None if those of one are not there: then nothing is drawn."""
-    found = {unit: read_arrays(_curves_path(folder, unit)) for unit in units}
-    curves: dict[str, Curves] = {unit: arrays for unit, arrays in found.items() if arrays is not None}
-    return curves if len(curves) == len(found) else None
+    curves = {unit: found for unit in units if (found := read_arrays(folder / CURVES, unit)) is not None}
+    return curves if len(curves) == len(units) else None
 
 
-def draw_frame(ax: Any, data: tuple[Array, Array], limit: float = 150.0) -> None:
+def draw_frame(ax: Any, data: tuple[Array, Array]) -> None:
     """Draw training range, data and truth of a panel, with the same limits everywhere."""
     x, y = data
     ax.axvspan(-TRAINED, TRAINED, color=COLOURS["range"], zorder=0, label="training range")
     ax.plot(x[::4, 0], y[::4], ".", color=COLOURS["data"], ms=1.5, label="training data", rasterized=True)
     ax.plot(GRID, GRID**3, "--", color=COLOURS["truth"], lw=1, label="x³")
-    ax.set(xlim=(-SHOWN, SHOWN), ylim=(-limit, limit))
+    ax.set(xlim=(-SHOWN, SHOWN), ylim=(-150, 150))
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
 
 
-def fill_page(folder: Path, figures: Sequence[str], values: Callable[[Record], Mapping[str, object]]) -> str:
-    """Return the page of a folder from the template of its experiment.
-
-    Args:
-        folder: of the run.
-        figures: their names; one that is not there is left out of the page.
-        values: record → what the template names beside figures, folder, device, version of torch and plan.
-    """
-    (record,) = find_runs(folder).values()
-    links = {name: f"{folder.name}/{name}.png" if (folder / f"{name}.png").exists() else None for name in figures}
-    known = {
+def fill_page(folder: Path, table_rows: Callable[[Record], Rows]) -> str:
+    """Return the page of a run from the template of its experiment, with the table that is made of its record."""
+    record = read_record(folder)
+    values = {
         "folder": folder.name,
         "device": record["environment"]["device"]["name"],
         "torch": record["environment"]["packages"]["torch"],
         **{key: f"{value:g}" if isinstance(value, float) else value for key, value in record["plan"].items()},
-        **links,
+        **{path.stem: f"{folder.name}/{path.name}" for path in folder.glob("*.png")},
+        "table": markdown(table_rows(record)),
     }
-    template = read_template("evidentia.reproduce.toy", f"{record['run']}.md")
-    return fill_template(template, known | dict(values(record)))
+    return fill_template(read_template("evidentia.reproduce.toy", f"{record['run']}.md"), values)

@@ -10,14 +10,13 @@ import numpy as np
 from evidentia.formulas import penalties
 from evidentia.formulas.penalties import Penalty
 from evidentia.methods import Evidential
-from evidentia.report.figures import COLOURS, band, legend, legend_below, new_figure, save, sweep
-from evidentia.report.tables import markdown, write_table
+from evidentia.report.figures import COLOURS, band, legend, legend_below, new_figure, save
+from evidentia.report.tables import write_table
+from evidentia.reproduce.arrays import Arrays
 from evidentia.reproduce.protocol import Context, Record
 from evidentia.reproduce.toy.plan import RegularizerPlan
 from evidentia.reproduce.toy.problem import (
     GRID,
-    Curves,
-    as_floats,
     draw_frame,
     fill_page,
     median,
@@ -41,11 +40,10 @@ def penalties_of(plan: RegularizerPlan) -> dict[str, str | Penalty]:
 
 def run(plan: RegularizerPlan, context: Context) -> list[Path]:
     """Train one network per weight and start, for each penalty; write record, curves, table and figures."""
-    study = functools.partial(_study, plan, context)
-    return run_units("regularizer", plan, context, penalties_of(plan), study, write_results, check=_rows)
+    return run_units("regularizer", plan, context, penalties_of(plan), _study, write_results, check=_rows)
 
 
-def _study(plan: RegularizerPlan, context: Context, name: str) -> tuple[Any, Curves]:
+def _study(plan: RegularizerPlan, context: Context, name: str) -> tuple[Any, Arrays]:
     """Return the numbers of a penalty for each weight and start, and what the first network of each weight predicts."""
     print(f"penalty {name}: {len(plan.weights)} weights x {plan.seeds} networks", flush=True)
     # the same starts and batches for every weight: what differs is the weight
@@ -54,8 +52,7 @@ def _study(plan: RegularizerPlan, context: Context, name: str) -> tuple[Any, Cur
     data = training_data(plan.rows, plan.noise)
     fitted = train_toy(name, method, plan, [seed for _, seed in starts], context, data)
     result = [
-        {"weight": weight, "seed": seed, **numbers(functools.partial(fitted.predict, members=[k]), plan.noise)}
-        for k, (weight, seed) in enumerate(starts)
+        {"weight": weight, "seed": seed, **numbers(fitted, [k], plan.noise)} for k, (weight, seed) in enumerate(starts)
     ]
     firsts = [fitted.predict(GRID[:, None], [k * plan.seeds]) for k in range(len(plan.weights))]
     curves = {"mean": [p.mean for p in firsts], "epistemic": [p.epistemic_std for p in firsts]}
@@ -74,25 +71,7 @@ def write_results(record: Record, folder: Path) -> list[Path]:
 
 def page(folder: Path) -> str:
     """Return the page of a run."""
-    return fill_page(folder, ("figure_s2", "regularizer_numbers"), _page_values)
-
-
-def _page_values(record: Record) -> dict[str, object]:
-    """Return the table, and the numbers that the paper's two sentences on the figure can be compared with."""
-    rows = _rows(record)
-    error = [row for row in rows if row["penalty"] == "error"]
-    aleatoric = [row["aleatoric_inside"] for row in error]
-    return {
-        "table": markdown(rows),
-        "smallest_weight": f"{error[0]['λ']:g}",
-        "largest_weight": f"{error[-1]['λ']:g}",
-        "outside_at_smallest": f"{error[0]['epistemic_outside']:.3g}",
-        "outside_at_largest": f"{error[-1]['epistemic_outside']:.3g}",
-        "aleatoric_at_smallest": f"{aleatoric[0]:.3g}",
-        "aleatoric_at_largest": f"{aleatoric[-1]:.3g}",
-        "aleatoric_least": f"{min(aleatoric):.3g}",
-        "aleatoric_most": f"{max(aleatoric):.3g}",
-    }
+    return fill_page(folder, _rows)
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:
@@ -105,7 +84,7 @@ def _rows(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _figure_s2(curves: Mapping[str, Curves], record: Record, folder: Path) -> list[Path]:
+def _figure_s2(curves: Mapping[str, Arrays], record: Record, folder: Path) -> list[Path]:
     weights = record["plan"]["weights"]
     size = 2.1 * len(weights), 2.0 * len(curves) + 0.4
     figure, axes = new_figure(len(curves), len(weights), size, sharex=True, sharey=True)
@@ -119,25 +98,24 @@ def _figure_s2(curves: Mapping[str, Curves], record: Record, folder: Path) -> li
         ax.set_title(f"λ = {weight:g}", fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("x", fontsize=9)
-    legend_below(figure, axes[0, 0])
+    legend_below(figure, axes[0, 0], 5)
     return save(figure, folder, "figure_s2")
 
 
 def _figure_numbers(record: Record, folder: Path) -> list[Path]:
+    """Draw the medians over starts, and a point for each start."""
     results, weights = record["results"], record["plan"]["weights"]
     figure, axes = new_figure(1, len(results), (2.9 * len(results), 3.0), sharey=True)
-    labels = {
-        "aleatoric_inside": "aleatoric, inside",
-        "epistemic_inside": "epistemic, inside",
-        "epistemic_outside": "epistemic, outside",
-    }
-    colours = (COLOURS["aleatoric"], COLOURS["epistemic"], COLOURS["other"])
+    colours = {"aleatoric_inside": "aleatoric", "epistemic_inside": "epistemic", "epistemic_outside": "other"}
+    positions = np.arange(len(weights))  # evenly spaced, because the first weight is 0
     for ax, (name, starts) in zip(axes[0], results.items(), strict=True):
-        found = {
-            label: np.array([as_floats(s[key] for s in starts if s["weight"] == w) for w in weights])
-            for key, label in labels.items()
-        }
-        sweep(ax, weights, found, colours)
+        for key, colour in colours.items():
+            found = [[start[key] for start in starts if start["weight"] == weight] for weight in weights]
+            values, label = np.array(found, dtype=float), key.replace("_", ", ")
+            ax.plot(positions, np.median(values, axis=1), "o-", color=COLOURS[colour], ms=4, label=label)
+            ax.plot(positions, values, ".", color=COLOURS[colour], ms=3, alpha=0.4)
+        ax.set_xticks(positions, [f"{weight:g}" for weight in weights])
+        ax.set_yscale("log")
         ax.axhline(record["plan"]["noise"], color=COLOURS["truth"], ls="--", lw=1, label="the noise")
         ax.set_title(f"penalty {name}", fontsize=9)
         ax.set_xlabel("λ")

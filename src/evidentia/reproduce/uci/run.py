@@ -24,14 +24,9 @@ from evidentia.errors import InputError
 from evidentia.fitting import Fitted, Member, fit, hold_out, search
 from evidentia.prediction import Prediction
 from evidentia.record import write_record
+from evidentia.report.figures import import_matplotlib
 from evidentia.reproduce.paper import UCI_SETTINGS
-from evidentia.reproduce.protocol import (
-    Context,
-    Record,
-    new_record,
-    open_run,
-    write_from_record,
-)
+from evidentia.reproduce.protocol import Context, Record, new_record, open_run, write_from_record
 from evidentia.reproduce.timing import median_seconds
 from evidentia.reproduce.uci.methods import method_of, recipe_of
 from evidentia.reproduce.uci.page import page
@@ -54,6 +49,8 @@ EFFORT = 0.5, 0.15
 
 def run(plan: Plan, context: Context) -> list[Path]:
     """Run what the record does not have yet, set by set and method by method; write tables and figures."""
+    if plan.protocol == "standard":
+        import_matplotlib()  # without it there is no figure, which is said before any training
     new = new_record("uci", plan, context.device)
     with open_run(context.out, new, free=("sets", "methods"), check=_check) as record:
         for name in plan.sets:
