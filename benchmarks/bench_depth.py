@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 
 import evidentia as ev
 from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs
-from evidentia.fitting.images import fastest_convolutions
+from evidentia.fitting.image_training import fastest_convolutions
 from evidentia.methods import Evidential, LeastSquares
 from evidentia.nn import UNet, unet
 from evidentia.record import environment, write_record

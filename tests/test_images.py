@@ -6,9 +6,10 @@ import torch
 
 import evidentia as ev
 from evidentia import metrics
-from evidentia.fitting import FittedImages, ImageRecipe, Pairs, fit_images
+from evidentia.fitting import FittedImages, ImageRecipe, Pairs, fit_images, image_training
 from evidentia.fitting import images as room
-from evidentia.fitting.images import largest_batch
+from evidentia.fitting.image_training import largest_batch
+from evidentia.fitting.pairs import hold_out_images
 from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares
 from evidentia.nn import UNet
 from evidentia.persistence import save_model
@@ -233,7 +234,7 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
     assert largest_batch(lambda size: size <= 5, 32) == 4
     assert largest_batch(lambda _: False, 32) == 0
 
-    real = room._loss_of
+    real = image_training._loss_of
 
     def hungry(method, *scaling):
         loss = real(method, *scaling)
@@ -245,7 +246,7 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
 
         return limited
 
-    monkeypatch.setattr(room, "_loss_of", hungry)
+    monkeypatch.setattr(image_training, "_loss_of", hungry)
     pairs = ramps(4)
     recipe = ImageRecipe(width=4, blocks=2, batch_size=16, settings=QUICK)
     with pytest.raises(ev.InputError, match=r"a batch of 16 images does not fit .* a batch of 2 fits"):
@@ -326,7 +327,7 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
     assert p.decompose().epistemic.max() > 0
     flat = fit_images(images, np.full_like(depth, 7.0), validation=0, recipe=quick, device="cpu")
     assert flat.predict(images).mean == pytest.approx(7.0, abs=3)
-    kept = room.hold_out_images(Pairs(torch.from_numpy(images), torch.from_numpy(depth)), 0.3, scenes, 0)
+    kept = hold_out_images(Pairs(torch.from_numpy(images), torch.from_numpy(depth)), 0.3, scenes, 0)
     assert [len(part) for part in kept] == [4, 4]
 
 

@@ -1,9 +1,7 @@
 """Fit U-Nets from images to maps (depth, say) by any method, and predict with one or several of them."""
 
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -15,62 +13,22 @@ from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian, Mixture
 from evidentia.errors import InputError
-from evidentia.fitting.pairs import Pairs, as_images, hold_out_images, pad_images, padded, padding, read_pairs
+from evidentia.fitting.image_networks import ImageRecipe, answer_of, raw_maps
+from evidentia.fitting.image_training import CompiledLosses, train_network
+from evidentia.fitting.pairs import Pairs, as_images, hold_out_images, pad_images, padding, read_pairs
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
 from evidentia.methods import Evidential, LeastSquares, Method
 from evidentia.nn import UNet
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Answer, Deferred, Prediction
-from evidentia.training import Augmentation, ImageBatches, Settings, Training, resolve_device, seeded, train
-from evidentia.training.checkpoint import fingerprint
+from evidentia.training import Augmentation, Settings, Training, resolve_device
 from evidentia.training.images import to_network
 
-__all__ = ["CompiledLosses", "FittedImages", "ImageRecipe", "fit_images"]
+__all__ = ["FittedImages", "fit_images"]
 
-Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
-SCORES = ("nll", "rmse")
 PART = 24  # images that are asked about at once, or fewer:
 PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # pixels of all members together that one part may have
 HELD = 1 << 25  # pixels of all members together up to which a prediction is kept in memory
-_DRAWING = threading.Lock()  # dropout draws change a network's mode and generator: one thread at a time
-
-
-@dataclass(frozen=True)
-class ImageRecipe:
-    """Network, settings and how images are varied.
-
-    Args:
-        width: channels of the first block.
-        blocks: of the encoder; each halves the image.
-        head: "direct", or "paper" for the authors' own (:class:`evidentia.nn.UNet`).
-        dropout: rate of spatial dropout.
-        batch_size: images a step.
-        settings: steps, learning rate and the like. The precision is that of training and prediction on CUDA; a CPU
-            computes in float32.
-        augmentation: how each pair is varied, or None.
-        select: what the validation pairs choose the weights by, "nll" or "rmse".
-    """
-
-    width: int = 32
-    blocks: int = 5
-    head: str = "direct"
-    dropout: float = 0.0
-    batch_size: int = 32
-    settings: Settings = field(
-        default_factory=lambda: Settings(
-            steps=6000, learning_rate=1e-3, evaluate_every=250, precision="bfloat16", checkpoint_every=8
-        )
-    )
-    augmentation: Augmentation | None = field(default_factory=Augmentation)
-    select: str = "nll"
-
-    def __post_init__(self) -> None:
-        if self.select not in SCORES:
-            raise InputError(f"weights are selected by {' or '.join(SCORES)}, not {self.select!r}")
-
-    def network(self, outputs: int, seed: int) -> UNet:
-        """Return a new network."""
-        return UNet(outputs, width=self.width, blocks=self.blocks, dropout=self.dropout, head=self.head, seed=seed)
 
 
 # Models ---------------------------------------------------------------------------------------------------------------
@@ -183,8 +141,8 @@ class FittedImages:
             right, bottom = padding((height, width), self.networks[0].multiple)
             x = nn.functional.pad(images, (0, right, 0, bottom), mode="replicate") if right or bottom else images
         half = self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
-        raw = _raw_maps(self.networks, x.to(self.device), self.draws, half, generator)
-        answer = _answer(self.method, raw[..., :height, :width])
+        raw = raw_maps(self.networks, x.to(self.device), self.draws, half, generator)
+        answer = answer_of(self.method, raw[..., :height, :width])
         return answer if (self.loc, self.scale) == (0.0, 1.0) else answer.affine(self.loc, self.scale)  # type: ignore[no-any-return]
 
     def _inputs(self, images: Any) -> Tensor:
@@ -327,26 +285,6 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe, method: Meth
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
-class CompiledLosses:
-    """Loss functions of training steps, compiled on CUDA once for all networks of one method.
-
-    Who trains many networks in several calls of :func:`fit_images` passes the same object to each.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[str, Loss] = {}
-
-    def __call__(self, method: Method, device: torch.device, loc: float = 0.0, scale: float = 1.0) -> Loss:
-        """Return (network, batch) → loss."""
-        if device.type != "cuda":
-            return _loss_of(method, loc, scale)
-        compiled = self.known.get(repr((method, loc, scale)))
-        if compiled is None:
-            compiled = torch.compile(_loss_of(method, loc, scale), dynamic=False)
-            self.known[repr((method, loc, scale))] = compiled
-        return compiled
-
-
 def fit_images(
     images: Any,
     targets: Any = None,
@@ -404,55 +342,12 @@ def fit_images(
     for k in range(members):
         file = checkpoint if checkpoint is None or k == 0 else f"{checkpoint}.{k}"
         loss = compiled(method, target_device, loc, scale)
-        network, training = _fit_one(
+        network, training = train_network(
             method, train_pairs, held, recipe, (loc, scale), seed + k, target_device, loss, file, progress
         )
         models.append(FittedImages(method, (network,), recipe, (training,), loc, scale, seed=seed))
     model = FittedImages.join(models)
     return model if held is None else model.choose_noise(held, None)
-
-
-def _fit_one(
-    method: Method,
-    pairs: Pairs,
-    validation: Pairs | None,
-    recipe: ImageRecipe,
-    scaling: tuple[float, float],
-    seed: int,
-    device: torch.device,
-    loss: Loss,
-    checkpoint: str | Path | None,
-    progress: bool,
-) -> tuple[UNet, Training]:
-    """Train one network, and return it with the weights that the validation pairs like best."""
-    cuda = device.type == "cuda"
-    settings = recipe.settings if cuda else replace(recipe.settings, precision="float32")
-    network = recipe.network(method.outputs, seed).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    there = padded(pairs, network.multiple).to(device)
-    batches = ImageBatches(there.images, there.maps, recipe.batch_size, seed, recipe.augmentation)
-    if not cuda:  # a compiled step knows torch's global generator only, which is seeded for it below
-        network.generator = torch.Generator(device).manual_seed(seed)
-    score = None
-    if validation is not None:
-        held = padded(validation, network.multiple).to(device)
-        score = _score_of(method, held, scaling, recipe.select, settings.precision == "bfloat16")
-    try:
-        with seeded(seed, device) if cuda else nullcontext(), fastest_convolutions():  # the seed is for dropout
-            training = train(
-                network,
-                batches,
-                loss,
-                validate=score,
-                settings=settings,
-                checkpoint=checkpoint,
-                identity="" if checkpoint is None else _identity(method, recipe, seed, pairs, validation),
-                progress=progress,
-            )
-    except torch.OutOfMemoryError as error:
-        fits = largest_batch(lambda size: _try(network, method, batches, size), recipe.batch_size)
-        raise InputError(_too_large(recipe.batch_size, fits)) from error
-    network.generator = None
-    return network.eval(), training
 
 
 def _split(
@@ -481,120 +376,3 @@ def _location_and_scale(maps: Tensor) -> tuple[float, float]:
         raise InputError("no target of the training images is known; hold out fewer images, or other ones")
     spread = float(known.std(correction=0))
     return float(known.mean()), spread if spread > 1e-12 * float(known.abs().max()) else 1.0
-
-
-def _identity(method: Method, recipe: ImageRecipe, seed: int, pairs: Pairs, validation: Pairs | None) -> str:
-    """Return a hash of all that a training depends on beside its settings: method, network, seed and data."""
-    about = replace(recipe, settings=Settings())  # settings are compared by the loop, which names the one that differs
-    parts = [pairs] if validation is None else [pairs, validation]
-    return fingerprint(method, about, seed, *(t for part in parts for t in (part.images, part.maps)))
-
-
-@contextmanager
-def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms for each shape and keep the fastest, for thousands of steps of one shape."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-def _loss_of(method: Method, loc: float = 0.0, scale: float = 1.0) -> Loss:
-    def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        x, y = batch
-        known = ~y.isnan()
-        each = method.loss(_answer(method, module(x)), torch.where(known, (y - loc) / scale, 0.0), module)
-        return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
-
-    return loss
-
-
-def _answer(method: Method, raw: Tensor) -> Any:
-    """Return the distribution of shape (…, H, W) that raw maps (…, outputs, H, W) stand for."""
-    return method.answer(raw.movedim(-3, -1))
-
-
-def _raw_maps(
-    networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
-) -> Tensor:
-    """Return the raw maps of every network, or of each of so many draws of its dropout, (members, N, outputs, H, W)."""
-    maps: list[Tensor] = []
-    kept: Tensor | None = None
-    with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
-        for network in networks:
-            with _drawing(network, generator) if draws else nullcontext():
-                for _ in range(max(1, draws)):
-                    maps.append(network(x))
-                    if torch.is_grad_enabled() or len(networks) * max(1, draws) == 1:
-                        continue
-                    # into one block of memory: many small ones would tear it into pieces that are hard to use again
-                    latest = maps.pop()
-                    if kept is None:
-                        kept, filled = latest.new_empty((len(networks) * max(1, draws), *latest.shape)), 0
-                    kept[filled] = latest
-                    filled += 1
-    return torch.stack(maps) if kept is None else kept
-
-
-@contextmanager
-def _drawing(network: Any, generator: torch.Generator | None) -> Iterator[None]:
-    """Let dropout draw from this generator; None is torch's global one."""
-    with _DRAWING, network.sampling():
-        network.generator = generator
-        try:
-            yield
-        finally:
-            network.generator = None
-
-
-def _score_of(
-    method: Method, validation: Pairs, scaling: tuple[float, float], select: str, half: bool
-) -> Callable[[nn.Module], Tensor]:
-    """Return network → its score on the validation pairs, for scaled targets; smaller is better."""
-    loc, scale = scaling
-
-    def score(module: nn.Module) -> Tensor:
-        total, count = torch.zeros((), dtype=torch.float32, device=validation.maps.device), 0
-        for part in validation.chunks():
-            answer = _answer(method, _raw_maps([module], to_network(part.images), 0, half))
-            known = ~part.maps.isnan()
-            y = torch.where(known, (part.maps - loc) / scale, 0.0)
-            predictive = Mixture(answer.predictive(), validate_args=False)
-            each = -predictive.log_prob(y) if select == "nll" else (y - predictive.mean).square()
-            total += torch.where(known, each, 0.0).sum()
-            count += int(known.sum())
-        mean = total / max(count, 1)
-        return mean if select == "nll" else mean.sqrt()
-
-    return score
-
-
-def largest_batch(fits: Callable[[int], bool], size: int) -> int:
-    """Return the largest of size/2, size/4, … that fits; 0 if not even 1 does."""
-    while size > 1:
-        size //= 2
-        if fits(size):
-            return size
-    return 0
-
-
-def _try(network: nn.Module, method: Method, batches: ImageBatches, size: int) -> bool:
-    """Return whether a step of this many images fits into memory."""
-    network.zero_grad(set_to_none=True)
-    if batches.images.device.type == "cuda":
-        torch.cuda.empty_cache()
-    try:
-        smaller = ImageBatches(batches.images, batches.maps, size, 0, batches.augmentation)
-        _loss_of(method)(network, smaller.next()).backward()
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def _too_large(size: int, fits: int) -> str:
-    hint = (
-        f"a batch of {fits} fits" if fits else "not even a batch of 1 fits: take smaller images or a narrower network"
-    )
-    return f"a batch of {size} images does not fit into the memory of the device; {hint}"

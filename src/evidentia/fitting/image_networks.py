@@ -1,0 +1,96 @@
+"""The networks of a model of images, and how a method asks them."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evidentia.errors import InputError
+from evidentia.methods import Method
+from evidentia.nn import UNet
+from evidentia.training import Augmentation, Settings
+
+__all__ = ["ImageRecipe", "answer_of", "raw_maps"]
+
+SCORES = ("nll", "rmse")
+_DRAWING = threading.Lock()  # dropout draws change a network's mode and generator: one thread at a time
+
+
+@dataclass(frozen=True)
+class ImageRecipe:
+    """Network, settings and how images are varied.
+
+    Args:
+        width: channels of the first block.
+        blocks: of the encoder; each halves the image.
+        head: "direct", or "paper" for the authors' own (:class:`evidentia.nn.UNet`).
+        dropout: rate of spatial dropout.
+        batch_size: images a step.
+        settings: steps, learning rate and the like. The precision is that of training and prediction on CUDA; a CPU
+            computes in float32.
+        augmentation: how each pair is varied, or None.
+        select: what the validation pairs choose the weights by, "nll" or "rmse".
+    """
+
+    width: int = 32
+    blocks: int = 5
+    head: str = "direct"
+    dropout: float = 0.0
+    batch_size: int = 32
+    settings: Settings = field(
+        default_factory=lambda: Settings(
+            steps=6000, learning_rate=1e-3, evaluate_every=250, precision="bfloat16", checkpoint_every=8
+        )
+    )
+    augmentation: Augmentation | None = field(default_factory=Augmentation)
+    select: str = "nll"
+
+    def __post_init__(self) -> None:
+        if self.select not in SCORES:
+            raise InputError(f"weights are selected by {' or '.join(SCORES)}, not {self.select!r}")
+
+    def network(self, outputs: int, seed: int) -> UNet:
+        """Return a new network."""
+        return UNet(outputs, width=self.width, blocks=self.blocks, dropout=self.dropout, head=self.head, seed=seed)
+
+
+def answer_of(method: Method, raw: Tensor) -> Any:
+    """Return the distribution of shape (…, H, W) that raw maps (…, outputs, H, W) stand for."""
+    return method.answer(raw.movedim(-3, -1))
+
+
+def raw_maps(
+    networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return the raw maps of every network, or of each of so many draws of its dropout, (members, N, outputs, H, W)."""
+    maps: list[Tensor] = []
+    kept: Tensor | None = None
+    with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
+        for network in networks:
+            with _drawing(network, generator) if draws else nullcontext():
+                for _ in range(max(1, draws)):
+                    maps.append(network(x))
+                    if torch.is_grad_enabled() or len(networks) * max(1, draws) == 1:
+                        continue
+                    # into one block of memory: many small ones would tear it into pieces that are hard to use again
+                    latest = maps.pop()
+                    if kept is None:
+                        kept, filled = latest.new_empty((len(networks) * max(1, draws), *latest.shape)), 0
+                    kept[filled] = latest
+                    filled += 1
+    return torch.stack(maps) if kept is None else kept
+
+
+@contextmanager
+def _drawing(network: Any, generator: torch.Generator | None) -> Iterator[None]:
+    """Let dropout draw from this generator; None is torch's global one."""
+    with _DRAWING, network.sampling():
+        network.generator = generator
+        try:
+            yield
+        finally:
+            network.generator = None
