@@ -5,9 +5,9 @@ import time
 import types
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -60,18 +60,13 @@ def _command(experiment: Experiment) -> Callable[..., None]:
 
 
 class _PlanOption(typing.NamedTuple):
-    field: Field[Any]
+    """A field of a plan as an option of the sub-command."""
+
+    flag: str
+    default: Any
     kind: Any  # the type of the field, or of its items if it is a tuple; None is allowed where the default is None
     is_tuple: bool
-
-    @property
-    def option(self) -> Option:
-        option: Option = self.field.metadata["option"]
-        return option
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.field.name.replace("_", "-")
+    settings: Option
 
 
 def _plan_options(plan: type) -> dict[str, _PlanOption]:
@@ -84,18 +79,19 @@ def _plan_options(plan: type) -> dict[str, _PlanOption]:
             if isinstance(kind, types.UnionType):
                 (kind,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
             is_tuple = typing.get_origin(kind) is tuple
-            options[field.name] = _PlanOption(field, typing.get_args(kind)[0] if is_tuple else kind, is_tuple)
+            kind = typing.get_args(kind)[0] if is_tuple else kind
+            flag = "--" + field.name.replace("_", "-")
+            options[field.name] = _PlanOption(flag, field.default, kind, is_tuple, field.metadata["option"])
     return options
 
 
 def _plan_parameter(name: str, option: _PlanOption) -> inspect.Parameter:
-    settings: dict[str, Any] = {"help": option.option.help}
-    default, kind = option.field.default, option.kind
-    assert default is not MISSING
+    settings: dict[str, Any] = {"help": option.settings.help}
+    default, kind = option.default, option.kind
     if option.is_tuple:  # text, divided by _value; the help says what is taken if there is none
         default, kind = None, str
     elif kind in (int, float):
-        settings |= {"min": option.option.minimum, "max": option.option.maximum}
+        settings |= {"min": option.settings.minimum, "max": option.settings.maximum}
     if default is None:
         kind = kind | None
     names = () if kind is bool else (option.flag,)  # typer makes --search and --no-search
@@ -110,14 +106,14 @@ def _value(option: _PlanOption, given: Any) -> Any:
     """Return the value of a field of the plan; None if none was given."""
     if not option.is_tuple or given is None:
         return given
-    items = tuple(item.strip() for item in given.split(option.option.separator))
+    items = tuple(item.strip() for item in given.split(option.settings.separator))
     return items if option.kind is str else _whole_numbers(option, items, given)
 
 
 def _whole_numbers(option: _PlanOption, items: Sequence[str], given: str) -> tuple[int, ...]:
-    least, most = option.option.minimum or 0, option.option.maximum or float("inf")
+    least, most = option.settings.minimum or 0, option.settings.maximum or float("inf")
     if not all(item.isdecimal() and least <= int(item) <= most for item in items):
-        example = option.option.separator.join(map(str, cast(Any, option.field.default)))
+        example = ",".join(map(str, option.default))
         raise InputError(
             f"{option.flag} takes whole numbers from {least:,} to {most:,} with commas, as in {example}, not {given!r}"
         )

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from string import Template
 
+from evidentia.report.tables import as_text
+
 __all__ = ["fill_template", "read_template"]
 
 
@@ -14,7 +16,7 @@ def read_template(package: str, name: str = "page.md") -> str:
 
 
 def fill_template(template: str, values: Mapping[str, object]) -> str:
-    r"""Return a template with every ``$name`` replaced by the value of that name.
+    r"""Return a template with every ``$name`` replaced by the value of that name, shown as in a table.
 
     A paragraph that names a value which is absent, None or empty is left out, and then every heading with nothing under
     it.
@@ -25,7 +27,7 @@ def fill_template(template: str, values: Mapping[str, object]) -> str:
     """
     paragraphs = [Template(paragraph.strip("\n")) for paragraph in re.split(r"\n{2,}", template)]
     filled = [
-        paragraph.substitute(values)
+        paragraph.substitute({name: as_text(values[name]) for name in paragraph.get_identifiers()})
         for paragraph in paragraphs
         if not any(values.get(name) in (None, "") for name in paragraph.get_identifiers())
     ]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from evidentia.files import write_text
 
-__all__ = ["Rows", "markdown", "mean_and_error", "write_table"]
+__all__ = ["Rows", "as_text", "markdown", "mean_and_error", "write_table"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -34,8 +34,6 @@ def mean_and_error(values: ArrayLike, digits: int = 3) -> str:
 def markdown(rows: Rows) -> str:
     """Return rows as a Markdown table, whose columns are those of the first row; nothing if there are no rows.
 
-    Floats have four digits, integers commas; None is a dash, and what is not finite «diverged».
-
     >>> print(markdown([{"set": "yacht", "NLL": 0.12345}]))
     | set | NLL |
     |---|---|
@@ -45,11 +43,18 @@ def markdown(rows: Rows) -> str:
         return ""
     columns = list(rows[0])
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(_cell(row.get(c)) for c in columns) + " |" for row in rows]
+    lines += ["| " + " | ".join(as_text(row.get(c)) for c in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value as tables and pages show it.
+
+    Floats have four digits, integers commas; None is a dash, and what is not finite «diverged».
+
+    >>> as_text(0.12345), as_text(6000), as_text(None), as_text("yacht")
+    ('0.1235', '6,000', '–', 'yacht')
+    """
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -228,8 +228,7 @@ def find_runs(folder: Path) -> dict[Path, Record]:
         InputError: if there is none, or one is damaged or of an earlier version.
     """
     own = find_record(folder)
-    folders = [folder] if own else sorted(path for path in folder.glob("*") if path.is_dir())
-    records = {path: find_record(path) for path in folders}
+    records = {folder: own} if own else {path: find_record(path) for path in sorted(folder.glob("*")) if path.is_dir()}
     runs = {path: record for path, record in records.items() if record and record.get("results")}
     if not runs:
         if own:

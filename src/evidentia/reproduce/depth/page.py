@@ -1,6 +1,6 @@
 """The values of ``page.md``, the template of docs/results/depth.md, from the records of the run and of its studies.
 
-What a record does not have is None or absent, and the paragraphs of the template that need it are left out.
+What a record does not have is None, empty or absent, and the paragraphs of the template that need it are left out.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from evidentia.reproduce.protocol import Record
 
 __all__ = ["ALIVE", "page"]
 
-Values = dict[str, str | None]
+Values = dict[str, object]
 Rows = list[dict[str, Any]]
 ALIVE = 1e-3  # share of pixels above which a channel is not called dead
 RARE = 0.01  # share of pixels up to which a channel is called rare
@@ -57,10 +57,6 @@ def page(folder: Path) -> str:
     return fill_template(read_template("evidentia.reproduce.depth"), values)
 
 
-def _table(rows: Rows) -> str | None:
-    return markdown(rows) if rows else None
-
-
 def _count(part: int, whole: int) -> str:
     return f"{part} of {whole}"
 
@@ -71,45 +67,36 @@ def _count(part: int, whole: int) -> str:
 def _opening_values(record: Record, folder: Path) -> Values:
     """Return the data, the machine, the recipe, and what the run lacks."""
     data, plan, environment = record["data"], record["plan"], record["environment"]
-    recipe, groups, settings = plan["recipe"], plan["groups"], plan["recipe"]["settings"]
+    recipe, groups = plan["recipe"], plan["groups"]
     varied = {name: value for name, value in (recipe["augmentation"] or {}).items() if value}
     named = [f"{name} ({CREDITS[name]})" for name in (data["name"], data["outside"]) if name in CREDITS]
-    pairs = {part: data[part] for part in ("train", "validation", "test")}
+    command = "evidentia reproduce depth" + (" --quick" if plan["quick"] else "")
     return {
-        **{part: f"{count:,}" for part, count in pairs.items()},
-        "labelled_pairs": None if data["synthetic"] else f"{sum(pairs.values()):,}",
+        **data,
         "data": data_name(record),
         "synthetic_data": data_name(record).capitalize() if data["synthetic"] else None,
-        "note": data["note"] or None,
-        "outside": data["outside"],
-        "outside_count": f"{data['outside images']:,}",
-        "cut": str(data["cut"]),
-        "split_seed": str(plan["split_seed"]),
+        "labelled_pairs": None if data["synthetic"] else sum(data[part] for part in ("train", "validation", "test")),
+        "outside_count": data["outside images"],
+        "split_seed": plan["split_seed"],
         "device": environment["device"]["name"],
         "torch": environment["packages"]["torch"],
-        "flags": (" --quick" if plan["quick"] else "") + ("" if data["synthetic"] else " --data DATA"),
+        "command": command + ("" if data["synthetic"] else " --data DATA"),
         "folder": folder.name,
-        "blocks": str(recipe["blocks"]),
-        "width": str(recipe["width"]),
-        "head": recipe["head"],
-        "batch_size": str(recipe["batch_size"]),
+        **recipe,
+        **recipe["settings"],
         "select": recipe["select"].upper(),
         "augmentation": ", ".join(k if v is True else f"{k} {v}" for k, v in varied.items()) or "nothing",
-        "steps": f"{settings['steps']:,}",
-        "rate": learning_rate(settings["learning_rate"]),
-        "schedule": settings["schedule"],
-        "precision": settings["precision"],
-        "evaluate_every": f"{settings['evaluate_every']:,}",
+        "rate": learning_rate(recipe["settings"]["learning_rate"]),
         "evidential_rate": learning_rate(groups["evidential"]["learning_rate"]),
         "paper_rate": learning_rate(groups[PAPER_SETTINGS]["learning_rate"]),
         "paper_schedule": groups[PAPER_SETTINGS]["schedule"],
-        "paper_steps": f"{groups[PAPER_SETTINGS]['steps']:,}",
+        "paper_steps": groups[PAPER_SETTINGS]["steps"],
         "missing_models": _missing_models(record),
-        "credits": ", ".join(named) or None,
+        "credits": ", ".join(named),
     }
 
 
-def _missing_models(record: Record) -> str | None:
+def _missing_models(record: Record) -> str:
     """Return the models of the whole plan that have fewer trials than it asks for."""
     plan = quick_plan() if record["plan"]["quick"] else Plan()
     missing = []
@@ -117,27 +104,28 @@ def _missing_models(record: Record) -> str | None:
         wanted = plan.trials_of(name)
         found = {model: len(record["results"].get(model, [])) for model in plan.group(name).models}
         missing += [f"{model} ({_count(n, wanted)} trials)" for model, n in found.items() if n < wanted]
-    return "; ".join(missing) or None
+    return "; ".join(missing)
 
 
 def _figure_values(folder: Path) -> Values:
     """Return the links to the figures that are there, and the names of those that are not."""
-    links = {n: f"{folder.name}/figure_{n}.png" if (folder / f"figure_{n}.png").exists() else None for n in FIGURES}
-    missing = [name.replace("_", ", ") for name, link in links.items() if link is None]
-    return {f"figure_{name}": link for name, link in links.items()} | {"missing_figures": "; ".join(missing) or None}
+    drawn = [name for name in FIGURES if (folder / f"figure_{name}.png").exists()]
+    missing = [name.replace("_", ", ") for name in FIGURES if name not in drawn]
+    links = {f"figure_{name}": f"{folder.name}/figure_{name}.png" for name in drawn}
+    return {**links, "missing_figures": "; ".join(missing)}
 
 
 def _table_values(record: Record) -> Values:
     """Return the tables of the run."""
     rows = table_rows(record)
-    tables = {name: _table(rows.get(name, [])) for name in ("table_s1", "doubts", "unfamiliar", "attack")}
     training = [_training_row(record, name) for name in record["networks"]]
-    return tables | {
-        "blocks_table": _table(rows.get("blocks", [])),
-        "first_blocks": str(BLOCKS) if "blocks" in rows else None,
-        "studied": str(len(studied_models(record))) if studied_models(record) else None,
-        "training": _table(training),
-        "trained_networks": str(sum(row["trained"] for row in training)) if training else None,
+    return {
+        **{name: markdown(rows[name]) for name in ("table_s1", "doubts", "unfamiliar", "attack") if name in rows},
+        "blocks_table": markdown(rows.get("blocks", [])),
+        "first_blocks": BLOCKS if "blocks" in rows else None,
+        "studied": len(studied_models(record)) or None,
+        "training": markdown(training),
+        "trained_networks": sum(row["trained"] for row in training) or None,
     }
 
 
@@ -169,9 +157,9 @@ def _error_values(record: Record) -> Values:
         values[f"{prefix}to_mean"] = None if rmse is None else signed(100 * (rmse / base - 1), 1, " %")
     values["rmse_to_mean"] = values.pop("to_mean")
     steps = [network["best_step"] for trial in record["networks"].get(PAPER_SETTINGS, []) for network in trial]
-    values["at_paper_step"] = ", ".join(f"{step:,}" for step in steps) or None
-    values["evidential_trials"] = str(len(results["evidential"])) if results.get("evidential") else None
-    return values | {"comparison": _table(_comparison_rows(record))}
+    values["at_paper_step"] = ", ".join(f"{step:,}" for step in steps)
+    values["evidential_trials"] = len(results.get("evidential", [])) or None
+    return values | {"comparison": markdown(_comparison_rows(record))}
 
 
 def _number(value: float | None, digits: int = 3) -> str | None:
@@ -227,7 +215,7 @@ def _unfamiliar_values(record: Record) -> Values:
         "trials_above_chance": _count(int((ours > 0.5).sum()), len(ours)),
         "epistemic_auroc": number(float(ours.mean()), 2),
         "baselines_reached": _count(sum(bool(ours.mean() >= area) for area in others.values()), len(others)),
-        "baseline_aurocs": "; ".join(f"{name}: {number(area, 2)}" for name, area in others.items()) or None,
+        "baseline_aurocs": "; ".join(f"{name}: {number(area, 2)}" for name, area in others.items()),
         "feature_auroc": spread(trial_values(models["evidential"], "unfamiliar", "feature distance", "auroc"), 3),
     }
 
@@ -272,10 +260,10 @@ def _head_values(record: Record) -> Values:
     """Return the errors of the paper's head, its live channels, and whether its maps follow one number."""
     ours, theirs = (record["results"].get(name, []) for name in ("evidential", PAPER_HEAD))
     alive = [str(_alive_count(trial["alive channels"])) for trial in theirs if "alive channels" in trial]
-    values = {f"head_{score}": _number(trial_mean(theirs, score)) for score in ("rmse", "nll")}
+    values: Values = {f"head_{score}": _number(trial_mean(theirs, score)) for score in ("rmse", "nll")}
     same = {"head_one_number": theirs, "direct_one_number": ours}
     values |= {name: _count(sum(map(_follows_one_number, trials)), len(trials)) for name, trials in same.items()}
-    return values | {"head_alive_channels": ", ".join(alive) or None}
+    return values | {"head_alive_channels": ", ".join(alive)}
 
 
 def _follows_one_number(trial: dict[str, Any]) -> bool:
@@ -310,9 +298,9 @@ def _shift_values(record: Record | None) -> Values:
     framed, *removed, alone = (number(scores["feature distance"]) for scores in frame.values())
     return {
         "unfamiliar_record": "depth_unfamiliar/record.json",
-        "shift_networks": str(len(networks)),
-        "shifts": _table(shifts),
-        "frames": _table(frames),
+        "shift_networks": len(networks),
+        "shifts": markdown(shifts),
+        "frames": markdown(frames),
         "framed_auroc": framed,
         "frame_alone_auroc": alone,
         "frame_removed_aurocs": " or ".join(removed),
@@ -343,13 +331,13 @@ def _channel_values(record: Record | None) -> Values:
     means = {kind: number(float(np.mean([row[kind]["nll"] for row in rows]))) for kind in rates}
     return {
         "heads_record": "depth_heads/record.json",
-        "heads_steps": f"{record['steps']:,}",
-        "heads_rare": str(rare.sum()),
-        "heads_channels": str(rare.size),
-        "heads_rare_percent": f"{100 * RARE:g}",
-        "heads_dead": _table(dead),
-        "heads": _table(table),
-        "heads_count": str(len(rows)),
+        "heads_steps": record["steps"],
+        "heads_rare": int(rare.sum()),
+        "heads_channels": rare.size,
+        "heads_rare_percent": 100 * RARE,
+        "heads_dead": markdown(dead),
+        "heads": markdown(table),
+        "heads_count": len(rows),
         "heads_starved": " and ".join(f"in {starved[k]} trained at {learning_rate(rates[k])}" for k in squeezed),
         "heads_nll": " and ".join(means[kind] for kind in squeezed),
         "heads_direct_nll": means["direct"],
@@ -372,7 +360,7 @@ def _recipe_values(record: Record | None) -> Values:
         | {score.upper(): spread(trial_values(rows, score), 3) for score in ("nll", "rmse")}
         for (candidate, method, steps, cut), rows in tried.items()
     ]
-    return {"recipe_record": "depth_recipe/record.json", "recipes": _table(table)}
+    return {"recipe_record": "depth_recipe/record.json", "recipes": markdown(table)}
 
 
 def _earlier_values(record: Record, earlier: Record | None) -> Values:
@@ -391,7 +379,7 @@ def _earlier_values(record: Record, earlier: Record | None) -> Values:
             rows.append(row | {f"test {s.upper()}": spread(trial_values(trials, s), 3) for s in ("rmse", "nll")})
             if model == "evidential":
                 values[f"nll_{when}"] = number(float(found.mean()))
-    return values | {"earlier": _table(rows)}
+    return values | {"earlier": markdown(rows)}
 
 
 def _speed_values(record: Record | None) -> Values:
@@ -407,8 +395,8 @@ def _speed_values(record: Record | None) -> Values:
     return {
         "speed_record": "bench_depth/record.json",
         "speed_device": record["environment"]["device"]["name"],
-        "speed_batch": str(record["batch"]),
+        "speed_batch": record["batch"],
         "speed_size": f"{width}×{height}",
-        "speed_steps": _table(steps),
-        "speed_passes": _table(passes),
+        "speed_steps": markdown(steps),
+        "speed_passes": markdown(passes),
     }

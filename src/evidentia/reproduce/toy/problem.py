@@ -172,7 +172,7 @@ def fill_page(folder: Path, table_rows: Callable[[Record], Rows]) -> str:
         "folder": folder.name,
         "device": record["environment"]["device"]["name"],
         "torch": record["environment"]["packages"]["torch"],
-        **{key: f"{value:g}" if isinstance(value, float) else value for key, value in record["plan"].items()},
+        **record["plan"],
         **{path.stem: f"{folder.name}/{path.name}" for path in folder.glob("*.png")},
         "table": markdown(table_rows(record)),
     }

@@ -36,13 +36,15 @@ RUNS = (
 STANDARD, PUBLISHED = ("standard_best", "standard_paper"), ("published_paper", "published_best")
 OTHERS = ("ensemble", "dropout", "gaussian", "bayes")
 SCORES = ("nll", "rmse")
+Values = dict[str, object]
 
 
 def page(folder: Path) -> str:
     """Return the page of the run in a folder, or of those in its sub-folders."""
     runs = {_run_name(record): (path, record) for path, record in find_runs(folder).items()}
     records = {name: runs[name][1] for name in RUNS if name in runs}
-    links = {name: _link(folder, runs[name][0]) if name in runs else None for name in RUNS}
+    # the page lies beside the folder
+    links = {name: (folder.name / path.relative_to(folder)).as_posix() for name, (path, _) in runs.items()}
     return fill_template(read_template("evidentia.reproduce.uci"), links | _values(records))
 
 
@@ -51,33 +53,27 @@ def _run_name(record: Record) -> str:
     return f"{plan['protocol']}_{plan['network']}" + ("_published_targets" if plan["targets"] == "published" else "")
 
 
-def _link(folder: Path, run: Path) -> str:
-    """Return the path of a run's folder as seen from beside ``folder``, where the page lies."""
-    return (folder.name / run.relative_to(folder)).as_posix()
-
-
-def _values(records: Mapping[str, Record]) -> dict[str, object]:
-    """Return what the template names; None for what needs a run that is not there."""
+def _values(records: Mapping[str, Record]) -> Values:
+    """Return what the template names and the runs have."""
     results: dict[str, Results] = {name: record["results"] for name, record in records.items()}
     environments = [record["environment"] for record in records.values()]
-    values: dict[str, object] = {
+    values: Values = {
         "devices": ", ".join(sorted({environment["device"]["name"] for environment in environments})),
         "versions": ", ".join(sorted({environment["packages"]["torch"] for environment in environments})),
-        "summary": _table([_summary_row(name, results[name]) for name in STANDARD if name in results]),
-        **_rule(results.get("published_paper")),
+        "summary": markdown([_summary_row(name, results[name]) for name in STANDARD if name in results]),
+        "seconds": markdown(_seconds(results)),
+        **_rule(results.get("published_paper", {})),
+        **_milliseconds(results.get("standard_paper", {})),
     }
     for name in STANDARD:
-        values |= {f"{name}_{key}": value for key, value in _standard(results.get(name)).items()}
+        values |= {f"{name}_{key}": value for key, value in _standard(results.get(name, {})).items()}
     for name in PUBLISHED:
-        values[f"{name}_rows"] = _table(published_rows(results.get(name, {})))
-    changes = [results.get(name) for name in ("standard_paper", "standard_paper_published_targets", "published_paper")]
-    for score in SCORES:
-        values[f"changes_{score}"] = _table(_changes(score, *changes))
-    return values | {"seconds": _table(_seconds(results)), **_milliseconds(results.get("standard_paper", {}))}
-
-
-def _table(rows: Rows) -> str | None:
-    return markdown(rows) if rows else None
+        values[f"{name}_rows"] = markdown(published_rows(results.get(name, {})))
+    compared = ("standard_paper", "standard_paper_published_targets", "published_paper")
+    if results.keys() >= set(compared):
+        for score in SCORES:
+            values[f"changes_{score}"] = markdown(_changes(score, *(results[name] for name in compared)))
+    return values
 
 
 def _mean(result: dict[str, Any], score: str) -> float:
@@ -91,21 +87,20 @@ def _signed(value: float, digits: int, plus: bool = True) -> str:
 # The standard protocol ------------------------------------------------------------------------------------------------
 
 
-def _standard(results: Results | None) -> dict[str, object]:
-    """Return the tables of a run by the standard protocol."""
-    values: dict[str, object] = {"reached": None, "verdicts": None, "scores": None, "missing": None}
-    for score in SCORES:
-        values |= {score: None, f"{score}_gaps": None}
-    if results is None:
-        return values
+def _standard(results: Results) -> Values:
+    """Return the tables of a run by the standard protocol; nothing if there is none."""
+    if not results:
+        return {}
     paired = paired_rows(results)
-    values["reached"] = _table([row for score in SCORES if (row := _reached_row(results, score))])
-    values["verdicts"] = _table([_verdict_row(paired, score, other) for score in SCORES for other in OTHERS])
-    values["scores"] = _table([{k: v for k, v in row.items() if k != "seconds"} for row in long_rows(results)])
-    values["missing"] = ", ".join(name for name in TABLE_1 if name not in results) or None
+    values: Values = {
+        "reached": markdown([row for score in SCORES if (row := _reached_row(results, score))]),
+        "verdicts": markdown([_verdict_row(paired, score, other) for score in SCORES for other in OTHERS]),
+        "scores": markdown([{k: v for k, v in row.items() if k != "seconds"} for row in long_rows(results)]),
+        "missing": ", ".join(name for name in TABLE_1 if name not in results),
+    }
     for score in SCORES:
-        values[score] = _table(standard_rows(results, score))
-        values[f"{score}_gaps"] = _table(_gap_rows(paired, score))
+        values[score] = markdown(standard_rows(results, score))
+        values[f"{score}_gaps"] = markdown(_gap_rows(paired, score))
     return values
 
 
@@ -183,20 +178,18 @@ def _summary_row(name: str, results: Results) -> dict[str, Any]:
 # The published protocol -----------------------------------------------------------------------------------------------
 
 
-def _rule(results: Results | None) -> dict[str, object]:
+def _rule(results: Results) -> Values:
     """Return by how much minima over test batches lie below the NLL of the last weights on all test rows."""
-    evidential = [methods["evidential"] for methods in (results or {}).values() if "evidential" in methods]
+    evidential = [methods["evidential"] for methods in results.values() if "evidential" in methods]
     gains = [_mean(result, "nll") - _mean(result, "nll_min") for result in evidential]
     if not gains:
-        return dict.fromkeys(("rule_median", "rule_least", "rule_most"))
+        return {}
     numbers = {"rule_median": float(np.median(gains)), "rule_least": min(gains), "rule_most": max(gains)}
     return {key: f"{number:.2f}" for key, number in numbers.items()}
 
 
-def _changes(score: str, standard: Results | None, other_targets: Results | None, published: Results | None) -> Rows:
+def _changes(score: str, standard: Results, other_targets: Results, published: Results) -> Rows:
     """Return the steps from the standard protocol to the paper's column for the evidential method."""
-    if standard is None or other_targets is None or published is None:
-        return []
     rows = []
     for name in (name for name in standard if name in published and name in TABLE_1):
         digits = digits_of(name, score)
@@ -226,7 +219,7 @@ def _seconds(results: Mapping[str, Results]) -> Rows:
     return rows
 
 
-def _milliseconds(results: Results) -> dict[str, object]:
+def _milliseconds(results: Results) -> Values:
     """Return the times to answer with the paper's network, and how those of two methods compare with one network's."""
     rows: Rows = []
     compared = ("evidential", "ensemble", "dropout")
@@ -235,7 +228,7 @@ def _milliseconds(results: Results) -> dict[str, object]:
         known = TABLE_1.get(name)
         paper = {f"{method}, paper": known[method].milliseconds if known else None for method in compared}
         rows.append({"set": name, **times, **paper})
-    values: dict[str, object] = {"milliseconds": _table(rows)}
+    values: Values = {"milliseconds": markdown(rows)}
     whole = [row for row in rows if all(method in row for method in compared)]
     for method in ("ensemble", "dropout"):
         ratios = [row[method] / row["evidential"] for row in whole]

@@ -53,7 +53,7 @@ def score_values(result: dict[str, Any], score: str) -> Array:
     key = "splits" if "splits" in result else "trials"
     if not result[key]:
         raise ValueError(f"no {key}")
-    return np.array([np.nan if row[score] is None else row[score] for row in result[key]], dtype=float)
+    return np.array([row[score] for row in result[key]], dtype=float)
 
 
 def digits_of(name: str, score: str) -> int:
