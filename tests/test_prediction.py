@@ -289,7 +289,18 @@ def test_rows_targets_and_pixels_are_indexed_as_arrays_are():
 
     p = Prediction(evidential(3, (6, 4)), members=0)
     p.index, p.names = pd.Index(list("abcdef")), ["w", "x", "y", "z"]
-    keys = (2, -1, slice(1, 5, 2), [4, 0, 0], np.array([True, False] * 3), (slice(None), 1), (slice(2), [3, 1]), (1, 2))
+    keys = (
+        2,
+        -1,
+        slice(1, 5, 2),
+        slice(None, None, -1),
+        [],
+        [4, 0, 0],
+        np.array([True, False] * 3),
+        (slice(None), 1),
+        (slice(2), [3, 1]),
+        (1, 2),
+    )
     for key in keys:
         some = p[key]
         assert some.mean == pytest.approx(p.mean[key])

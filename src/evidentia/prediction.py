@@ -157,7 +157,7 @@ class Prediction:
         keys = key if isinstance(key, tuple) else (key,)
         if any(k is Ellipsis or k is None for k in keys) or len(keys) > len(self.shape):
             raise IndexError(f"a prediction of shape {self.shape} cannot be indexed with {key!r}")
-        keys = tuple(torch.as_tensor(np.asarray(k)) if isinstance(k, list | np.ndarray | range) else k for k in keys)
+        keys = tuple(_index(k, size) for k, size in zip(keys, self.shape, strict=False))
         if self._deferred is not None:
             chosen = np.arange(len(self))[keys[0].cpu().numpy() if isinstance(keys[0], Tensor) else keys[0]]
             part = self._deferred.take(np.atleast_1d(chosen))
@@ -206,11 +206,12 @@ class Prediction:
         """Return several predictions as one, row after row; they have as many members and one kind of answer."""
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
             raise InputError("cat takes a list of at least one prediction with rows")
-        kinds = {(p.members, p.shape[1:], type(p.answers)) for p in predictions}
+        answers = [p.answers for p in predictions]
+        kinds = {(p.members, p.shape[1:], type(answer)) for p, answer in zip(predictions, answers, strict=True)}
         if len(kinds) > 1:
             found = ", ".join(f"{p!r}" for p in predictions[:3])
             raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
-        joined = cls(_join([p.answers for p in predictions]), members=0)
+        joined = cls(_join(answers), members=0)
         joined.names = predictions[0].names
         if all(p.index is not None for p in predictions):
             first, *rest = (p.index for p in predictions)
@@ -474,6 +475,16 @@ def _moments_of(answers: Answer) -> _Moments:
 
 def _device_of(answer: Answer) -> torch.device:
     return answer.gamma.device if isinstance(answer, NormalInverseGamma) else answer.loc.device
+
+
+def _index(key: Any, size: int) -> Any:
+    """Return an index as torch takes it: lists and arrays as tensors, and slices that go backwards as lists."""
+    if isinstance(key, slice) and key.step is not None and key.step < 0:
+        key = list(range(*key.indices(size)))
+    if isinstance(key, list | np.ndarray | range):
+        array = np.asarray(key)
+        return torch.from_numpy(array.astype(np.int64) if not array.size else array.copy())
+    return key
 
 
 def _on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:

@@ -67,7 +67,7 @@ def search(
         folds: 5 by default, 3 from 5,000 rows on.
         seed, validation_share: how a group is divided.
         effort: the share of the recipe's steps that the networks of the search get.
-        recipe, sample_weight, **options: as for :func:`evidentia.methods.fit`.
+        recipe, sample_weight, **options: as for :func:`evidentia.fitting.fit`.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
