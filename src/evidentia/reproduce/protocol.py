@@ -46,7 +46,8 @@ __all__ = [
 ]
 
 Record = dict[str, Any]
-UNFINISHED = "unfinished"
+UNFINISHED = "unfinished"  # folder of checkpoints
+EMPTY = "no results yet"  # marks the record of a run that has its plan only
 LARGEST_SEED = 2**32 - 1  # that NumPy and torch both take
 
 
@@ -175,16 +176,18 @@ def open_run(
             a damaged record.
     """
     with run_folder(folder, record["run"]) as before:
-        if before is None or _holds_nothing(folder, before):
-            write_record(folder, record)
+        if before is None or (EMPTY in before and [path.name for path in folder.iterdir()] == [FILE]):
+            # a run that was cut before its first checkpoint leaves nothing to continue, and may be replaced
+            write_record(folder, {key: value for key, value in record.items() if key not in kept} | {EMPTY: True})
         else:
             _refuse_earlier_version(folder, before)
             with refusing_damage(folder):
                 for key in same:
                     same_plan(folder, before[key], record[key], free)
-                record = record | {key: before[key] for key in kept}
-                if check is not None:
-                    check(record)
+                if EMPTY not in before:
+                    record = record | {key: before[key] for key in kept}
+                    if check is not None:
+                        check(record)
         yield record
         with contextlib.suppress(OSError):
             (folder / UNFINISHED).rmdir()
@@ -200,11 +203,6 @@ def same_plan(folder: Path, before: Any, now: Any, free: Sequence[str] = (), pat
             f"{folder} holds a run with {path} = {before}, not {now}; choose another folder with --out, or delete that "
             "one"
         )
-
-
-def _holds_nothing(folder: Path, record: Record) -> bool:
-    """Return whether a run was cut before it had a result or a checkpoint, so that another plan may take its place."""
-    return record.get("results") == {} and [path.name for path in folder.iterdir()] == [FILE]
 
 
 def _refuse_earlier_version(folder: Path, record: Record) -> None:

@@ -45,10 +45,16 @@ DISPARITY, ERROR, DEVIATION = "viridis", "magma", "cividis"
 UNIT = "1/m"
 LESS_TEST, LESS_CLEAN = (f"entropy less median of {images} images, nats" for images in ("test", "clean"))
 SIDES = {"test images": COLOURS["epistemic"], "images from elsewhere": COLOURS["aleatoric"]}
-# kind of curve → labels of the axes, and the names of its two versions
+# kind of curve → labels of the axes, and its two versions: key in the record → name
 CURVES = {
-    "cutoff": (("confidence level (share dropped)", f"error of the rest, {UNIT}"), ("mean absolute error", "RMSE")),
-    "calibration": (("expected share below quantile", "observed share"), ("authors' rule", "predictive distribution")),
+    "cutoff": (
+        ("confidence level (share dropped)", f"error of the rest, {UNIT}"),
+        {"mae": "mean absolute error", "rmse": "RMSE"},
+    ),
+    "calibration": (
+        ("expected share below quantile", "observed share"),
+        {"authors": "authors' rule", "predictive": "predictive distribution"},
+    ),
 }
 
 
@@ -199,12 +205,12 @@ def _draw_maps(record: Record, out: Path) -> list[Path]:
     return _finish(figure, record, out, "figure_4_maps", "Predictions, errors and deviations, first trial")
 
 
-def _curve(trial: dict[str, Any], kind: str, version: int) -> tuple[Array, Array]:
+def _curve(trial: dict[str, Any], kind: str, version: str) -> tuple[Array, Array]:
     """Return x and y of one of the two versions of a curve."""
     if kind == "cutoff":
-        share, error = (np.array(trial[kind][key], dtype=float) for key in ("share", ("mae", "rmse")[version]))
+        share, error = (np.array(trial[kind][key], dtype=float) for key in ("share", version))
         return 1 - share, error
-    observed = np.array(trial[kind][("authors", "predictive")[version]]["observed"], dtype=float)
+    observed = np.array(trial[kind][version]["observed"], dtype=float)
     return np.linspace(0, 1, len(observed)), observed
 
 
@@ -212,18 +218,17 @@ def _draw_mean_curves(record: Record, out: Path, kind: str) -> list[Path]:
     """Draw the two versions of a curve, one panel each, with all models."""
     (x, y), versions = CURVES[kind]
     figure, axes = new_figure(1, 2, (9, 4.6 if kind == "cutoff" else 6.2), sharex=True, sharey=True)
-    for version, ax in enumerate(axes[0]):
+    for ax, (version, title) in zip(axes[0], versions.items(), strict=True):
         for name, trials in studied_models(record).items():
             positions, curves = zip(*(_curve(trial, kind, version) for trial in trials), strict=True)
             _draw_mean_line(ax, positions[0], np.stack(curves), name, _curve_label(kind, name, trials))
         if kind == "cutoff":
-            base = record["mean of training"][("mae", "rmse")[version]]
+            base = record["mean of training"][version]
             ax.axhline(base, color=COLOURS["data"], lw=1, label="mean of training, all pixels")
         else:
             ax.plot([0, 1], [0, 1], color=COLOURS["truth"], lw=1)
             ax.set_aspect("equal")
-        title = versions[version]
-        _set_labels(ax, title + (", as the authors" if title == "mean absolute error" else ""), x, y)
+        _set_labels(ax, title + (", as the authors" if version == "mae" else ""), x, y)
     rule = "mean distance from the diagonal: authors' rule (normal, epistemic deviation), predictive distribution"
     legend_below(figure, axes[0, 0], 3 if kind == "cutoff" else 2, None if kind == "cutoff" else rule)
     title = "Error without the pixels of largest epistemic deviation" if kind == "cutoff" else "Calibration"
@@ -250,13 +255,13 @@ def _draw_single_trials(record: Record, out: Path, kind: str, name: str) -> list
     figure, axes = _panel_figure(names, *labels, 2.4 if kind == "cutoff" else 2.7)
     for ax, trials in zip(axes, models.values(), strict=True):
         for k, trial in enumerate(trials):
-            for version, line in enumerate(("-", "--")):
-                shade = import_matplotlib().colormaps["viridis"](0.85 * k / max(len(trials) - 1, 1))
+            shade = import_matplotlib().colormaps["viridis"](0.85 * k / max(len(trials) - 1, 1))
+            for version, line in zip(versions, ("-", "--"), strict=True):
                 ax.plot(*_curve(trial, kind, version), line, color=shade, lw=1.2)
         if kind == "calibration":
             ax.plot([0, 1], [0, 1], color=COLOURS["truth"], lw=0.8)
             ax.set_aspect("equal")
-    for line, label in zip(("-", "--"), versions, strict=True):
+    for label, line in zip(versions.values(), ("-", "--"), strict=True):
         axes[0].plot([], [], line, color=COLOURS["data"], label=label)
     legend_below(figure, axes[0], 2)
     title = "Error against confidence" if kind == "cutoff" else "Calibration"

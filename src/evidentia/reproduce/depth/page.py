@@ -154,8 +154,7 @@ def _error_values(record: Record) -> Values:
     for prefix, model in (("", "evidential"), ("at_paper_", PAPER_SETTINGS)):
         rmse, nll = (trial_mean(results.get(model, []), score) for score in ("rmse", "nll"))
         values[f"{prefix}rmse"], values[f"{prefix}nll"] = _number(rmse), _number(nll)
-        values[f"{prefix}to_mean"] = None if rmse is None else signed(100 * (rmse / base - 1), 1, " %")
-    values["rmse_to_mean"] = values.pop("to_mean")
+        values[f"{prefix}rmse_to_mean"] = None if rmse is None else signed(100 * (rmse / base - 1), 1, " %")
     steps = [network["best_step"] for trial in record["networks"].get(PAPER_SETTINGS, []) for network in trial]
     values["at_paper_step"] = ", ".join(f"{step:,}" for step in steps)
     values["evidential_trials"] = len(results.get("evidential", [])) or None

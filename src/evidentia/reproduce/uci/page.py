@@ -135,29 +135,23 @@ def _verdict_row(paired: Rows, score: str, other: str) -> dict[str, Any]:
     }
 
 
-def _sets_above_paper(results: Results, score: str) -> tuple[list[tuple[str, float, float]], int]:
-    """Return the sets on which the paper's number is not reached, with ours and theirs, and how many sets have one.
+def _reached_row(results: Results, score: str) -> dict[str, Any]:
+    """Return on how many sets the paper's number is reached, and where it is not; nothing if the paper has no set.
 
     The paper prints two digits: its 0.00 is reached by what rounds to it.
     """
     known = [name for name in results if name in TABLE_1 and "evidential" in results[name]]
-    pairs = [
-        (n, _mean(results[n]["evidential"], score), float(getattr(TABLE_1[n]["evidential"], score))) for n in known
-    ]
-    return [(name, ours, paper) for name, ours, paper in pairs if round(ours, 2) > paper], len(known)
-
-
-def _reached_row(results: Results, score: str) -> dict[str, Any]:
-    """Return on how many sets the paper's number is reached, and where it is not; nothing if the paper has no set."""
-    above, known = _sets_above_paper(results, score)
     if not known:
         return {}
-    shown = [(name, *(_signed(value, 2, plus=False) for value in values)) for name, *values in above]
-    sets = [f"{name} ({ours}, paper {paper})" for name, ours, paper in shown]
+    above = []
+    for name in known:
+        ours, paper = _mean(results[name]["evidential"], score), getattr(TABLE_1[name]["evidential"], score)
+        if round(ours, 2) > paper:
+            above.append(f"{name} ({_signed(ours, 2, plus=False)}, paper {_signed(paper, 2, plus=False)})")
     return {
         "score": score.upper(),
-        "at or below the paper's": f"{known - len(above)} of {known} sets",
-        "above it on": ", ".join(sets) or None,
+        "at or below the paper's": f"{len(known) - len(above)} of {len(known)} sets",
+        "above it on": ", ".join(above) or None,
     }
 
 
