@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from evidentia.fitting import FittedImages, ImageRecipe, Pairs, fit_images, imag
 from evidentia.fitting import images as room
 from evidentia.fitting.image_training import largest_batch
 from evidentia.fitting.pairs import hold_out_images
-from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares
+from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares, MCDropout
 from evidentia.nn import UNet
 from evidentia.persistence import save_model
 from evidentia.training import Augmentation, ImageBatches, Settings
@@ -327,8 +328,11 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
     assert p.decompose().epistemic.max() > 0
     flat = fit_images(images, np.full_like(depth, 7.0), validation=0, recipe=quick, device="cpu")
     assert flat.predict(images).mean == pytest.approx(7.0, abs=3)
-    kept = hold_out_images(Pairs(torch.from_numpy(images), torch.from_numpy(depth)), 0.3, scenes, 0)
-    assert [len(part) for part in kept] == [4, 4]
+    pairs = Pairs(torch.from_numpy(images), torch.from_numpy(depth))
+    assert [len(part) for part in hold_out_images(pairs, 0.3, scenes, 0)] == [6, 2]
+    large = ["a"] * 6 + ["b", "c"]
+    for seed in range(8):  # a large group is not taken for a small share
+        assert [len(part) for part in hold_out_images(pairs, 0.2, large, seed)] in ([6, 2], [7, 1])
 
 
 @pytest.mark.parametrize(
@@ -351,6 +355,22 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
         (lambda x, y: {"groups": [1] * 6}, "one group only"),
         (lambda x, y: {"groups": [1, 2] * 3, "validation": (x, y)}, "with validation pairs of their own none are"),
         (lambda x, y: {"members": 0}, "members must be a whole number of at least 1"),
+        (lambda x, y: {"seed": -1}, "seed must be a whole number of at least 0"),
+        (lambda x, y: {"unknown": "a"}, "unknown must be the number"),
+        (lambda x, y: {"groups": [1, None] * 3}, "groups must be labels of one kind"),
+        (lambda x, y: {"recipe": "x"}, "recipe is an ImageRecipe, not str"),
+        (lambda x, y: {"recipe": {}}, "recipe is an ImageRecipe, not dict"),
+        (lambda x, y: {"method": "evidential"}, "method is one of evidentia.methods"),
+        (lambda x, y: {"method": MCDropout()}, "MCDropout is for tables"),
+        (lambda x, y: {"method": Evidential((0.1, 0.2))}, "one number"),
+        (lambda x, y: {"targets": y * 1e20}, "variances that float32 cannot hold"),
+        (lambda x, y: {"targets": y / 1e30}, "variances that float32 cannot hold"),
+        (lambda x, y: {"targets": y + 1e12}, "subtract a constant"),
+        (lambda x, y: {"images": x[0], "targets": y[0]}, "look like one image in colour"),
+        (lambda x, y: {"images": [x[0], x[1, 1:]]}, "must have one size"),
+        (lambda x, y: {"validation": (x, y * np.nan)}, "no known value"),
+        (lambda x, y: {"targets": np.where(np.arange(6)[:, None, None] == 0, y, np.nan)}, "validation images is known"),
+        (lambda x, y: {"recipe": replace(SMALL, augmentation=Augmentation(rescale=True))}, "disparities of at most 1"),
         (lambda x, y: {"images": x[:1], "targets": y[:1]}, "cannot split 1 row"),
         (lambda x, y: {"images": "nowhere", "targets": None}, "nowhere does not exist"),
     ],
@@ -359,6 +379,90 @@ def test_bad_images_are_refused(change, message):
     images, depth = millimetres(6)
     with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
         fit_images(**({"images": images, "targets": depth, "recipe": SMALL, "device": "cpu"} | change(images, depth)))
+
+
+def test_pairs_are_read_as_arrays_are():
+    images, depth = millimetres(6)
+    zeros = torch.from_numpy(np.nan_to_num(depth))
+    quick = {"recipe": replace(SMALL, settings=Settings(steps=2, evaluate_every=1)), "device": "cpu", "unknown": 0}
+    pairs = fit_images(Pairs(torch.from_numpy(images), zeros), **quick)
+    arrays = fit_images(
+        images, zeros.numpy(), seed=np.int64(0), members=np.int64(1), validation=np.float32(0.1), **quick
+    )
+    assert pairs.loc == arrays.loc
+    assert np.array_equal(pairs.predict(images).mean, arrays.predict(images).mean)
+    wide = images.astype(np.uint16)
+    for same in (wide, 257 * wide):
+        assert np.array_equal(pairs.predict(same).mean, pairs.predict(images).mean)
+    x = to_network(torch.from_numpy(images))
+    assert pairs.predict(x.double()).mean == pytest.approx(pairs.predict(images).mean, rel=1e-5)
+    for wrong in (images[0], x * 255, x[..., :3], "folder"):
+        with pytest.raises((ev.InputError, ev.InputTypeError)):
+            pairs.predict(wrong)
+
+
+def test_the_callers_contexts_change_nothing():
+    images, depth = millimetres(6)
+    quick = {"recipe": replace(SMALL, settings=Settings(steps=4, evaluate_every=2)), "device": "cpu"}
+    plain = fit_images(images, depth, **quick)
+    mean = plain.predict(images).mean
+    for context in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+        with context:
+            model = fit_images(images, depth, **quick)
+            assert np.array_equal(model.predict(images).mean, mean)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert np.array_equal(fit_images(images, depth, **quick).predict(images).mean, mean)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    plain.networks[0].train()
+    assert np.array_equal(plain.predict(images).mean, mean)
+
+
+def test_draws_in_one_thread_leave_predictions_in_another_alone():
+    images, depth = millimetres(4)
+    recipe = replace(SMALL, dropout=0.5, settings=Settings(steps=2, evaluate_every=1))
+    model = fit_images(images, depth, recipe=recipe, device="cpu")
+    drawing = replace(model, draws=3)
+    expected = model.predict(images).mean, drawing.predict(images).mean
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: (model, drawing)[k % 2].predict(images).mean, range(24)))
+    assert all(np.array_equal(mean, expected[k % 2]) for k, mean in enumerate(found))
+
+
+def test_a_network_that_diverged_is_refused_or_left_out(monkeypatch):
+    images, depth = millimetres(4)
+    wild = Settings(steps=6, learning_rate=1e20, clip=None, warmup=0.0, evaluate_every=2)
+    options = {"recipe": replace(SMALL, settings=wild), "device": "cpu"}
+    with pytest.raises(ev.InputError, match="training diverged: all 2 networks"):
+        fit_images(images, depth, members=2, **options)
+    kept = fit_images(images, depth, keep_diverged=True, **options)
+    assert kept.training[0].diverged.all()
+    calm = fit_images(images, depth, recipe=replace(SMALL, settings=Settings(steps=2, evaluate_every=1)), device="cpu")
+    with pytest.warns(RuntimeWarning, match="1 of 2 networks diverged"):
+        assert room._usable([calm, kept]) == [calm]
+
+
+def test_a_checkpoint_of_another_scale_is_refused(tmp_path):
+    images, depth = millimetres(4)
+    quick = {"recipe": replace(SMALL, settings=Settings(steps=4, evaluate_every=2)), "device": "cpu"}
+    fit_images(images, depth, checkpoint=tmp_path / "c", **quick)
+    with pytest.raises(ev.InputError, match="belongs to another run"):
+        fit_images(images, depth, checkpoint=tmp_path / "c", standardise=False, **quick)
+
+
+def test_least_squares_finds_its_noise_in_any_unit():
+    images, depth = millimetres(12)
+    for factor, standardise in ((1.0, False), (1e-6, False), (1.0, True)):
+        model = fit_images(
+            images, factor * depth, method=LeastSquares(), recipe=SMALL, standardise=standardise, device="cpu"
+        )
+        p, known = model.predict(images), ~np.isnan(depth)
+        assert 0.6 < metrics.coverage(p, factor * depth, mask=known) < 0.995
+    joined = FittedImages.join([model, replace(model, method=LeastSquares(0.3))])
+    assert joined.members == 2
+    with pytest.raises(ev.InputError, match="differ in their scale"):
+        FittedImages.join([model, replace(model, scale=1.0)])
 
 
 def test_a_saved_model_knows_all_that_it_knew(tmp_path):
@@ -392,6 +496,9 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
         with pytest.raises(ev.InputError):
             ev.load(save_model(tmp_path / "forged", tensors, settings | change))
     some = dict(list(tensors.items())[:-1])
+    empty = {"0.encoder.0.0.weight": torch.zeros(1, 3, 3, 3), "0.encoder.20.2.weight": torch.zeros(1 << 20, 0)}
+    with pytest.raises(ev.InputError, match="not those of a network"):  # whose networks would fill the memory
+        ev.load(save_model(tmp_path / "forged", empty, settings | {"recipe": recipe | {"width": 1, "blocks": 21}}))
     for wrong in (some, tensors | {"9.x": torch.zeros(1)}, {k: t.double() for k, t in tensors.items()}):
         with pytest.raises(ev.InputError, match="does not hold a model that can be used"):
             ev.load(save_model(tmp_path / "forged", wrong, settings))

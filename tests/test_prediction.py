@@ -219,12 +219,15 @@ def test_what_is_no_real_number_is_not_scored():
 def test_levels_names_and_dimensions_are_checked():
     p, y = Prediction(evidential(), members=0), np.arange(5.0)
     for level in (90, np.nan, -0.1, 1.5):
-        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got"):
+        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, one or several, got"):
             metrics.coverage(p, y, level)
     for q in ([], [[0.1, 0.2]], np.nan):
         with pytest.raises(ev.InputError, match="quantiles are a number between 0 and 1, or a list of them"):
             p.quantile(q)
-    for coverage in ("a", np.array([0.1, 0.2])):
+    for quantiles in ([], [2.0]):
+        with pytest.raises(ev.InputError, match="quantiles must lie between 0 and 1"):
+            metrics.calibration_error(p, y, quantiles)
+    for coverage in ("a", None, np.array([0.1, 0.2])):
         with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1"):
             p.interval(coverage)
     for members in (True, 0.0, "0"):
@@ -282,6 +285,8 @@ def test_it_stays_in_its_dtype_and_keeps_the_graph():
     assert wide.mean.dtype == np.float64
     assert wide.mean == pytest.approx(p.mean)
     assert (p.cpu().shape, p.answers.gamma.dtype) == ((5,), torch.float32)
+    with pytest.raises(ev.InputTypeError, match="computes in float32 or float64"):
+        p.to(torch.bfloat16)
 
 
 def test_rows_targets_and_pixels_are_indexed_as_arrays_are():
@@ -343,11 +348,25 @@ def test_the_leaves_are_those_of_the_answer():
     assert again.mean == pytest.approx(p.mean)
 
 
+def test_tree_functions_batch_predictions():
+    raw = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(0))
+    one = torch.func.vmap(lambda r: Prediction(ev.NormalInverseGamma.from_raw(r)))(raw)
+    assert one.mean == pytest.approx(Prediction(ev.NormalInverseGamma.from_raw(raw)).mean)
+    raw = torch.randn(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    several = torch.func.vmap(lambda r: Prediction(ev.NormalInverseGamma.from_raw(r), members=0))(raw)
+    assert (several.shape, several.members) == ((6, 5), 3)
+    assert several.std == pytest.approx(Prediction(ev.NormalInverseGamma.from_raw(raw), members=1).std)
+    names = torch.utils._pytree.tree_map(lambda t: str(t.dtype), several)
+    assert torch.utils._pytree.tree_flatten(names)[0] == ["torch.float32"] * 4
+
+
 def test_a_mixture_is_a_prediction_of_its_members():
     p = Prediction(ensemble(3), members=0)
     again = Prediction(p.distribution)
     assert (again.shape, again.members) == ((5,), 3)
     assert again.interval() == pytest.approx(p.interval())
+    with pytest.raises(ev.InputError, match="leave out members="):
+        Prediction(p.distribution, members=0)
 
 
 def test_rows_are_worked_on_in_parts_without_a_change(monkeypatch):
@@ -381,6 +400,19 @@ def test_a_deferred_prediction_computes_what_it_is_asked_for():
     assert np.array_equal(p[rows].mean, plain.mean[rows])
     assert asked == [0, 2]
     assert p[3, 1].shape == ()
+    lists = (
+        ([1, 5], [0, 1]),
+        ([9, 9], slice(None)),
+        (slice(2, 9, 3), 1),
+        (),
+        slice(0, 0),
+        [-1],
+        y > 1,
+        np.arange(10) > 4,
+    )
+    for key in lists:
+        assert p[key].shape == plain[key].shape
+        assert np.array_equal(p[key].mean, plain[key].mean)
     assert np.array_equal(p.to(torch.float64).mean, plain.to(torch.float64).mean)
     assert np.array_equal(Prediction.cat([p, p]).mean, np.concatenate([plain.mean] * 2))
     assert np.array_equal(p.answers.gamma, plain.answers.gamma)
@@ -407,7 +439,7 @@ def test_metrics_take_distributions_tensors_and_masks(make):
             score(p, gaps)
         with pytest.raises(ev.InputError, match="no rows"):
             score(p, gaps, mask=known & False)
-    for wrong in (known[0], known.float()):
+    for wrong in (known[0], known.float(), np.array([[None, True, False]] * 6)):
         with pytest.raises(ev.InputError, match=r"mask must be boolean, True where .* of the shape \(6, 3\)"):
             metrics.nll(p, y, mask=wrong)
     assert metrics.pit(p, gaps, mask=known).shape == (int(known.sum()),)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -46,13 +46,27 @@ Array = NDArray[np.float64]
 LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
 
 
+if TYPE_CHECKING:  # scikit-learn has no types: with this a wrong parameter is an error before the program runs
+
+    class _ScikitLearn:
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+        def set_params(self, **params: Any) -> Self: ...
+        def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float: ...  # noqa: N803
+        def __sklearn_tags__(self) -> Any: ...
+
+else:
+
+    class _ScikitLearn(RegressorMixin, BaseEstimator):
+        """scikit-learn's regressor."""
+
+
 def _parameter(default: Any, text: str, **options: Any) -> Any:
     """Return a field of a regressor with the text that documents it."""
     return field(default=default, metadata={"text": text}, **options)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Regressor(_ScikitLearn):
     """The regressor that all five are, and that :func:`load` returns: fit, predict, save.
 
     Subclasses name the parameters that they alone have, and say which method they are.
@@ -80,7 +94,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        Regressor._registry[cls.__name__] = cls
+        Regressor._registry.setdefault(cls.__name__, cls)  # a user's class does not take the name of one of these
 
     def _method(self) -> Method:
         raise NotImplementedError

@@ -1,8 +1,9 @@
 """What every model answers with: a predictive distribution of any shape, tensors inside and NumPy when asked."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -48,8 +49,20 @@ class Deferred:
     shape: tuple[int, ...]
     members: int
 
+    def rows_of(self, key: Any) -> tuple[Answer, Any]:
+        """Return the answer to the rows that an index names, and the index that finds them in it."""
+        chosen = np.arange(self.shape[0])[key.cpu().numpy() if isinstance(key, Tensor) else key]
+        if isinstance(key, slice):
+            return self.take(chosen), slice(None)
+        if not np.ndim(chosen):
+            return self.take(np.atleast_1d(chosen)), 0
+        rows, positions = np.unique(chosen, return_inverse=True)
+        return self.take(rows), torch.from_numpy(positions)
+
     def take(self, rows: NDArray[np.int64]) -> Answer:
         """Return the answer to these rows, in their order; only the parts they lie in are computed."""
+        if not len(rows):
+            return _rows_of(self.compute(0), rows)
         part = np.searchsorted(np.cumsum(self.sizes), rows, side="right")
         first = np.concatenate([[0], np.cumsum(self.sizes)])
         parts = [_rows_of(self.compute(int(k)), rows[part == k] - first[k]) for k in np.unique(part)]
@@ -110,7 +123,9 @@ class Prediction:
             self._deferred = answer
             self.shape, self.members = answer.shape, answer.members
             return
-        if isinstance(answer, Mixture) and members is None:
+        if isinstance(answer, Mixture):
+            if members is not None:
+                raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
         self._whole = _members_first(answer, members)
         self.members, *shape = self._whole.batch_shape
@@ -158,22 +173,19 @@ class Prediction:
         if any(k is Ellipsis or k is None for k in keys) or len(keys) > len(self.shape):
             raise IndexError(f"a prediction of shape {self.shape} cannot be indexed with {key!r}")
         keys = tuple(_index(k, size) for k, size in zip(keys, self.shape, strict=False))
-        if self._deferred is not None:
-            chosen = np.arange(len(self))[keys[0].cpu().numpy() if isinstance(keys[0], Tensor) else keys[0]]
-            part = self._deferred.take(np.atleast_1d(chosen))
-            keys = (slice(None) if np.ndim(chosen) else 0, *keys[1:])
+        if self._deferred is None or not keys or (isinstance(keys[0], Tensor) and keys[0].ndim > 1):
+            part, inside = self.answers, keys
         else:
-            part = self.answers
-        some = Prediction(_on_leaves(lambda p: p[(slice(None), *_on_device(keys, p.device))], part), members=0)
-        some._label_like(self, key)
+            part, first = self._deferred.rows_of(keys[0])
+            inside = (first, *keys[1:])
+        some = Prediction(_on_leaves(lambda p: p[(slice(None), *_on_device(inside, p.device))], part), members=0)
+        some._label_like(self, keys)
         return some
 
-    def _label_like(self, whole: "Prediction", key: Any) -> None:
+    def _label_like(self, whole: "Prediction", key: tuple[Any, ...]) -> None:
         """Take over the index of the chosen rows, and the names of the targets while there is a dimension of them."""
-        keys = [
-            np.asarray(k.cpu()) if isinstance(k, Tensor) else k for k in (key if isinstance(key, tuple) else (key,))
-        ]
-        if whole.index is not None and self.shape and not isinstance(keys[0], int | np.integer):
+        keys = [k.cpu().numpy() if isinstance(k, Tensor) else k for k in key] or [slice(None)]
+        if whole.index is not None and self.shape and np.ndim(keys[0]) < 2 and not isinstance(keys[0], int):
             self.index = whole.index[keys[0]]
         if whole.names is not None and len(self.shape) == len(whole.shape) == 2:
             self.names = list(np.array(whole.names, dtype=object)[keys[1]]) if len(keys) > 1 else whole.names
@@ -190,7 +202,9 @@ class Prediction:
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
-        """Return the prediction on this device, or in this floating dtype."""
+        """Return the prediction on this device, or in float32 or float64."""
+        if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
+            raise InputTypeError(f"a prediction computes in float32 or float64, not {target}")
         return self._apply(lambda p: p.to(target))
 
     def cpu(self) -> Self:
@@ -202,8 +216,9 @@ class Prediction:
         return self._apply(Tensor.detach)
 
     @classmethod
-    def cat(cls, predictions: Sequence["Prediction"]) -> "Prediction":
+    def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
         """Return several predictions as one, row after row; they have as many members and one kind of answer."""
+        predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
             raise InputError("cat takes a list of at least one prediction with rows")
         answers = [p.answers for p in predictions]
@@ -288,18 +303,18 @@ class Prediction:
         """Return the entropy of the predictive distribution, in nats."""
         return self._by_parts(Mixture.entropy)
 
-    def quantile(self, q: float | Sequence[float]) -> Array:
+    def quantile(self, q: ArrayLike) -> Array:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
-            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q}")
+            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
         if levels.ndim == 0:
             return self._by_parts(lambda mixture: _quantile(mixture, float(levels)))
         return self._by_parts(lambda mixture: torch.stack([_quantile(mixture, float(level)) for level in levels], -1))
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
-        if np.ndim(coverage) or isinstance(coverage, str) or not 0 < coverage < 1:
+        if not isinstance(coverage, Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
         tail = 0.5 * (1 - coverage)
         return self._by_parts(
@@ -354,13 +369,13 @@ class Prediction:
 
     def known(self, mask: ArrayLike) -> Tensor:
         """Return a mask as a boolean tensor of the prediction's shape: True where a target counts."""
-        chosen = mask.detach() if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask))
-        if chosen.dtype != torch.bool or tuple(chosen.shape) != self.shape:
+        chosen = mask.detach() if isinstance(mask, Tensor) else np.array(mask)
+        if chosen.dtype not in (torch.bool, np.bool_) or tuple(chosen.shape) != self.shape:
             raise InputError(
                 f"mask must be boolean, True where a target counts, of the shape {self.shape} of the prediction; got "
                 f"{str(chosen.dtype).removeprefix('torch.')} {tuple(chosen.shape)}"
             )
-        return chosen
+        return chosen if isinstance(chosen, Tensor) else torch.from_numpy(chosen)
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
@@ -474,13 +489,16 @@ def _moments_of(answers: Answer) -> _Moments:
 
 
 def _device_of(answer: Answer) -> torch.device:
-    return answer.gamma.device if isinstance(answer, NormalInverseGamma) else answer.loc.device
+    device: torch.device = _first_leaf(answer).device
+    return device
 
 
 def _index(key: Any, size: int) -> Any:
     """Return an index as torch takes it: lists and arrays as tensors, and slices that go backwards as lists."""
     if isinstance(key, slice) and key.step is not None and key.step < 0:
         key = list(range(*key.indices(size)))
+    if isinstance(key, np.integer) or (isinstance(key, np.ndarray | Tensor) and key.ndim == 0):
+        return bool(key) if getattr(key, "dtype", None) in (np.bool_, torch.bool) else int(key)
     if isinstance(key, list | np.ndarray | range):
         array = np.asarray(key)
         return torch.from_numpy(array.astype(np.int64) if not array.size else array.copy())
@@ -507,9 +525,24 @@ def _root(x: Array | None) -> Array | None:
     return None if x is None else np.sqrt(x)
 
 
-_pytree.register_pytree_node(
-    Prediction,
-    lambda p: ([p.answers], None),
-    lambda values, _: Prediction(next(iter(values)), members=0),
-    serialized_type_name="evidentia.Prediction",
-)
+def _flatten(p: Prediction) -> tuple[list[Any], int | None]:
+    """Return the answer, as it was given, and which of its dimensions is the members', counted from the right."""
+    if p.members == 1 and isinstance(_first_leaf(p.answers), Tensor):
+        return [_on_leaves(lambda leaf: leaf.squeeze(0), p.answers)], None
+    return [p.answers], -1 - len(p.shape)
+
+
+def _unflatten(values: Iterable[Any], members: int | None) -> Prediction:
+    (answer,) = values
+    if isinstance(answer, NormalInverseGamma | StudentT | Gaussian) and isinstance(_first_leaf(answer), Tensor):
+        return Prediction(answer, members)
+    new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
+    new.__dict__ = {"_whole": answer, "_deferred": None, "index": None, "names": None, "shape": (), "members": 1}
+    return new
+
+
+def _first_leaf(answer: Answer) -> Any:
+    return getattr(answer, answer.leaves[0])
+
+
+_pytree.register_pytree_node(Prediction, _flatten, _unflatten, serialized_type_name="evidentia.Prediction")

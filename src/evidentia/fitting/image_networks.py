@@ -67,30 +67,38 @@ def raw_maps(
     networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
 ) -> Tensor:
     """Return the raw maps of every network, or of each of so many draws of its dropout, (members, N, outputs, H, W)."""
+    count = len(networks) * max(1, draws)
     maps: list[Tensor] = []
     kept: Tensor | None = None
-    with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
+    filled = 0
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=half):  # whatever the caller's own context says
         for network in networks:
-            with _drawing(network, generator) if draws else nullcontext():
+            with _asking(network, draws > 0, generator):
                 for _ in range(max(1, draws)):
-                    maps.append(network(x))
-                    if torch.is_grad_enabled() or len(networks) * max(1, draws) == 1:
+                    latest = network(x)
+                    if torch.is_grad_enabled() or count == 1:
+                        maps.append(latest)
                         continue
                     # into one block of memory: many small ones would tear it into pieces that are hard to use again
-                    latest = maps.pop()
                     if kept is None:
-                        kept, filled = latest.new_empty((len(networks) * max(1, draws), *latest.shape)), 0
+                        kept = latest.new_empty((count, *latest.shape))
                     kept[filled] = latest
                     filled += 1
     return torch.stack(maps) if kept is None else kept
 
 
 @contextmanager
-def _drawing(network: Any, generator: torch.Generator | None) -> Iterator[None]:
-    """Let dropout draw from this generator; None is torch's global one."""
-    with _DRAWING, network.sampling():
-        network.generator = generator
+def _asking(network: Any, draw: bool, generator: torch.Generator | None) -> Iterator[None]:
+    """Let dropout draw from this generator (None is torch's global one), or see to it that nobody else lets it draw."""
+    if not any(drop.p for drop in getattr(network, "drops", ())):
+        yield
+        return
+    with _DRAWING:
+        network.eval()  # someone may have trained it further
+        before = network.generator
         try:
-            yield
+            with network.sampling() if draw else nullcontext():
+                network.generator = generator if draw else before
+                yield
         finally:
-            network.generator = None
+            network.generator = before

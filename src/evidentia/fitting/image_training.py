@@ -76,7 +76,7 @@ def train_network(
                 validate=score,
                 settings=settings,
                 checkpoint=checkpoint,
-                identity="" if checkpoint is None else _identity(method, recipe, seed, pairs, validation),
+                identity="" if checkpoint is None else _identity(method, recipe, scaling, seed, pairs, validation),
                 progress=progress,
             )
     except torch.OutOfMemoryError as error:
@@ -86,11 +86,13 @@ def train_network(
     return network.eval(), training
 
 
-def _identity(method: Method, recipe: ImageRecipe, seed: int, pairs: Pairs, validation: Pairs | None) -> str:
-    """Return a hash of all that a training depends on beside its settings: method, network, seed and data."""
+def _identity(
+    method: Method, recipe: ImageRecipe, scaling: tuple[float, float], seed: int, pairs: Pairs, validation: Pairs | None
+) -> str:
+    """Return a hash of all that a training depends on beside its settings: method, network, scale, seed and data."""
     about = replace(recipe, settings=Settings())  # settings are compared by the loop, which names the one that differs
     parts = [pairs] if validation is None else [pairs, validation]
-    return fingerprint(method, about, seed, *(t for part in parts for t in (part.images, part.maps)))
+    return fingerprint(method, about, scaling, seed, *(t for part in parts for t in (part.images, part.maps)))
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Fit U-Nets from images to maps (depth, say) by any method, and predict with one or several of them."""
 
-import math
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,12 +14,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian, Mixture
-from evidentia.errors import InputError
+from evidentia.errors import InputError, InputTypeError
 from evidentia.fitting.image_networks import ImageRecipe, answer_of, raw_maps
 from evidentia.fitting.image_training import CompiledLosses, train_network
-from evidentia.fitting.pairs import Pairs, as_images, hold_out_images, pad_images, padding, read_pairs
+from evidentia.fitting.pairs import LARGEST, Pairs, as_images, hold_out_images, pad_images, padding, read_pairs
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
-from evidentia.methods import Evidential, LeastSquares, Method
+from evidentia.methods import BayesByBackprop, Evidential, LeastSquares, MCDropout, Method
 from evidentia.nn import UNet
 from evidentia.persistence import load_model, save_model
 from evidentia.prediction import Answer, Deferred, Prediction
@@ -66,17 +68,28 @@ class FittedImages:
         if self.draws and not self.recipe.dropout:
             raise InputError("draws are those of dropout, and these networks were trained without; set recipe.dropout")
 
+    def __repr__(self) -> str:
+        draws = f", draws={self.draws}" if self.draws else ""
+        return f"FittedImages({self.method}, networks={len(self.networks)}{draws})"
+
     @classmethod
-    def join(cls, models: Sequence["FittedImages"]) -> "FittedImages":
-        """Return one model with the networks of several, which must differ in their weights alone: an ensemble."""
+    def join(cls, models: Iterable["FittedImages"]) -> "FittedImages":
+        """Return one model with the networks of several: an ensemble.
+
+        They must have one method, recipe and scale of targets; fits to the same images with the same ``validation``
+        have. Of least squares, choose the noise again afterwards.
+        """
+        models = list(models)
         if not models:
             raise InputError("there are no models to join")
         first, *others = models
         for other in others:
-            if any(
-                getattr(other, name) != getattr(first, name) for name in ("method", "recipe", "loc", "scale", "draws")
-            ):
-                raise InputError("only models of one method, recipe and scale of targets can be joined")
+            for name in ("method", "recipe", "loc", "scale", "draws"):
+                ours, theirs = getattr(first, name), getattr(other, name)
+                if name == "method" and isinstance(ours, LeastSquares) and isinstance(theirs, LeastSquares):
+                    continue
+                if ours != theirs:
+                    raise InputError(f"models that differ in their {name} cannot be joined: {ours} and {theirs}")
         return replace(
             first,
             networks=tuple(network for model in models for network in model.networks),
@@ -120,6 +133,8 @@ class FittedImages:
         inputs = self._inputs(images)
         count, height, width = len(inputs), *self._size(inputs)
         pixels = self.members * height * width
+        if inputs is images and count * pixels > HELD:
+            inputs = inputs.clone()  # what is computed later must not change with the caller's tensor
         step = max(1, min(PART, PIXELS.get(self.device.type, 1 << 21) // max(1, pixels)))
         parts = inputs.split(step) if count else (inputs,)
         source = _Source(self, parts, generator)
@@ -139,7 +154,8 @@ class FittedImages:
             x = to_network(pad_images(images.to(self.device), self.networks[0].multiple))
         else:
             right, bottom = padding((height, width), self.networks[0].multiple)
-            x = nn.functional.pad(images, (0, right, 0, bottom), mode="replicate") if right or bottom else images
+            x = images.to(torch.float32)
+            x = nn.functional.pad(x, (0, right, 0, bottom), mode="replicate") if right or bottom else x
         half = self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
         raw = raw_maps(self.networks, x.to(self.device), self.draws, half, generator)
         answer = answer_of(self.method, raw[..., :height, :width])
@@ -148,8 +164,10 @@ class FittedImages:
     def _inputs(self, images: Any) -> Tensor:
         """Return images as bytes (N, H, W, 3), or as they are if networks can see them so."""
         if isinstance(images, Tensor) and images.is_floating_point() and images.ndim == 4 and images.shape[1] == 3:
-            return images
-        if isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3:
+            if images.shape[3] == 3:
+                raise InputError(f"images of shape {tuple(images.shape)} have two dimensions of channels; pass bytes")
+            if images.numel() and not (float(images.min()) >= 0 and float(images.max()) <= 1):
+                raise InputError("images of floats lie between 0 and 1; divide them by their largest value")
             return images
         return as_images(images)
 
@@ -175,10 +193,15 @@ class FittedImages:
                 means.append(answer.loc[:, chosen][:, ::29])
                 known.append(part.maps[chosen][::29])
             loc, y = torch.cat(means, 1), torch.cat(known)
+            # in units of the targets' deviation, or of the errors where these are far from it
+            error = float((loc.mean(0) - y).square().mean().sqrt())
+            unit = self.scale if 0.01 * self.scale < error < self.scale else 3 * error or self.scale
             candidates = np.geomspace(0.01, 1, 61)
-            deviations = [torch.full_like(loc, float(s) * self.scale) for s in candidates]
+            deviations = [torch.full_like(loc, float(s) * unit) for s in candidates]
             nll = [-float(Mixture(Gaussian(loc, s), validate_args=False).log_prob(y).mean()) for s in deviations]
-        return replace(self, method=replace(self.method, noise=float(candidates[int(np.argmin(nll))])))
+        best = float(candidates[int(np.argmin(nll))])
+        noise = best if unit == self.scale else best * unit / self.scale
+        return replace(self, method=replace(self.method, noise=noise))
 
     # Files ------------------------------------------------------------------------------------------------------------
 
@@ -205,7 +228,7 @@ class FittedImages:
         if type(count) is not int or not 0 < count <= len(tensors):
             raise InputError(f"the model has {count!r} networks")
         loc, scale = (float(settings[name]) for name in ("loc", "scale"))
-        if not math.isfinite(loc) or not 0 < scale < math.inf:
+        if not abs(loc) <= LARGEST or not 1 / LARGEST <= scale <= LARGEST:
             raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
         networks = []
         for k in range(count):
@@ -274,9 +297,10 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe, method: Meth
         if type(value) is not int or value < 1:
             raise InputError(f"a network has no {name} of {value!r}")
     first, last = weights.get("encoder.0.0.weight"), weights.get(f"encoder.{recipe.blocks - 1}.2.weight")
-    if first is None or last is None or recipe.blocks > 30 or len(last) != recipe.width * 2 ** (recipe.blocks - 1):
-        raise InputError("the tensors are not those of a network of this recipe")
-    if first.shape != (recipe.width, 3, 3, 3) or not all(t.dtype == torch.float32 for t in weights.values()):
+    widest = recipe.width * 2 ** min(recipe.blocks - 1, 60)
+    shapes = [None if t is None else tuple(t.shape) for t in (first, last)]
+    expected = [(recipe.width, 3, 3, 3), (widest, widest, 3, 3)]
+    if shapes != expected or not all(t.dtype == torch.float32 for t in weights.values()):
         raise InputError("the tensors are not those of a network of this recipe")
     if type(method.outputs) is not int:
         raise InputError("the method has no outputs")
@@ -285,6 +309,8 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe, method: Meth
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit_images(
     images: Any,
     targets: Any = None,
@@ -300,6 +326,7 @@ def fit_images(
     device: str | torch.device = "auto",
     checkpoint: str | Path | None = None,
     losses: CompiledLosses | None = None,
+    keep_diverged: bool = False,
     progress: bool = False,
 ) -> FittedImages:
     """Train U-Nets from images to maps, and return them with the weights that the validation pairs like best.
@@ -326,28 +353,81 @@ def fit_images(
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`; with several networks one each,
             whose names end in .1, .2, ….
         losses: compiled losses to share with other calls.
+        keep_diverged: return networks that diverged too, with the best weights they had, instead of leaving them out
+            with a warning, or raising if all did.
         progress: show it.
 
     Returns:
         The model; predict with it, and save it.
     """
-    method, recipe, target_device = method or Evidential(), recipe or ImageRecipe(), resolve_device(device)
-    if isinstance(members, bool) or not isinstance(members, int) or members < 1:
-        raise InputError(f"members must be a whole number of at least 1, got {members!r}")
+    recipe = ImageRecipe() if recipe is None else recipe
+    method, target_device = Evidential() if method is None else method, resolve_device(device)
+    _check_fit(method, recipe)
+    members, seed = _whole("members", members, least=1), _whole("seed", seed, least=0)
     pairs = read_pairs(images, targets, unknown)
     train_pairs, held = _split(pairs, validation, groups, unknown, seed)
+    _check_known(train_pairs, held, recipe)
     loc, scale = _location_and_scale(train_pairs.maps) if standardise else (0.0, 1.0)
     compiled = losses or CompiledLosses()
     models = []
-    for k in range(members):
-        file = checkpoint if checkpoint is None or k == 0 else f"{checkpoint}.{k}"
-        loss = compiled(method, target_device, loc, scale)
-        network, training = train_network(
-            method, train_pairs, held, recipe, (loc, scale), seed + k, target_device, loss, file, progress
+    with torch.autocast(target_device.type, enabled=False):  # the recipe says what precision is used, not the caller
+        for k in range(members):
+            if progress and members > 1:
+                sys.stderr.write(f"network {k + 1} of {members}\n")
+            file = checkpoint if checkpoint is None or k == 0 else f"{checkpoint}.{k}"
+            loss = compiled(method, target_device, loc, scale)
+            network, training = train_network(
+                method, train_pairs, held, recipe, (loc, scale), seed + k, target_device, loss, file, progress
+            )
+            models.append(FittedImages(method, (network,), recipe, (training,), loc, scale, seed=seed))
+        model = FittedImages.join(models if keep_diverged else _usable(models))
+        return model if held is None else model.choose_noise(held, None)
+
+
+def _check_fit(method: Any, recipe: Any) -> None:
+    """Raise for a method or a recipe that images cannot be fitted with."""
+    if not isinstance(recipe, ImageRecipe):
+        raise InputTypeError(f"recipe is an ImageRecipe, not {type(recipe).__name__}")
+    if not isinstance(method, Method):
+        raise InputTypeError(f"method is one of evidentia.methods, such as Evidential(), not {type(method).__name__}")
+    if isinstance(method, MCDropout | BayesByBackprop):
+        raise InputError(
+            f"{type(method).__name__} is for tables; for images take GaussianLikelihood() with recipe.dropout, and "
+            "dataclasses.replace(model, draws=…) afterwards"
         )
-        models.append(FittedImages(method, (network,), recipe, (training,), loc, scale, seed=seed))
-    model = FittedImages.join(models)
-    return model if held is None else model.choose_noise(held, None)
+    if np.ndim(getattr(method, "weight", 0.0)):
+        raise InputError("the evidence weight of a model of images is one number")
+
+
+def _check_known(pairs: Pairs, validation: Pairs | None, recipe: ImageRecipe) -> None:
+    """Raise if there is no target to learn from or to choose by, or if the augmentation cannot rescale the targets."""
+    for name, part in (("training", pairs), ("validation", validation)):
+        if part is not None and bool(part.maps.isnan().all()):
+            raise InputError(f"no target of the {name} images is known; hold out others, or another share")
+    if recipe.augmentation is not None and recipe.augmentation.rescale:
+        largest = float(pairs.maps[~pairs.maps.isnan()].max())
+        if largest > 1:
+            raise InputError(
+                f"Augmentation(rescale=True) is for disparities of at most 1, and the targets reach {largest:.3g}"
+            )
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not least <= int(value) < 2**62:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def _usable(models: list[FittedImages]) -> list[FittedImages]:
+    """Return the models whose network learned something; a warning says how many did not, and an error if none did."""
+    good = [m for m in models if bool(m.training[0].best_score.isfinite().all())]
+    advice = "lower the learning rate of recipe.settings, and look for outliers in the targets"
+    if not good:
+        raise InputError(f"training diverged: all {len(models)} networks reached values that are not finite; {advice}")
+    if len(good) < len(models):
+        lost = len(models) - len(good)
+        warnings.warn(f"training of {lost} of {len(models)} networks diverged; {advice}", RuntimeWarning, stacklevel=3)
+    return good
 
 
 def _split(
@@ -360,7 +440,7 @@ def _split(
         if len(validation) != 2:
             raise InputError(f"validation pairs are (images, targets), got {len(validation)} entries")
         held = read_pairs(validation[0], validation[1], unknown)
-    elif isinstance(validation, int | float) and not isinstance(validation, bool):
+    elif isinstance(validation, Real) and not isinstance(validation, bool):
         return (pairs, None) if validation == 0 else hold_out_images(pairs, float(validation), groups, seed)
     else:
         raise InputError(f"validation is a share of the images, or (images, targets), got {type(validation).__name__}")
@@ -372,7 +452,5 @@ def _split(
 def _location_and_scale(maps: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the targets that are known; a deviation of 1 if they do not vary."""
     known = maps[~maps.isnan()].double()
-    if not len(known):
-        raise InputError("no target of the training images is known; hold out fewer images, or other ones")
     spread = float(known.std(correction=0))
     return float(known.mean()), spread if spread > 1e-12 * float(known.abs().max()) else 1.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from evidentia.data.splits import random
 from evidentia.errors import InputError, InputTypeError
 from evidentia.prediction import real_numbers
 
-__all__ = ["Pairs", "as_images", "read_pairs"]
+__all__ = ["LARGEST", "Pairs", "as_images", "read_pairs"]
+
+LARGEST = 1e15  # of targets, and inverted their smallest spread: variances are squares, and float32 ends at 1e38
 
 
 @dataclass(frozen=True)
@@ -50,38 +53,71 @@ def read_pairs(images: Any, targets: Any = None, unknown: float | None = None) -
         targets: maps (N, H, W) or (N, H, W, 1) of numbers, NaN where unknown; None if ``images`` is a path or `Pairs`.
         unknown: a value of the targets that means unknown, as 0 does in the maps of depth cameras.
     """
-    if isinstance(images, Pairs) and targets is None:
-        return images
+    if unknown is not None and (isinstance(unknown, bool) or not isinstance(unknown, Real)):
+        raise InputError(f"unknown must be the number that marks unknown targets, such as 0, or None, got {unknown!r}")
+    if isinstance(images, Pairs):
+        if targets is not None:
+            raise InputError("pairs have their targets with them; leave out the second argument")
+        images, targets = images.images, images.maps
     if isinstance(images, str | Path):
         if targets is not None:
             raise InputError("a folder has its targets in it, in target/; leave out the second argument")
-        found, maps, _ = load_pairs(images, unknown)
-        return Pairs(torch.from_numpy(found), torch.from_numpy(maps))
+        images, targets, _ = load_pairs(images, unknown)
     if targets is None:
         raise InputError("targets are missing: pass images and targets, or a folder with image/ and target/")
     pictures = as_images(images)
-    values = torch.from_numpy(real_numbers("targets", targets)).float()
-    values = values[..., 0] if values.ndim == 4 and values.shape[-1] == 1 else values
+    values = _as_maps(targets, unknown)
     if values.shape != pictures.shape[:3]:
         raise InputError(
             f"images of shape {tuple(pictures.shape)} need targets of shape {tuple(pictures.shape[:3])}, "
             f"got {tuple(values.shape)}"
         )
-    if unknown is not None:
-        values = torch.where(values == unknown, torch.nan, values)
-    if bool(values.isinf().any()):
-        image = int(values.isinf().flatten(1).any(1).nonzero()[0])
-        raise InputError(f"targets has infinite values (first in image {image}); unknown ones are NaN")
-    if bool(values.isnan().all()):
-        raise InputError("targets has no known value: all of them are NaN, or what unknown= says")
     return Pairs(pictures, values)
+
+
+def _as_maps(targets: Any, unknown: Real | None) -> Tensor:
+    """Return maps as float32 with NaN where unknown; raise where float32 cannot hold them, or nothing is known."""
+    if isinstance(targets, Tensor) and targets.dtype == torch.float32:
+        exact = targets.detach()
+    else:
+        exact = torch.from_numpy(real_numbers("targets", targets))
+    exact = exact[..., 0] if exact.ndim == 4 and exact.shape[-1] == 1 else exact
+    if unknown is not None:
+        exact = torch.where(exact == float(unknown), torch.nan, exact)
+    if bool(exact.isinf().any()):
+        image = int(exact.isinf().flatten(1).any(1).nonzero()[0])
+        raise InputError(f"targets has infinite values (first in image {image}); unknown ones are NaN")
+    known = exact[~exact.isnan()].double()
+    if not len(known):
+        raise InputError("targets has no known value: all of them are NaN, or what unknown= says")
+    size, spread = float(known.abs().max()), float(known.max() - known.min())
+    if size > LARGEST or 0 < spread < 1 / LARGEST:
+        raise InputError(
+            f"targets of size {size:.3g} that vary by {spread:.3g} have variances that float32 cannot hold; pass them "
+            "in other units"
+        )
+    if 0 < spread < 1e-5 * size and exact.dtype == torch.float64:
+        raise InputError(
+            f"targets near {size:.6g} vary by {spread:.3g} only, of which float32 keeps few digits; subtract a constant"
+        )
+    return exact.float()
 
 
 def as_images(images: Any) -> Tensor:
     """Return images as bytes (N, H, W, 3): grey ones in three equal channels, floats from 0 to 1 times 255."""
-    pixels = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+    if isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim == 4 and images.shape[3] == 3:
+        return images
+    try:
+        pixels = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"images must have one size, as one array ({error}); resize them first") from error
     if pixels.dtype.kind not in "uif":
-        raise InputTypeError(f"images are numbers, bytes or floats from 0 to 1, not {pixels.dtype}")
+        hint = (
+            "; read the files of a folder with evidentia.data.images.load_images" if pixels.dtype.kind in "US" else ""
+        )
+        raise InputTypeError(f"images are numbers, bytes or floats from 0 to 1, not {pixels.dtype}{hint}")
+    if pixels.ndim == 3 and pixels.shape[2] == 3:
+        raise InputError(f"images of shape {pixels.shape} look like one image in colour; pass images[None] for one")
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     if pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or 0 in pixels.shape[1:]:
@@ -93,7 +129,7 @@ def as_images(images: Any) -> Tensor:
         if not ((pixels >= 0) & (pixels <= 1)).all():  # NaN is neither
             raise InputError("images of floats lie between 0 and 1; divide them by their largest value, or pass bytes")
         pixels = np.rint(pixels * 255)
-    elif pixels.dtype == np.uint16:
+    elif pixels.dtype == np.uint16 and pixels.size and pixels.max() > 255:
         pixels = pixels // 257
     elif pixels.size and (pixels.min() < 0 or pixels.max() > 255):
         raise InputError(f"images of {pixels.dtype} lie between 0 and 255, got {pixels.min()} to {pixels.max()}")
@@ -110,15 +146,22 @@ def hold_out_images(pairs: Pairs, share: float, groups: ArrayLike | None, seed: 
     labels = np.asarray(groups)
     if labels.shape != (len(pairs),):
         raise InputError(f"groups needs one entry per image, ({len(pairs)},), got {labels.shape}")
-    names, index = np.unique(labels, return_inverse=True)
+    try:
+        names, index = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise InputError(f"groups must be labels of one kind, numbers or text ({error})") from error
     if len(names) < 2:
         raise InputError("groups has one group only; at least two are needed, one of them to validate with")
-    order = np.random.default_rng(seed).permutation(len(names))
-    counts = np.bincount(index)[order]
-    taken = np.cumsum(counts) - counts < share * len(pairs)
-    taken[-1] = False  # at least one group to learn from
-    held = np.isin(index, order[taken])
-    return pairs.select(np.flatnonzero(~held)), pairs.select(np.flatnonzero(held))
+    counts, goal, held = np.bincount(index), share * len(pairs), np.zeros(len(names), dtype=bool)
+    for group in np.random.default_rng(seed).permutation(len(names)):
+        # a group is held out if that brings their number nearer to the goal
+        now = counts[held].sum()
+        held[group] = abs(now + counts[group] - goal) < abs(now - goal)
+    if not held.any():
+        held[np.argmin(counts)] = True
+    if held.all():
+        held[np.argmax(counts)] = False
+    return pairs.select(np.flatnonzero(~held[index])), pairs.select(np.flatnonzero(held[index]))
 
 
 def padded(pairs: Pairs, multiple: int) -> Pairs:

@@ -31,7 +31,7 @@ def method_state(method: Method) -> dict[str, Any]:
     name = type(method).__name__
     if METHODS.get(name) is not type(method):
         raise InputError(f"a model of the method {name} cannot be saved; known are {', '.join(METHODS)}")
-    values = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+    values = {f.name: _plain(getattr(method, f.name)) for f in fields(method)}  # type: ignore[arg-type]
     for key, value in values.items():
         if not _is_plain(value):
             raise InputError(f"{name} with {key} = {value!r} cannot be saved: only names and numbers can")
@@ -50,6 +50,11 @@ def method_from_state(saved: Any) -> Method:
         if key not in known or not _is_plain(value) or isinstance(value, str) != (key == "penalty"):
             raise InputError(f"{saved['name']} has no {key} = {value!r}")
     return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers of NumPy and torch as Python's own, and what is no number as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _is_plain(value: Any) -> bool:

@@ -172,7 +172,11 @@ class Fitted:
         for side, scaling in (("x", self.scale_x), ("y", self.scale_y)):
             tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
         population = self.population
-        network = {"seeds": population.seeds, "sizes": population.sizes, "activation": population.activation}
+        network = {
+            "seeds": list(population.seeds),
+            "sizes": list(population.sizes),
+            "activation": population.activation,
+        }
         return tensors, {
             "method": method_state(self.method),
             "network": network,

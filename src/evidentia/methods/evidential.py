@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ class Evidential(Method):
         return NormalInverseGamma.from_raw(raw)
 
     def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
-        weight: Any = self.weight if isinstance(self.weight, int | float) else cast(Any, networks).evidence_weight
+        weight = cast(Any, networks).evidence_weight if np.ndim(self.weight) else float(cast(float, self.weight))
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
 
     def fused(self, population: Population) -> dict[str, Any] | None:

@@ -43,7 +43,9 @@ def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask:
 
 
 @documented
-def coverage_curve(prediction: Predictive, y: Targets, coverage: Array = PROBABILITIES, *, mask: Mask = None) -> Array:
+def coverage_curve(
+    prediction: Predictive, y: Targets, coverage: ArrayLike = PROBABILITIES, *, mask: Mask = None
+) -> Array:
     """Return the share of targets in each of several central intervals.
 
     A y lies in the interval exactly if |2F(y) − 1| is at most its coverage.
@@ -62,7 +64,7 @@ def coverage_curve(prediction: Predictive, y: Targets, coverage: Array = PROBABI
 def calibration_curve(
     prediction: Predictive,
     y: Targets,
-    quantiles: Array = PROBABILITIES,
+    quantiles: ArrayLike = PROBABILITIES,
     *,
     mask: Mask = None,
 ) -> Array:
@@ -82,7 +84,7 @@ def calibration_curve(
 def calibration_error(
     prediction: Predictive,
     y: Targets,
-    quantiles: Array = PROBABILITIES,
+    quantiles: ArrayLike = PROBABILITIES,
     *,
     mask: Mask = None,
 ) -> float:
@@ -102,9 +104,9 @@ def calibration_error(
 def _shares(name: str, values: Array, limits: ArrayLike) -> Array:
     """Return the share of the values that are at most each limit."""
     levels = np.asarray(limits, dtype=float)
-    if levels.ndim != 1 or not ((levels >= 0) & (levels <= 1)).all():
+    if levels.ndim != 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
         shown = levels[0] if levels.shape == (1,) else levels
-        raise InputError(f"{name} must lie between 0 and 1, got {shown}")
+        raise InputError(f"{name} must lie between 0 and 1, one or several, got {shown}")
     if not values.size:
         mean_of(values)
     # NaN, of a prediction that is not finite, sorts last and is at most nothing

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from evidentia.distributions import Mixture
 from evidentia.errors import InputError
 from evidentia.prediction import Answer, Prediction, as_prediction
 
-Predictive = Prediction | Answer  # a prediction, or the distribution that one network answered with
+Predictive = Prediction | Answer | Mixture  # a prediction, or the distribution that one network answered with
 Targets = ArrayLike | Tensor
 Mask = ArrayLike | Tensor | None  # True where a target counts
 

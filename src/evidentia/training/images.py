@@ -48,7 +48,8 @@ class Augmentation:
         u = uniform.unbind(1)
         if self.flip or self.zoom > 1:
             zoom = torch.exp(u[0] * math.log(self.zoom))
-            mirror = torch.where(u[1] < 0.5, -1.0, 1.0) if self.flip else torch.ones_like(zoom)
+            one = torch.ones_like(zoom)
+            mirror = torch.where(u[1] < 0.5, -one, one) if self.flip else one
             room, zero = 1 - 1 / zoom, torch.zeros_like(zoom)
             across = torch.stack([mirror / zoom, zero, room * (2 * u[2] - 1)], 1)
             down = torch.stack([zero, 1 / zoom, room * (2 * u[3] - 1)], 1)

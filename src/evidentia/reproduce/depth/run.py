@@ -143,6 +143,7 @@ def _trained_network(
         validation=data.validation,
         recipe=recipe,
         standardise=False,  # as in the paper: λ has the unit 1/y
+        keep_diverged=True,  # a result like any other
         seed=seed,
         device=device,
         checkpoint=checkpoint,
