@@ -242,14 +242,12 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     two = fit_images(pairs, method=method, members=2, **options)
     model = FittedImages.join([two, fit_images(pairs, method=two.method, seed=2, **options)])
     assert len(losses.known) == len({repr(m) for m in (method, two.method)})
-    scores = [float(training.best_score[0]) for training in model.training]
     assert not any(training.diverged.any() for training in model.training)
     assert {p.dtype for network in model.networks for p in network.parameters()} == {torch.float32}
     p = model.predict(pairs.images)
     assert p.answers.predictive().loc.device.type == "cuda"
     assert ev.metrics.rmse(p, pairs.maps) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
     assert p.cpu().interval(0.9) == pytest.approx(p.interval(0.9), rel=1e-4, abs=1e-4)
-    assert min(scores) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
 
 
 def test_an_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):

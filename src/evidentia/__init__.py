@@ -52,6 +52,12 @@ __all__ = [
     "load",
 ]
 
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet, so that an editor can complete them."""
+    return __all__
+
+
 _IMAGES = ("FittedImages", "ImageRecipe", "fit_images")
 
 

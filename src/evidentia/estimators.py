@@ -67,7 +67,7 @@ def _parameter(default: Any, text: str, **options: Any) -> Any:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(_ScikitLearn):
-    """The regressor that all five are, and that :func:`load` returns: fit, predict, save.
+    """Base class of the five regressors, and type of what :func:`load` returns: fit, predict, save.
 
     Subclasses name the parameters that they alone have, and say which method they are.
     """
@@ -148,7 +148,7 @@ class Regressor(_ScikitLearn):
     def _choose(
         self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
     ) -> Method:
-        """The method with the number that "auto" stands for; what was tried is in ``search_``."""
+        """Return the method with "auto" replaced by what a search found; the search is kept in ``search_``."""
         self.search_: Search | None = None
         if self._auto is None or method.searched is None:
             return method
@@ -161,7 +161,7 @@ class Regressor(_ScikitLearn):
         return method
 
     def _number_or_auto(self, usual: float, high: float = np.inf) -> float:
-        """The parameter that may be "auto", for which the usual value stands in until it is chosen."""
+        """Return the parameter that may be "auto", or the usual value while it is."""
         assert self._auto is not None
         value = getattr(self, self._auto)
         if isinstance(value, str) and value == "auto":
@@ -178,12 +178,12 @@ class Regressor(_ScikitLearn):
     def predict(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]: ...  # noqa: N803
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
-        """The mean, (N,) or (N, T); with ``return_std`` also the standard deviation of the predictive distribution."""
+        """Return the predictive mean, (N,) or (N, T); with ``return_std`` also the standard deviation."""
         p = self.predict_distribution(X)
         return (p.mean, p.std) if return_std else p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
-        """The whole predictive distribution, in the units of y."""
+        """Return the predictive distribution, in the units of y."""
         check_is_fitted(self, "fitted_")
         table = self._read(X, self.encoding_)
         p = self.fitted_.predict(self.encoding_.transform(table))
@@ -191,7 +191,7 @@ class Regressor(_ScikitLearn):
         return p
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
-        """The central interval that holds a new y with this probability: lower and upper end in the last dimension."""
+        """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
         return self.predict_distribution(X).interval(coverage)
 
     # Settings ---------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Regressor(_ScikitLearn):
         self._method()
 
     def _recipe(self, suggested: Recipe) -> Recipe:
-        """What was suggested, with the parameters that were given."""
+        """Return the suggested recipe with the parameters that the user gave."""
         settings, network = suggested.settings, suggested.network
         if self.steps is not None:
             every = max(1, min(settings.evaluate_every, int(self.steps) // 20))
@@ -224,7 +224,7 @@ class Regressor(_ScikitLearn):
         return Recipe(network, settings, suggested.batch_size if self.batch_size is None else int(self.batch_size))
 
     def _read(self, X: Any, encoding: Encoding | None = None) -> Table:  # noqa: N803
-        """The table, after scikit-learn's checks; columns are what they were in training if there is an encoding."""
+        """Return X as a table, after scikit-learn's checks; with an encoding, its columns are read as in training."""
         reset = encoding is None
         read = read_table if encoding is None else encoding.read
         if hasattr(X, "columns") or hasattr(X, "column_names"):
@@ -349,7 +349,7 @@ def _are_texts(value: Any, count: int) -> bool:
 
 
 def _usable(fitted: Fitted, members: Sequence[Member], y: Array, weights: Array | None) -> Fitted:
-    """The networks that learned something; a warning says how many did not, and an error if none did."""
+    """Return the model without the networks that learned nothing; warn about them, and raise if none is left."""
     training, count = fitted.training, len(members)
     diverged = int(training.diverged.sum())
     advice = "lower learning_rate, and look for outliers in X and y"
@@ -380,7 +380,7 @@ def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) 
 
 
 def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> float:
-    """A number in [0, high)."""
+    """Return the value as a float in [0, high), or raise."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not real or not 0 <= value < high:
         span = "of at least 0" if high == np.inf else f"in [0, {high})"
@@ -389,7 +389,7 @@ def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> floa
 
 
 def _whole(name: str, value: Any, least: int = 1, most: int = 2**63, also: str = "") -> int:
-    """A whole number from ``least`` to ``most``, as an int."""
+    """Return the value as an int from ``least`` to ``most``, or raise."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} must be {also}a whole number of at least {least}, got {value!r}")
     if value > most:
@@ -398,7 +398,7 @@ def _whole(name: str, value: Any, least: int = 1, most: int = 2**63, also: str =
 
 
 def _layers(hidden: Any) -> tuple[int, ...]:
-    """The sizes of the hidden layers: a number is one layer, as for scikit-learn's networks."""
+    """Return the sizes of the hidden layers as a tuple; one number is one layer, as for scikit-learn's networks."""
     if hidden is None:
         return ()
     each = list(hidden) if isinstance(hidden, Sequence | np.ndarray) and not isinstance(hidden, str) else [hidden]
@@ -409,7 +409,7 @@ def _layers(hidden: Any) -> tuple[int, ...]:
 
 
 def _unmasked(x: Any) -> Any:
-    """A masked array with NaN or None where it is masked; scikit-learn's checks would show what lies beneath."""
+    """Return a masked array as a plain one, with NaN or None where it is masked."""
     if not isinstance(x, np.ma.MaskedArray):
         return x
     number = x.dtype.kind in "biuf"

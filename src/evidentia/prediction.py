@@ -440,7 +440,7 @@ def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
 
 def _members_first(answer: Any, members: Any) -> Answer:
     """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
-    if not isinstance(answer, NormalInverseGamma | StudentT | Gaussian):
+    if not isinstance(answer, Answer):
         raise InputError(
             f"Prediction takes a NormalInverseGamma, a Gaussian, a StudentT or a Mixture, not {type(answer).__name__}"
         )
@@ -534,7 +534,7 @@ def _flatten(p: Prediction) -> tuple[list[Any], int | None]:
 
 def _unflatten(values: Iterable[Any], members: int | None) -> Prediction:
     (answer,) = values
-    if isinstance(answer, NormalInverseGamma | StudentT | Gaussian) and isinstance(_first_leaf(answer), Tensor):
+    if isinstance(answer, Answer) and isinstance(_first_leaf(answer), Tensor):
         return Prediction(answer, members)
     new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
     new.__dict__ = {"_whole": answer, "_deferred": None, "index": None, "names": None, "shape": (), "members": 1}

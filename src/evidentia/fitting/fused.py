@@ -12,11 +12,11 @@ from evidentia.methods.base import Method, Recipe
 from evidentia.nn import BayesPopulation, Population
 from evidentia.training import TableBatches
 
-__all__ = ["Fused", "allowed", "obstacle"]
+__all__ = ["Fused", "obstacle", "use_fused"]
 
 
-def allowed(wanted: bool | None, method: Method, population: Population, recipe: Recipe, weighted: bool) -> bool:
-    """Whether to use :class:`Fused`: where possible, unless told not to; a wish that cannot be met is an error."""
+def use_fused(wanted: bool | None, method: Method, population: Population, recipe: Recipe, weighted: bool) -> bool:
+    """Return whether to train with :class:`Fused`; raise if it was asked for and cannot be used."""
     if wanted is False:
         return False
     why_not = obstacle(method, population, recipe, weighted)
@@ -26,7 +26,7 @@ def allowed(wanted: bool | None, method: Method, population: Population, recipe:
 
 
 def obstacle(method: Method, population: Population, recipe: Recipe, weighted: bool) -> str | None:
-    """What stands in the way of :class:`Fused`, in words; None if nothing does."""
+    """Return why :class:`Fused` cannot be used, in words; None if it can."""
     settings, sizes, device = recipe.settings, population.sizes, population.weights[0].device
     found = {
         f"the device is {device.type}, not cuda": device.type != "cuda",
@@ -92,7 +92,7 @@ class Fused:
         return loss
 
     def _noise(self, chosen: Tensor) -> Tensor | None:
-        """Uniform for dropout, normal for drawn weights: one number per unit, row and step."""
+        """Return random numbers, one per unit, row and step: uniform for dropout, normal for drawn weights."""
         hidden, outputs = self.population.sizes[1:]
         options: dict[str, Any] = {
             "device": chosen.device,

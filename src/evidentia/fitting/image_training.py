@@ -55,7 +55,7 @@ def train_network(
     checkpoint: str | Path | None,
     progress: bool,
 ) -> tuple[UNet, Training]:
-    """Train one network, and return it with the weights that the validation pairs like best."""
+    """Train one network, and return it with the weights of the best validation score."""
     cuda = device.type == "cuda"
     settings = recipe.settings if cuda else replace(recipe.settings, precision="float32")
     network = recipe.network(method.outputs, seed).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

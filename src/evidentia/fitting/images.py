@@ -329,7 +329,7 @@ def fit_images(
     keep_diverged: bool = False,
     progress: bool = False,
 ) -> FittedImages:
-    """Train U-Nets from images to maps, and return them with the weights that the validation pairs like best.
+    """Train U-Nets from images to maps, and return them with the weights of the best validation score.
 
     All pairs are kept on the device. There, on CUDA, the step is compiled and captured, and convolutions run in the
     precision of the settings; on a CPU it is float32. Images of any size will do; sides that are no multiples of what

@@ -26,7 +26,7 @@ class Member:
 
 
 def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[Member]:
-    """Members that each keep their own share of these rows for validation, chosen by their seed.
+    """Return one member per seed, each of which keeps its own share of these rows for validation.
 
     With a share of 0 they learn from all rows, and train to the end.
     """

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Search:
-    """What was tried, how it scored, and what was chosen."""
+    """The candidates of a search, their scores, and the one that was chosen."""
 
     parameter: str
     candidates: tuple[float, ...]
@@ -28,7 +28,7 @@ class Search:
     chosen: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; None for the score of a network that diverged."""
+        """Return the search as plain values, with None for the score of a network that diverged."""
         scores = [[value if np.isfinite(value) else None for value in row] for row in self.scores.tolist()]
         return {**asdict(self), "candidates": list(self.candidates), "scores": scores}
 
@@ -54,7 +54,7 @@ def search(
     sample_weight: ArrayLike | None = None,
     **options: Any,
 ) -> list[Search]:
-    """For each group of rows, which number the method should use on them; all groups searched at once.
+    """Return, for each group of rows, which number the method should use on them; all groups are searched at once.
 
     One network per group, candidate and fold. The networks of a fold start alike, see the same batches and stop by the
     same rows, which are not those of the fold they are scored on, so that they differ in the candidate alone.
@@ -97,7 +97,7 @@ def search(
 def _scores(
     fitted: Fitted, x: Array, y: Array, parts: Sequence[Sequence[NDArray[np.int64]]], tried: int, weights: Array
 ) -> Array:
-    """(group, fold, candidate): what each network says about the rows of its fold; infinite for one that diverged."""
+    """Return the score of each network on the rows of its fold, (group, fold, candidate); infinite if it diverged."""
     diverged = fitted.training.diverged.cpu().numpy().reshape(len(parts), -1, tried)
     scores = np.full(diverged.shape, np.inf)
     for k, (group, fold) in enumerate(np.ndindex(scores.shape[:2])):
@@ -110,7 +110,7 @@ def _scores(
 
 
 def folds_of(rows: ArrayLike, folds: int, seed: int) -> list[NDArray[np.int64]]:
-    """These rows in so many parts of equal size, at random."""
+    """Return these rows in so many parts of equal size, at random."""
     table = np.asarray(rows, dtype=np.int64)
     # a fold's networks need two rows to learn from and one to stop by
     if folds < 2 or len(table) < max(folds, 5):
@@ -122,7 +122,7 @@ def folds_of(rows: ArrayLike, folds: int, seed: int) -> list[NDArray[np.int64]]:
 
 
 def one_standard_error(scores: Array) -> int:
-    """The first candidate that ties with the best: its mean excess over the best is within one standard error.
+    """Return the first candidate that ties with the best: its mean excess over it is within one standard error.
 
     The error is that of the excess, fold by fold: what makes a fold hard is common to all candidates and cancels.
     """

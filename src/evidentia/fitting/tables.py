@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from evidentia.data.encoding import Scaling
-from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
+from evidentia.distributions import Mixture
 from evidentia.errors import InputError
-from evidentia.fitting.fused import Fused, allowed
+from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.members import Member
 from evidentia.fitting.scaled_table import ScaledTable, check_table
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
 from evidentia.methods.base import Method, Network, Recipe
 from evidentia.nn import Population
-from evidentia.prediction import Prediction
+from evidentia.prediction import Answer, Prediction
 from evidentia.training import TableBatches, Training, resolve_device, train
 from evidentia.training.checkpoint import fingerprint
 
@@ -89,7 +89,7 @@ def fit(
     batches = TableBatches(table.tensors, rows, seeds, recipe.batch_size)
     fast = (
         Fused(method, population, batches, table.own_x, table.own_y, row_counts)
-        if allowed(fused, method, population, recipe, weights is not None)
+        if use_fused(fused, method, population, recipe, weights is not None)
         else None
     )
 
@@ -139,7 +139,7 @@ class Fitted:
     one_target: bool
     training: Training = field(init=False)
 
-    def scaled_answer(self, module: nn.Module, x: Tensor) -> NormalInverseGamma | Gaussian:
+    def scaled_answer(self, module: nn.Module, x: Tensor) -> Answer:
         """Return the answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
         return self.method.answer(module(x).unflatten(-1, (-1, self.method.outputs)))
 
@@ -213,7 +213,7 @@ class Fitted:
         return fitted
 
     @torch.no_grad()
-    def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> NormalInverseGamma | Gaussian:
+    def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
         """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other."""
         chosen = list(range(self.population.members)) if members is None else list(members)
         features = torch.from_numpy(np.array(x, dtype=float))
@@ -233,7 +233,7 @@ class Fitted:
         whole = whole.affine(scale_y.loc, scale_y.scale)
         if self.one_target:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
-        answers: NormalInverseGamma | Gaussian = whole
+        answers: Answer = whole
         return answers
 
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.nn import Population
+from evidentia.prediction import Answer
 from evidentia.training import Settings
 
 __all__ = ["Method", "Network", "Recipe"]
@@ -19,16 +19,16 @@ class Method(ABC):
 
     outputs: ClassVar[int]
     validation_share: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
-    # the one number worth a search: which it is, and what to try, in the order of preference among ties
+    # name of the field that is worth a search, and its candidates; of those that tie, the first is taken
     searched: ClassVar[tuple[str, tuple[float, ...]] | None] = None
 
     def recipe(self, rows: int) -> "Recipe":
-        """Network and settings that suit a table of so many rows."""
+        """Return a network and settings that suit a table of so many rows."""
         return Recipe.for_rows(rows)
 
     @abstractmethod
-    def answer(self, raw: Tensor) -> NormalInverseGamma | Gaussian:
-        """Raw outputs (…, outputs) → a distribution of shape (…)."""
+    def answer(self, raw: Tensor) -> Answer:
+        """Return the distribution of shape (…) that raw outputs (…, outputs) stand for."""
 
     @abstractmethod
     def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None) -> Tensor:
@@ -39,11 +39,11 @@ class Method(ABC):
         """
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
-        """The networks to train."""
+        """Return the networks to train."""
         return Population(seeds, in_features, network.hidden, outputs, network.activation)
 
     def complexity(self, population: Any) -> Tensor | None:
-        """A term per member that is added to its loss once per data set, in nats."""
+        """Return a term per member that is added to its loss once per data set, in nats; None if there is none."""
         return None
 
     def fused(self, population: Population) -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ class Method(ABC):
         return None
 
     def networks(self, population: Any, members: Sequence[int]) -> Population:
-        """The networks to predict with: equally many for each of these members, one member after the other."""
+        """Return the networks to predict with: equally many for each of these members, one member after the other."""
         some: Population = population.select(members)
         return some
 

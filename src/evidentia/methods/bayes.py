@@ -28,7 +28,7 @@ class BayesByBackprop(GaussianLikelihood):
     validation_share = 0.0
 
     def recipe(self, rows: int) -> Recipe:
-        """Small networks for small tables: wide ones fall back to the prior there."""
+        """Return a small network for a small table: wide ones fall back to the prior there."""
         if rows < 5000:
             return Recipe(Network((50,)), Settings(steps=8000, learning_rate=1e-2, evaluate_every=400), 64)
         return Recipe(Network((128, 128)), Settings(steps=20_000, learning_rate=5e-3, evaluate_every=1000), 256)

@@ -34,6 +34,10 @@ class Evidential(Method):
     outputs = 4
     searched = "weight", (0.0, 0.001, 0.01, 0.1, 1.0)  # the smallest of those that tie: docs/tables.md has the figures
 
+    def __post_init__(self) -> None:
+        if not np.ndim(self.weight):  # a number of any kind as Python's own, which a compiled loss takes as a constant
+            object.__setattr__(self, "weight", float(cast(float, self.weight)))
+
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
         population = super().build(seeds, in_features, outputs, network)
         # on the device of the networks, where a captured graph can read it; a setting, so no part of a saved model
@@ -44,7 +48,7 @@ class Evidential(Method):
         return NormalInverseGamma.from_raw(raw)
 
     def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
-        weight = cast(Any, networks).evidence_weight if np.ndim(self.weight) else float(cast(float, self.weight))
+        weight: Any = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
 
     def fused(self, population: Population) -> dict[str, Any] | None:

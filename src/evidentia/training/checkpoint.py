@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ __all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write the state to the file; if the process is killed meanwhile, the previous checkpoint remains."""
-    write_whole(path, lambda file: torch.save(state, file))
+    data = io.BytesIO()  # torch's writer does not say that a disk is full
+    torch.save(state, data)
+    write_whole(path, lambda file: file.write(data.getbuffer()))
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
