@@ -15,7 +15,7 @@ try:
 except ImportError:  # Windows: writers do not exclude each other there, and the last one wins
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["check_schema", "listed", "locked", "read_plain", "write_text", "write_whole"]
+__all__ = ["check_schema", "listed", "locked", "read_plain", "reading_json", "write_text", "write_whole"]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -157,6 +157,19 @@ def read_plain(path: Path) -> bytes:
     if not plain:
         raise InputError(f"{path} is not a file")
     return path.read_bytes()
+
+
+@contextlib.contextmanager
+def reading_json(path: Path, if_missing: str, if_damaged: str) -> Iterator[None]:
+    """Turn what a missing or damaged JSON file makes its reader raise into one InputError that names the file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} {if_missing}") from None
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise InputError(f"{path} is not valid JSON ({error}); {if_damaged}") from error
 
 
 def check_schema(path: Path, content: Any, known: int, otherwise: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evidentia.errors import InputError
-from evidentia.files import check_schema, listed, locked, read_plain, write_text, write_whole
+from evidentia.files import check_schema, listed, locked, read_plain, reading_json, write_text, write_whole
 
 __all__ = ["is_model", "load_model", "save_model"]
 
@@ -122,16 +122,10 @@ def _read_bytes(folder: Path, file: str, size: int | None = None) -> bytes:
 def _read_settings(folder: Path) -> dict[str, Any]:
     """Return the content of ``model.json``, with the name of the tensors whatever its schema."""
     path = folder / SETTINGS
-    try:
+    with reading_json(path, f"is missing; {_A_MODEL}", "truncated or changed"):
         content = json.loads(_read_bytes(folder, SETTINGS).decode(), parse_constant=_refuse_constant)
         claimed = content.pop("sha256", None) if isinstance(content, dict) else None
         digest = _digest(content)
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; {_A_MODEL}") from None
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise InputError(f"{path} is not valid JSON ({error}); truncated or changed") from error
     body = check_schema(path, content, SCHEMA, "does not describe a model of evidentia")
     if claimed != digest:
         raise InputError(f"{path} is not the file that was saved: it was changed; save the model again")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evidentia.errors import InputError
-from evidentia.files import check_schema, listed, locked, read_plain, write_text
+from evidentia.files import check_schema, listed, locked, read_plain, reading_json, write_text
 
 __all__ = ["environment", "find_record", "read_record", "refusing_damage", "run_folder", "write_record"]
 
@@ -93,14 +93,8 @@ def read_record(folder: str | Path) -> dict[str, Any]:
         InputError: if there is none, or it is damaged, not a record, or from a newer version.
     """
     path = Path(folder) / FILE
-    try:
+    with reading_json(path, "does not exist; the folder of a run has one", "a truncated file? Remove it"):
         record: Any = json.loads(read_plain(path).decode())
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; the folder of a run has one") from None
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise InputError(f"{path} is not valid JSON ({error}); a truncated file? Remove it") from error
     return check_schema(path, record, SCHEMA, "is not a record of evidentia; remove it")
 
 
