@@ -1,7 +1,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 import evidentia as ev
 from evidentia.cli.app import app
+from evidentia.cli.reproduce import _plan_options, _value
 from evidentia.datasets import uci as uci_data
 from evidentia.fitting import fit, hold_out
 from evidentia.methods import Evidential, Network, Recipe
 from evidentia.record import write_record
-from evidentia.reproduce.protocol import Context, find_runs, new_record, open_run, same_plan
+from evidentia.reproduce.protocol import Context, find_runs, new_record, open_run, option, same_plan
 from evidentia.reproduce.registry import EXPERIMENTS, write_page
 from evidentia.reproduce.toy import cubic, disentangle, problem
 from evidentia.reproduce.toy.plan import CubicPlan, DisentanglePlan
@@ -109,6 +110,20 @@ def test_a_run_without_matplotlib_is_refused_before_it_begins(name, tmp_path, mo
     assert isinstance(result.exception, ev.InputError)
     assert "figures need matplotlib, which is not installed" in str(result.exception)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_option_of_several_numbers_has_those_of_its_field():
+    @dataclass(frozen=True)
+    class Plan:
+        weights: tuple[float, ...] = option((0.5, 1.0), "Weights.", minimum=0)
+        sizes: tuple[int, ...] = option((8,), "Sizes.", minimum=1, maximum=100)
+
+    options = _plan_options(Plan)
+    assert _value(options["weights"], "0.25, 1e-3,2") == (0.25, 0.001, 2.0)
+    assert _value(options["sizes"], "8,100") == (8, 100)
+    for name, given in (("weights", "-1"), ("weights", "nan"), ("sizes", "0.5"), ("sizes", "101")):
+        with pytest.raises(ev.InputError, match=f"--{name} takes .*numbers from"):
+            _value(options[name], given)
 
 
 # Toys ----------------------------------------------------------------------------------------------------------------
@@ -238,7 +253,37 @@ def test_a_page_is_not_written_over_what_someone_else_wrote(tmp_path):
     assert (tmp_path / "run.md").read_text() == "my notes"
     result = call("page", tmp_path / "run", "--out", tmp_path / "elsewhere" / "page.md")
     assert result.exit_code == 0, result.output
-    assert "(run/distribution.png)" in (tmp_path / "elsewhere" / "page.md").read_text()
+    assert "(../run/distribution.png)" in (tmp_path / "elsewhere" / "page.md").read_text()
+
+
+def without_last_result(folder):
+    """Remove the last result of a record, as if the run had been cut before it; return its name."""
+    record = json.loads((folder / "record.json").read_text())
+    unit, _ = record["results"].popitem()
+    (folder / "record.json").write_text(json.dumps(record))
+    return unit
+
+
+@pytest.mark.parametrize("name", ["cubic", "regularizer", "disentangle"])
+def test_the_page_of_a_half_done_toy_run_says_what_is_not_run_yet(name, tmp_path):
+    out = tmp_path / "run"
+    assert call(name, *TINY, "--quick", "--out", out).exit_code == 0
+    unit = without_last_result(out)
+    for path in out.glob("*.png"):
+        path.unlink()
+    write_page(out)
+    page = (tmp_path / "run.md").read_text()
+    assert f"Not run yet: {unit}." in page
+    assert "**Quick, no result to quote: run.**" in page
+    assert ".png" not in page
+    assert not list(out.glob("*.png"))
+
+
+def test_the_page_of_a_record_without_its_name_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "record.json").write_text('{"schema": 1, "plan": {}, "results": {"x": 1}}')
+    with pytest.raises(ev.InputError, match=r"a.record\.json is damaged \(KeyError: 'run'\)"):
+        write_page(tmp_path)
 
 
 # Table 1 -------------------------------------------------------------------------------------------------------------
@@ -263,6 +308,43 @@ def test_uci_on_what_scikit_learn_brings(tmp_path):
         "ensemble",
         "gaussian",
     }
+
+
+def test_the_page_of_a_small_uci_run_says_what_was_run(tmp_path):
+    call("uci", "--quick", "--sets", "diabetes", "--methods", "evidential", "--members", "2", "--out", tmp_path / "run")
+    write_page(tmp_path / "run")
+    page = (tmp_path / "run.md").read_text()
+    assert "Sets: diabetes. Methods: evidential. A method that has several networks or draws has 2 of them" in page
+    command = "--quick --protocol standard --network best --sets diabetes --methods evidential --members 2 --out run"
+    assert [line for line in page.splitlines() if line.startswith("    ")] == [f"    evidentia reproduce uci {command}"]
+    assert "[Record](run/record.json), 3 splits." in page
+    assert "**Quick, no result to quote: run.**" in page
+    for absent in ("cross-validation", ".png", "wins |", "Wine", "Not run yet", "trials; of each", "$"):
+        assert absent not in page
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    record["plan"] |= {"methods": ["evidential", "bayes"], "sets": ["diabetes", "yacht"]}
+    (tmp_path / "run" / "record.json").write_text(json.dumps(record))
+    write_page(tmp_path / "run")
+    page = (tmp_path / "run.md").read_text()
+    assert "Not run yet: diabetes (bayes); yacht (evidential, bayes)." in page
+    assert "--sets yacht,diabetes --methods evidential,bayes" in page
+
+
+def test_two_uci_runs_of_one_kind_have_no_page_together(tmp_path):
+    for name in ("a", "b"):
+        few = {"sets": ("diabetes",), "methods": ("gaussian",), "splits": 2, "steps": 20, "network": "paper"}
+        uci.run(uci.Plan(**few), quiet(tmp_path / name))
+    with pytest.raises(ev.InputError, match="do not go on one page; name the folder of one of them"):
+        write_page(tmp_path)
+
+
+def test_all_sets_are_read_before_the_first_is_trained(tmp_path, monkeypatch):
+    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
+    with pytest.raises(ev.InputError, match=r"no data folder: name one with --data, .*; --sets diabetes needs none"):
+        uci.run(uci.Plan(sets=("diabetes", "yacht")), quiet(tmp_path / "run"))
+    with pytest.raises(ev.InputError, match=r"yacht: .* is missing"):
+        uci.run(uci.Plan(sets=("diabetes", "yacht")), replace(quiet(tmp_path / "run"), data=tmp_path))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_published_rule_flatters(tmp_path):
@@ -330,6 +412,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path):
 
     for arguments, message in (
         (("uci", "--sets", "mars"), "evidentia: unknown set 'mars'; known are boston"),
+        (("uci", "--targets", "foo"), "evidentia: unknown target 'foo'; known are standard, published"),
+        (("disentangle", "--seeds", "1"), "Invalid value for '--seeds'"),
         (("cubic", "--hidden", "ten"), "evidentia: --hidden takes whole numbers from 1 to 10,000 with commas"),
         (("cubic", "--seeds", "0"), "Invalid value for '--seeds'"),
         (("cubic", "--hidden", "100000,100000"), "evidentia: --hidden takes whole numbers from 1 to 10,000"),

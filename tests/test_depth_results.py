@@ -120,7 +120,7 @@ def fake_maps(folder, names=("evidential", "gaussian")):
 
 def written_page(folder, record):
     write_record(folder, record)
-    return page(folder)
+    return page(folder, folder.name)
 
 
 # Tables
@@ -313,7 +313,7 @@ def row_of(text, name):
 def test_a_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
     found = {}
     monkeypatch.setattr(depth_page, "fill_template", lambda _, values: found.update(values) or "")
-    page(Path(__file__).parents[1] / "docs" / "results" / "depth")
+    page(Path(__file__).parents[1] / "docs" / "results" / "depth", "depth")
     names = set(Template(read_template("evidentia.reproduce.depth")).get_identifiers())
     absent = {name for name in names if found.get(name) in (None, "")}
     assert absent == {"synthetic_data", "note", "missing_models", "missing_figures"}
@@ -347,7 +347,7 @@ def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
     assert "How the recipe was chosen" not in written_page(tmp_path / "depth", fake_record())
     row = {"candidate": "nearer", "method": "gaussian", "seed": 1, "steps": 6000, "cut": 8, "nll": -0.5, "rmse": 0.15}
     write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row, row | {"seed": 2, "nll": -0.6}]})
-    text = page(tmp_path / "depth")
+    text = page(tmp_path / "depth", "depth")
     assert "| nearer | gaussian | 6,000 | 8 | 2 | −0.550 (−0.600 to −0.500) | 0.150 (0.150 to 0.150) |" in text
     assert "[record](depth_recipe/record.json)" in text
 
@@ -374,7 +374,7 @@ def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
     areas = {"CamVid": 0.97, "CamVid with a frame": 0.42, "no frame on either": 0.44, "without their frame": 0.95}
     frame = {images: {"feature distance": area} for images, area in areas.items()}
     write_record(tmp_path / "depth_unfamiliar", {"run": "depth_unfamiliar", "blocks": blocks, "frame": frame})
-    text = page(tmp_path / "depth")
+    text = page(tmp_path / "depth", "depth")
     assert "| noisy | 0.800 | 0.800 |\n| blurred | 0.600 | 0.400 |\n| mean | 0.700 | 0.600 |" in text
     assert "| mean, without logarithms | 0.600 | 0.550 |" in text
     assert "| CamVid | 0.970 |\n| CamVid with a frame | 0.420 |" in text
@@ -391,7 +391,7 @@ def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     two["paper's head"] = {"nll": -0.2, "alive": [1.0, 0.2, 0.7, 0.6]}
     rates = {"paper's head": 1e-3, "direct": 1e-3}
     write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rates": rates, "rows": [one, two]})
-    text = page(tmp_path / "depth")
+    text = page(tmp_path / "depth", "depth")
     assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | −0.100 | −0.400 |" in text
     assert "untrained, 2 of 8 are positive at no more than 1 % of them" in " ".join(text.split())
     assert row_of(text, "0.001") == ["3", "1", "1 of 2"]
@@ -411,7 +411,7 @@ def test_the_page_shows_how_fast_it_is(tmp_path):
     record = {"run": "bench_depth", "environment": {"device": {"name": "a machine"}}, "size": [128, 160], "batch": 32}
     assert "## Speed" not in written_page(tmp_path / "depth", fake_record())
     write_record(tmp_path / "bench_depth", record | {"images a second": rates, "forward": forward})
-    text = page(tmp_path / "depth")
+    text = page(tmp_path / "depth", "depth")
     assert "On a machine, 32 images of 160×128 a step" in text
     assert row_of(text, "plain float32") == ["1,000", "8.00"]
     assert row_of(text, "1 image, eager") == ["1.040"]
@@ -477,7 +477,7 @@ def test_the_head_of_the_paper_is_compared(tmp_path):
 
 def test_the_page_says_what_is_missing(tmp_path):
     with pytest.raises(ev.InputError, match=r"record\.json does not exist"):
-        page(tmp_path)
+        page(tmp_path, "depth")
     record = fake_record()
     text = written_page(tmp_path, record)
     assert "evidential (2 of 3 trials)" in text
@@ -519,10 +519,10 @@ def test_figures_are_drawn_anew_only_where_their_maps_are(tmp_path, monkeypatch)
     folder = tmp_path / "depth"
     write_record(folder, fake_record())
     write_results(fake_record(), folder)
-    assert "figure_5.png" not in page(folder)
+    assert "figure_5.png" not in page(folder, "depth")
     fake_maps(folder)
     write_results(fake_record(), folder)
-    text = page(folder)
+    text = page(folder, "depth")
     for name in FIGURES:
         assert f"(depth/figure_{name}.png)" in text
     assert "Not drawn yet" not in text

@@ -1,6 +1,8 @@
 """``evidentia reproduce NAME``: a sub-command for each experiment of the paper, made from its plan."""
 
+import contextlib
 import inspect
+import math
 import time
 import types
 import typing
@@ -107,17 +109,22 @@ def _value(option: _PlanOption, given: Any) -> Any:
     if not option.is_tuple or given is None:
         return given
     items = tuple(item.strip() for item in given.split(option.settings.separator))
-    return items if option.kind is str else _whole_numbers(option, items, given)
+    return items if option.kind is str else _numbers(option, items, given)
 
 
-def _whole_numbers(option: _PlanOption, items: Sequence[str], given: str) -> tuple[int, ...]:
-    least, most = option.settings.minimum or 0, option.settings.maximum or float("inf")
-    if not all(item.isdecimal() and least <= int(item) <= most for item in items):
-        example = ",".join(map(str, option.default))
-        raise InputError(
-            f"{option.flag} takes whole numbers from {least:,} to {most:,} with commas, as in {example}, not {given!r}"
-        )
-    return tuple(map(int, items))
+def _numbers(option: _PlanOption, items: Sequence[str], given: str) -> tuple[float, ...]:
+    """Return the items as numbers of the option's kind, int or float."""
+    least = -math.inf if option.settings.minimum is None else option.settings.minimum
+    most = math.inf if option.settings.maximum is None else option.settings.maximum
+    with contextlib.suppress(ValueError):
+        values = tuple(map(option.kind, items))
+        if all(math.isfinite(value) and least <= value <= most for value in values):
+            return values
+    words = "whole numbers" if option.kind is int else "numbers"
+    example = ",".join(map(str, option.default))
+    raise InputError(
+        f"{option.flag} takes {words} from {least:,} to {most:,} with commas, as in {example}, not {given!r}"
+    )
 
 
 def _run(experiment: Experiment, plan: Any, context: Context) -> None:

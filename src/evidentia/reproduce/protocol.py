@@ -95,8 +95,11 @@ class Work(Protocol):
     def write_results(self, record: Record, folder: Path) -> list[Path]:
         """Write the tables of a record, and those figures whose data lie in the folder; return their paths."""
 
-    def page(self, folder: Path) -> str:
-        """Return the page, Markdown that lies beside the folder, of its record or of those in its sub-folders."""
+    def page(self, folder: Path, link: str) -> str:
+        """Return the page of the record in a folder, or of those in its sub-folders, as Markdown.
+
+        ``link`` is the path from the page to the folder.
+        """
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """All experiments of the paper by name, and the page of whatever run lies in a folder."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from evidentia.errors import InputError
 from evidentia.files import write_text
 from evidentia.record import refusing_damage
 from evidentia.reproduce.depth.plan import EXPERIMENT as DEPTH
-from evidentia.reproduce.protocol import Experiment, find_runs
+from evidentia.reproduce.protocol import Experiment, Record, find_runs
 from evidentia.reproduce.toy.plan import EXPERIMENTS as TOYS
 from evidentia.reproduce.uci.plan import EXPERIMENT as UCI
 
@@ -36,19 +37,31 @@ def write_page(folder: Path, out: Path | None = None) -> list[Path]:
     for path, record in find_runs(folder).items():
         with refusing_damage(path):
             written += work.write_results(record, path)
-    write_text(page, page_text(folder))
+    write_text(page, page_text(folder, page))
     return [page, *written]
 
 
-def page_text(folder: Path) -> str:
-    """Return the page of the runs in a folder, as it lies beside the folder."""
+def page_text(folder: Path, page: Path | None = None) -> str:
+    """Return the page of the runs in a folder, with links from its file ``page``; beside the folder by default."""
+    link = folder.name if page is None else Path(os.path.relpath(folder, page.resolve().parent)).as_posix()
     with refusing_damage(folder):
-        return f"{MARK}\n\n{_experiment(folder).work.page(folder)}"
+        title, rest = _experiment(folder).work.page(folder, link).split("\n\n", 1)
+        quick = [path.name for path, record in find_runs(folder).items() if _is_quick(record)]
+    note = [f"**Quick, no result to quote: {', '.join(quick)}.**"] if quick else []
+    return "\n\n".join([MARK, title, *note, rest])
+
+
+def _is_quick(record: Record) -> bool:
+    return bool(record["quick"] if "quick" in record else record["plan"]["quick"])  # depth has it in its plan
 
 
 def _experiment(folder: Path) -> Experiment:
     """Return the experiment whose runs a folder holds."""
-    names = sorted({str(record["run"]) for record in find_runs(folder).values()})
+    runs = set()
+    for path, record in find_runs(folder).items():
+        with refusing_damage(path):
+            runs.add(str(record["run"]))
+    names = sorted(runs)
     if len(names) > 1:
         raise InputError(f"{folder} holds runs of {', '.join(names)}; name the folder of one experiment")
     if names[0] not in EXPERIMENTS:

@@ -32,16 +32,21 @@ CREDITS = {
 }
 
 
-def page(folder: Path) -> str:
-    """Return the page of the run in a folder, with the studies and the benchmark whose records lie beside it."""
+def page(folder: Path, link: str) -> str:
+    """Return the page of the run in a folder, with the studies and the benchmark whose records lie beside it.
+
+    ``link`` is the path from the page to the folder.
+    """
     record, beside = read_record(folder), folder.parent
     unfamiliar, heads, recipes, earlier, speed = (
         find_record(beside / name)
         for name in ("depth_unfamiliar", "depth_heads", "depth_recipe", "depth_earlier", "bench_depth")
     )
     values = {
-        **_opening_values(record, folder),
-        **_figure_values(folder),
+        **_opening_values(record),
+        "run_folder": folder.name,
+        "folder": link,
+        **_figure_values(folder, link),
         **_error_values(record),
         **_cost_values(record),
         **_unfamiliar_values(record),
@@ -64,7 +69,7 @@ def _count(part: int, whole: int) -> str:
 # The run --------------------------------------------------------------------------------------------------------------
 
 
-def _opening_values(record: Record, folder: Path) -> Values:
+def _opening_values(record: Record) -> Values:
     """Return the data, the machine, the recipe, and what the run lacks."""
     data, plan, environment = record["data"], record["plan"], record["environment"]
     recipe, groups = plan["recipe"], plan["groups"]
@@ -81,7 +86,6 @@ def _opening_values(record: Record, folder: Path) -> Values:
         "device": environment["device"]["name"],
         "torch": environment["packages"]["torch"],
         "command": command + ("" if data["synthetic"] else " --data DATA"),
-        "folder": folder.name,
         **recipe,
         **recipe["settings"],
         "select": recipe["select"].upper(),
@@ -107,11 +111,11 @@ def _missing_models(record: Record) -> str:
     return "; ".join(missing)
 
 
-def _figure_values(folder: Path) -> Values:
+def _figure_values(folder: Path, link: str) -> Values:
     """Return the links to the figures that are there, and the names of those that are not."""
     drawn = [name for name in FIGURES if (folder / f"figure_{name}.png").exists()]
     missing = [name.replace("_", ", ") for name in FIGURES if name not in drawn]
-    links = {f"figure_{name}": f"{folder.name}/figure_{name}.png" for name in drawn}
+    links = {f"figure_{name}": f"{link}/figure_{name}.png" for name in drawn}
     return {**links, "missing_figures": "; ".join(missing)}
 
 

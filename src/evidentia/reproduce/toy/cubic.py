@@ -1,6 +1,6 @@
 """Fig. 3 and Fig. S1: aleatoric and epistemic uncertainty of every method on y = x³ + noise."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from evidentia.reproduce.toy.problem import (
     draw_frame,
     fill_page,
     median,
+    missing_units,
     numbers,
     read_curves,
     run_units,
@@ -74,18 +75,23 @@ def _study(plan: CubicPlan, context: Context, name: str) -> tuple[Any, Arrays]:
 
 
 def write_results(record: Record, folder: Path) -> list[Path]:
-    """Write the table of a record, and the figures if the curves are there; return their paths."""
+    """Write the table of a record, and the figures if all methods and their curves are there; return their paths."""
     paths = [write_table(folder, "cubic", _rows(record))]
-    curves = read_curves(folder, record["results"])
+    curves = None if missing_units(record, _units(record)) else read_curves(folder, record["results"])
     if curves is not None:
         data = training_data(record["plan"]["rows"], record["plan"]["noise"])
         paths += [*_figure_3(curves, data, folder), *_figure_s1(curves, data, folder)]
     return paths
 
 
-def page(folder: Path) -> str:
+def page(folder: Path, link: str) -> str:
     """Return the page of a run."""
-    return fill_page(folder, _rows)
+    return fill_page(folder, link, _rows, _units)
+
+
+def _units(record: Record) -> Iterable[str]:
+    plan = record["plan"]
+    return methods(CubicPlan(weight=plan["weight"], samples=plan["samples"], dropout=plan["dropout"]))
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:

@@ -17,7 +17,16 @@ from evidentia.report.tables import write_table
 from evidentia.reproduce.arrays import Arrays
 from evidentia.reproduce.protocol import Context, Record
 from evidentia.reproduce.toy.plan import DisentanglePlan
-from evidentia.reproduce.toy.problem import GRID, TRAINED, Array, fill_page, read_curves, run_units, train_toy
+from evidentia.reproduce.toy.problem import (
+    GRID,
+    TRAINED,
+    Array,
+    fill_page,
+    missing_units,
+    read_curves,
+    run_units,
+    train_toy,
+)
 
 __all__ = ["noise", "page", "run", "write_results"]
 
@@ -88,15 +97,15 @@ def _root_mean_square(values: Array) -> float:
 
 
 def write_results(record: Record, folder: Path) -> list[Path]:
-    """Write the table of a record, and the figure if the curves are there; return their paths."""
+    """Write the table of a record, and the figure if both penalties and their curves are there; return their paths."""
     paths = [write_table(folder, "disentangle", _summary(record))]
-    curves = read_curves(folder, record["results"])
+    curves = None if missing_units(record, PENALTIES) else read_curves(folder, record["results"])
     return paths if curves is None else [*paths, *_figure(curves, record["plan"]["seeds"], folder)]
 
 
-def page(folder: Path) -> str:
+def page(folder: Path, link: str) -> str:
     """Return the page of a run."""
-    return fill_page(folder, _summary)
+    return fill_page(folder, link, _summary, lambda _: PENALTIES)
 
 
 def _summary(record: Record) -> list[dict[str, Any]]:

@@ -35,9 +35,9 @@ def write_results(record: Record, folder: Path) -> list[Path]:
         return save(_figure(), folder, "distribution")
 
 
-def page(folder: Path) -> str:
+def page(folder: Path, link: str) -> str:
     """Return the page of a run."""
-    return fill_page(folder, lambda _: [])
+    return fill_page(folder, link, lambda _: [], lambda _: [])
 
 
 def _figure() -> Any:

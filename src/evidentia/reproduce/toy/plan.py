@@ -23,8 +23,8 @@ def _weight() -> Any:
     return option(0.01, "λ, the weight of the evidence penalty (paper: 0.01).", minimum=0, maximum=1e9)
 
 
-def _seeds(default: int) -> Any:
-    return option(default, "Starts; the first is drawn, all are in the table.", minimum=1, maximum=1000)
+def _seeds(default: int, minimum: int = 1) -> Any:
+    return option(default, "Starts; the first is drawn, all are in the table.", minimum=minimum, maximum=1000)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class DisentanglePlan(ToyPlan):
     """Noise that depends on x, and two penalties."""
 
     weight: float = _weight()
-    seeds: int = _seeds(8)
+    seeds: int = _seeds(8, minimum=2)  # the spread of a mixture needs two networks
     rows: int = 2000
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "draw_frame",
     "fill_page",
     "median",
+    "missing_units",
     "numbers",
     "read_curves",
     "run_units",
@@ -73,6 +74,11 @@ def run_units(
             write_record(context.out, record)
             context.checkpoint(unit).unlink(missing_ok=True)
         return write_from_record(context.out, write_results)
+
+
+def missing_units(record: Record, units: Iterable[str]) -> list[str]:
+    """Return those of the plan's units that the record does not have yet."""
+    return [unit for unit in units if unit not in record["results"]]
 
 
 def train_toy(
@@ -165,15 +171,25 @@ def draw_frame(ax: Any, data: tuple[Array, Array]) -> None:
 # Pages ----------------------------------------------------------------------------------------------------------------
 
 
-def fill_page(folder: Path, table_rows: Callable[[Record], Rows]) -> str:
-    """Return the page of a run from the template of its experiment, with the table that is made of its record."""
+def fill_page(
+    folder: Path, link: str, table_rows: Callable[[Record], Rows], units: Callable[[Record], Iterable[str]]
+) -> str:
+    """Return the page of a run from the template of its experiment.
+
+    Args:
+        folder: of the run.
+        link: path from the page to the folder.
+        table_rows: record → rows of the table.
+        units: record → units of its plan.
+    """
     record = read_record(folder)
     values = {
-        "folder": folder.name,
+        "folder": link,
         "device": record["environment"]["device"]["name"],
         "torch": record["environment"]["packages"]["torch"],
         **record["plan"],
-        **{path.stem: f"{folder.name}/{path.name}" for path in folder.glob("*.png")},
+        **{path.stem: f"{link}/{path.name}" for path in folder.glob("*.png")},
+        "missing": "; ".join(missing_units(record, units(record))),
         "table": markdown(table_rows(record)),
     }
     return fill_template(read_template("evidentia.reproduce.toy", f"{record['run']}.md"), values)

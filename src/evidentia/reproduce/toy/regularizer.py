@@ -1,7 +1,7 @@
 """Fig. S2: what the strength of the penalty does to the uncertainties, for the error penalty (A) and the KL (B)."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from evidentia.reproduce.toy.problem import (
     draw_frame,
     fill_page,
     median,
+    missing_units,
     numbers,
     read_curves,
     run_units,
@@ -63,15 +64,21 @@ def _study(plan: RegularizerPlan, context: Context, name: str) -> tuple[Any, Arr
 
 
 def write_results(record: Record, folder: Path) -> list[Path]:
-    """Write the table of a record and the figure of its numbers, and the predictions if the curves are there."""
+    """Write the table of a record; if all penalties are there the figure of its numbers, and of curves that are."""
     paths = [write_table(folder, "regularizer", _rows(record))]
+    if missing_units(record, _units(record)):
+        return paths
     curves = read_curves(folder, record["results"])
     return [*paths, *([] if curves is None else _figure_s2(curves, record, folder)), *_figure_numbers(record, folder)]
 
 
-def page(folder: Path) -> str:
+def page(folder: Path, link: str) -> str:
     """Return the page of a run."""
-    return fill_page(folder, _rows)
+    return fill_page(folder, link, _rows, _units)
+
+
+def _units(record: Record) -> Iterable[str]:
+    return penalties_of(RegularizerPlan(epsilons=record["plan"]["epsilons"]))
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:

@@ -3,16 +3,19 @@
 The prose is in ``page.md``. What a missing run would show is left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evidentia.datasets.uci import SETS
+from evidentia.errors import InputError
 from evidentia.report.pages import fill_template, read_template
 from evidentia.report.tables import markdown
 from evidentia.reproduce.paper import TABLE_1
 from evidentia.reproduce.protocol import Record, find_runs
+from evidentia.reproduce.uci.plan import KNOWN_SETS, METHODS, Plan
 from evidentia.reproduce.uci.tables import (
     Results,
     Rows,
@@ -39,18 +42,81 @@ SCORES = ("nll", "rmse")
 Values = dict[str, object]
 
 
-def page(folder: Path) -> str:
-    """Return the page of the run in a folder, or of those in its sub-folders."""
-    runs = {_run_name(record): (path, record) for path, record in find_runs(folder).items()}
-    records = {name: runs[name][1] for name in RUNS if name in runs}
-    # the page lies beside the folder
-    links = {name: (folder.name / path.relative_to(folder)).as_posix() for name, (path, _) in runs.items()}
-    return fill_template(read_template("evidentia.reproduce.uci"), links | _values(records))
+def page(folder: Path, link: str) -> str:
+    """Return the page of the run in a folder, or of those in its sub-folders; ``link`` leads from it to the folder."""
+    found = _named_runs(find_runs(folder))
+    runs = {name: found[name] for name in RUNS if name in found}
+    records = {name: record for name, (_, record) in runs.items()}
+    values = _values(records) | {
+        "commands": "\n".join(f"    {_command(*run)}" for run in runs.values() if _is_command(run[1]))
+    }
+    for name, (path, record) in runs.items():
+        values[name] = (link / path.relative_to(folder)).as_posix()
+        values |= _linked(name, path, str(values[name]), record["results"])
+    return fill_template(read_template("evidentia.reproduce.uci"), values)
 
 
-def _run_name(record: Record) -> str:
-    plan = record["plan"]
-    return f"{plan['protocol']}_{plan['network']}" + ("_published_targets" if plan["targets"] == "published" else "")
+def _named_runs(runs: Mapping[Path, Record]) -> dict[str, tuple[Path, Record]]:
+    """Return folder and record of each run by its protocol and network.
+
+    A run with other targets than its protocol's has them in its name if there is one with the protocol's beside it.
+
+    Raises:
+        InputError: if two runs have the same name.
+    """
+    named: dict[str, tuple[Path, Record]] = {}
+    for path, record in sorted(runs.items(), key=lambda run: _other_targets(run[1]) or ""):
+        base = f"{record['plan']['protocol']}_{record['plan']['network']}"
+        other = _other_targets(record) if base in named else None
+        name = f"{base}_{other}_targets" if other else base
+        if name in named or name not in RUNS:
+            beside = named.get(name, named[base])[0]
+            raise InputError(f"the runs in {beside} and {path} do not go on one page; name the folder of one of them")
+        named[name] = path, record
+    return named
+
+
+def _other_targets(record: Record) -> str | None:
+    """Return the targets of a run if they are not those of its protocol."""
+    targets: str | None = record["plan"]["targets"]
+    return None if targets == record["plan"]["protocol"] else targets
+
+
+def _is_command(record: Record) -> bool:
+    """Return whether a command makes the run: without --quick there is none for fewer splits or steps."""
+    return bool(record["quick"]) or record["plan"]["splits"] is record["plan"]["steps"] is None
+
+
+def _command(folder: Path, record: Record) -> str:
+    """Return the command that makes a run."""
+    plan, results = record["plan"], record["results"]
+    sets = [name for name in KNOWN_SETS if name in results or name in plan["sets"]]
+    methods = [method for method in METHODS if method in {*_methods([results]), *plan["methods"]}]
+    options = {
+        "--data DATA": sets != ["diabetes"],
+        "--quick": record["quick"],
+        f"--protocol {plan['protocol']} --network {plan['network']}": True,
+        f"--targets {plan['targets']}": plan["targets"],
+        f"--sets {','.join(sets)}": sets != list(SETS),
+        f"--methods {','.join(methods)}": methods != list(METHODS),
+        f"--members {plan['members']}": plan["members"] != Plan.members,
+        "--no-search": not plan["search"] and not record["quick"],
+        f"--out {folder.name}": True,
+    }
+    return " ".join(["evidentia reproduce uci", *(option for option, given in options.items() if given)])
+
+
+def _methods(runs: Iterable[Results]) -> list[str]:
+    """Return the methods that runs have results of."""
+    found = {method for results in runs for methods in results.values() for method in methods}
+    return [method for method in METHODS if method in found]
+
+
+def _linked(name: str, folder: Path, link: str, results: Results) -> Values:
+    """Return the links to files of a run that not every run has."""
+    files = {"figure": "paired_nll.png", "paired": "paired.csv"}
+    values: Values = {f"{name}_{key}": f"{link}/{file}" for key, file in files.items() if (folder / file).exists()}
+    return values | {f"{name}_wine": f"{link}/all_scores.csv" if "wine" in results else None}
 
 
 def _values(records: Mapping[str, Record]) -> Values:
@@ -58,9 +124,14 @@ def _values(records: Mapping[str, Record]) -> Values:
     results: dict[str, Results] = {name: record["results"] for name, record in records.items()}
     environments = [record["environment"] for record in records.values()]
     values: Values = {
+        "sets": ", ".join(name for name in KNOWN_SETS if any(name in sets for sets in results.values())),
+        "methods": ", ".join(_methods(results.values())),
+        "members": _alternatives(record["plan"]["members"] for record in records.values()),
+        "papers_network": ", ".join(name for name in records if "paper" in name),
+        **_search(results.get("standard_best", {})),
         "devices": ", ".join(sorted({environment["device"]["name"] for environment in environments})),
         "versions": ", ".join(sorted({environment["packages"]["torch"] for environment in environments})),
-        "summary": markdown([_summary_row(name, results[name]) for name in STANDARD if name in results]),
+        "summary": markdown(_summary_rows(results)),
         "seconds": markdown(_seconds(results)),
         **_rule(results.get("published_paper", {})),
         **_milliseconds(results.get("standard_paper", {})),
@@ -69,11 +140,47 @@ def _values(records: Mapping[str, Record]) -> Values:
         values |= {f"{name}_{key}": value for key, value in _standard(results.get(name, {})).items()}
     for name in PUBLISHED:
         values[f"{name}_rows"] = markdown(published_rows(results.get(name, {})))
+    for name, record in records.items():
+        values |= {f"{name}_{key}": value for key, value in _run_values(record).items()}
     compared = ("standard_paper", "standard_paper_published_targets", "published_paper")
     if results.keys() >= set(compared):
         for score in SCORES:
             values[f"changes_{score}"] = markdown(_changes(score, *(results[name] for name in compared)))
+        values["below_paper"] = ", ".join(_below_paper(results["published_paper"]))
     return values
+
+
+def _run_values(record: Record) -> Values:
+    """Return how often a run repeats each set, how often it evaluates, and what of its plan it lacks."""
+    plan, results = record["plan"], record["results"]
+    units = "splits" if plan["protocol"] == "standard" else "trials"
+    each = [result for methods in results.values() for result in methods.values()]
+    counts = {name: len(next(iter(methods.values()))[units]) for name, methods in results.items()}
+    most = max(counts.values())
+    fewer = [f"{name}: {count}" for name, count in counts.items() if count < most]
+    missing = {name: [m for m in plan["methods"] if m not in results.get(name, {})] for name in plan["sets"]}
+    return {
+        "repeats": f"{most} {units if most > 1 else units[:-1]}" + (f" ({', '.join(fewer)})" if fewer else ""),
+        "every": _alternatives(result["recipe"]["settings"]["evaluate_every"] for result in each),
+        "missing": "; ".join(f"{name} ({', '.join(methods)})" for name, methods in missing.items() if methods),
+        "targets": _other_targets(record) if {"energy", "naval"} & results.keys() else None,
+    }
+
+
+def _alternatives(numbers: Iterable[int]) -> str:
+    """Return the different ones of some numbers, as in «50, 200 or 400»."""
+    *others, last = map(str, sorted(set(numbers)))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _search(results: Results) -> Values:
+    """Return the name of the run with the library's networks where λ or the dropout rate was searched, or was not."""
+    tuned = [methods[m]["chosen"] for methods in results.values() for m in ("evidential", "dropout") if m in methods]
+    searched = any(chosen is not None for chosen in tuned)
+    return {
+        "searched": "standard_best" if searched else None,
+        "unsearched": "standard_best" if tuned and not searched else None,
+    }
 
 
 def _mean(result: dict[str, Any], score: str) -> float:
@@ -92,11 +199,14 @@ def _standard(results: Results) -> Values:
     if not results:
         return {}
     paired = paired_rows(results)
+    others = [other for other in OTHERS if any(row["against"] == other for row in paired)]
+    known = len(_known_sets(results))
     values: Values = {
         "reached": markdown([row for score in SCORES if (row := _reached_row(results, score))]),
-        "verdicts": markdown([_verdict_row(paired, score, other) for score in SCORES for other in OTHERS]),
+        "known": f"{known} set{'s' if known > 1 else ''}" if known else None,
+        "verdicts": markdown([_verdict_row(paired, score, other) for score in SCORES for other in others]),
+        "others": ", ".join(others),
         "scores": markdown([{k: v for k, v in row.items() if k != "seconds"} for row in long_rows(results)]),
-        "missing": ", ".join(name for name in TABLE_1 if name not in results),
     }
     for score in SCORES:
         values[score] = markdown(standard_rows(results, score))
@@ -140,7 +250,7 @@ def _reached_row(results: Results, score: str) -> dict[str, Any]:
 
     The paper prints two digits: its 0.00 is reached by what rounds to it.
     """
-    known = [name for name in results if name in TABLE_1 and "evidential" in results[name]]
+    known = _known_sets(results)
     if not known:
         return {}
     above = []
@@ -155,17 +265,31 @@ def _reached_row(results: Results, score: str) -> dict[str, Any]:
     }
 
 
-def _summary_row(name: str, results: Results) -> dict[str, Any]:
+def _known_sets(results: Results) -> list[str]:
+    """Return the sets whose evidential numbers can be compared with the paper's."""
+    return [name for name in results if name in TABLE_1 and "evidential" in results[name]]
+
+
+def _summary_rows(results: Mapping[str, Results]) -> Rows:
+    """Return a row for each run by the standard protocol in which the evidential method can be compared."""
+    rows = {name: _summary_row(results[name]) for name in STANDARD if name in results}
+    networks = {"standard_best": "the library's", "standard_paper": "the paper's"}
+    return [
+        {"networks": networks[name]} | row for name, row in rows.items() if any(v is not None for v in row.values())
+    ]
+
+
+def _summary_row(results: Results) -> dict[str, Any]:
     """Return on how many sets the evidential method reaches the paper, and is better or worse than other methods."""
-    row: dict[str, Any] = {"networks": "the library's" if name.endswith("best") else "the paper's"}
+    row: dict[str, Any] = {}
     for score in SCORES:
         reached = _reached_row(results, score)
         row[f"{score.upper()} at or below the paper's"] = reached.get("at or below the paper's")
     paired = paired_rows(results)
     for other in ("ensemble", "dropout"):
-        verdicts = _verdict_row(paired, "nll", other)
-        row[f"NLL better than our {other}"] = verdicts["wins"]
-        row[f"worse than our {other}"] = verdicts["losses"]
+        verdicts = _verdict_row(paired, "nll", other) if any(pair["against"] == other for pair in paired) else {}
+        row[f"NLL better than our {other}"] = verdicts.get("wins")
+        row[f"worse than our {other}"] = verdicts.get("losses")
     return row
 
 
@@ -185,10 +309,10 @@ def _rule(results: Results) -> Values:
 def _changes(score: str, standard: Results, other_targets: Results, published: Results) -> Rows:
     """Return the steps from the standard protocol to the paper's column for the evidential method."""
     rows = []
-    for name in (name for name in standard if name in published and name in TABLE_1):
+    for name in (name for name in _known_sets(standard) if name in _known_sets(published)):
         digits = digits_of(name, score)
         start = _mean(standard[name]["evidential"], score)
-        moved = _mean(other_targets[name]["evidential"], score) if name in other_targets else start
+        moved = _mean(other_targets[name]["evidential"], score) if name in _known_sets(other_targets) else start
         last, least = (_mean(published[name]["evidential"], key) for key in (score, f"{score}_min"))
         paper = getattr(TABLE_1[name]["evidential"], score)
         steps = {"targets": moved - start, "split": last - moved, "rule": least - last}
@@ -197,6 +321,12 @@ def _changes(score: str, standard: Results, other_targets: Results, published: R
         row |= {"published": _signed(least, digits, plus=False), "paper": _signed(paper, 2, plus=False)}
         rows.append(row | {"left": _signed(paper - least, digits)})
     return rows
+
+
+def _below_paper(published: Results) -> list[str]:
+    """Return the sets whose minima of the NLL lie below what the paper prints."""
+    known = _known_sets(published)
+    return [n for n in known if _mean(published[n]["evidential"], "nll_min") < TABLE_1[n]["evidential"].nll]
 
 
 # Times ----------------------------------------------------------------------------------------------------------------
@@ -208,8 +338,9 @@ def _seconds(results: Mapping[str, Results]) -> Rows:
     for name, sets in results.items():
         row: dict[str, Any] = {"run": name, "sets": len(sets)}
         for method in ("evidential", *OTHERS):
-            row[method] = round(sum(methods[method]["seconds"] for methods in sets.values() if method in methods), 1)
-        rows.append(row | {"all": round(sum(row[method] for method in ("evidential", *OTHERS)), 1)})
+            times = [methods[method]["seconds"] for methods in sets.values() if method in methods]
+            row[method] = round(sum(times), 1) if times else None
+        rows.append(row | {"all": round(sum(row[method] or 0 for method in ("evidential", *OTHERS)), 1)})
     return rows
 
 

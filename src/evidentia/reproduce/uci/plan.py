@@ -36,6 +36,7 @@ class Plan:
             ("method", self.methods, METHODS),
             ("protocol", (self.protocol,), PROTOCOLS),
             ("network", (self.network,), NETWORKS),
+            ("target", () if self.targets is None else (self.targets,), PROTOCOLS),
         ):
             for value in values:
                 if value not in known:

@@ -20,6 +20,7 @@ from torch import Tensor
 from evidentia import metrics
 from evidentia.data import splits
 from evidentia.datasets import uci
+from evidentia.datasets.folder import find_data
 from evidentia.errors import InputError
 from evidentia.fitting import Fitted, Member, fit, hold_out, search
 from evidentia.prediction import Prediction
@@ -51,10 +52,10 @@ def run(plan: Plan, context: Context) -> list[Path]:
     """Run what the record does not have yet, set by set and method by method; write tables and figures."""
     if plan.protocol == "standard":
         import_matplotlib()  # without it there is no figure, which is said before any training
+    tables = {name: table_of(name, plan, context.data) for name in plan.sets}  # damaged files are found before training
     new = new_record("uci", plan, context.device)
     with open_run(context.out, new, free=("sets", "methods"), check=_check) as record:
-        for name in plan.sets:
-            table = table_of(name, plan, context.data)
+        for name, table in tables.items():
             for method in plan.methods:
                 if method in record["results"].get(name, {}):
                     continue
@@ -85,7 +86,16 @@ def _checkpoints(context: Context, name: str, method: str) -> dict[str, Path]:
 
 
 def table_of(name: str, plan: Plan, data: Path | None) -> uci.UCITable:
-    """Return a set with the splits of the protocol."""
+    """Return a set with the splits of the protocol.
+
+    Raises:
+        InputError: if there is no data folder, or the files of the set are missing or damaged.
+    """
+    if name != "diabetes" and find_data(data) is None:
+        raise InputError(
+            "no data folder: name one with --data, or set the environment variable EVIDENTIA_DATA to it; "
+            "--sets diabetes needs none"
+        )
     table = diabetes() if name == "diabetes" else uci.load(name, data, target=plan.targets or plan.protocol)
     if plan.protocol == "published":
         test = UCI_SETTINGS[name].test if name in UCI_SETTINGS else 0.1
