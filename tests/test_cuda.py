@@ -246,7 +246,7 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     assert {p.dtype for network in model.networks for p in network.parameters()} == {torch.float32}
     p = model.predict(pairs.images)
     assert p.answers.predictive().loc.device.type == "cuda"
-    assert ev.metrics.rmse(p, pairs.maps) < 0.6 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
+    assert ev.metrics.rmse(p, pairs.maps) < 0.8 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
     assert p.cpu().interval(0.9) == pytest.approx(p.interval(0.9), rel=1e-4, abs=1e-4)
 
 

@@ -17,6 +17,7 @@ from evidentia.training import Augmentation, Settings
 __all__ = ["ImageRecipe", "answer_of", "raw_maps"]
 
 SCORES = ("nll", "rmse")
+SMALL = 1 << 22  # numbers of all members together that are simply put side by side
 _DRAWING = threading.Lock()  # dropout draws change a network's mode and generator: one thread at a time
 
 
@@ -76,7 +77,7 @@ def raw_maps(
             with _asking(network, draws > 0, generator):
                 for _ in range(max(1, draws)):
                     latest = network(x)
-                    if torch.is_grad_enabled() or count == 1:
+                    if torch.is_grad_enabled() or count * latest.numel() <= SMALL:
                         maps.append(latest)
                         continue
                     # into one block of memory: many small ones would tear it into pieces that are hard to use again
