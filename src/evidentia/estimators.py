@@ -28,7 +28,7 @@ from evidentia.errors import InputError
 from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, hold_out, search
 from evidentia.formulas import penalties
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
-from evidentia.persistence import load_model, save_model
+from evidentia.persistence import load_model, refusing_misfits, save_model
 from evidentia.prediction import Prediction, real_numbers
 from evidentia.training import resolve_device
 
@@ -335,13 +335,10 @@ def load(folder: str | Path) -> Regressor:
     if not isinstance(name, str) or name not in Regressor._registry:
         known = ", ".join(Regressor._registry)
         raise InputError(f"{folder} holds a model of the unknown kind {name!r}; known are {known}")
-    try:
+    with refusing_misfits(folder):
         given = settings["parameters"].items()
         parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
         return Regressor._registry[name](**parameters)._restore(tensors, settings)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        raise InputError(f"{folder} does not hold a model that can be used ({why}); save the model again") from error
 
 
 def _are_texts(value: Any, count: int) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from evidentia.errors import InputError
 from evidentia.files import check_schema, listed, locked, read_plain, reading_json, write_text, write_whole
 
-__all__ = ["is_model", "load_model", "save_model"]
+__all__ = ["is_model", "load_model", "refusing_misfits", "save_model"]
 
 SCHEMA = 2
 SETTINGS = "model.json"
@@ -82,6 +83,16 @@ def load_model(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{path}: the tensor {name!r} has values that are NaN or infinite; train the model again")
     return tensors, body["settings"]
+
+
+@contextlib.contextmanager
+def refusing_misfits(folder: str | Path) -> Iterator[None]:
+    """Turn whatever the block raises because parts of a model do not fit together into one InputError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise InputError(f"{folder} does not hold a model that can be used ({why}); save the model again") from error
 
 
 def is_model(folder: str | Path) -> bool:

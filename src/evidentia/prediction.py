@@ -147,7 +147,7 @@ class Prediction:
     @property
     def distribution(self) -> Mixture:
         """The predictive distribution as a torch object."""
-        return Mixture(self.answers.predictive(), dim=0, validate_args=False)
+        return _mixture_of(self.answers)
 
     def parts(self) -> Iterator["Prediction"]:
         """Yield the prediction a few rows at a time, so that what is computed from it needs little memory."""
@@ -325,8 +325,7 @@ class Prediction:
         """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
 
         def of_part(answers: Answer, *rows: Tensor) -> tuple[Tensor]:
-            mixture = Mixture(answers.predictive(), dim=0, validate_args=False)
-            return (quantity(mixture, *(t.to(_device_of(answers)) for t in rows)),)
+            return (quantity(_mixture_of(answers), *(t.to(_device_of(answers)) for t in rows)),)
 
         with torch.no_grad():
             return _numpy(self._in_one_pass(of_part, *targets)[0])
@@ -475,8 +474,13 @@ def _join(answers: Sequence[Answer]) -> Answer:
     return joined
 
 
+def _mixture_of(answers: Answer) -> Mixture:
+    """Return the predictive distribution of all members together."""
+    return Mixture(answers.predictive(), dim=0, validate_args=False)
+
+
 def _moments_of(answers: Answer) -> _Moments:
-    mixture = Mixture(answers.predictive(), dim=0, validate_args=False)
+    mixture = _mixture_of(answers)
     within, between = mixture.within_variance, mixture.between_variance
     several = between if mixture.members > 1 else None
     if isinstance(answers, NormalInverseGamma):

@@ -27,6 +27,7 @@ __all__ = [
     "LARGEST_SET",
     "Files",
     "check_complete",
+    "check_unknown",
     "files_by_key",
     "import_vision",
     "load_images",
@@ -109,8 +110,7 @@ def load_pairs(
     Raises:
         InputError: if a file is missing, cannot be read or does not fit the others; it names the file.
     """
-    if unknown is not None and (isinstance(unknown, bool) or not isinstance(unknown, Real)):
-        raise InputError(f"unknown must be the number that marks unknown targets, such as 0, or None, got {unknown!r}")
+    check_unknown(unknown)
     marker = None if unknown is None else float(unknown)
     with open_files(Path(folder)) as files:
         root = _find_root(files)
@@ -124,6 +124,12 @@ def load_pairs(
         values = "NaN" if unknown is None else f"NaN or {unknown}"
         raise InputError(f"{folder}: no target has a known value, all are {values}; there is nothing to learn from")
     return images, maps, names
+
+
+def check_unknown(unknown: Any) -> None:
+    """Raise unless this is a number that can mark unknown targets, or None."""
+    if unknown is not None and (isinstance(unknown, bool) or not isinstance(unknown, Real)):
+        raise InputError(f"unknown must be the number that marks unknown targets, such as 0, or None, got {unknown!r}")
 
 
 def _find_root(files: Files) -> str:

@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,8 @@ from evidentia.fitting.pairs import LARGEST, Pairs, as_images, hold_out_images, 
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
 from evidentia.methods import BayesByBackprop, Evidential, LeastSquares, MCDropout, Method
 from evidentia.nn import UNet
-from evidentia.persistence import load_model, save_model
+from evidentia.nn.checks import is_whole
+from evidentia.persistence import load_model, refusing_misfits, save_model
 from evidentia.prediction import Answer, Deferred, Prediction
 from evidentia.training import Augmentation, Settings, Training, resolve_device
 from evidentia.training.images import to_network
@@ -233,7 +234,7 @@ class FittedImages:
         networks = []
         for k in range(count):
             weights = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
-            _check_weights(weights, recipe, method)
+            _check_weights(weights, recipe)
             networks.append(recipe.network(method.outputs, 0).eval())
             networks[-1].load_state_dict(weights)
         if sum(len(list(n.state_dict())) for n in networks) != len(tensors):
@@ -255,11 +256,8 @@ class FittedImages:
         """Return the model of a folder that was read; raise an InputError that names the folder if it is none."""
         if settings.get("model") != "images":
             raise InputError(f"{folder} does not hold a model of images; evidentia.load reads every kind of model")
-        try:
+        with refusing_misfits(folder):
             return cls.from_state(tensors, settings)
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            raise InputError(f"{folder} does not hold a model that can be used ({why}); save it again") from error
 
 
 class _Source:
@@ -291,7 +289,7 @@ def _recipe_from(saved: dict[str, Any]) -> ImageRecipe:
     return ImageRecipe(**{**saved, "settings": Settings(**known), "augmentation": varied})
 
 
-def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe, method: Method) -> None:
+def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
     """Raise unless the tensors have the shapes of the recipe's network, before memory is taken for one of its size."""
     for name, value in (("width", recipe.width), ("blocks", recipe.blocks)):
         if type(value) is not int or value < 1:
@@ -302,8 +300,6 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe, method: Meth
     expected = [(recipe.width, 3, 3, 3), (widest, widest, 3, 3)]
     if shapes != expected or not all(t.dtype == torch.float32 for t in weights.values()):
         raise InputError("the tensors are not those of a network of this recipe")
-    if type(method.outputs) is not int:
-        raise InputError("the method has no outputs")
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------
@@ -413,7 +409,7 @@ def _check_known(pairs: Pairs, validation: Pairs | None, recipe: ImageRecipe) ->
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not least <= int(value) < 2**62:
+    if not is_whole(value) or not least <= int(value) < 2**62:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
 

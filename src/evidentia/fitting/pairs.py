@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from evidentia.data.images import load_pairs
+from evidentia.data.images import check_unknown, load_pairs
 from evidentia.data.splits import random
 from evidentia.errors import InputError, InputTypeError
 from evidentia.prediction import real_numbers
@@ -53,8 +52,7 @@ def read_pairs(images: Any, targets: Any = None, unknown: float | None = None) -
         targets: maps (N, H, W) or (N, H, W, 1) of numbers, NaN where unknown; None if ``images`` is a path or `Pairs`.
         unknown: a value of the targets that means unknown, as 0 does in the maps of depth cameras.
     """
-    if unknown is not None and (isinstance(unknown, bool) or not isinstance(unknown, Real)):
-        raise InputError(f"unknown must be the number that marks unknown targets, such as 0, or None, got {unknown!r}")
+    check_unknown(unknown)
     if isinstance(images, Pairs):
         if targets is not None:
             raise InputError("pairs have their targets with them; leave out the second argument")
@@ -75,7 +73,7 @@ def read_pairs(images: Any, targets: Any = None, unknown: float | None = None) -
     return Pairs(pictures, values)
 
 
-def _as_maps(targets: Any, unknown: Real | None) -> Tensor:
+def _as_maps(targets: Any, unknown: float | None) -> Tensor:
     """Return maps as float32 with NaN where unknown; raise where float32 cannot hold them, or nothing is known."""
     if isinstance(targets, Tensor) and targets.dtype == torch.float32:
         exact = targets.detach()

@@ -81,9 +81,8 @@ def fit(
         scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
     table = ScaledTable.build(features, targets, weights, members, scale_x, scale_y, target_device)
     seeds = [m.seed for m in members]
-    population = method.build(seeds, features.shape[1], method.outputs * targets.shape[1], recipe.network).to(
-        target_device
-    )
+    outputs = method.outputs * targets.shape[1]
+    population = method.build(seeds, features.shape[1], outputs, recipe.network).to(target_device)
     row_counts = torch.tensor([len(r) for r in rows], device=target_device)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
     batches = TableBatches(table.tensors, rows, seeds, recipe.batch_size)
@@ -95,9 +94,8 @@ def fit(
 
     # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
     population.generator = torch.Generator(target_device).manual_seed(seeds[0])
-    with torch.autocast(
-        target_device.type, enabled=False
-    ):  # the settings say what precision is used, not the caller's context
+    # the settings say what precision is used, not the caller's context
+    with torch.autocast(target_device.type, enabled=False):
         fitted.training = train(
             population,
             batches,
