@@ -34,9 +34,15 @@ class Settings:
         weight_decay: AdamW's weight decay.
         warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
         schedule: "cosine" lowers the learning rate to 0 after the warm-up; "constant" keeps it.
+        average: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1); 0
+            takes them as they are. An average stands in for a falling learning rate, and needs no last step to be
+            planned for.
         clip: largest norm of a member's gradient; None does not clip.
         evaluate_every: steps between evaluations, at which the score decides on the best weights.
         patience: number of evaluations without improvement after which a member stops; None never stops.
+        patience_share: share of the steps so far, in [0, 1), that must have passed without improvement as well, so that
+            patience grows with the training.
+        least_gain: by how much a score must fall to count as an improvement for the patience.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
     """
@@ -46,9 +52,12 @@ class Settings:
     weight_decay: float = 0.0
     warmup: float = 0.05
     schedule: str = "cosine"
+    average: float = 0.0
     clip: float | None = 10.0
     evaluate_every: int = 100
     patience: int | None = None
+    patience_share: float = 0.0
+    least_gain: float = 0.0
     precision: str = "float32"
     checkpoint_every: int = 10
 
@@ -58,6 +67,9 @@ class Settings:
                 raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
         if not 0 <= self.warmup < 1:
             raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
+        for name in ("average", "patience_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} is a share of the steps so far in [0, 1), got {getattr(self, name)}")
         if self.schedule not in ("cosine", "constant"):
             raise InputError(f"unknown schedule {self.schedule!r}; known are cosine, constant")
         if self.precision not in ("float32", "bfloat16"):
@@ -249,12 +261,16 @@ class _Run:
         )
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
+        self.averages = [p.detach().clone() for p in self.parameters] if settings.average else []
         self.last_loss = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         # tensors whose best state is kept: the weights, and the running statistics of a user's own module
         self.kept_tensors = [*self.parameters, *([] if self.has_member_axis else module.buffers())]
         self.best = [p.detach().clone() for p in self.kept_tensors]
         blank = torch.zeros(self.members, dtype=torch.float32, device=self.device)
-        self.stale = blank.clone()  # evaluations since the best score
+        # the score and step that patience counts from: the last ones that were better by the least gain
+        self.marked_score = torch.full_like(blank, math.inf)
+        self.marked_step = torch.zeros_like(blank)
+        self.stale = blank.clone()  # evaluations since then
         self.result = Training(
             best_score=torch.full_like(blank, math.inf),
             best_step=torch.zeros(self.members, dtype=torch.int64, device=self.device),
@@ -328,7 +344,30 @@ class _Run:
         self.rate.copy_(self.rates.index_select(0, self.clock)[0])
         self.optimizer.step()
         self.clock += 1
+        self._average()
         self.last_loss.copy_(each.detach().float().expand(self.members))
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the averages towards the weights: by 1/(share · steps so far), and all the way while that exceeds 1."""
+        if not self.averages:
+            return
+        part = (1 / (self.settings.average * self.clock[0])).clamp(max=1).float()
+        ahead = torch._foreach_sub([p.detach() for p in self.parameters], self.averages)
+        torch._foreach_mul_(ahead, part)
+        torch._foreach_add_(self.averages, ahead)
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Set the module to the averaged weights inside the context."""
+        latest = [p.detach().clone() for p in self.parameters] if self.averages else []
+        for p, value in zip(self.parameters, self.averages, strict=False):
+            p.copy_(value)
+        try:
+            yield
+        finally:
+            for p, value in zip(self.parameters, latest, strict=False):
+                p.copy_(value)
 
     def _clip(self) -> None:
         """Scale each member's gradient down to the largest allowed norm, independently of the others."""
@@ -349,6 +388,11 @@ class _Run:
     def _evaluate(self) -> None:
         """Score all members, keep the weights of those that improved, and note who diverged or stopped."""
         self.module.eval()
+        with self._averaged():
+            self._score()
+
+    def _score(self) -> None:
+        """Evaluate the weights that the module has now."""
         result = self.result
         healthy = torch.stack([self._per_member(p.isfinite()).all(1) for p in self.parameters]).all(0)
         score = self.last_loss if self.validate is None else self.validate(self.module).detach().float().reshape(-1)
@@ -362,9 +406,7 @@ class _Run:
             kept.copy_(torch.where(choice, p, kept))
         result.best_score = torch.where(better, score, result.best_score)
         result.best_step = torch.where(better, self.step, result.best_step)
-        self.stale = torch.where(better, 0, self.stale + 1)
-        if self.settings.patience is not None:
-            result.stopped_early |= running & (self.stale >= self.settings.patience)
+        result.stopped_early |= running & self._impatient(score)
         result.steps = self.step
         result.history.append(
             {
@@ -375,6 +417,18 @@ class _Run:
             }
         )
         self.finished = result.history[-1]["running"] == 0
+
+    def _impatient(self, score: Tensor) -> Tensor:
+        """Return which members have gone without improvement for longer than their patience."""
+        settings = self.settings
+        gained = score < self.marked_score - settings.least_gain
+        self.marked_score = torch.where(gained, score, self.marked_score)
+        self.marked_step = torch.where(gained, float(self.step), self.marked_step)
+        self.stale = torch.where(gained, 0, self.stale + 1)
+        if settings.patience is None:
+            return torch.zeros_like(gained)
+        waited = self.step - self.marked_step
+        return (self.stale >= settings.patience) & (waited >= settings.patience_share * self.step)
 
     def _per_member(self, p: Tensor) -> Tensor:
         """Return a parameter with one row per member."""
@@ -402,7 +456,10 @@ class _Run:
             "optimizer": self.optimizer.state_dict(),
             "batches": self.batches.state(),
             "generator": torch.get_rng_state() if self.generator is None else self.generator.get_state(),
+            "averages": self.averages,
             "stale": self.stale,
+            "marked_score": self.marked_score,
+            "marked_step": self.marked_step,
             "last_loss": self.last_loss,
             "clock": self.clock,
             "best_score": result.best_score,
@@ -425,7 +482,8 @@ class _Run:
                 "name another file"
             )
         with torch.no_grad():
-            for target, values in ((self.parameters, state["weights"]), (self.best, state["best"])):
+            restored = (self.parameters, "weights"), (self.best, "best"), (self.averages, "averages")
+            for target, values in ((own, state[name]) for own, name in restored):
                 for p, value in zip(target, values, strict=True):
                     p.copy_(value)
             for name, buffer in self.module.named_buffers():
@@ -441,6 +499,7 @@ class _Run:
         else:
             self.generator.set_state(state["generator"])
         self.step, self.stale = state["step"], state["stale"]
+        self.marked_score, self.marked_step = state["marked_score"], state["marked_step"]
         for name in ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history"):
             setattr(self.result, name, state[name])
         self.result.steps = self.step
