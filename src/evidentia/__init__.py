@@ -10,6 +10,7 @@ from evidentia.nn import GaussianHead, NIGConv2d, NIGHead
 from evidentia.prediction import Prediction
 
 if TYPE_CHECKING:
+    from evidentia import metrics, scorers
     from evidentia.estimators import (
         BayesRegressor,
         DropoutRegressor,
@@ -50,6 +51,8 @@ __all__ = [
     "fit_images",
     "gaussian_loss",
     "load",
+    "metrics",
+    "scorers",
 ]
 
 
@@ -59,10 +62,13 @@ def __dir__() -> list[str]:
 
 
 _IMAGES = ("FittedImages", "ImageRecipe", "fit_images")
+_MODULES = ("metrics", "scorers")
 
 
 def __getattr__(name: str) -> Any:
     """Import what is first used now: scikit-learn takes a second, and only who uses a regressor waits for it."""
     if name not in __all__:
         raise AttributeError(f"module 'evidentia' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"evidentia.{name}")
     return getattr(import_module("evidentia.fitting" if name in _IMAGES else "evidentia.estimators"), name)

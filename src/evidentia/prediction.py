@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
+from html import escape
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -14,15 +15,19 @@ from torch.utils import _pytree
 
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT
 from evidentia.errors import InputError, InputTypeError
+from evidentia.plots import Predicted, draw
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
 
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Gaussian
 PART = 1 << 22  # numbers of an answer that are worked on at once
+PLOTTED = 10_000  # values of a target that a figure is made from
 
 
 class Decomposition(NamedTuple):
@@ -185,7 +190,12 @@ class Prediction:
     def _label_like(self, whole: "Prediction", key: tuple[Any, ...]) -> None:
         """Take over the index of the chosen rows, and the names of the targets while there is a dimension of them."""
         keys = [k.cpu().numpy() if isinstance(k, Tensor) else k for k in key] or [slice(None)]
-        if whole.index is not None and self.shape and np.ndim(keys[0]) < 2 and not isinstance(keys[0], int):
+        row = isinstance(keys[0], int) and not isinstance(keys[0], bool)
+        if whole.index is not None and row and not self.shape:
+            self.index = whole.index[[keys[0]]]  # the label of the one row
+        elif whole.names is not None and row and len(whole.shape) == 2 and len(keys) == 1:
+            self.index = np.array(whole.names, dtype=object)  # the targets of one row, one below the other
+        elif whole.index is not None and self.shape and np.ndim(keys[0]) < 2 and not row:
             self.index = whole.index[keys[0]]
         if whole.names is not None and len(self.shape) == len(whole.shape) == 2:
             self.names = list(np.array(whole.names, dtype=object)[keys[1]]) if len(keys) > 1 else whole.names
@@ -238,6 +248,11 @@ class Prediction:
     @property
     def mean(self) -> Array:
         return _numpy(self._moments.mean)
+
+    @property
+    def median(self) -> Array:
+        """The value that a new y exceeds with probability ½."""
+        return self.quantile(0.5)
 
     @property
     def variance(self) -> Array:
@@ -321,6 +336,44 @@ class Prediction:
             lambda mixture: torch.stack([_quantile(mixture, tail), _quantile(mixture, tail, upper=True)], -1)
         )
 
+    def _ends(self, coverages: Sequence[float]) -> Array:
+        """Return the ends of several central intervals in one pass: (*shape, coverages, 2)."""
+        tails = [0.5 * (1 - coverage) for coverage in coverages]
+        return self._by_parts(
+            lambda m: torch.stack([torch.stack([_quantile(m, q), _quantile(m, q, upper=True)], -1) for q in tails], -2)
+        )
+
+    def sample(self, n: int, seed: int | None = None) -> Array:
+        """Return n independent draws of a new y.
+
+        Args:
+            n: number of draws for every row.
+            seed: the same seed gives the same draws, on the same device. None: other draws each time. Torch's own
+                random state is neither used nor changed.
+
+        Returns:
+            An array of shape (n, *shape).
+        """
+        if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+            raise InputError(f"n must be a whole number of at least 1, got {n!r}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0):
+            raise InputError(f"seed must be None or a whole number of at least 0, got {seed!r}")
+        draws: Array | None = None
+        first = 0
+        for part in self.parts():
+            if draws is None:
+                dtype, device = _first_leaf(part.answers).dtype, _device_of(part.answers)
+                draws = np.empty((int(n), *self.shape), dtype=str(dtype).removeprefix("torch."))
+                generator = torch.Generator(device)
+                _ = generator.seed() if seed is None else generator.manual_seed(int(seed))
+            rows = draws if part.shape == self.shape else draws[:, first : first + len(part)]
+            step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
+            for k in range(0, int(n), step):
+                rows[k : k + step] = _numpy(_draw(part.answers, min(step, int(n) - k), generator))
+            first += len(part) if part.shape else 0
+        assert draws is not None
+        return draws
+
     def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Array:
         """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
 
@@ -355,6 +408,8 @@ class Prediction:
         else:
             values = torch.from_numpy(real_numbers("y", y))
             values = values.float() if getattr(y, "dtype", None) == np.float32 else values
+        if tuple(values.shape) == (*self.shape, 1):  # a table with one column, as regressors learn from
+            values = values[..., 0]
         if tuple(values.shape) != self.shape:
             raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}; they must be equal")
         if mask is not None:
@@ -369,6 +424,10 @@ class Prediction:
     def known(self, mask: ArrayLike) -> Tensor:
         """Return a mask as a boolean tensor of the prediction's shape: True where a target counts."""
         chosen = mask.detach() if isinstance(mask, Tensor) else np.array(mask)
+        if isinstance(chosen, np.ndarray) and chosen.dtype == object and all(isinstance(m, bool) for m in chosen.flat):
+            chosen = chosen.astype(bool)  # of pandas' nullable booleans
+        if tuple(chosen.shape) == (*self.shape, 1):
+            chosen = chosen[..., 0]
         if chosen.dtype not in (torch.bool, np.bool_) or tuple(chosen.shape) != self.shape:
             raise InputError(
                 f"mask must be boolean, True where a target counts, of the shape {self.shape} of the prediction; got "
@@ -378,34 +437,113 @@ class Prediction:
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
-    def to_frame(self, coverage: float = 0.9, index: Any = None, names: Sequence[str] | None = None) -> "pd.DataFrame":
-        """Return a data frame with mean, std, both parts and an interval; columns of several targets are prefixed."""
+    def to_frame(
+        self, coverage: float | Sequence[float] = 0.9, index: Any = None, names: Sequence[str] | None = None
+    ) -> "pd.DataFrame":
+        """Return a data frame with mean, std, both parts and intervals; columns of several targets are prefixed.
+
+        Args:
+            coverage: probability of the interval, or several: ``[0.5, 0.9]`` gives ``lower_0.5``, ``upper_0.5``,
+                ``lower_0.9``, ``upper_0.9``.
+            index: labels of the rows. None: those of the table that the prediction was made for.
+            names: names of several targets. None: those that the regressor learned from.
+        """
         import pandas as pd
 
-        if len(self.shape) not in (1, 2):
+        if len(self.shape) > 2:
             raise InputError(f"a table has rows, or rows and targets; the prediction has the shape {self.shape}")
         index, names = self.index if index is None else index, names or self.names
+        columns = {k: np.atleast_1d(v) for k, v in self._columns(_coverages(coverage)).items()}
+        if len(self.shape) < 2:
+            return pd.DataFrame(columns, index=index)
+        names = names or [f"y{t}" for t in range(self.shape[1])]
+        if len(names) != self.shape[1] or len(set(names)) != len(names):
+            raise InputError(f"{len(names)} names for {self.shape[1]} targets, each of which needs one of its own")
+        wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in columns.items()}
+        return pd.DataFrame(wide, index=index)
+
+    def _columns(self, coverages: Sequence[float]) -> dict[str, Array]:
+        """Return the columns of a table by name, without those that the prediction does not have."""
         parts = self.decompose()
-        ends = self.interval(coverage)
         columns = {
             "mean": self.mean,
             "std": self.std,
             "aleatoric_std": _root(parts.aleatoric),
             "epistemic_std": _root(parts.epistemic),
-            f"lower_{coverage:g}": ends[..., 0],
-            f"upper_{coverage:g}": ends[..., 1],
         }
-        present = {k: v for k, v in columns.items() if v is not None}
-        if len(self.shape) == 1:
-            return pd.DataFrame(present, index=index)
-        names = names or [f"y{t}" for t in range(self.shape[1])]
-        if len(names) != self.shape[1] or len(set(names)) != len(names):
-            raise InputError(f"{len(names)} names for {self.shape[1]} targets, each of which needs one of its own")
-        wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in present.items()}
-        return pd.DataFrame(wide, index=index)
+        ends = self._ends(coverages)
+        for k, coverage in enumerate(coverages):
+            columns[f"lower_{coverage:g}"], columns[f"upper_{coverage:g}"] = ends[..., k, 0], ends[..., k, 1]
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def plot(
+        self,
+        y: ArrayLike | None = None,
+        coverage: float = 0.9,
+        *,
+        mask: ArrayLike | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Figure":
+        """Return a matplotlib figure: the intervals and, with targets, how well they hold.
+
+        Without y it shows the medians in their order, with their intervals. With y it has three panels: the targets in
+        their intervals, from the narrowest to the widest; the share of targets in intervals of every stated
+        probability; and the histogram of P(Y ≤ y), the probability integral transform. Several targets have a row of
+        panels each. Of more than 10,000 rows or pixels, 10,000 are drawn at random; the figure says so.
+
+        Args:
+            y: targets, of the shape of the prediction.
+            coverage: the probability that the intervals state.
+            mask: True where a target counts; without it a missing target is an error.
+            ax: matplotlib axes to draw only the intervals into.
+
+        Raises:
+            InputError: if matplotlib is not installed (``pip install evidentia[plot]``).
+        """
+        (coverage,) = _coverages(coverage)
+        if not self.shape:
+            raise InputError("plot shows rows, and a single value has none; of row i: p[[i]].plot()")
+        several = self.shape[1] if len(self.shape) == 2 else 1
+        if several > 6 or (ax is not None and several > 1):
+            most = "one target into given axes" if ax is not None else "at most 6 targets"
+            raise InputError(f"plot draws {most}, and there are {several}; choose, as in p[:, 0].plot()")
+        known = np.ones(self.shape, dtype=bool) if mask is None else _numpy(self.known(mask))
+        target = None if y is None else _numpy(self._target(y, mask))
+        if not known.any():
+            raise InputError("there are no rows to plot")
+        return draw([self._predicted(t, target, known, coverage) for t in range(several)], coverage, ax)
+
+    def _predicted(self, t: int, y: Array | None, known: Array, coverage: float) -> Predicted:
+        """Return what a figure shows of one target, or of all pixels: at most `PLOTTED` values, drawn at random."""
+        chosen: tuple[Any, ...]
+        if len(self.shape) == 2:
+            (rows,) = known[:, t].nonzero()
+            chosen, total, name = (_some(rows), t), len(rows), self.names[t] if self.names is not None else f"y{t}"
+        else:
+            flat = known.ravel().nonzero()[0]
+            chosen, total, name = np.unravel_index(_some(flat), self.shape), len(flat), "y"
+        p = self[chosen]
+        ends = p._ends([coverage])[..., 0, :]
+        target = None if y is None else y[chosen]
+        below = None if target is None else np.asarray(p.cdf(target), dtype=float)
+        return Predicted(str(name), p.median, ends, target, below, total, "rows" if len(self.shape) < 3 else "pixels")
 
     def __repr__(self) -> str:
         return f"Prediction(shape={self.shape}, members={self.members})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table for notebooks; only these are computed."""
+        line = f"<p>{escape(repr(self))}</p>"
+        if len(self.shape) > 2 or 0 in self.shape:
+            return line
+        few = self[:5] if len(self.shape) == 1 else self[:5, :2] if self.shape else self
+        try:
+            table = few.to_frame().to_html(float_format=lambda value: f"{value:.4g}", border=0)
+        except Exception:  # a notebook would show a traceback in the place of the object
+            return line
+        left = [f"{self.shape[0] - 5:,} more rows"] if self.shape and len(self) > 5 else []
+        left += [f"{self.shape[1] - 2:,} more targets"] if len(self.shape) == 2 and self.shape[1] > 2 else []
+        return line + table + (f"<p>… and {' and '.join(left)}: <code>to_frame()</code></p>" if left else "")
 
 
 def as_prediction(answer: Any) -> Prediction:
@@ -518,6 +656,38 @@ def _quantile(mixture: Mixture, tail: float, upper: bool = False) -> Tensor:
     loc = mixture.components.loc
     q = torch.full(mixture.batch_shape, tail, dtype=torch.float64, device=loc.device)
     return (mixture.isf(q) if upper else mixture.icdf(q)).to(loc.dtype)
+
+
+def _coverages(coverage: Any) -> list[float]:
+    """Return one or several coverages as a list, after checking that they are probabilities, each given once."""
+    several = [coverage] if isinstance(coverage, Real | str) or not isinstance(coverage, Iterable) else list(coverage)
+    for each in several:
+        if not isinstance(each, Real) or not 0 < float(each) < 1:
+            raise InputError(f"coverage must lie between 0 and 1, got {each}")
+    if not several or len({f"{float(each):g}" for each in several}) < len(several):
+        raise InputError(f"coverage is a number between 0 and 1, or several different ones, got {coverage!r}")
+    return [float(each) for each in several]
+
+
+def _some(entries: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return all of few entries, or `PLOTTED` of many, drawn without a change of NumPy's random state, in order."""
+    if len(entries) <= PLOTTED:
+        return entries
+    return np.sort(np.random.default_rng(0).choice(entries, PLOTTED, replace=False))
+
+
+def _draw(answers: Answer, n: int, generator: torch.Generator) -> Tensor:
+    """Return n draws of the predictive distribution of each row: of a member chosen at random, (n, *rows)."""
+    with torch.no_grad():
+        each = answers.predictive()
+        shape = (n, *each.batch_shape[1:])
+        options: Any = {"generator": generator, "device": generator.device}
+        member = torch.randint(each.batch_shape[0], shape, **options)
+        noise = torch.randn(shape, dtype=each.loc.dtype, **options)
+        if isinstance(each, StudentT):  # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
+            half = 0.5 * each.df.gather(0, member)
+            noise = noise * torch.rsqrt(torch._standard_gamma(half, generator=generator) / half)
+        return each.loc.gather(0, member) + each.scale.gather(0, member) * noise
 
 
 def _numpy(x: Tensor) -> Array:
