@@ -418,7 +418,194 @@ def test_a_deferred_prediction_computes_what_it_is_asked_for():
     assert np.array_equal(p.answers.gamma, plain.answers.gamma)
 
 
+# At hand ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [evidential(), ensemble(), evidential().predictive(), evidential(1)])
+def test_draws_come_from_the_mixture(answer):
+    p = Prediction(answer, members=0)
+    draws = p.sample(2000, seed=3)
+    assert draws.shape == (2000, 5)
+    assert draws.dtype == p.mean.dtype
+    for row in range(5):
+        each = members_of(p, row)
+        found = stats.kstest(draws[:, row], lambda x, each=each: np.mean([d.cdf(x) for d in each], axis=0))
+        assert found.pvalue > 1e-3
+    uniform = p.cdf(draws[0])
+    assert ((uniform > 0) & (uniform < 1)).all()
+    correlation = np.corrcoef(np.argsort(np.argsort(draws, 0), 0), rowvar=False)  # of ranks: tails may be heavy
+    assert np.abs(correlation - np.eye(5)).max() < 0.1
+
+
+def test_draws_follow_from_their_seed_and_leave_torch_alone(monkeypatch):
+    p = Prediction(evidential(3, (50, 2)), members=0)
+    before = torch.get_rng_state()
+    first = p.sample(7, seed=0)
+    assert np.array_equal(first, p.sample(7, seed=np.int64(0)))
+    assert not np.array_equal(first, p.sample(7, seed=1))
+    assert not np.array_equal(p.sample(7), p.sample(7))
+    assert torch.equal(before, torch.get_rng_state())
+    monkeypatch.setattr("evidentia.prediction.PART", 60)
+    assert len(list(p.parts())) == 5
+    parts = p.sample(7, seed=0)
+    assert parts.shape == (7, 50, 2)
+    assert np.isfinite(parts).all()
+    assert len(np.unique(parts)) == parts.size
+    deferred = Prediction(Deferred(lambda k: p[10 * k : 10 * k + 10].answers, (10,) * 5, (50, 2), 3))
+    assert np.array_equal(deferred.sample(7, seed=0), parts)
+
+
+def test_draws_of_one_value_of_maps_and_of_nothing():
+    assert Prediction(evidential(3, ()), members=0).sample(4).shape == (4,)
+    assert Prediction(evidential(2, (3, 4, 5)), members=0).sample(2).shape == (2, 3, 4, 5)
+    assert Prediction(evidential(2, (0,)), members=0).sample(2).shape == (2, 0)
+    assert Prediction(evidential(2, (3,)), members=0).to(torch.float64).sample(1).dtype == np.float64
+    p = Prediction(evidential(), members=0)
+    for n in (0, 1.5, True, "3"):
+        with pytest.raises(ev.InputError, match="n must be a whole number of at least 1"):
+            p.sample(n)
+    for seed in (-1, 0.5, "a", True):
+        with pytest.raises(ev.InputError, match="seed must be None or a whole number"):
+            p.sample(1, seed=seed)
+
+
+def test_the_median_is_the_quantile_of_one_half():
+    p = Prediction(evidential(3, (5, 2)), members=0)
+    assert np.array_equal(p.median, p.quantile(0.5))
+    assert p.cdf(p.median) == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_table_of_several_intervals():
+    p = Prediction(evidential(3, (6,)), members=0)
+    frame = p.to_frame([0.5, 0.9])
+    ends = ["lower_0.5", "upper_0.5", "lower_0.9", "upper_0.9"]
+    assert list(frame.columns) == ["mean", "std", "aleatoric_std", "epistemic_std", *ends]
+    assert np.array_equal(frame[ends].to_numpy(), np.hstack([p.interval(0.5), p.interval(0.9)]))
+    assert p.to_frame((0.9,)).equals(p.to_frame())
+    assert p.to_frame(np.array([0.9])).equals(p.to_frame(0.9))
+    wide = Prediction(evidential(3, (6, 2)), members=0).to_frame([0.8, 0.5])
+    assert list(wide.columns[4:8]) == ["y0_lower_0.8", "y0_upper_0.8", "y0_lower_0.5", "y0_upper_0.5"]
+    for wrong in (1.5, [0.5, 0.0], "0.9", None, [0.5, "a"]):
+        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got"):
+            p.to_frame(wrong)
+    for wrong in ([], [0.5, 0.5]):
+        with pytest.raises(ev.InputError, match="or several different ones"):
+            p.to_frame(wrong)
+
+
+def test_one_row_is_a_prediction_too():
+    import pandas as pd
+
+    p = Prediction(evidential(3, (6,)), members=0)
+    p.index = pd.Index(list("abcdef"))
+    row = p[2]
+    assert repr(row) == "Prediction(shape=(), members=3)"
+    assert (row.mean.shape, row.median.shape, row.interval().shape) == ((), (), (2,))
+    assert row.to_frame().equals(p.to_frame().iloc[[2]])
+    assert p[-1].to_frame([0.5, 0.9]).equals(p.to_frame([0.5, 0.9]).iloc[[5]])
+    assert float(row.crps(0.3)) == row.crps(np.float64(0.3)) > 0
+    targets = Prediction(evidential(3, (6, 2)), members=0)
+    targets.names, targets.index = ["price", "days"], p.index
+    assert list(targets[3].to_frame().index) == ["price", "days"]
+    assert np.array_equal(targets[3].to_frame()["mean"], targets.mean[3])
+    assert list(targets[3, 1].to_frame().index) == ["d"]
+    assert len(Prediction(evidential(3, ()), members=0).to_frame(0.5)) == 1
+
+
+def test_a_notebook_shows_the_first_rows_and_computes_no_others():
+    import pandas as pd
+
+    answer, asked = evidential(3, (20,)), []
+
+    def compute(k):
+        asked.append(k)
+        return torch.utils._pytree.tree_map(lambda p: p[:, 10 * k : 10 * k + 10], answer)
+
+    p = Prediction(Deferred(compute, (10, 10), (20,), 3))
+    shown = p._repr_html_()
+    assert set(asked) == {0}
+    assert "Prediction(shape=(20,), members=3)" in shown
+    assert "15 more rows" in shown
+    assert shown.count("<tr") == 6
+    for column in p[:5].to_frame().columns:
+        assert f"<th>{column}</th>" in shown
+    assert f"<td>{p.mean[4]:.4g}</td>" in shown
+    assert f"<td>{p.mean[5]:.4g}</td>" not in shown
+
+    targets = Prediction(evidential(3, (20, 6)), members=0)
+    targets.names = ["<b>", *"cdefg"]
+    targets.index = pd.date_range("2020-01-01", periods=20)
+    shown = targets._repr_html_()
+    assert "17 more rows and 2 more targets" in shown
+    assert shown.count("<tr") == 1 + 3 * 4
+    assert "&lt;b&gt;" in shown
+    assert "2020-01-03" in shown
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (4, 2), (4, 0), (2, 3, 4)])
+def test_every_shape_has_a_view(shape):
+    for members in (1, 3):
+        for p in (Prediction(evidential(members, shape), members=0), Prediction(ensemble(members, shape), members=0)):
+            shown = p._repr_html_()
+            assert f"Prediction(shape={shape}, members={members})" in shown
+            assert ("<table" in shown) == (len(shape) < 3 and 0 not in shape)
+
+
+def test_a_view_never_fails():
+    p = Prediction(ev.Gaussian(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, 2.0]), validate_args=False))
+    assert "NaN" in p._repr_html_()
+    p.index = ["one label too few"]
+    assert "Prediction(shape=(2,), members=1)" in p._repr_html_()
+
+
 # Metrics ------------------------------------------------------------------------------------------------------------
+
+
+KINDS = ["float64", "float32", "Float64", "Int64", "double[pyarrow]", "int64[pyarrow]", object]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_series_is_scored_without_a_warning(kind):
+    import pandas as pd
+
+    p = Prediction(evidential(), members=0)
+    values = np.arange(5.0)
+    values.flags.writeable = False
+    y = pd.Series(values, copy=False) if kind == "float64" else pd.Series(values).astype(kind)
+    for targets in (y, y.to_frame("y")):
+        for name in (name for name in metrics.__all__ if name not in ("auroc", "summary")):
+            metric = getattr(metrics, name)
+            assert np.array(metric(p, targets)) == pytest.approx(np.array(metric(p, values)), rel=1e-6)
+        assert metrics.summary(p, targets) == pytest.approx(metrics.summary(p, values), rel=1e-6)
+        for quantity in (p.log_prob, p.density, p.cdf, p.crps):
+            assert quantity(targets) == pytest.approx(quantity(values), rel=1e-6)
+    gaps = y.astype("float64" if kind in ("float64", "float32") else kind)
+    gaps[1] = None
+    known = gaps.notna()
+    for mask in (known, known.astype("boolean"), known.astype("bool[pyarrow]"), known.to_frame()):
+        assert metrics.nll(p, gaps, mask=mask) == pytest.approx(metrics.nll(p[[0, 2, 3, 4]], values[[0, 2, 3, 4]]))
+
+
+def test_the_summary_has_the_values_of_its_metrics():
+    p = Prediction(evidential(3, (40, 2)), members=0)
+    y = p.sample(1, seed=0)[0]
+    known = np.arange(80).reshape(40, 2) % 3 > 0
+    for mask in (None, known):
+        found = metrics.summary(p, np.where(known, y, np.nan) if mask is not None else y, coverage=0.8, mask=mask)
+        assert list(found) == ["rmse", "mae", "nll", "crps", "coverage", "interval_width", "calibration_error"]
+        for name in ("rmse", "mae", "nll", "crps", "calibration_error"):
+            assert found[name] == getattr(metrics, name)(p, y, mask=mask)
+        assert found["coverage"] == metrics.coverage(p, y, 0.8, mask=mask)
+        width = np.diff(p.interval(0.8), axis=-1)[..., 0]
+        assert found["interval_width"] == pytest.approx(width[known if mask is not None else ...].mean())
+        assert all(type(value) is float for value in found.values())
+    for wrong in (0.0, 1.0, 90, "a"):
+        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1"):
+            metrics.summary(p, y, coverage=wrong)
+    with pytest.raises(ev.InputError, match="missing values"):
+        metrics.summary(p, np.where(known, y, np.nan))
+    with pytest.raises(ev.InputError, match="no rows to score"):
+        metrics.summary(p, y, mask=known & False)
 
 
 @pytest.mark.parametrize("make", [evidential, ensemble, lambda *a: evidential(*a).predictive()])

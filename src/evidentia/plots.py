@@ -92,12 +92,12 @@ def draw_intervals(ax: Any, target: Predicted, coverage: float) -> None:
     if target.y is None:
         order = _evenly(np.argsort(target.median, kind="stable"))
         middle, centre = target.median[order], np.zeros(len(order))
-        ax.set_ylabel(target.name)
+        ax.set_ylabel(target.name, fontsize=9)
         title, along = "Predictions", "smallest to largest median"
     else:
         order = _evenly(np.argsort(high - low, kind="stable"))
         middle, centre = np.zeros(len(order)), target.median[order]
-        ax.set_ylabel(f"{target.name} − predicted median")
+        ax.set_ylabel(f"{target.name} − predicted median", fontsize=9)
         title, along = "Intervals and targets", "narrowest to widest interval"
     place = np.arange(len(order))
     width = float(np.clip(220 / max(1, len(order)), 0.8, 6.0))
@@ -108,7 +108,7 @@ def draw_intervals(ax: Any, target: Predicted, coverage: float) -> None:
         colors=COLOURS["epistemic"],
         alpha=0.35,
         lw=width,
-        label=f"{coverage:.4g} interval" if coverage > 0.9999 else f"{100 * coverage:.4g} % interval",
+        label=f"{_percent(coverage)} interval",
     )
     size = float(np.clip(1200 / max(1, len(order)), 5, 20))
     if target.y is None:
@@ -157,22 +157,17 @@ def draw_calibration(ax: Any, target: Predicted, coverage: float) -> None:
     ax.plot([0, 100], [0, 100], color=COLOURS["data"], lw=1, ls="--", label="ideal")
     ax.plot(100 * levels, 100 * observed, color=COLOURS["epistemic"], lw=1.8, label="observed")
     at = float(np.searchsorted(inside, coverage, side="right") / count)
-    ax.plot([100 * coverage], [100 * at], "o", color=COLOURS["epistemic"], ms=5)
-    ax.annotate(
-        f"{100 * coverage:.4g} % stated,\n{100 * at:.3g} % observed",
-        (100 * coverage, 100 * at),
-        (97, 42),
-        ha="right",
-        fontsize=8,
-        arrowprops={"arrowstyle": "-", "color": COLOURS["data"], "lw": 0.8},
-    )
-    ax.text(3, 62, "intervals\ntoo wide", fontsize=8, color=COLOURS["data"], style="italic")
-    ax.text(97, 12, "intervals\ntoo narrow", fontsize=8, color=COLOURS["data"], style="italic", ha="right")
+    told = f"{100 * at:.3g} % in the {_percent(coverage)} intervals"
+    ax.plot([100 * coverage], [100 * at], "o", color=COLOURS["epistemic"], ms=5, label=told, clip_on=False)
+    wide = float(observed.mean()) > 0.5  # then the curve is in the upper left corner, and the legend in the other
+    words: dict[str, Any] = {"fontsize": 8, "color": COLOURS["data"], "style": "italic"}
+    ax.text(3, 88 if wide else 60, "intervals\ntoo wide", **words)
+    ax.text(97, 33 if wide else 4, "intervals\ntoo narrow", ha="right", **words)
     ax.set(xlim=(0, 100), ylim=(0, 100))
     ax.set_xlabel("stated probability of the interval, %", fontsize=9)
     ax.set_ylabel(f"{target.unit} with {target.name} inside, %", fontsize=9)
     ax.set_title("Calibration", fontsize=10)
-    legend(ax, loc="upper left")
+    legend(ax, loc="lower right" if wide else "upper left")
 
 
 def draw_pit(ax: Any, target: Predicted) -> None:
@@ -183,17 +178,19 @@ def draw_pit(ax: Any, target: Predicted) -> None:
     counts, edges = np.histogram(below, bins=bins, range=(0, 1))
     ideal = len(below) / bins
     chance = 1.96 * np.sqrt(ideal * (1 - 1 / bins))
-    ax.bar(edges[:-1], counts, width=1 / bins, align="edge", color=COLOURS["epistemic"], alpha=0.55, ec="white")
-    ax.axhspan(max(0.0, ideal - chance), ideal + chance, color=COLOURS["data"], alpha=0.15, lw=0)
-    ax.axhline(ideal, color=COLOURS["data"], lw=1, ls="--", label="ideal: flat (band: chance, 95 %)")
-    ax.set(xlim=(0, 1), ylim=(0, 1.3 * max(float(counts.max(initial=0)), ideal + chance, 1.0)))
-    ax.set_xlabel(f"predicted probability of a smaller {target.name}", fontsize=9)
+    ax.bar(edges[:-1], counts, width=1 / bins, align="edge", color=COLOURS["epistemic"], alpha=0.45, ec="white")
+    ax.axhline(ideal, color=COLOURS["data"], lw=1, ls="--", label="ideal: flat")
+    for k, limit in enumerate((ideal - chance, ideal + chance)):
+        ax.axhline(limit, color=COLOURS["data"], lw=1, ls=":", label=None if k else "ideal ± chance (95 %)")
+    ax.set(xlim=(0, 1), ylim=(0, 1.5 * max(float(counts.max(initial=0)), ideal + chance, 1.0)))
+    ax.set_xlabel("predicted probability of a value below the target", fontsize=9)
     ax.set_ylabel(target.unit, fontsize=9)
     ax.set_title("Where targets lie in their distribution (PIT)", fontsize=10)
     ax.text(
         0.5,
         0.87,
-        "high at both ends: too narrow · high in the middle: too wide\nhigh at one end: too low or too high",
+        "high at both ends: intervals too narrow\nhigh in the middle: intervals too wide\n"
+        "high on the left: predictions too high, on the right: too low",
         transform=ax.transAxes,
         ha="center",
         va="top",
@@ -201,7 +198,7 @@ def draw_pit(ax: Any, target: Predicted) -> None:
         color=COLOURS["data"],
         style="italic",
     )
-    legend(ax, loc="upper center")
+    legend(ax, loc="upper center", ncols=2)
 
 
 def _evenly(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -210,6 +207,10 @@ def _evenly(order: NDArray[np.int64]) -> NDArray[np.int64]:
         return order
     shown: NDArray[np.int64] = order[np.linspace(0, len(order) - 1, SHOWN).round().astype(int)]
     return shown
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share, 10):.12g} %"  # 99.99999 is not 100
 
 
 def _count(target: Predicted, shown: int) -> str:

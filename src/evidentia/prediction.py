@@ -511,9 +511,11 @@ class Prediction:
         target = None if y is None else _numpy(self._target(y, mask))
         if not known.any():
             raise InputError("there are no rows to plot")
-        return draw([self._predicted(t, target, known, coverage) for t in range(several)], coverage, ax)
+        label = getattr(y, "name", None)  # of a pandas or polars Series
+        name = label if isinstance(label, str) and label else "y"
+        return draw([self._predicted(t, name, target, known, coverage) for t in range(several)], coverage, ax)
 
-    def _predicted(self, t: int, y: Array | None, known: Array, coverage: float) -> Predicted:
+    def _predicted(self, t: int, name: str, y: Array | None, known: Array, coverage: float) -> Predicted:
         """Return what a figure shows of one target, or of all pixels: at most `PLOTTED` values, drawn at random."""
         chosen: tuple[Any, ...]
         if len(self.shape) == 2:
@@ -521,7 +523,7 @@ class Prediction:
             chosen, total, name = (_some(rows), t), len(rows), self.names[t] if self.names is not None else f"y{t}"
         else:
             flat = known.ravel().nonzero()[0]
-            chosen, total, name = np.unravel_index(_some(flat), self.shape), len(flat), "y"
+            chosen, total = np.unravel_index(_some(flat), self.shape), len(flat)
         p = self[chosen]
         ends = p._ends([coverage])[..., 0, :]
         target = None if y is None else y[chosen]
@@ -533,17 +535,31 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for notebooks; only these are computed."""
-        line = f"<p>{escape(repr(self))}</p>"
+        line = f"<p><code>{escape(repr(self))}</code></p>"
         if len(self.shape) > 2 or 0 in self.shape:
             return line
-        few = self[:5] if len(self.shape) == 1 else self[:5, :2] if self.shape else self
+        rows, targets = (5, 1) if len(self.shape) < 2 else (3, 4)
         try:
-            table = few.to_frame().to_html(float_format=lambda value: f"{value:.4g}", border=0)
+            few = self[:rows, :targets] if len(self.shape) == 2 else self[:rows] if self.shape else self
+            table = few._first_rows().to_html(float_format=lambda value: f"{value:.4g}", border=0)
         except Exception:  # a notebook would show a traceback in the place of the object
             return line
-        left = [f"{self.shape[0] - 5:,} more rows"] if self.shape and len(self) > 5 else []
-        left += [f"{self.shape[1] - 2:,} more targets"] if len(self.shape) == 2 and self.shape[1] > 2 else []
+        left = [f"{len(self) - rows:,} more rows"] if self.shape and len(self) > rows else []
+        left += (
+            [f"{self.shape[1] - targets:,} more targets"] if len(self.shape) == 2 and self.shape[1] > targets else []
+        )
         return line + table + (f"<p>… and {' and '.join(left)}: <code>to_frame()</code></p>" if left else "")
+
+    def _first_rows(self) -> "pd.DataFrame":
+        """Return a table like that of `to_frame`, with several targets one below the other."""
+        import pandas as pd
+
+        if len(self.shape) < 2:
+            return self.to_frame()
+        labels = range(len(self)) if self.index is None else self.index
+        names = self.names if self.names is not None else [f"y{t}" for t in range(self.shape[1])]
+        index = pd.MultiIndex.from_product([labels, names])
+        return pd.DataFrame({k: v.reshape(-1) for k, v in self._columns([0.9]).items()}, index=index)
 
 
 def as_prediction(answer: Any) -> Prediction:
