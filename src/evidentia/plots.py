@@ -223,8 +223,8 @@ def _limit(ends: Array, deviations: Array) -> float | None:
     sizes = sizes[np.isfinite(sizes)]
     if not len(sizes):
         return None
-    usual = float(np.quantile(sizes, 0.99))
-    return 1.5 * usual if 0 < usual < sizes.max() / 2 else None
+    usual = float(np.quantile(sizes, 0.95))
+    return 3 * usual if 0 < usual < sizes.max() / 4 else None
 
 
 def _png(figure: "Figure") -> bytes:

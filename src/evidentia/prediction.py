@@ -500,7 +500,7 @@ class Prediction:
         Raises:
             InputError: if matplotlib is not installed (``pip install evidentia[plot]``).
         """
-        (coverage,) = _coverages(coverage)
+        (coverage,) = _coverages([coverage])
         if not self.shape:
             raise InputError("plot shows rows, and a single value has none; of row i: p[[i]].plot()")
         several = self.shape[1] if len(self.shape) == 2 else 1
