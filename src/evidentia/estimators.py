@@ -194,6 +194,14 @@ class Regressor(_ScikitLearn):
         """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
         return self.predict_distribution(X).interval(coverage)
 
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
+        """Return R² of ``predict``, as scikit-learn's regressors do: 1 is perfect, 0 as good as the mean of y.
+
+        It says nothing about the uncertainty. `evidentia.metrics` scores the predictive distribution, and
+        `evidentia.scorers` does so in ``cross_val_score`` and ``GridSearchCV``. Of several targets it is the mean.
+        """
+        return super().score(X, y, sample_weight)
+
     # Settings ---------------------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
