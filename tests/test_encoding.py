@@ -20,7 +20,7 @@ from faults.tables import check
 
 
 def learn(values):
-    return Encoding.fit(read_table(pd.DataFrame({"c": values})))
+    return Encoding.fit_transform(read_table(pd.DataFrame({"c": values})), None, absolute_time=True)[0]
 
 
 def encode(encoding, values):
@@ -357,7 +357,8 @@ def test_one_long_text_does_not_make_every_cell_long():
 def test_dates_have_cycles():
     days = pd.DataFrame({"d": pd.to_datetime(["2020-01-06", "2020-01-13", "2020-01-07"])})
     encoded = Encoding.fit(read_table(days)).transform(read_table(days))
-    week = encoded[:, 3:5]
+    assert encoded.shape == (3, 2)  # of the year and the day, too little is seen
+    week = encoded
     assert np.allclose(week[0], week[1])  # both are Mondays
     assert not np.allclose(week[0], week[2])
     assert np.allclose(np.hypot(week[:, 0], week[:, 1]), 1)
@@ -430,6 +431,15 @@ def test_models_of_earlier_versions_can_be_read():
     found = pd.DataFrame(encoding.transform(encoding.read(rows)), columns=encoding.features)
     assert found[["size", "size missing", "wait", "new"]].to_numpy().tolist() == [[2, 1, 60, 1], [3, 0, 120, 0]]
     assert found["sold"].tolist() == [SECONDS] * 2
+    for part, period in (("year", 365.2425 * 86_400), ("week", 7 * 86_400), ("day", 86_400)):  # all of them, always
+        angle = 2 * np.pi * (SECONDS % period) / period
+        assert found[f"sold:sin {part}"].tolist() == [np.sin(angle)] * 2
+        assert found[f"sold:cos {part}"].tolist() == [np.cos(angle)] * 2
+    assert list(found.columns)[4:11] == [
+        "sold",
+        *(f"sold:{w} {p}" for p in ("year", "week", "day") for w in ("sin", "cos")),
+    ]
+    assert encoding.to_frame()["missing"].isna().all()  # earlier versions did not say
     assert found[["zone=1.0", "zone=2.0"]].to_numpy().tolist() == [[1, 0], [0, 1]]
     assert found[["code=01", "code=A"]].to_numpy().tolist() == [[0, 1], [1, 0]]
     assert found.iloc[:, -2:].to_numpy().tolist() == [[1, 0], [0, 1]]
@@ -468,6 +478,23 @@ FORGED = [
             {"categories": None},
             {"categories": "ab"},
             {"categories": ["a"]},  # of a number
+            {"parts": ["day"]},  # of a number
+            {"kind": "date", "content": "", "parts": ["month"]},
+            {"kind": "date", "content": "", "parts": "day"},
+            {"kind": "date", "content": "", "parts": ["day", "day"]},
+            {"kind": "date", "content": "noon"},
+            {"means": [[1.0], [1.0]]},  # of a number
+            {"kind": "category", "content": "text", "means": [[1.0]]},
+            {"kind": "category", "content": "text", "categories": ["a"], "means": [[1.0], [1.0]]},
+            {"kind": "category", "content": "text", "means": [[1.0], [1.0, 2.0]]},
+            {"kind": "category", "content": "text", "means": [[1.0], [float("nan")]]},
+            {"kind": "category", "content": "text", "means": [[], []]},
+            {"kind": "category", "content": "text", "means": 3},
+            {"left_out": 1},
+            {"missing": -1},
+            {"missing": True},
+            {"distinct": 1.5},
+            {"why": None},
             {"kind": "category", "content": "text", "categories": [1]},
             {"kind": "category", "content": "text", "categories": ["a", "a"]},
             {"kind": "category", "content": "text", "categories": [["a"]]},

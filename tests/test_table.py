@@ -124,7 +124,7 @@ def objects(*values):
         (objects((1, 2), (3, 4)), "column 'a' holds tuple values .*; give every element a column"),
         (objects({"k": 1}), "column 'a' holds dict values .*; give every key a column"),
         (objects(np.zeros(2)), "column 'a' holds ndarray values"),
-        (objects(datetime.time(1)), "column 'a' holds time values .*; convert times of day to seconds"),
+        (objects(datetime.time(1), 3), "column 'a' holds number and time values"),
         (objects(object()), r"column 'a' holds object values .* with .astype\(str\)"),
         (pd.DataFrame({"a": pd.period_range("2020", periods=2, freq="M")}), "holds Period values .*to_timestamp"),
         (pd.DataFrame({"a": pd.interval_range(0, 2)}), "column 'a' holds Interval values .*astype"),

@@ -91,6 +91,11 @@ class Regressor(_ScikitLearn):
         None, "Seed, or generator of NumPy, that everything random follows from."
     )
     verbose: bool = _parameter(False, "Show progress.")
+    absolute_time: bool | str = _parameter(
+        "auto",
+        "Whether dates have their time since 1970 as a feature, beside their place in the day, week and year. "
+        '"auto": where it helps to predict the latest training rows from earlier ones.',
+    )
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -126,10 +131,9 @@ class Regressor(_ScikitLearn):
             rows = np.flatnonzero(weights)  # a row of weight 0 is not there
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
-        self.encoding_ = Encoding.fit(_rows_of(table, rows))
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
+        x = self._encode(table, target, rows, base)
         seeds = np.random.SeedSequence(base).generate_state(_whole("members", getattr(self, "members", 1)), np.uint32)
-        x = self.encoding_.transform(table)
         method = self._method()
         options: dict[str, Any] = {
             "recipe": self._recipe(method.recipe(len(rows))),
@@ -144,6 +148,15 @@ class Regressor(_ScikitLearn):
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
         return self
+
+    def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
+        """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
+        self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed, self.absolute_time)
+        if self.encoding_.notice:
+            warnings.warn(self.encoding_.notice, UserWarning, stacklevel=4)  # at the call of fit
+        x = self.encoding_.transform(table)
+        x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
+        return x
 
     def _choose(
         self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
@@ -190,6 +203,12 @@ class Regressor(_ScikitLearn):
         p.index, p.names = table.index, self.target_names_
         return p
 
+    @property
+    def columns_(self) -> Any:
+        """A pandas frame that says what every column of X was taken for, and why."""
+        check_is_fitted(self, "encoding_")
+        return self.encoding_.to_frame()
+
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
         """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
         return self.predict_distribution(X).interval(coverage)
@@ -215,6 +234,8 @@ class Regressor(_ScikitLearn):
         if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
             raise InputError("learning_rate must be greater than 0, got 0")
         _number("validation_share", self.validation_share, high=1)
+        if not (isinstance(self.absolute_time, bool) or self.absolute_time == "auto"):
+            raise InputError(f"absolute_time must be True, False or 'auto', got {self.absolute_time!r}")
         _layers(self.hidden)
         resolve_device(self.device)
         self._method()
@@ -449,6 +470,8 @@ _Class = TypeVar("_Class", bound=type[Regressor])
 _ATTRIBUTES = {
     "fitted_": "The trained networks, :class:`evidentia.fitting.Fitted`.",
     "encoding_": "How columns become features, :class:`evidentia.data.encoding.Encoding`; learned from training rows.",
+    "columns_": "A pandas frame that says what every column of X was taken for, how many features it became, how many "
+    "training rows lacked it, and why.",
     "training_": "Steps and seconds of the training, and for each network the step whose weights were kept and whether "
     "it diverged.",
     "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',

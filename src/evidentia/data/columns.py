@@ -2,14 +2,17 @@
 
 import decimal
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evidentia.data.dates import DateOrder, Writing, choose_order, parse_date, writing_of
 from evidentia.data.values import (
     VALUE_KINDS,
     RefusedError,
@@ -20,21 +23,40 @@ from evidentia.data.values import (
     seconds_of,
     shorten,
     to_boolean,
+    to_compact_moment,
     to_moment,
     to_number,
     to_number_or_seconds,
     to_seconds,
     to_text,
+    to_time,
 )
 from evidentia.errors import InputError, InputTypeError
 
-__all__ = ["Column", "Content", "Kind", "check_unique", "decide_kind", "read_column"]
+__all__ = ["Column", "Content", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
 
 Kind = Literal["number", "boolean", "category", "date"]
 
 # What the values of a column were, where the kind leaves it open. A number is a plain number or a duration; a category
-# was made of text, numbers, booleans, dates or a mixture ("object"). Empty: not known, as in files of older versions.
-Content = Literal["", "text", "number", "boolean", "date", "duration", "object"]
+# was made of text, numbers, booleans, dates or a mixture ("object"). A date was text that is clear by itself ("text"),
+# text with the day, month or two-digit year first, a month, a time of day, or a number such as 20201231 ("compact").
+# Empty: of a type for dates, or not known, as in files of older versions.
+Content = Literal[
+    "",
+    "text",
+    "number",
+    "boolean",
+    "date",
+    "duration",
+    "object",
+    "day first",
+    "month first",
+    "year first",
+    "month",
+    "time",
+    "compact",
+]
+_ORDERS = ("day first", "month first", "year first")
 
 
 @dataclass(frozen=True)
@@ -44,15 +66,17 @@ class Column:
     Attributes:
         name: of the column.
         kind: how a network sees it.
-        values: one per row. Numbers, booleans (0, 1), durations (seconds) and dates (seconds since 1970) are float64
-            with NaN where missing. Categories are text with None where missing.
+        values: one per row. Numbers, booleans (0, 1), durations (seconds), dates (seconds since 1970) and times of day
+            (seconds since midnight) are float64 with NaN where missing. Categories are text with None where missing.
         content: what the values were, where the kind leaves that open.
+        declared: whether its owner made it a category, which is then kept whatever its values are.
     """
 
     name: str
     kind: Kind
     values: NDArray[Any]
     content: Content = ""
+    declared: bool = False
 
 
 def check_unique(names: list[str], prefix: str = "") -> None:
@@ -77,7 +101,7 @@ def decide_kind(name: str, values: Any) -> tuple[Kind, Content]:
     if types.is_complex_dtype(values.dtype):
         raise InputError(f"column {name!r}: complex data is not supported")
     if types.is_numeric_dtype(values.dtype):
-        return "number", "number"
+        return ("date", "compact") if _are_compact_dates(name, values) else ("number", "number")
     if isinstance(values.dtype, pd.DatetimeTZDtype) or getattr(values.dtype, "kind", "") == "M":
         return "date", ""
     if getattr(values.dtype, "kind", "") == "m":
@@ -108,18 +132,15 @@ def _declared_categories(values: Any) -> Any:
 def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     """Return what a column is by its values. A mixture of numbers and text is refused: either may be the mistake."""
     rows = np.flatnonzero(~_missing(name, series))
-    present = [series.iloc[int(row)] for row in rows] if len(rows) < len(series) else list(series)
+    present = list(series if len(rows) == len(series) else series.iloc[rows])
     found = [kind_of(value) for value in present]
     kinds = set(found)
     if kinds == {"text"}:
-        is_text = np.array([parse_number(value) is None for value in present])
-        if not is_text.any():
-            return "number", "number"
-        if is_text.mean() >= 0.5:
-            return "category", "text"
-        _refuse_mixture(name, present, rows, is_text, "numbers")
+        return _decide_text(name, present, rows)
     if kinds in ({"boolean"}, {"date"}):
         return found[0], ""  # type: ignore[return-value]
+    if kinds == {"time"}:
+        return "date", "time"
     if kinds <= {"number", "boolean"}:  # also where every value is missing
         return "number", "number"
     if kinds == {"duration"}:
@@ -131,6 +152,84 @@ def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     raise InputTypeError(
         f"column {name!r} holds {' and '.join(sorted(kinds))} values (first: {shorten(present[odd])} in row "
         f"{rows[odd]}); columns are numbers, booleans, text or dates{conversion_hint(found[odd])}"
+    )
+
+
+def _decide_text(name: str, present: list[str], rows: NDArray[np.int64]) -> tuple[Kind, Content]:
+    """Return what a column of text is: numbers, dates, times of day or a category."""
+    texts = list(dict.fromkeys(present))
+    numbers = {text for text in texts if parse_number(text) is not None}
+    if numbers and _are_codes(numbers):
+        return "category", "text"
+    if len(numbers) == len(texts):
+        compact = all(text.isdigit() for text in texts) and _are_compact_dates(name, np.array(texts).astype(float))
+        return ("date", "compact") if compact else ("number", "number")
+    is_text = np.array([text not in numbers for text in present])
+    if is_text.mean() < 0.5:
+        _refuse_mixture(name, present, rows, is_text, "numbers")
+    if len(texts) == 1:  # one date may be a category, and its order remains open
+        return "category", "text"
+    return _decide_dates(name, present, rows, {text: writing_of(text) for text in texts})
+
+
+def _are_codes(numbers: set[str]) -> bool:
+    """Return whether texts that spell numbers are codes such as 01000: nothing but digits, and zeros before others."""
+    return all(n.isdigit() for n in numbers) and any(len(n) > 1 and n[0] == "0" for n in numbers)
+
+
+_DATE_NAMES = frozenset(("date", "dates", "day", "datum", "fecha", "dt", "ymd", "yyyymmdd", "datetime", "timestamp"))
+
+
+def name_parts(name: str) -> list[str]:
+    """Return the words of a name in small letters: ["customer", "id"] for "CustomerId" and "customer_id"."""
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return [part.lower() for part in re.split(r"[^A-Za-z0-9]+", spaced) if part]
+
+
+def _are_compact_dates(name: str, values: Any) -> bool:
+    """Return whether numbers are dates such as 20201231: by the name of the column, and by every value."""
+    if not _DATE_NAMES & set(name_parts(name)):
+        return False
+    numbers = np.unique(_floats(values))
+    numbers = numbers[~np.isnan(numbers)]
+    if len(numbers) < 2 or numbers[0] < 1900_01_01 or numbers[-1] > 2100_12_31 or (numbers % 1).any():
+        return False
+    return all(parse_date(f"{number:.0f}T000000", "") is not None for number in numbers)
+
+
+def _decide_dates(
+    name: str, present: list[str], rows: NDArray[np.int64], writings: dict[str, Writing | None]
+) -> tuple[Kind, Content]:
+    """Return whether text is dates, and how they are written. Both mixtures and dates in doubt are refused.
+
+    Text with two-digit years may be something else, such as 1.2.10: it is a category where not all of it is dates.
+    """
+    known = {text: w for text, w in writings.items() if w is not None}
+    forms = {w.form for w in known.values()}
+    if len(known) < len(writings) or ("time" in forms and len(forms) > 1):
+        is_other = np.array([(w := known.get(t)) is None or w.form != "date" or w.short_year for t in present])
+        if is_other.mean() >= 0.5:
+            return "category", "text"
+        _refuse_mixture(name, present, rows, is_other, "dates")
+    if forms == {"time"} or forms == {"month"}:
+        return "date", "time" if "time" in forms else "month"
+    order = choose_order(list(known), list(known.values()))
+    if not isinstance(order, str):
+        _refuse_order(name, *order)
+    return "date", order or "text"
+
+
+_ORDER_NAMES = {"day first": "day/month/year", "month first": "month/day/year", "year first": "year/month/day"}
+
+
+def _refuse_order(name: str, first: DateOrder, one: str, second: DateOrder, other: str) -> NoReturn:
+    convert = f"pandas.to_datetime(X[{name!r}], dayfirst=True)"
+    advice = f"convert the column with {convert} or dayfirst=False, or make it a category with .astype('category')"
+    a, b = _ORDER_NAMES[first], _ORDER_NAMES[second]
+    if one == other:
+        raise InputError(f"column {name!r} has dates such as {shorten(one)} that could be {a} or {b}; {advice}")
+    raise InputError(
+        f"column {name!r} has dates in two orders, {shorten(one)} ({a}) and {shorten(other)} ({b}); {advice}"
     )
 
 
@@ -157,6 +256,7 @@ def _missing(name: str, series: Any) -> NDArray[np.bool_]:
 # what a column held in training, for errors; any other pair is called by its kind
 _HELD = {
     ("number", "duration"): "durations",
+    ("date", "time"): "times of day",
     ("category", "number"): "categories that are numbers",
     ("category", "boolean"): "categories that are booleans",
     ("category", "date"): "categories that are dates",
@@ -192,7 +292,7 @@ def read_column(
         column = _read_each(name, values, kind, content, spell or to_text, training)
     if kind == "number":
         _check_finite(name, column.values)
-    return column
+    return replace(column, declared=True) if kind == "category" and _declared_categories(values) is not None else column
 
 
 def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Column | None:
@@ -207,16 +307,33 @@ def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Colum
         return Column(name, kind, _floats(values), content)
     if kind == "boolean" and is_bool:
         return Column(name, kind, _floats(values), content)
-    if kind == "date" and isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and types.is_datetime64_any_dtype(dtype):
+    moments_fit = kind == "date" and content != "time"
+    if moments_fit and isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and types.is_datetime64_any_dtype(dtype):
         zoned = isinstance(dtype, pd.DatetimeTZDtype)
         moments = values.dt.tz_convert("UTC").dt.tz_localize(None) if zoned else values
         try:
             return Column(name, kind, seconds_of(convert_unit(moments.to_numpy(), "us")), content)
         except OverflowError:
             return None  # reading value by value finds the row
+    if moments_fit and content != "compact" and isinstance(dtype, pd.StringDtype):
+        return _read_texts(name, values, content)
     if content == "duration" and isinstance(dtype, np.dtype) and dtype.kind == "m":
         return Column(name, kind, seconds_of(values.to_numpy()), content)
     return None
+
+
+def _read_texts(name: str, values: Any, content: Content) -> Column | None:
+    """Return a column of dates that are text, each text read once; None if one is no date."""
+    codes, texts = values.factorize()
+    moments = [parse_date(text, _order_of(content)) for text in texts]
+    if None in moments:
+        return None
+    read = np.array([*moments, None], dtype="datetime64[us]")[codes]  # missing values have the code -1
+    return Column(name, "date", seconds_of(read), content)
+
+
+def _order_of(content: Content) -> DateOrder:
+    return cast(DateOrder, content) if content in _ORDERS else ""
 
 
 def _read_each(
@@ -233,10 +350,14 @@ def _read_each(
             float,
         ),
         "boolean": (to_boolean, np.nan, float),
-        "date": (to_moment, np.datetime64("NaT"), "datetime64[us]"),
+        "date": (
+            to_compact_moment if content == "compact" else partial(to_moment, order=_order_of(content)),
+            np.datetime64("NaT"),
+            "datetime64[us]",
+        ),
         "category": (spell, None, object),
     }
-    convert, blank, dtype = ways[kind]
+    convert, blank, dtype = (to_time, np.nan, float) if content == "time" else ways[kind]
     read = np.full(len(series), blank, dtype=dtype)
     known: dict[int, Any] = {}  # by code, so that each category that occurs is converted once
     codes = series.cat.codes if isinstance(series.dtype, pd.CategoricalDtype) else itertools.repeat(-1)
@@ -254,7 +375,7 @@ def _read_each(
             ) from None
         if code >= 0:
             known[code] = read[row]
-    return Column(name, kind, seconds_of(read) if kind == "date" else read, content)
+    return Column(name, kind, seconds_of(read) if read.dtype.kind == "M" else read, content)
 
 
 def _floats(values: Any) -> NDArray[np.float64]:

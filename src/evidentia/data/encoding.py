@@ -1,20 +1,26 @@
 """Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
 
-import datetime
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self, get_args
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evidentia.data.columns import Column, Content, Kind, read_column
+from evidentia.data.choices import (
+    TargetMeans,
+    absolute_time_helps,
+    date_parts,
+    has_many_values,
+    reason_to_leave_out,
+    target_means,
+)
+from evidentia.data.columns import Column
+from evidentia.data.encoders import DATE_PARTS, MOST_CATEGORIES, Encoder, demand, encoder_from
 from evidentia.data.table import Table, open_table
-from evidentia.data.values import RefusedError, boolean_text, kind_of, moment_text, number_text, refuse, to_text
 from evidentia.errors import InputError
 from evidentia.files import listed
 
@@ -22,186 +28,8 @@ __all__ = ["Encoding", "Scaling"]
 
 Array = NDArray[np.float64]
 
+LEAST_ROWS = 5  # of a category that has a feature, where a column has many of them
 IGNORED = 1e307  # the scale of a column that is to be ignored: divided by it, nearly every number is 0 in float32
-MOST_CATEGORIES = 50  # the rarer ones of a column share what an unseen one gets: zeros
-
-_SPELLINGS: dict[str, Callable[[Any], str]] = {"number": number_text, "boolean": boolean_text, "date": moment_text}
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """What training rows taught about one column.
-
-    Attributes:
-        name: of the column.
-        kind: how it is encoded.
-        fill: the number that replaces a missing one.
-        flags_missing: whether a feature says that a value is missing.
-        categories: of a category, one feature each.
-        content: what the values were, where the kind leaves that open.
-    """
-
-    name: str
-    kind: Kind
-    fill: float = 0.0
-    flags_missing: bool = False
-    categories: tuple[str, ...] = ()
-    content: Content = ""
-
-    @classmethod
-    def fit(cls, column: Column) -> Self:
-        name, kind, values = column.name, column.kind, column.values
-        if kind == "category":
-            counts = Counter(v for v in values if v is not None)
-            frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MOST_CATEGORIES]
-            missing = sum(counts.values()) < len(values)
-            return cls(name, kind, 0.0, missing, tuple(sorted(frequent)), column.content)
-        present = values[~np.isnan(values)]
-        return cls(name, kind, _median(present), len(present) < len(values), (), column.content)
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the columns of numbers that this column becomes."""
-        names = {
-            "number": [self.name],
-            "boolean": [self.name],
-            "category": [f"{self.name}={c}" for c in self.categories],
-            "date": [self.name, *(f"{self.name}:{part}" for part in _CYCLES)],
-        }[self.kind]
-        return [*names, f"{self.name} missing"] if self.flags_missing else names
-
-    def read(self, values: Any) -> Column:
-        """Return a pandas series or an array, read as what this column was in training, or raise."""
-        spell = _Spelling(self.content, self.categories) if self.kind == "category" else None
-        return read_column(self.name, values, self.kind, self.content, spell, training=False)
-
-    def adopt(self, column: Column) -> Column:
-        """Return a column that was typed without knowledge of the training rows, as what it was in training."""
-        same = column.content == self.content or (self.kind == "number" and not self.content)
-        if column.kind == self.kind and (same or self.kind in ("boolean", "date")):
-            return column
-        return self.read(_objects(column))
-
-    def encode(self, column: Column, out: Array) -> None:
-        """Write the features of a column that this encoder read into ``out``, an array of zeros (rows, features)."""
-        values = column.values
-        if self.kind == "category":
-            index = {category: k for k, category in enumerate(self.categories)}
-            position = np.array([index.get(v, -1) for v in values], dtype=np.int64)
-            seen = np.flatnonzero(position >= 0)
-            out[seen, position[seen]] = 1
-            missing = np.array([v is None for v in values], dtype=bool)
-        else:
-            missing = np.isnan(values)
-            out[:, 0] = np.where(missing, self.fill, values)
-            if self.kind == "date":
-                out[:, 1 : 1 + len(_CYCLES)] = _cycles(out[:, 0])
-        if self.flags_missing:
-            out[:, -1] = missing
-
-
-def _median(values: Array) -> float:
-    """Return the median, 0 of nothing; the mean of the middle two does not overflow."""
-    if not len(values):
-        return 0.0
-    low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
-    return float(low if low == high else low / 2 + high / 2)
-
-
-class _Spelling:
-    """Function that returns the category of a value, by what the categories were made of in training.
-
-    Categories that are numbers, booleans or dates are found by value, however it is written. Where they are text, a
-    number, boolean or date stands for the one text that means it, "01" for 1, and is refused if there are several.
-    """
-
-    def __init__(self, content: Content, categories: tuple[str, ...]) -> None:
-        self.content = content
-        self.categories = frozenset(categories)
-        self.meanings: dict[str, dict[str, list[str]]] = {}
-        self.has_long_codes = any(len(c) >= 16 and c.lstrip("+-").isdigit() for c in self.categories)
-
-    def __call__(self, value: Any) -> str:
-        # pandas reads whole numbers beside a missing value as floating point, which keeps 15 digits of a code
-        if self.has_long_codes and isinstance(value, float | np.floating) and abs(float(value)) >= 2**53:
-            text = number_text(value)
-            if text not in self.categories:
-                refuse(value, "it has lost digits as a floating-point number; pass text or whole numbers")
-            return text
-        if self.content in _SPELLINGS:
-            return _SPELLINGS[self.content](value)
-        kind = kind_of(value)
-        if kind == "text":
-            return str(value)
-        text = to_text(value)
-        if text in self.categories and (self.content != "text" or kind not in _SPELLINGS):
-            return text
-        return self._by_meaning(kind, text, value)
-
-    def _by_meaning(self, kind: str, text: str, value: Any) -> str:
-        """Return the one category that means the same as the value; its text if none does, and that may be."""
-        if kind not in self.meanings:
-            self.meanings[kind] = _meanings(kind, self.categories)
-        meant = self.meanings[kind].get(text, [])
-        if len(meant) > 1:
-            several = ", ".join(map(repr, sorted(meant)[:3]))
-            raise RefusedError(f"{kind}s that could mean several categories ({several})", "pass text")
-        if meant:
-            return meant[0]
-        # rarer categories than were kept may have meant such values
-        if self.content == "text" and not self.meanings[kind] and len(self.categories) < MOST_CATEGORIES:
-            refuse(value, "pass text")
-        return text
-
-
-def _meanings(kind: str, categories: frozenset[str]) -> dict[str, list[str]]:
-    """Return which categories spell each number, boolean or date."""
-    meanings: dict[str, list[str]] = {}
-    for category in categories if kind in _SPELLINGS else ():
-        try:
-            meanings.setdefault(_SPELLINGS[kind](category), []).append(category)
-        except RefusedError:
-            continue
-    return meanings
-
-
-def _objects(column: Column) -> Any:
-    """Return the values of a column as a series of Python objects, None where missing."""
-    import pandas as pd
-
-    def date(seconds: float) -> np.datetime64:
-        return np.datetime64(round(seconds * 1e6), "us")
-
-    made: dict[tuple[str, str], Callable[[Any], Any]] = {
-        ("boolean", ""): bool,
-        ("date", ""): date,
-        ("number", "duration"): lambda seconds: datetime.timedelta(seconds=seconds),
-        ("category", "number"): lambda text: int(text) if text.lstrip("-").isdigit() else float(text),
-        ("category", "boolean"): lambda text: text == "True",
-        ("category", "date"): datetime.datetime.fromisoformat,
-    }
-    make = made.get((column.kind, column.content), lambda value: value)
-    missing = [value is None or value != value for value in column.values]
-    objects = [None if gone else make(value) for value, gone in zip(column.values, missing, strict=True)]
-    return pd.Series(objects, dtype=object)
-
-
-_CYCLES = {
-    "sin year": 31_556_952,
-    "cos year": 31_556_952,
-    "sin week": 604_800,
-    "cos week": 604_800,
-    "sin day": 86_400,
-    "cos day": 86_400,
-}
-
-
-def _cycles(seconds: Array) -> Array:
-    """Return the sines and cosines of each moment's phase in the year, the week and the day, (rows, cycles)."""
-    waves = {"sin": np.sin, "cos": np.cos}
-    return np.stack(
-        [waves[part.split()[0]](2 * np.pi * (seconds % period) / period) for part, period in _CYCLES.items()], axis=1
-    )
 
 
 @dataclass(frozen=True)
@@ -209,19 +37,73 @@ class Encoding:
     """Rule learned from training rows that turns a table into numbers.
 
     Numbers and booleans stay as they are, with the median of the training rows where they are missing, and a column
-    that says so if any were missing in training. A category gets a column of zeros and ones; one not seen in training
-    has zeros in all of them. A date is its seconds and where it lies in the year, the week and the day.
+    that says so if any were missing in training. A category gets columns of zeros and ones, and zeros in all of them if
+    it was not seen in training; one of many values is encoded by the means of its targets where that helps. A date is
+    where it lies in the year, the week and the day, and its seconds where those help. Identifiers are left out.
     """
 
-    encoders: tuple[_Encoder, ...]
+    encoders: tuple[Encoder, ...]
     named: bool
 
     @classmethod
     def fit(cls, table: Table) -> Self:
-        """Return the encoding that a table teaches; pass training rows only."""
+        """Return the encoding that a table teaches without targets; pass training rows only."""
+        return cls.fit_transform(table, None)[0]
+
+    @classmethod
+    def fit_transform(
+        cls, table: Table, y: Array | None, seed: int = 0, absolute_time: bool | str = "auto"
+    ) -> tuple[Self, Array]:
+        """Return the encoding that a table and its targets teach, and the features of its rows, (rows, features).
+
+        Pass training rows only. Their own features are not those of :meth:`transform` where a category is encoded by
+        its targets: a row's own target must not be in them, so that they were learned without its fold.
+
+        Args:
+            table: the training rows.
+            y: their targets, (N,) or (N, T); without them, nothing is learned about targets.
+            seed: of the folds.
+            absolute_time: whether dates have their seconds as a feature; "auto": where they help on the latest rows.
+        """
         if table.rows == 0:
             raise InputError("the table has no rows to learn from")
-        return cls(tuple(_Encoder.fit(column) for column in table.columns), table.named)
+        targets = None if y is None else y.reshape(table.rows, -1)
+        learned = [_learn(column, targets, seed) for column in table.columns]
+        if not any(encoder.features for encoder, _ in learned):  # there must be something to learn from
+            learned = [(_keep_all(column), None) for column in table.columns]
+        encoding = cls(tuple(encoder for encoder, _ in learned), table.named)
+        x = encoding.transform(table)
+        for first, means in zip(encoding._first_features(), (means for _, means in learned), strict=True):
+            if means is not None:
+                x[:, first : first + means.out_of_fold.shape[1]] = means.out_of_fold
+        return encoding._with_time(table, x, targets, absolute_time)
+
+    def _with_time(self, table: Table, x: Array, y: Array | None, absolute_time: bool | str) -> tuple[Self, Array]:
+        """Return the encoding and the features with the seconds of the dates that should have them."""
+        encoders, columns = list(self.encoders), [x]
+        places = []
+        for k, (encoder, column, first) in enumerate(
+            zip(self.encoders, table.columns, self._first_features(), strict=True)
+        ):
+            if encoder.kind != "date" or "time" in encoder.parts or encoder.missing == table.rows:
+                continue
+            use = absolute_time is True
+            if absolute_time == "auto" and y is not None:
+                use = absolute_time_helps(column.values, x, y)
+                said = "helps" if use else "does not clearly help"
+                encoders[k] = replace(encoder, why=f"{encoder.why}; the time itself {said} on the latest rows")
+            if use:
+                encoders[k] = replace(encoders[k], parts=("time", *encoder.parts))
+                columns.append(np.where(np.isnan(column.values), encoder.fill, column.values)[:, None])
+                places.append(first)
+        if places:
+            x = np.insert(x, places, np.concatenate(columns[1:], axis=1), axis=1)
+        return replace(self, encoders=tuple(encoders)), x
+
+    def _first_features(self) -> list[int]:
+        """Return the position of the first feature of each column."""
+        counts = [len(encoder.features) for encoder in self.encoders]
+        return [sum(counts[:k]) for k in range(len(counts))]
 
     @property
     def names(self) -> list[str]:
@@ -233,6 +115,26 @@ class Encoding:
         """The names of the columns of numbers that come out."""
         return [feature for encoder in self.encoders for feature in encoder.features]
 
+    @property
+    def notice(self) -> str:
+        """A warning that names the columns that are left out, and says how to keep them; empty if there are none."""
+        left_out = [f"{encoder.name!r} ({encoder.why})" for encoder in self.encoders if encoder.left_out]
+        if not left_out:
+            return ""
+        return (
+            f"left out as identifiers, names or free text: {', '.join(left_out)}. To keep text, make it a category "
+            "with .astype('category'); to keep numbers, give their column another name."
+        )
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame that says for every column what it was taken for, and why."""
+        import pandas as pd
+
+        rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
+        frame = pd.DataFrame(rows, columns=["taken for", "features", "missing", "why"])
+        frame.index = pd.Index(self.names, name="column")
+        return frame.astype({"missing": "Int64"})
+
     def read(self, x: Any) -> Table:
         """Return the table of an array, a pandas, polars or Arrow table, its columns as what they were in training.
 
@@ -241,7 +143,7 @@ class Encoding:
         """
         opened = open_table(x)
         order = self._order(opened.names, opened.named)
-        columns = tuple(e.read(opened.columns[k]) for e, k in zip(self.encoders, order, strict=True))
+        columns = tuple(e.read(opened.columns[k], opened.rows) for e, k in zip(self.encoders, order, strict=True))
         return Table(columns, opened.rows, opened.named, opened.index)
 
     def transform(self, table: Table) -> Array:
@@ -278,46 +180,86 @@ class Encoding:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Self:
         """Return the encoding of the values that :meth:`to_dict` made, in this or an earlier version, or raise."""
-        _demand(isinstance(state, dict) and set(state) == {"named", "columns"}, "it needs 'named' and 'columns' only")
+        demand(isinstance(state, dict) and set(state) == {"named", "columns"}, "it needs 'named' and 'columns' only")
         named, columns = state["named"], state["columns"]
-        _demand(isinstance(named, bool), "'named' is not a boolean")
-        _demand(isinstance(columns, list | tuple) and len(columns) > 0, "'columns' is not a list of columns")
-        encoders = tuple(_encoder_from(k, column) for k, column in enumerate(columns))
-        _demand(len({encoder.name for encoder in encoders}) == len(encoders), "names of columns are repeated")
+        demand(isinstance(named, bool), "'named' is not a boolean")
+        demand(isinstance(columns, list | tuple) and len(columns) > 0, "'columns' is not a list of columns")
+        encoders = tuple(encoder_from(k, column) for k, column in enumerate(columns))
+        demand(len({encoder.name for encoder in encoders}) == len(encoders), "names of columns are repeated")
         return cls(encoders, named)
 
 
-# what the content of each kind may be; empty in files of earlier versions
-_CONTENTS: dict[str, tuple[str, ...]] = {
-    "number": ("", "number", "duration"),
-    "boolean": ("",),
-    "date": ("",),
-    "category": ("", "text", "number", "boolean", "date", "object"),
-}
+def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetMeans | None]:
+    """Return what a column teaches, and the means of the targets if it is encoded by them."""
+    reason = reason_to_leave_out(column)
+    if reason:
+        return _left_out(column, reason), None
+    encoder = _keep(column)
+    distinct = encoder.distinct or 0
+    present = len(column.values) - (encoder.missing or 0)
+    if column.kind != "category" or y is None or not has_many_values(distinct, present, MOST_CATEGORIES):
+        return encoder, None
+    means = target_means(column.values, y, seed)
+    if means is not None:
+        why = f"many values; the mean target in each explains {100 * means.gain:.0f} % of the variance of other rows"
+        each = tuple(map(tuple, means.means.tolist()))
+        return replace(encoder, categories=means.categories, means=each, why=why), means
+    if column.content == "text" and not column.declared and present < 3 * distinct:
+        return _left_out(column, f"{distinct} different texts in {present} rows, which do not explain the target"), None
+    if not column.declared:
+        counts = Counter(column.values)
+        encoder = replace(encoder, categories=tuple(c for c in encoder.categories if counts[c] >= LEAST_ROWS))
+    why = f"{len(encoder.categories)} frequent values have a feature each; its values do not clearly explain the target"
+    return replace(encoder, why=why), None
 
 
-def _encoder_from(position: int, column: Any) -> _Encoder:
-    """Return one encoder from plain values, which may have been forged and are checked."""
-    here = f"column {position} "
-    keys = {field.name for field in fields(_Encoder)}
-    _demand(isinstance(column, dict), here + "is not a dictionary")
-    _demand(keys - {"content"} <= set(column) <= keys, here + f"needs the entries {', '.join(sorted(keys))}")
-    content, categories, fill = column.get("content", ""), column["categories"], column["fill"]
-    _demand(isinstance(column["name"], str), here + "has a name that is not text")
-    _demand(isinstance(column["kind"], str) and column["kind"] in get_args(Kind), here + "is of an unknown kind")
-    _demand(isinstance(content, str) and content in _CONTENTS[column["kind"]], here + "has an unknown content")
-    _demand(isinstance(column["flags_missing"], bool), here + "has a flags_missing that is not a boolean")
-    finite = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) <= sys.float_info.max
-    _demand(finite, here + "has a fill that is not a finite number")
-    texts = isinstance(categories, list | tuple) and all(isinstance(c, str) for c in categories)
-    _demand(texts and len(set(categories)) == len(categories), here + "has categories that are not different texts")
-    _demand(column["kind"] == "category" or not categories, here + "has categories, but is no category")
-    return _Encoder(**{**column, "fill": float(fill), "categories": tuple(categories), "content": content})
+def _keep_all(column: Column) -> Encoder:
+    """Return what a column teaches if nothing else is there to learn from: dates have every cycle."""
+    encoder = _keep(column)
+    return replace(encoder, parts=DATE_PARTS[1:]) if column.kind == "date" and not encoder.parts else encoder
 
 
-def _demand(holds: bool, problem: str) -> None:
-    if not holds:
-        raise InputError(f"the encoding of a table cannot be restored: {problem}; save the model again")
+def _left_out(column: Column, reason: str) -> Encoder:
+    encoder = _keep(column)
+    return Encoder(
+        column.name,
+        column.kind,
+        content=column.content,
+        left_out=True,
+        missing=encoder.missing,
+        distinct=encoder.distinct,
+        why=reason,
+    )
+
+
+def _keep(column: Column) -> Encoder:
+    """Return what a column teaches if it is kept, without its targets."""
+    name, kind, values = column.name, column.kind, column.values
+    if kind == "category":
+        counts = Counter(v for v in values if v is not None)
+        frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MOST_CATEGORIES]
+        missing, distinct = len(values) - sum(counts.values()), len(counts)
+        why = "declared a category" if column.declared else "text" if column.content == "text" else "categories"
+        if distinct > len(frequent):
+            why += f"; the {len(frequent)} most frequent values have a feature each"
+        own: dict[str, Any] = {"categories": tuple(sorted(frequent))}
+    else:
+        present = values[~np.isnan(values)]
+        missing, distinct = len(values) - len(present), len(np.unique(present))
+        parts, why = date_parts(column) if kind == "date" else ((), f"{distinct} different values")
+        own = {"fill": _median(present), "parts": parts}
+    if distinct < 2:
+        why = "it does not vary, and is ignored" if distinct else "it has no values"
+    notes: dict[str, Any] = {"missing": missing, "distinct": distinct, "why": why}
+    return Encoder(name, kind, flags_missing=missing > 0, content=column.content, **own, **notes)
+
+
+def _median(values: Array) -> float:
+    """Return the median, 0 of nothing; the mean of the middle two does not overflow."""
+    if not len(values):
+        return 0.0
+    low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
+    return float(low if low == high else low / 2 + high / 2)
 
 
 @dataclass(frozen=True)

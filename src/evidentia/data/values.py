@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from evidentia.data.dates import DateOrder, parse_date, parse_time
+
 __all__ = [
     "VALUE_KINDS",
     "RefusedError",
@@ -25,11 +27,13 @@ __all__ = [
     "seconds_of",
     "shorten",
     "to_boolean",
+    "to_compact_moment",
     "to_moment",
     "to_number",
     "to_number_or_seconds",
     "to_seconds",
     "to_text",
+    "to_time",
 ]
 
 VALUE_KINDS = frozenset(("text", "number", "boolean", "date", "duration"))  # the kinds of values of columns
@@ -57,7 +61,7 @@ def conversion_hint(kind: str) -> str:
         "Interval": "; convert intervals to a category with .astype('category'), or to their middles",
         "bytes": "; decode bytes to text",
         "complex": "; give the real and the imaginary part a column each",
-        "time": "; convert times of day to seconds",
+        "time": "; keep times of day apart from other values",
         "list": "; give every element a column",
         "tuple": "; give every element a column",
         "ndarray": "; give every element a column",
@@ -137,8 +141,11 @@ def to_boolean(value: Any) -> bool:
     return number == 1
 
 
-def to_moment(value: Any) -> np.datetime64:
-    """Return the moment of a date or of an ISO text, in microseconds of UTC. Without a zone it counts as UTC."""
+def to_moment(value: Any, order: DateOrder = "") -> np.datetime64:
+    """Return the moment of a date or of a text that writes one, in microseconds of UTC.
+
+    Without a zone it counts as UTC. The order says what 03/04/2021 means; without one, such text is refused.
+    """
     import pandas as pd
 
     kind, moment = kind_of(value), value
@@ -146,7 +153,7 @@ def to_moment(value: Any) -> np.datetime64:
         refuse(value, "convert them to dates, for example with pandas.to_datetime and their unit")
     try:
         if kind == "text":
-            moment = datetime.datetime.fromisoformat(value.strip())
+            moment = _parse_moment(value, order)
         if isinstance(moment, pd.Timestamp):
             moment = (moment if moment.tzinfo is None else moment.tz_convert("UTC").tz_localize(None)).to_datetime64()
         elif isinstance(moment, datetime.datetime) and moment.tzinfo is not None:
@@ -159,6 +166,34 @@ def to_moment(value: Any) -> np.datetime64:
         if kind == "text":
             refuse(value, "write dates as in 2020-12-31 or 2020-12-31T18:30:00")
         raise RefusedError("dates out of range", "use dates within the years 1 to 9999") from None
+
+
+def _parse_moment(text: str, order: DateOrder) -> datetime.datetime:
+    """Return the moment that a text means, or raise ValueError."""
+    found = parse_date(text, order)
+    return datetime.datetime.fromisoformat(text.strip()) if found is None else found
+
+
+def to_compact_moment(value: Any) -> np.datetime64:
+    """Return the moment of a date, or of a number or text such as 20201231."""
+    kind = kind_of(value)
+    number = to_number(value) if kind == "number" else parse_number(value) if kind == "text" else None
+    if number is None:
+        return to_moment(value)
+    day = parse_date(f"{number:.0f}T000000", "") if number == number // 1 else None
+    if day is None:
+        refuse(value, "write dates as in 20201231")
+    return np.datetime64(day, "us")
+
+
+def to_time(value: Any) -> float:
+    """Return the seconds since midnight of a time of day, or of a text such as 18:30."""
+    if isinstance(value, datetime.time):
+        return (value.hour * 60 + value.minute) * 60 + value.second + value.microsecond / 1e6
+    seconds = parse_time(value) if isinstance(value, str) else None
+    if seconds is None:
+        refuse(value, "write times of day as in 18:30 or 18:30:15")
+    return seconds
 
 
 def to_text(value: Any) -> str:
