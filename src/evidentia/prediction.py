@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils import _pytree
 
-from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT
+from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
 from evidentia.errors import InputError, InputTypeError
 from evidentia.plots import Predicted, draw
 
@@ -92,6 +92,7 @@ class Prediction:
             :class:`~evidentia.Gaussian` or a :class:`~evidentia.StudentT`; or a :class:`~evidentia.Mixture` of these.
         members: the dimension of the answer along which several networks stand. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
+        transform: how the variable of the answer becomes y, where y cannot be negative. None: it is y.
 
     Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
     wider one of y; the torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
@@ -109,7 +110,8 @@ class Prediction:
         network has no spread of means: its epistemic part is None.
 
     The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
-    Gaussian has one reading: its variance is aleatoric. A single Student t does not say how its variance divides.
+    Gaussian has one reading: its variance is aleatoric. A single Student t does not say how its variance divides. With
+    a transform of the target only ``"identified"`` exists, of the members' means and variances in the units of y.
 
     >>> from evidentia import Gaussian
     >>> answer = Gaussian(torch.zeros(5, 3), 1.0)
@@ -119,7 +121,14 @@ class Prediction:
     (2, 3)
     """
 
-    def __init__(self, answer: Answer | Mixture | Deferred, members: int | None = None) -> None:
+    def __init__(
+        self,
+        answer: Answer | Mixture | Transformed | Deferred,
+        members: int | None = None,
+        *,
+        transform: Transform | None = None,
+    ) -> None:
+        self.transform = transform
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
         self.names: Sequence[str] | None = None
         self._whole: Answer | None = None
@@ -128,6 +137,10 @@ class Prediction:
             self._deferred = answer
             self.shape, self.members = answer.shape, answer.members
             return
+        if isinstance(answer, Transformed):
+            if transform is not None:
+                raise InputError("a Transformed distribution knows its transform; leave out transform=")
+            self.transform, answer = answer.transform, answer.base
         if isinstance(answer, Mixture):
             if members is not None:
                 raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
@@ -150,15 +163,19 @@ class Prediction:
         return self._whole
 
     @property
-    def distribution(self) -> Mixture:
+    def distribution(self) -> Mixture | Transformed:
         """The predictive distribution as a torch object."""
-        return _mixture_of(self.answers)
+        mixture = Mixture(self.answers.predictive(), dim=0, validate_args=False)
+        return mixture if self.transform is None else Transformed(mixture, self.transform)
 
     def parts(self) -> Iterator["Prediction"]:
         """Yield the prediction a few rows at a time, so that what is computed from it needs little memory."""
         if self._deferred is not None:
-            for k in range(len(self._deferred.sizes)):
-                yield Prediction(self._deferred.compute(k), members=0)
+            first = 0
+            for k, size in enumerate(self._deferred.sizes):
+                transform = self._transform_at((slice(first, first + size),))
+                yield Prediction(self._deferred.compute(k), members=0, transform=transform)
+                first += size
         elif not self.shape or not len(self):
             yield self
         else:
@@ -183,9 +200,14 @@ class Prediction:
         else:
             part, first = self._deferred.rows_of(keys[0])
             inside = (first, *keys[1:])
-        some = Prediction(_on_leaves(lambda p: p[(slice(None), *_on_device(inside, p.device))], part), members=0)
+        chosen = _on_leaves(lambda p: p[(slice(None), *_on_device(inside, p.device))], part)
+        some = Prediction(chosen, members=0, transform=self._transform_at(keys))
         some._label_like(self, keys)
         return some
+
+    def _transform_at(self, keys: tuple[Any, ...]) -> Transform | None:
+        """Return the transform of the chosen rows and targets."""
+        return None if self.transform is None else self.transform.at(self.shape, _on_device(keys, torch.device("cpu")))
 
     def _label_like(self, whole: "Prediction", key: tuple[Any, ...]) -> None:
         """Take over the index of the chosen rows, and the names of the targets while there is a dimension of them."""
@@ -232,11 +254,16 @@ class Prediction:
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
             raise InputError("cat takes a list of at least one prediction with rows")
         answers = [p.answers for p in predictions]
-        kinds = {(p.members, p.shape[1:], type(answer)) for p, answer in zip(predictions, answers, strict=True)}
+        transforms = [p.transform for p in predictions if p.transform is not None]
+        kinds = {
+            (p.members, p.shape[1:], type(answer), p.transform and p.transform.kind)
+            for p, answer in zip(predictions, answers, strict=True)
+        }
         if len(kinds) > 1:
             found = ", ".join(f"{p!r}" for p in predictions[:3])
             raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
-        joined = cls(_join(answers), members=0)
+        transform = Transform.cat(transforms, [p.shape for p in predictions]) if transforms else None
+        joined = cls(_join(answers), members=0, transform=transform)
         joined.names = predictions[0].names
         if all(p.index is not None for p in predictions):
             first, *rest = (p.index for p in predictions)
@@ -280,6 +307,11 @@ class Prediction:
 
     def decompose(self, reading: str | None = None) -> Decomposition:
         """Return aleatoric and epistemic variance by one of the two readings, ``"paper"`` or ``"identified"``."""
+        if self.transform is not None and reading == "paper":
+            raise InputError(
+                f'the division of the paper is not defined for a target under the transform "{self.transform.kind}"; '
+                'ask for "identified", which needs several members'
+            )
         reading = reading or self.default_decomposition
         if reading not in ("paper", "identified"):
             raise InputError(f"unknown decomposition {reading!r}; known are paper, identified")
@@ -300,7 +332,7 @@ class Prediction:
 
     def log_prob(self, y: ArrayLike) -> Array:
         """Return the log density of the predictive distribution at y."""
-        return self._by_parts(Mixture.log_prob, self._target(y))
+        return self._by_parts(lambda mixture, y: mixture.log_prob(y), self._target(y))
 
     def density(self, y: ArrayLike) -> Array:
         """Return the density of the predictive distribution at y."""
@@ -308,15 +340,15 @@ class Prediction:
 
     def cdf(self, y: ArrayLike) -> Array:
         """Return P(Y ≤ y)."""
-        return self._by_parts(Mixture.cdf, self._target(y))
+        return self._by_parts(lambda mixture, y: mixture.cdf(y), self._target(y))
 
     def crps(self, y: ArrayLike) -> Array:
         """Return the continuous ranked probability score of each y."""
-        return self._by_parts(Mixture.crps, self._target(y))
+        return self._by_parts(lambda mixture, y: mixture.crps(y), self._target(y))
 
     def entropy(self) -> Array:
         """Return the entropy of the predictive distribution, in nats."""
-        return self._by_parts(Mixture.entropy)
+        return self._by_parts(lambda mixture: mixture.entropy())
 
     def quantile(self, q: ArrayLike) -> Array:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
@@ -369,7 +401,8 @@ class Prediction:
             rows = draws if part.shape == self.shape else draws[:, first : first + len(part)]
             step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
             for k in range(0, int(n), step):
-                rows[k : k + step] = _numpy(_draw(part.answers, min(step, int(n) - k), generator))
+                drawn = _draw(part.answers, min(step, int(n) - k), generator)
+                rows[k : k + step] = _numpy(drawn if part.transform is None else part.transform.forward(drawn))
             first += len(part) if part.shape else 0
         assert draws is not None
         return draws
@@ -377,21 +410,21 @@ class Prediction:
     def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Array:
         """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
 
-        def of_part(answers: Answer, *rows: Tensor) -> tuple[Tensor]:
-            return (quantity(_mixture_of(answers), *(t.to(_device_of(answers)) for t in rows)),)
+        def of_part(part: Prediction, *rows: Tensor) -> tuple[Tensor]:
+            return (quantity(part.distribution, *(t.to(_device_of(part.answers)) for t in rows)),)
 
         with torch.no_grad():
             return _numpy(self._in_one_pass(of_part, *targets)[0])
 
     def _in_one_pass(self, function: Callable[..., tuple[Any, ...]], *targets: Tensor) -> tuple[Any, ...]:
-        """Return the tensors that a function makes of the answers and targets, part by part, for all rows."""
+        """Return the tensors that a function makes of a prediction and targets, part by part, for all rows."""
         whole: list[Any] | None = None
         first = 0
         for part in self.parts():
             if part.shape == self.shape:
-                return function(part.answers, *targets)
+                return function(part, *targets)
             rows = slice(first, first + len(part))
-            found = function(part.answers, *(t[rows] for t in targets))
+            found = function(part, *(t[rows] for t in targets))
             if whole is None:  # room for all rows first: results kept one by one would lie between what is freed
                 whole = [None if t is None else t.new_empty((len(self), *t.shape[1:])) for t in found]
             for column, tensor in zip(whole, found, strict=True):
@@ -464,13 +497,17 @@ class Prediction:
 
     def _columns(self, coverages: Sequence[float]) -> dict[str, Array]:
         """Return the columns of a table by name, without those that the prediction does not have."""
-        parts = self.decompose()
-        columns = {
-            "mean": self.mean,
-            "std": self.std,
-            "aleatoric_std": _root(parts.aleatoric),
-            "epistemic_std": _root(parts.epistemic),
-        }
+        columns: dict[str, Array | None]
+        if self.transform is None or self.transform.has_moments:
+            parts = self.decompose()
+            columns = {
+                "mean": self.mean,
+                "std": self.std,
+                "aleatoric_std": _root(parts.aleatoric),
+                "epistemic_std": _root(parts.epistemic),
+            }
+        else:
+            columns = {"median": self.median}
         ends = self._ends(coverages)
         for k, coverage in enumerate(coverages):
             columns[f"lower_{coverage:g}"], columns[f"upper_{coverage:g}"] = ends[..., k, 0], ends[..., k, 1]
@@ -531,7 +568,8 @@ class Prediction:
         return Predicted(str(name), p.median, ends, target, below, total, "rows" if len(self.shape) < 3 else "pixels")
 
     def __repr__(self) -> str:
-        return f"Prediction(shape={self.shape}, members={self.members})"
+        transform = "" if self.transform is None else f", transform={self.transform.kind!r}"
+        return f"Prediction(shape={self.shape}, members={self.members}{transform})"
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for notebooks; only these are computed."""
@@ -628,16 +666,11 @@ def _join(answers: Sequence[Answer]) -> Answer:
     return joined
 
 
-def _mixture_of(answers: Answer) -> Mixture:
-    """Return the predictive distribution of all members together."""
-    return Mixture(answers.predictive(), dim=0, validate_args=False)
-
-
-def _moments_of(answers: Answer) -> _Moments:
-    mixture = _mixture_of(answers)
+def _moments_of(p: Prediction) -> _Moments:
+    answers, mixture = p.answers, p.distribution
     within, between = mixture.within_variance, mixture.between_variance
     several = between if mixture.members > 1 else None
-    if isinstance(answers, NormalInverseGamma):
+    if isinstance(answers, NormalInverseGamma) and p.transform is None:
         epistemic = answers.epistemic_variance.mean(0)
         parts = answers.aleatoric_variance.mean(0), epistemic if several is None else epistemic + several
         return _Moments(mixture.mean, within, between, *parts)
@@ -667,7 +700,7 @@ def _on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
     return tuple(k.to(device) if isinstance(k, Tensor) else k for k in keys)
 
 
-def _quantile(mixture: Mixture, tail: float, upper: bool = False) -> Tensor:
+def _quantile(mixture: Mixture | Transformed, tail: float, upper: bool = False) -> Tensor:
     """Return the quantile of this probability from below, or from above, in the dtype of the mixture."""
     loc = mixture.components.loc
     q = torch.full(mixture.batch_shape, tail, dtype=torch.float64, device=loc.device)
@@ -715,19 +748,25 @@ def _root(x: Array | None) -> Array | None:
     return None if x is None else np.sqrt(x)
 
 
-def _flatten(p: Prediction) -> tuple[list[Any], int | None]:
-    """Return the answer, as it was given, and which of its dimensions is the members', counted from the right."""
+def _flatten(p: Prediction) -> tuple[list[Any], Any]:
+    """Return the answer, as it was given, and which of its dimensions is the members', counted from the right.
+
+    With a transform of the target, the second is a pair of that dimension and the transform.
+    """
+    answer, members = p.answers, cast(int | None, -1 - len(p.shape))
     if p.members == 1 and isinstance(_first_leaf(p.answers), Tensor):
-        return [_on_leaves(lambda leaf: leaf.squeeze(0), p.answers)], None
-    return [p.answers], -1 - len(p.shape)
+        answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), p.answers), None
+    return [answer], members if p.transform is None else (members, p.transform)
 
 
-def _unflatten(values: Iterable[Any], members: int | None) -> Prediction:
+def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     (answer,) = values
+    members, transform = context if isinstance(context, tuple) else (context, None)
     if isinstance(answer, Answer) and isinstance(_first_leaf(answer), Tensor):
-        return Prediction(answer, members)
+        return Prediction(answer, members, transform=transform)
     new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
     new.__dict__ = {"_whole": answer, "_deferred": None, "index": None, "names": None, "shape": (), "members": 1}
+    new.transform = transform
     return new
 
 

@@ -4,5 +4,6 @@ from evidentia.distributions.gaussian import Gaussian
 from evidentia.distributions.mixture import Mixture
 from evidentia.distributions.normal_inverse_gamma import NormalInverseGamma
 from evidentia.distributions.student_t import StudentT
+from evidentia.distributions.transformed import Transform, Transformed
 
-__all__ = ["Gaussian", "Mixture", "NormalInverseGamma", "StudentT"]
+__all__ = ["Gaussian", "Mixture", "NormalInverseGamma", "StudentT", "Transform", "Transformed"]
