@@ -7,6 +7,7 @@ from scipy import integrate, stats
 
 import evidentia as ev
 from evidentia import metrics
+from evidentia.distributions import Transform
 from evidentia.formulas import gaussian, student_t
 from evidentia.prediction import Deferred, Prediction
 
@@ -650,6 +651,36 @@ def test_scores_of_one_gaussian_by_hand():
     z = (y - [0, 1]) / [1, 2]
     crps = np.array([1, 2]) * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - np.pi**-0.5)
     assert metrics.crps(p, y) == pytest.approx(crps.mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["positive", "log"])
+def test_a_target_that_cannot_be_negative_is_scored_and_drawn(kind):
+    """Under "positive" zero has a probability of its own here: almost half of the draws."""
+    answer = evidential(3, (1500,)).affine(-0.5, 1.0)
+    transform = Transform("log") if kind == "log" else Transform("positive", scale=1.0, shift=0.4)
+    p = Prediction(answer, members=0, transform=transform)
+    y = p.sample(1, seed=0)[0]
+    assert (y >= 0).all()
+    assert np.array_equal(
+        y, transform.forward(torch.from_numpy(Prediction(answer, members=0).sample(1, seed=0)[0])).float()
+    )
+    found = metrics.summary(p, y)
+    ends = p.interval(0.9)
+    assert found["coverage"] == np.mean((y >= ends[:, 0]) & (y <= ends[:, 1]))
+    assert found["calibration_error"] < 0.02
+    assert {name for name, value in found.items() if np.isnan(value)} == (
+        {"rmse", "mae", "crps"} if kind == "log" else set()
+    )
+    if kind == "positive":
+        assert 0.3 < np.mean(y == 0) < 0.6
+        zero = p[[0]]
+        mass = float(zero.cdf([0.0])[0])
+        levels = np.array([0.25, 0.5, 0.75, 1.0])
+        assert metrics.calibration_curve(zero, [0.0], levels * mass) == pytest.approx(levels, rel=1e-6)
+    figure = p.plot(y)
+    counts = np.array([bar.get_height() for bar in figure.axes[2].patches])
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert ("median" in p._repr_html_()) == (kind == "log")
 
 
 def test_a_right_prediction_is_calibrated(right):

@@ -47,7 +47,8 @@ class Predicted:
         median: medians of the predictive distributions.
         ends: ends of their central intervals, (rows, 2).
         y: targets, or None.
-        below: P(Y ≤ y) for each target, or None.
+        pit: P(Y ≤ y) for each target, or None.
+        depth: the probability that the smallest central interval with y in it states, or None.
         total: rows that these were drawn from; more than there are here if not all are shown.
         unit: what a row is called, in the plural.
     """
@@ -56,7 +57,8 @@ class Predicted:
     median: Array
     ends: Array
     y: Array | None
-    below: Array | None
+    pit: Array | None
+    depth: Array | None
     total: int
     unit: str = "rows"
 
@@ -129,8 +131,8 @@ def _draw_targets(ax: Any, target: Predicted, order: NDArray[np.int64], size: fl
     outside = (target.y < target.ends[:, 0]) | (target.y > target.ends[:, 1])
     share = f"{int(outside.sum()):,} of {len(outside):,}, {100 * outside.mean() if len(outside) else 0:.3g} %"
     deviation = (target.y - target.median)[order]
-    limit = _limit(target.ends - target.median[:, None], target.y - target.median)
-    shown = deviation if limit is None else np.clip(deviation, -limit, limit)
+    limits = _limits(target.ends - target.median[:, None], target.y - target.median)
+    shown = deviation if limits is None else np.clip(deviation, *limits)
     far = shown != deviation
     place = np.arange(len(order))
     for chosen, colour, label in (
@@ -140,15 +142,16 @@ def _draw_targets(ax: Any, target: Predicted, order: NDArray[np.int64], size: fl
         ax.scatter(place[chosen], shown[chosen], s=size, color=colour, lw=0, label=label, zorder=3)
     for chosen, marker in ((far & (deviation > 0), "^"), (far & (deviation < 0), "v")):
         ax.scatter(place[chosen], shown[chosen], s=16, marker=marker, color=COLOURS["aleatoric"], lw=0, zorder=3)
-    if limit is not None:
-        ax.set_ylim(-1.05 * limit, 1.05 * limit)
+    if limits is not None:
+        margin = 0.03 * (limits[1] - limits[0])
+        ax.set_ylim(limits[0] - margin, limits[1] + margin)
 
 
 def draw_calibration(ax: Any, target: Predicted, coverage: float) -> None:
     """Draw which share of the targets lies in intervals of every stated coverage."""
-    assert target.below is not None
+    assert target.depth is not None
     levels = np.linspace(0, 1, 101)
-    inside = np.sort(np.abs(2 * target.below - 1))
+    inside = np.sort(target.depth)
     count = max(1, len(inside))
     observed = np.searchsorted(inside, levels, side="right") / count
     chance = 1.96 * np.sqrt(levels * (1 - levels) / count)
@@ -172,8 +175,8 @@ def draw_calibration(ax: Any, target: Predicted, coverage: float) -> None:
 
 def draw_pit(ax: Any, target: Predicted) -> None:
     """Draw the histogram of the probabilities below the targets, which is flat for a calibrated prediction."""
-    assert target.below is not None
-    below = target.below[np.isfinite(target.below)]
+    assert target.pit is not None
+    below = target.pit[np.isfinite(target.pit)]
     bins = int(np.clip(len(below) // 15, 5, 20))
     counts, edges = np.histogram(below, bins=bins, range=(0, 1))
     ideal = len(below) / bins
@@ -217,14 +220,16 @@ def _count(target: Predicted, shown: int) -> str:
     return f"{shown:,} {target.unit}" if shown == target.total else f"{shown:,} of {target.total:,} {target.unit}"
 
 
-def _limit(ends: Array, deviations: Array) -> float | None:
+def _limits(ends: Array, deviations: Array) -> tuple[float, float] | None:
     """Return how far the axes reach if a few values lie far beyond all others, or None if they do not."""
-    sizes = np.abs(np.concatenate([ends.ravel(), deviations.ravel()]))
-    sizes = sizes[np.isfinite(sizes)]
-    if not len(sizes):
+    values = np.concatenate([ends.ravel(), deviations.ravel()]).astype(float)
+    values = values[np.isfinite(values)]
+    if not len(values):
         return None
-    usual = float(np.quantile(sizes, 0.95))
-    return 3 * usual if 0 < usual < sizes.max() / 4 else None
+    usual = float(np.quantile(np.abs(values), 0.95))
+    if not 0 < usual < np.abs(values).max() / 4:
+        return None
+    return max(float(values.min()), -3 * usual), min(float(values.max()), 3 * usual)
 
 
 def _png(figure: "Figure") -> bytes:

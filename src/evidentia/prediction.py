@@ -342,6 +342,10 @@ class Prediction:
         """Return P(Y ≤ y)."""
         return self._by_parts(lambda mixture, y: mixture.cdf(y), self._target(y))
 
+    def _strictly_below(self, y: Array, at: Array) -> Array:
+        """Return P(Y < y) for P(Y ≤ y): another number only at 0, where a target under a transform can have an atom."""
+        return at if self.transform is None else np.where(y <= 0, 0.0, at)
+
     def crps(self, y: ArrayLike) -> Array:
         """Return the continuous ranked probability score of each y."""
         return self._by_parts(lambda mixture, y: mixture.crps(y), self._target(y))
@@ -402,7 +406,9 @@ class Prediction:
             step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
             for k in range(0, int(n), step):
                 drawn = _draw(part.answers, min(step, int(n) - k), generator)
-                rows[k : k + step] = _numpy(drawn if part.transform is None else part.transform.forward(drawn))
+                if part.transform is not None:
+                    drawn = part.transform.forward(drawn).to(drawn.dtype)
+                rows[k : k + step] = _numpy(drawn)
             first += len(part) if part.shape else 0
         assert draws is not None
         return draws
@@ -563,9 +569,15 @@ class Prediction:
             chosen, total = np.unravel_index(_some(flat), self.shape), len(flat)
         p = self[chosen]
         ends = p._ends([coverage])[..., 0, :]
-        target = None if y is None else y[chosen]
-        below = None if target is None else np.asarray(p.cdf(target), dtype=float)
-        return Predicted(str(name), p.median, ends, target, below, total, "rows" if len(self.shape) < 3 else "pixels")
+        unit = "rows" if len(self.shape) < 3 else "pixels"
+        if y is None:
+            return Predicted(str(name), p.median, ends, None, None, None, total, unit)
+        at = np.asarray(p.cdf(y[chosen]), dtype=float)
+        below = p._strictly_below(y[chosen], at)
+        # at an atom, a uniform number between both makes the histogram flat for a right prediction
+        pit = below + (at - below) * np.random.default_rng(0).random(len(at))
+        depth = np.maximum(1 - 2 * at, 2 * below - 1)
+        return Predicted(str(name), p.median, ends, y[chosen], pit, depth, total, unit)
 
     def __repr__(self) -> str:
         transform = "" if self.transform is None else f", transform={self.transform.kind!r}"

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evidentia.errors import InputError
-from evidentia.metrics.scores import Mask, Predictive, Targets, documented, mean_of, values_of
-from evidentia.prediction import Prediction
+from evidentia.metrics.scores import Mask, Predictive, Targets, documented, known_targets, mean_of, values_of
+from evidentia.prediction import Prediction, as_prediction
 
 __all__ = ["PROBABILITIES", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
 
@@ -48,7 +48,8 @@ def coverage_curve(
 ) -> Array:
     """Return the share of targets in each of several central intervals.
 
-    A y lies in the interval exactly if |2F(y) − 1| is at most its coverage.
+    A y lies in the interval exactly if |2F(y) − 1| is at most its coverage; where zero has a probability of its own, as
+    under ``target_transform="positive"``, if P(Y ≤ y) and P(Y ≥ y) are both at least (1 − coverage)/2.
 
     Returns:
         A share for each coverage; ideally the coverage itself.
@@ -57,7 +58,8 @@ def coverage_curve(
     >>> coverage_curve(ev.Gaussian(torch.zeros(3), 1.0), [-3.0, 0.0, 1.0], [0.5, 0.9])
     array([0.33333333, 0.66666667])
     """
-    return _shares("coverage", np.abs(2 * pit(prediction, y, mask=mask) - 1).ravel(), coverage)
+    below, at = _probabilities(prediction, y, mask)
+    return _shares("coverage", np.maximum(1 - 2 * at, 2 * below - 1), coverage)
 
 
 @documented
@@ -70,6 +72,9 @@ def calibration_curve(
 ) -> Array:
     """Return the share of targets at or below each predicted quantile (Kuleshov et al. 2018).
 
+    A target with a probability of its own, a zero under ``target_transform="positive"``, counts by the share of that
+    probability that lies below the quantile's (Czado et al. 2009).
+
     Returns:
         A share for each quantile; ideally its probability.
 
@@ -77,7 +82,15 @@ def calibration_curve(
     >>> calibration_curve(ev.Gaussian(torch.zeros(2), 1.0), [-1.0, 1.0], [0.1, 0.5])
     array([0. , 0.5])
     """
-    return _shares("quantiles", pit(prediction, y, mask=mask).ravel(), quantiles)
+    below, at = _probabilities(prediction, y, mask)
+    atom = at > below
+    shares = _shares("quantiles", at, quantiles)
+    if not atom.any():
+        return shares
+    levels = np.asarray(quantiles, dtype=float)[:, None]
+    inside: Array = np.clip((levels - below[atom]) / (at - below)[atom], 0, 1) - (at[atom] <= levels)
+    corrected: Array = shares + inside.sum(1) / at.size
+    return corrected
 
 
 @documented
@@ -99,6 +112,14 @@ def calibration_error(
     """
     curve = calibration_curve(prediction, y, quantiles, mask=mask)
     return float(np.sqrt(np.mean((curve - np.asarray(quantiles, dtype=float)) ** 2)))
+
+
+def _probabilities(prediction: Predictive, y: Targets, mask: Mask) -> tuple[Array, Array]:
+    """Return P(Y < y) and P(Y ≤ y) of every target that counts, one after the other."""
+    p = as_prediction(prediction)
+    at = pit(p, y, mask=mask).ravel()
+    target = p._target(y, mask).cpu().numpy()[known_targets(p, mask)].ravel()
+    return p._strictly_below(target, at), at
 
 
 def _shares(name: str, values: Array, limits: ArrayLike) -> Array:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from evidentia.errors import InputError
-from evidentia.metrics.calibration import PROBABILITIES, pit
+from evidentia.metrics.calibration import calibration_error
+from evidentia.metrics.calibration import coverage as share_inside
 from evidentia.metrics.scores import Mask, Predictive, Targets, crps, documented, known_targets, mae, nll, rmse
 from evidentia.prediction import as_prediction
 
@@ -27,17 +27,14 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
     'calibration_error': 0.159}
     """
     p = as_prediction(prediction)
-    found = {"rmse": np.nan, "mae": np.nan, "nll": nll(p, y, mask=mask), "crps": np.nan}  # nll raises for a wrong y
-    for metric in (rmse, mae, crps):
-        try:
-            found[metric.__name__] = metric(p, y, mask=mask)
-        except InputError:  # y is right, so that what is missing is the mean of the prediction
-            continue
+    moments = p.transform is None or p.transform.has_moments
+    found = {
+        metric.__name__: metric(p, y, mask=mask) if moments or metric is nll else np.nan
+        for metric in (rmse, mae, nll, crps)
+    }
     ends = p.interval(coverage)[known_targets(p, mask)].astype(float)
-    below = pit(p, y, mask=mask).ravel()
-    observed = np.searchsorted(np.sort(below), PROBABILITIES, side="right") / below.size
     return found | {
-        "coverage": float(np.mean(np.abs(2 * below - 1) <= coverage)),
+        "coverage": share_inside(p, y, coverage, mask=mask),
         "interval_width": float(np.mean(ends[..., 1] - ends[..., 0])),
-        "calibration_error": float(np.sqrt(np.mean((observed - PROBABILITIES) ** 2))),
+        "calibration_error": calibration_error(p, y, mask=mask),
     }
