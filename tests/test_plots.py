@@ -2,8 +2,10 @@
 
 import io
 import pickle
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -164,6 +166,14 @@ def test_a_notebook_shows_the_figure_without_pyplot(right):
     figure = p.plot(y)
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert pickle.loads(pickle.dumps(figure))._repr_png_() == figure._repr_png_()
+
+
+def test_the_example_of_the_docs_runs(monkeypatch, capsys, tmp_path):
+    script = Path(__file__).parents[1] / "examples/diabetes.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--steps", "20", "--out", str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert "crps" in capsys.readouterr().out
+    assert (tmp_path / "diabetes.png").stat().st_size > 10_000
 
 
 def run(code):
