@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 LEAST_ROWS = 20  # with a value; with fewer, that all values differ says little about a column
 MANY_VALUES = 20  # of a category: from here on it may be encoded by the means of its targets
-FOLDS = 5  # in which the means are learned without the rows that they encode
+FOLDS = 10  # in which the means are learned without the rows that they encode
 CLEARLY = 3.0  # standard errors by which means must explain the targets
 
 

@@ -131,8 +131,12 @@ def _declared_categories(values: Any) -> Any:
 
 def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     """Return what a column is by its values. A mixture of numbers and text is refused: either may be the mistake."""
+    import pandas as pd
+
     rows = np.flatnonzero(~_missing(name, series))
     present = list(series if len(rows) == len(series) else series.iloc[rows])
+    if present and isinstance(series.dtype, pd.StringDtype):
+        return _decide_text(name, present, rows)
     found = [kind_of(value) for value in present]
     kinds = set(found)
     if kinds == {"text"}:
@@ -223,8 +227,9 @@ _ORDER_NAMES = {"day first": "day/month/year", "month first": "month/day/year", 
 
 
 def _refuse_order(name: str, first: DateOrder, one: str, second: DateOrder, other: str) -> NoReturn:
-    convert = f"pandas.to_datetime(X[{name!r}], dayfirst=True)"
-    advice = f"convert the column with {convert} or dayfirst=False, or make it a category with .astype('category')"
+    others = "dayfirst=False or yearfirst=True" if "year first" in (first, second) else "dayfirst=False"
+    convert = f"pandas.to_datetime(X[{name!r}], dayfirst=True) or {others}"
+    advice = f"convert the column with {convert}, or make it a category with .astype('category')"
     a, b = _ORDER_NAMES[first], _ORDER_NAMES[second]
     if one == other:
         raise InputError(f"column {name!r} has dates such as {shorten(one)} that could be {a} or {b}; {advice}")
@@ -315,7 +320,7 @@ def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Colum
             return Column(name, kind, seconds_of(convert_unit(moments.to_numpy(), "us")), content)
         except OverflowError:
             return None  # reading value by value finds the row
-    if moments_fit and content != "compact" and isinstance(dtype, pd.StringDtype):
+    if moments_fit and content != "compact" and types.infer_dtype(values, skipna=True) == "string":
         return _read_texts(name, values, content)
     if content == "duration" and isinstance(dtype, np.dtype) and dtype.kind == "m":
         return Column(name, kind, seconds_of(values.to_numpy()), content)

@@ -27,6 +27,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE | re.ASCII)
 
 
+_BEGINNING = _pattern(rf"\d|{_MONTHS}|mon|tue|wed|thu|fri|sat|sun")  # tells most text that is no date
 _YEAR_FIRST = _pattern(r"(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})")
 _THREE_NUMBERS = _pattern(rf"(?P<first>\d{{1,2}})(?P<mark>[-/.])(?P<middle>\d{{1,2}})(?P=mark){_YEAR}")
 _DAY_NAME = _pattern(rf"{_WEEKDAY}(?P<day>\d{{1,2}})(?:st|nd|rd|th|\.)?[\s-]*{_NAME},?[\s-]*{_YEAR}")
@@ -59,7 +60,7 @@ class Writing:
 def writing_of(text: str) -> Writing | None:
     """Return how a text writes a date, a month or a time of day, None if it does not."""
     text = text.strip()
-    if not 4 <= len(text) <= 60:
+    if not 4 <= len(text) <= 60 or not _BEGINNING.match(text):
         return None
     if _from_iso(text) is not None:
         return _ISO
@@ -127,7 +128,7 @@ def choose_order(
     if len(possible) == 1:
         return possible[0]
     example = next((text for text, w in numeric if set(possible) <= set(w.orders)), numeric[0][0])
-    return possible[0], example, possible[1], example
+    return possible[0], example, possible[-1], example
 
 
 def _contradiction(numeric: Sequence[tuple[str, Writing]]) -> tuple[DateOrder, str, DateOrder, str]:

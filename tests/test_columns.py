@@ -1,0 +1,444 @@
+"""What columns are taken for: dates as text, absolute time, identifiers, many-valued categories, and what is said."""
+
+import datetime
+import json
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.preprocessing import TargetEncoder
+
+import evidentia as ev
+from evidentia.data.choices import _prior_rows, absolute_time_helps, target_means
+from evidentia.data.encoding import Encoding
+from evidentia.data.table import read_table
+
+
+def small(**changes):
+    return ev.EvidentialRegressor(**{"members": 2, "steps": 500, "hidden": (64, 64), "random_state": 0, **changes})
+
+
+def column_of(values, name="c"):
+    return read_table(pd.DataFrame({name: values})).columns[0]
+
+
+def seconds(*moments):
+    return [m.replace(tzinfo=datetime.UTC).timestamp() for m in moments]
+
+
+# Dates as text --------------------------------------------------------------------------------------------------------
+
+MOMENTS = [datetime.datetime(2020, 12, 31, 18, 30), datetime.datetime(2021, 2, 3), datetime.datetime(1999, 7, 4, 9, 5)]
+DAYS = [m.replace(hour=0, minute=0) for m in MOMENTS]
+FORMS = {
+    "%Y-%m-%d %H:%M": ("text", MOMENTS),
+    "%Y-%m-%dT%H:%M:%S": ("text", MOMENTS),
+    "%Y-%m-%dT%H:%M:%SZ": ("text", MOMENTS),
+    "%Y-%m-%d %H:%M:%S.%f+00:00": ("text", MOMENTS),
+    "%Y%m%dT%H%M%S": ("text", MOMENTS),
+    "%Y-%m-%d": ("text", DAYS),
+    "%Y/%m/%d": ("text", DAYS),
+    "%Y.%m.%d %H:%M": ("text", MOMENTS),
+    "%d.%m.%Y": ("day first", DAYS),
+    "%d.%m.%Y %H:%M:%S": ("day first", MOMENTS),
+    "%d/%m/%Y %H:%M": ("day first", MOMENTS),
+    "%d-%m-%Y": ("day first", DAYS),
+    "%m/%d/%Y": ("month first", DAYS),
+    "%m/%d/%Y %I:%M %p": ("month first", MOMENTS),
+    "%m/%d/%y %I:%M:%S%p": ("month first", MOMENTS),
+    "%m-%d-%Y, %H:%M": ("month first", MOMENTS),
+    "%d/%m/%y": ("day first", DAYS),
+    "%y-%m-%d": ("year first", DAYS),
+    "%d %b %Y": ("text", DAYS),
+    "%d-%b-%y": ("text", DAYS),
+    "%d. %B %Y %H:%M": ("text", MOMENTS),
+    "%b %d, %Y": ("text", DAYS),
+    "%B %d %Y %H:%M": ("text", MOMENTS),
+    "%a, %d %b %Y %H:%M:%S +0000": ("text", MOMENTS),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_are_recognised_in_their_common_forms(form):
+    content, moments = FORMS[form]
+    texts = [m.strftime(form) for m in MOMENTS]
+    for values in (texts, pd.Series(texts, dtype=object), [f" {t} " for t in texts]):
+        column = column_of(values)
+        assert (column.kind, column.content) == ("date", content)
+        assert column.values.tolist() == seconds(*moments)
+
+
+def test_leading_zeros_of_days_may_be_absent():
+    assert column_of(["1/13/11", "12/1/11"]).values.tolist() == seconds(
+        datetime.datetime(2011, 1, 13), datetime.datetime(2011, 12, 1)
+    )
+    assert column_of(["1.2.2020", "13.2.1968"]).values.tolist() == seconds(
+        datetime.datetime(2020, 2, 1), datetime.datetime(1968, 2, 13)
+    )
+
+
+def test_every_day_of_some_years_is_read_as_pandas_reads_it():
+    days = pd.date_range("1967-12-25", "2071-01-05", freq="53h")
+    for form in ("%d/%m/%Y %H:%M", "%m/%d/%Y %I:%M %p", "%d %b %Y", "%Y-%m-%d"):
+        expected = pd.to_datetime(days.strftime(form), format=form).astype("M8[s]").astype(np.int64)
+        assert np.array_equal(column_of(days.strftime(form)).values, expected)
+
+
+def test_offsets_count():
+    column = column_of(["2020-01-02T00:00:00+01:00", "02 Jan 2020 00:00 -0530", None])
+    assert column.values[:2].tolist() == seconds(
+        datetime.datetime(2020, 1, 1, 23), datetime.datetime(2020, 1, 2, 5, 30)
+    )
+    assert np.isnan(column.values[2])
+
+
+AMBIGUOUS = [
+    (["03/04/2021", "05/06/2021"], "such as '03/04/2021' that could be day/month/year or month/day/year; convert"),
+    (["2020-01-31", "03/04/2021"], "such as '03/04/2021' that could be day/month/year or month/day/year"),
+    (["11-01-30", "12-02-28"], r"such as '11-01-30' that could be day/month/year or year/month/day; .*yearfirst=True"),
+    (
+        ["31/12/2020", "12/31/2020"],
+        r"in two orders, '31/12/2020' \(day/month/year\) and '12/31/2020' \(month/day/year\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), AMBIGUOUS)
+def test_dates_in_doubt_are_refused_by_name(values, message):
+    with pytest.raises(ev.InputError, match=rf"column 'sold' has dates {message}"):
+        small().fit(pd.DataFrame({"sold": values * 10, "z": np.arange(20.0)}), np.arange(20.0))
+    converted = pd.DataFrame({"sold": pd.to_datetime(pd.Series(values), format="mixed", dayfirst=True)})
+    assert read_table(converted).columns[0].kind == "date"  # as the message says
+
+
+def test_points_mean_day_month_year_unless_a_value_forbids_it():
+    assert column_of(["03.04.2021", "05.06.2021"]).content == "day first"
+    assert column_of(["03.04.2021", "05.26.2021"]).content == "month first"
+
+
+def test_orders_that_mean_the_same_are_no_doubt():
+    assert column_of(["01/01/2020", "02/02/2021"]).content == "text"
+
+
+def test_stray_text_among_dates_is_refused_by_name():
+    with pytest.raises(ev.InputError, match=r"column 'c' has 1 text value \(first: 'soon' in row 2\) among 3 dates"):
+        column_of(["2020-01-02", "2020-01-03", "soon", "2020-05-06"])
+    with pytest.raises(ev.InputError, match=r"first: '2020-02-30' in row 0\) among 2 dates"):
+        column_of(["2020-02-30", "2020-01-03", "2020-05-06"])
+
+
+CATEGORIES = [
+    ["2020-01-02"] * 3,  # constant
+    ["03/04/2021"] * 3,
+    ["soon", "2020-01-02", "later"],
+    ["1.2.10", "1.2.11", "2.0.0"],  # versions
+    ["2020-W05", "2020-W06"],
+    ["Q1 2020", "Q2 2020"],
+    ["Monday", "Tuesday"],
+    ["May", "June"],
+    ["2:1", "3:0"],
+    ["25:10", "18:30"],
+    ["yes", "no"],
+]
+
+
+@pytest.mark.parametrize("values", CATEGORIES, ids=[v[0] for v in CATEGORIES])
+def test_other_text_stays_a_category(values):
+    assert column_of(values).kind == "category"
+
+
+def test_later_rows_are_read_as_training_rows_were():
+    encoding = Encoding.fit(read_table(pd.DataFrame({"d": ["03.04.2019", "25.06.2021"]})))
+
+    def later(*values):
+        return encoding.transform(encoding.read(pd.DataFrame({"d": list(values)}))).tolist()
+
+    expected = later(datetime.datetime(2021, 6, 5))
+    for same in ("05.06.2021", "5.6.21", "2021-06-05", "5 Jun 2021", datetime.date(2021, 6, 5)):
+        assert later(same) == expected
+    assert later("05.06.2021", "25.06.2021")[:1] == expected  # whatever stands beside it
+    for other in ("06.25.2021", "soon", "18:30"):
+        with pytest.raises(
+            ev.InputError, match=f"column 'd' held dates in training, but has text now .first: '{other}'"
+        ):
+            later(other)
+    undecided = Encoding.fit(read_table(pd.DataFrame({"d": ["2019-04-03", "2021-06-25"]})))
+    with pytest.raises(ev.InputError, match="held dates in training, but has text now"):
+        undecided.read(pd.DataFrame({"d": ["03/04/2021"]}))
+
+
+def test_months_times_of_day_and_numbers_that_are_dates():
+    assert column_of(["2020-12", "2021-01"]).values.tolist() == seconds(
+        datetime.datetime(2020, 12, 1), datetime.datetime(2021, 1, 1)
+    )
+    assert column_of(["May 2020", "Jun 2021"]).content == "month"
+    for values in (["18:30", "6:05:01"], ["6:30 PM", "6:05:01 am"], [datetime.time(18, 30), datetime.time(6, 5, 1)]):
+        assert column_of(values).values.tolist() == [66600, 21901]
+    assert read_table(pl.DataFrame({"t": [datetime.time(18, 30)]})).columns[0].content == "time"
+    days = seconds(datetime.datetime(2020, 12, 31), datetime.datetime(2021, 1, 1))
+    for values in ([20201231, 20210101], ["20201231", "20210101"], [20201231.0, 20210101.0]):
+        assert column_of(values, "order_date").values.tolist() == days
+        assert column_of(values, "size").kind == "number"
+    assert column_of([20201231, 20201301], "date").kind == "number"
+
+
+def test_codes_with_leading_zeros_stay_text():
+    for codes in (["01000", "02100"], ["01", "2A", "13", "14", "15"], ["7", "007"]):
+        assert column_of(codes).kind == "category"
+    assert column_of(["0.5", "0", "10"]).kind == "number"
+    encoding = Encoding.fit(read_table(pd.DataFrame({"zip": ["01000", "02100", "99000"]})))
+    for spelling in (["02100"], [2100]):  # as pandas.read_csv gives it
+        assert encoding.transform(encoding.read(pd.DataFrame({"zip": spelling}))).tolist() == [[0, 1, 0]]
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M", "%m/%d/%Y %I:%M %p"])
+def test_a_daily_cycle_is_learned_from_text(form):
+    g = np.random.default_rng(0)
+    when = pd.Timestamp("2021-01-01") + pd.to_timedelta(g.integers(0, 365 * 24 * 60, 600), unit="min")
+    y = 3 * np.sin(2 * np.pi * (when.hour + when.minute / 60) / 24) + 0.05 * g.normal(size=600)
+    table = pd.DataFrame({"when": when.strftime(form), "z": g.normal(size=600)})
+    model = small().fit(table[:450], y[:450])
+    assert model.score(table[450:], y[450:]) >= 0.99
+
+
+# Absolute time --------------------------------------------------------------------------------------------------------
+
+
+def hourly(years=3, trend=0.0):
+    g = np.random.default_rng(1)
+    when = pd.date_range("2019-01-01", f"{2018 + years}-12-31 23:00", freq="3h")
+    warmth = g.normal(size=len(when))
+    noise = 0.5 * g.normal(size=len(when))
+    y = 2 * np.sin(2 * np.pi * when.hour / 24) + (when.day_of_week >= 5) + warmth + noise
+    y = np.asarray(y + trend * np.arange(len(when)) / len(when))
+    return pd.DataFrame({"date": when.astype(str), "warmth": warmth}), y, when.year < 2018 + years
+
+
+def test_intervals_hold_in_a_later_year():
+    table, y, early = hourly()
+    model = small().fit(table[early], y[early])
+    low, high = model.predict_interval(table[~early], 0.9).T
+    assert 0.85 <= ((low <= y[~early]) & (y[~early] <= high)).mean() <= 0.95
+    assert model.encoding_.encoders[0].parts == ("year", "week", "day")
+    assert "the time itself does not clearly help on the latest rows" in model.columns_.loc["date", "why"]
+
+
+def test_a_trend_is_continued_where_the_latest_rows_show_it():
+    table, y, early = hourly(trend=6.0)
+    errors = {}
+    for absolute_time in ("auto", True, False):
+        model = small(absolute_time=absolute_time, steps=300).fit(table[early], y[early])
+        errors[absolute_time] = np.mean((model.predict(table[~early]) - y[~early]) ** 2)
+        assert ("date" in model.encoding_.features) is (absolute_time is not False)
+    assert errors["auto"] == errors[True] < 0.2 * errors[False]
+    with pytest.raises(ev.InputError, match="absolute_time must be True, False or 'auto', got 'never'"):
+        small(absolute_time="never").fit(table[early], y[early])
+
+
+def test_time_is_taken_for_helpful_as_rarely_as_it_should():
+    time, found = np.arange(500.0), {"noise": 0, "trend": 0}
+    for seed in range(40):
+        g = np.random.default_rng(seed)
+        x, noise = g.normal(size=(500, 2)), g.normal(size=(500, 1))
+        found["noise"] += absolute_time_helps(time, x, x[:, :1] + noise)
+        found["trend"] += absolute_time_helps(time, x, x[:, :1] + noise + time[:, None] / 200)
+    assert found == {"noise": 0, "trend": 40}
+
+
+def parts_of(days):
+    return Encoding.fit(read_table(pd.DataFrame({"d": days, "z": range(len(days))}))).encoders[0].parts
+
+
+def test_only_cycles_that_were_seen_whole_are_features():
+    assert parts_of(pd.date_range("2020-01-01", "2020-12-31", freq="D")) == ("year", "week")
+    assert parts_of(pd.date_range("2020-01-01", periods=24, freq="h")) == ("day",)
+    assert parts_of(pd.date_range("2020-01-01", periods=24 * 7, freq="h")) == ("week", "day")
+    assert parts_of(pd.date_range("2020-01-01", periods=100, freq="D")) == ("week",)
+    assert parts_of(pd.date_range("2018-01-01", periods=40, freq="MS")) == ("year",)  # the weekday is chance
+    assert parts_of(pd.date_range("2018-01-01", periods=40, freq="ME")) == ("year",)
+    assert parts_of(pd.date_range("2000-01-01", periods=10, freq="YS")) == ()
+    assert parts_of(pd.date_range("2018-01-01", periods=200, freq="7D")) == ("year",)
+    assert parts_of(pd.date_range("2018-01-01T08:00", periods=800, freq="D")) == ("year", "week")
+
+
+def test_a_table_of_nothing_but_dates_has_features():
+    days = pd.DataFrame({"d": pd.date_range("2020-01-01", periods=5)})
+    encoding = Encoding.fit(read_table(days))
+    assert len(encoding.features) == 6
+    model = small(steps=20).fit(days, np.arange(5.0))
+    assert np.isfinite(model.predict(days)).all()
+
+
+# Identifiers ----------------------------------------------------------------------------------------------------------
+
+
+def people(n=200):
+    g = np.random.default_rng(2)
+    table = pd.DataFrame({"size": g.normal(size=n), "town": g.choice(["Ulm", "Bonn"], n)})
+    return table, table["size"] * 2 + (table["town"] == "Ulm") + 0.1 * g.normal(size=n)
+
+
+IDENTIFIERS = {
+    "name": [f"Person {k}" for k in range(200)],
+    "remarks": [f"it was a long day with {k % 150} words to say" for k in range(200)],
+    "id": list(range(200)),
+    "customer_id": list(range(5000, 5200)),
+    "PassengerId": [7 * k for k in range(200)],
+    "Unnamed: 0": list(range(200)),
+    "Serial No.": list(range(1, 201)),
+    "index": [float(k) for k in range(200)],
+}
+
+
+@pytest.mark.parametrize("name", IDENTIFIERS)
+def test_an_identifier_changes_nothing(name):
+    table, y = people()
+    plain = small(steps=30).fit(table[:150], y[:150]).predict(table[150:])
+    with_identifier = table.copy()
+    with_identifier.insert(1, name, np.random.default_rng(0).permutation(np.array(IDENTIFIERS[name], dtype=object)))
+    with pytest.warns(UserWarning, match=f"left out as identifiers, names or free text: '{name}'") as caught:
+        model = small(steps=30).fit(with_identifier[:150], y[:150])
+    assert [w.filename for w in caught] == [__file__]  # the line that called fit
+    assert np.array_equal(model.predict(with_identifier[150:]), plain)
+    assert np.array_equal(model.predict(with_identifier[150:].assign(**{name: None})), plain)
+    assert np.array_equal(model.predict(with_identifier[150:].assign(**{name: [{}] * 50})), plain)
+    assert "left out" in model.columns_.loc[name, "taken for"]
+
+
+def test_what_is_no_identifier_is_kept():
+    table, y = people()
+    kept = {
+        "price": list(range(200)),  # all different, but nothing says that it is an identifier
+        "grid": [k + 0.5 for k in range(200)],
+        "shop_id": [k // 2 for k in range(200)],
+        "name": pd.Categorical([f"Person {k}" for k in range(200)]),
+    }
+    model = small(steps=10).fit(table.assign(**kept), y)
+    assert not model.encoding_.notice
+    few = pd.DataFrame({"name": [f"n{k}" for k in range(12)], "z": range(12)})
+    assert len(Encoding.fit(read_table(few)).features) == 13
+    alone = pd.DataFrame({"name": [f"n{k}" for k in range(40)]})  # something must be left to learn from
+    assert len(Encoding.fit(read_table(alone)).features) == 40
+
+
+# Categories of many values --------------------------------------------------------------------------------------------
+
+
+def towns(n, levels, noise=0.5, seed=3):
+    g = np.random.default_rng(seed)
+    level, z = g.integers(0, levels, n), g.normal(size=n)
+    y = 2 * g.normal(size=levels)[level] + z + noise * g.normal(size=n)
+    return pd.DataFrame({"town": [f"town {k}" for k in level], "z": z}), y
+
+
+def test_the_mean_target_of_a_category_carries_the_signal_and_does_not_leak():
+    table, y = towns(3000, 200)
+    model = small().fit(table[:2000], y[:2000])
+    assert model.encoding_.features == ["town: mean target", "z"]
+    encoding, x = Encoding.fit_transform(read_table(table[:2000]), y[:2000])
+    later = encoding.transform(encoding.read(table[2000:]))
+    training, test = (np.corrcoef(a[:, 0], b)[0, 1] ** 2 for a, b in ((x, y[:2000]), (later, y[2000:])))
+    leaking = np.corrcoef(encoding.transform(read_table(table[:2000]))[:, 0], y[:2000])[0, 1] ** 2
+    assert abs(training - test) < 0.06  # with a standard error of 0.02
+    assert leaking > training + 0.03  # what the own targets of rows would add
+    assert model.score(table[2000:], y[2000:]) > 0.9  # noise alone leaves 0.95
+
+
+def test_target_means_are_those_of_scikit_learn():
+    table, y = towns(500, 60)
+    values, z = table["town"].to_numpy(object), (y - y.mean()) / y.std()
+    found = target_means(values, y[:, None], 0)
+    codes = np.searchsorted(found.categories, values)
+    prior = _prior_rows(codes, z[:, None])[0]
+    oracle = TargetEncoder(target_type="continuous", smooth=prior).fit(values[:, None], y)
+    assert np.allclose(found.means[: len(found.categories), 0], oracle.encodings_[0], rtol=1e-9)
+    assert np.allclose(found.means[-1], y.mean())
+
+
+def test_the_prior_is_the_ratio_of_the_variances():
+    g = np.random.default_rng(0)
+    codes = np.repeat(np.arange(2000), g.integers(1, 9, 2000))
+    y = 0.5 * g.normal(size=2000)[codes] + 2.0 * g.normal(size=len(codes))
+    assert _prior_rows(codes, (y - y.mean())[:, None])[0] == pytest.approx(16, rel=0.2)
+
+
+def test_a_category_without_signal_has_no_means():
+    g = np.random.default_rng(0)
+    for seed in range(20):
+        values = np.array([f"t{k}" for k in g.integers(0, 100, 1000)], dtype=object)
+        assert target_means(values, g.normal(size=(1000, 1)), seed) is None
+    frame = pd.DataFrame({"t": values, "z": g.normal(size=1000)})
+    assert len(Encoding.fit_transform(read_table(frame), g.normal(size=1000))[0].features) == 51
+    frame["t"] = [f"t{k}" for k in g.integers(0, 700, 1000)]  # which repeats too rarely
+    encoding = Encoding.fit_transform(read_table(frame), g.normal(size=1000))[0]
+    assert encoding.features == ["z"]
+    assert "do not explain the target" in encoding.notice
+
+
+def test_unseen_and_missing_categories_and_several_targets():
+    table, y = towns(1000, 100)
+    y = np.stack([y, 5 - 3 * y], 1)
+    table.loc[::10, "town"] = None
+    y[::10] += 100
+    encoding, x = Encoding.fit_transform(read_table(table), y)
+    assert encoding.features == ["town: mean target 0", "town: mean target 1", "town missing", "z"]
+    rows = encoding.transform(encoding.read(pd.DataFrame({"town": ["nowhere", None], "z": [0.0, 0.0]})))
+    assert np.allclose(rows[0, :2], y.mean(0))
+    assert np.allclose(rows[1, :2], y[::10].mean(0), rtol=0.05)
+    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+    assert again == encoding
+    assert np.array_equal(again.transform(again.read(table)), encoding.transform(encoding.read(table)))
+    assert x.shape == (1000, 4)
+
+
+def test_rows_of_weight_zero_teach_nothing():
+    table, y = towns(600, 60)
+    weights = np.r_[np.ones(400), np.zeros(200)]
+    spoiled = np.r_[y[:400], y[400:] + 1e6]
+    model = small(steps=20).fit(table, spoiled, sample_weight=weights)
+    expected = Encoding.fit_transform(read_table(table[:400]), y[:400])[0]
+    assert expected.encoders[0].means
+    assert model.encoding_.encoders[0].means == expected.encoders[0].means
+
+
+# What is said ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_say_what_they_were_taken_for(tmp_path):
+    n = 120
+    g = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "size": np.where(g.random(n) < 0.1, np.nan, g.normal(size=n)),
+            "sold": pd.date_range("2020-01-01", periods=n, freq="5D").strftime("%d.%m.%Y"),
+            "town": g.choice(["Ulm", "Bonn", "Rome"], n),
+            "name": [f"house {k}" for k in range(n)],
+            "empty": [None] * n,
+            "same": 3.0,
+            "new": g.random(n) < 0.5,
+        }
+    )
+    with pytest.warns(UserWarning, match="'name' .120 different texts in 120 rows.*astype"):
+        model = small(steps=20).fit(table, g.normal(size=n))
+    said = model.columns_
+    assert said["taken for"].to_dict() == {
+        "size": "number",
+        "sold": "date (day/month/year)",
+        "town": "category, 3 values",
+        "name": "names or free text, left out",
+        "empty": "number",
+        "same": "number",
+        "new": "boolean",
+    }
+    assert said["features"].to_dict() == {
+        "size": 2, "sold": 4, "town": 3, "name": 0, "empty": 2, "same": 1, "new": 1,
+    }  # fmt: skip
+    assert said["missing"].sum() == table["size"].isna().sum() + n
+    assert said.loc["same", "why"] == "it does not vary, and is ignored"
+    assert said.loc["empty", "why"] == "it has no values"
+    assert "<table" in said._repr_html_()
+    again = ev.load(model.save(tmp_path / "model"))
+    pd.testing.assert_frame_equal(again.columns_, said)
+    assert np.array_equal(again.predict(table), model.predict(table))
+    assert not hasattr(small(), "columns_")
