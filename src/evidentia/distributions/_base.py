@@ -187,6 +187,10 @@ class Univariate(TreeDistribution):
         """Return the continuous ranked probability score in the units of y; smaller is better."""
         return self._call("crps", value)
 
+    def mean_distance(self, value: Tensor | float) -> Tensor:
+        """Return the mean distance of a draw from the value, E|X−value|."""
+        return self._call("mean_distance", value)
+
     def predictive(self) -> Self:
         """Return the distribution of a new y, which is this one; the counterpart of a Normal Inverse-Gamma's method."""
         return self

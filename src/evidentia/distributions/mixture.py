@@ -117,11 +117,11 @@ class Mixture(Distribution):
         Where members are so far apart that the cdf is flat between them, every point of the flat part is a quantile,
         and one of them is returned. Gradients are finite there too.
         """
-        return self._quantile(value, upper=False)
+        return self.quantile(value, upper=False)
 
     def isf(self, value: Tensor | float) -> Tensor:
         """Return the quantile with probability ``value`` above it, exact in the upper tail; otherwise as `icdf`."""
-        return self._quantile(value, upper=True)
+        return self.quantile(value, upper=True)
 
     def crps(self, value: Tensor | float) -> Tensor:
         r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
@@ -134,7 +134,7 @@ class Mixture(Distribution):
         value = self._as_tensor(value)
         double = self._double()
         each = double.components
-        distance = each.crps(double._for_members(value.double())) + each.half_spread()  # E|X−y| of each member
+        distance = each.mean_distance(double._for_members(value.double()))
         single = self.members == 1
         spread = each.half_spread().squeeze(self.dim) if single else self._by_formula(mixture.half_spread)
         return (distance.mean(self.dim) - spread).to(self._result_dtype(value))
@@ -189,73 +189,33 @@ class Mixture(Distribution):
 
     # Quantiles --------------------------------------------------------------------------------------------------------
 
-    def _quantile(self, value: Tensor | float, upper: bool) -> Tensor:
-        """Return the quantile with this probability below it, or above it if ``upper``, with its gradients."""
+    def quantile(self, value: Tensor | float, upper: Tensor | bool) -> Tensor:
+        """Return `isf` of the value where ``upper`` is true, else `icdf`, so that one search serves both ends."""
         p = self._as_tensor(value)
         double, dtype = self._double(), self._result_dtype(p)
         q = p.double().expand(torch.broadcast_shapes(p.shape, self.batch_shape))
+        upper = torch.as_tensor(upper, device=q.device).expand(q.shape)
+        if not torch.is_grad_enabled():
+            return double._solve(q, upper).to(dtype)
         with torch.no_grad():
             found = double._solve(q, upper)
             bounded = found.isfinite()
             y = torch.where(bounded, found, 0.0)
             slope = double.log_prob(y).exp().clamp(min=torch.finfo(torch.float64).tiny)
-            rate = (-1 if upper else 1) * (1 / slope).clamp(max=torch.finfo(dtype).max)
-        # as for one Student t, a Newton step carries the implicit derivatives, here those by the parameters
-        step = (double.sf(y) - q.detach() if upper else q.detach() - double.cdf(y)) / slope
-        if self.members > 1:
-            # keep the gradient of the step but not its value: y is exact already, and where the density vanishes the
-            # step is a rounding error divided by almost nothing
-            step = step - step.detach()
-        quantile = y + step + (q - q.detach()) * rate
+            rate = torch.where(upper, -1, 1) * (1 / slope).clamp(max=torch.finfo(dtype).max)
+        # the quantile is exact already: the Newton step, which is zero, carries its derivatives by the parameters
+        step = torch.where(upper, double.sf(y) - q.detach(), q.detach() - double.cdf(y)) / slope
+        # without its value: where the density vanishes, that is a rounding error divided by almost nothing
+        quantile = y + (step - step.detach()) + (q - q.detach()) * rate
         return torch.where(bounded, quantile, found).to(dtype)
 
-    def _solve(self, p: Tensor, upper: bool) -> Tensor:
+    def _solve(self, p: Tensor, upper: Tensor) -> Tensor:
         """Return the quantiles: infinite for probabilities 0 and 1, NaN outside [0, 1] and for NaN parameters."""
         high = p > 0.5  # then solve for the other tail, which is smaller
-        upper_tail = ~high if upper else high
-        q = torch.where(high, 1 - p, p)
-        each = q.unsqueeze(self.dim)
-        ends = torch.where(upper_tail.unsqueeze(self.dim), self.components.isf(each), self.components.icdf(each))
-        left, right = ends.amin(self.dim), ends.amax(self.dim)
-        if self.members == 1:
-            return left
-        found = _search(self._flat_components(p.shape), *(t.flatten() for t in (q, upper_tail, left, right)))
-        return found.view(p.shape)
-
-
-def _search(members: Univariate, q: Tensor, upper: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return the points between left and right at which a tail of the mixture is q.
-
-    Newton's method for the logarithm of the tail, with a step to the middle of the bracket where Newton's would leave
-    it. Rows that have converged take no part in later rounds.
-
-    Args:
-        members: components of shape (members, rows).
-        q: probabilities, (rows,).
-        upper: whether q is the upper tail, (rows,); else it is the lower one.
-        left, right: brackets, (rows,).
-    """
-    found = 0.5 * (left + right)
-    open_rows = index = (left < right).nonzero().squeeze(1)
-    for _ in range(200):
-        if len(index) == 0:
-            break
-        members = members._from_leaves(getattr(members, name)[:, open_rows] for name in members.leaves)
-        q, upper, left, right = q[open_rows], upper[open_rows], left[open_rows], right[open_rows]
-        y = found[index]
-        # the members are symmetric, so the upper tail at y is the lower tail at its mirror image
-        tail = members.cdf(torch.where(upper, 2 * members.loc - y, y)).mean(0)
-        beyond = torch.log(tail / q)
-        beyond = torch.where(upper, beyond, -beyond)  # > 0: the quantile lies to the right
-        left, right = torch.where(beyond >= 0, y, left), torch.where(beyond <= 0, y, right)
-        middle = 0.5 * (left + right)
-        newton = y + beyond * tail / members.log_prob(y).exp().mean(0)
-        newton = torch.where((newton > left) & (newton < right), newton, middle)
-        unfinished = (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
-        found[index] = torch.where(unfinished, newton, y)
-        open_rows = unfinished.nonzero().squeeze(1)
-        index = index[open_rows]
-    return found
+        each = self._flat_components(p.shape)
+        df = each.df if isinstance(each, StudentT) else None
+        tails = (torch.where(high, 1 - p, p).flatten(), (upper ^ high).flatten())
+        return mixture.quantile(df, each.loc, each.scale, *tails).view(p.shape)
 
 
 def _unflatten(values: Any, dim: int) -> Mixture:

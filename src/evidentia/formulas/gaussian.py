@@ -13,7 +13,19 @@ from torch.nn.functional import softplus
 
 from evidentia.formulas.special import LOG_2PI, in_float64
 
-__all__ = ["cdf", "crps", "entropy", "from_raw", "half_spread", "icdf", "isf", "log_prob", "mean_absolute", "sf"]
+__all__ = [
+    "cdf",
+    "crps",
+    "entropy",
+    "from_raw",
+    "half_spread",
+    "icdf",
+    "isf",
+    "log_prob",
+    "mean_absolute",
+    "mean_distance",
+    "sf",
+]
 
 SCALE_FLOOR = 1e-6  # keeps the likelihood finite where a network drives its deviation to zero
 
@@ -67,6 +79,11 @@ def crps(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     .. math:: \sigma\{z(2\Phi(z) - 1) + 2\varphi(z) - 1/\sqrt\pi\} = \mathbb E|X-y| - \tfrac12\mathbb E|X-X'|
     """
     return in_float64(lambda y, loc, scale: mean_absolute(y - loc, scale) - half_spread(scale), y, loc, scale)
+
+
+def mean_distance(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return :math:`\mathbb E|X-y|`, the first term of the CRPS."""
+    return in_float64(lambda y, loc, scale: mean_absolute(y - loc, scale), y, loc, scale)
 
 
 def mean_absolute(loc: Tensor, scale: Tensor) -> Tensor:

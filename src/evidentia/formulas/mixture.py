@@ -1,9 +1,10 @@
-r"""Equal-weight mixtures of Student t or normal members: the mean distance of two draws, and the entropy.
+r"""Equal-weight mixtures of Student t or normal members: quantiles, the mean distance of two draws, and the entropy.
 
 The arguments ``df`` (None for normal members), ``loc`` and ``scale`` have the shape (members, rows) and should be
 float64. Results have the shape (rows,).
 
-For normal members the mean distance has a closed form. Everything else is integrated numerically, row by row: the real
+Quantiles are found by Halley's method within a bracket. For normal members the mean distance has a closed form; else
+it and the entropy are integrated numerically, row by row: the real
 line is cut into panels with eight Gauss–Legendre nodes each. Every member limits the length of a panel, and the
 shortest limit counts: two scales in the body of a normal member, a threefold growth of the distance along a heavy tail,
 no limit where the member has no mass left. So a narrow member is resolved beside or inside a broad one, wherever it
@@ -15,21 +16,22 @@ quadrature.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evidentia.formulas import gaussian
+from evidentia.formulas import gaussian, student_tail
 from evidentia.formulas.special import LOG_2PI, rho_excess
 
-__all__ = ["entropy", "half_spread"]
+__all__ = ["entropy", "half_spread", "quantile"]
 
 _TAIL = 1e-9  # mass of a member that lies beyond its outermost panel, on either side
 _NORMAL_REACH = 6.0  # the normal quantile of that mass
 _BODY_STEP = 2.0  # length of a panel in the body of a member, in units of its scale
 _TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a panel along a heavy tail
-_DENSITIES_AT_ONCE = 1 << 18  # arrays of this size stay in the cache of a CPU
+_DENSITIES_AT_ONCE = 1 << 17  # arrays of this size stay in the cache of a CPU
 _ROWS_AT_ONCE = 1 << 13  # rows that are divided into panels together
 
 
@@ -46,6 +48,105 @@ def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]
 _NODES, _WEIGHTS, _PARTIAL = _panel_rule(8)
 
 
+@torch.no_grad()
+def quantile(df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor) -> Tensor:
+    """Return the points at which a tail of the mixture is q ≤ ½, to a relative 1e-12 of the tail, or to rounding.
+
+    It is NaN where q or a parameter is, and infinite for q = 0. Has no gradients.
+
+    Args:
+        df, loc, scale: parameters of the members, (members, rows).
+        q: probabilities, (rows,).
+        upper: whether q is the upper tail, (rows,); else it is the lower one.
+    """
+    sign = torch.where(upper, 1.0, -1.0).to(loc.dtype)  # a lower tail is the upper one of the mirrored mixture
+    size = student_tail.CHUNK if loc.device.type == "cpu" else 64 * student_tail.CHUNK
+    step = max(1, size // len(loc))
+    found = []
+    for first in range(0, len(q), step):
+        rows = slice(first, first + step)
+        n, m, s = _select(rows, df, loc, scale)
+        standard = _Normal() if n is None else _Student(student_tail.shape_of(n))
+        found.append(sign[rows] * _search(standard, sign[rows] * m, s, q[rows]))
+    return torch.cat(found) if found else loc.new_empty(0)
+
+
+class _Normal:
+    """Standard normal members, as `_search` needs them."""
+
+    def select(self, _: Tensor) -> "_Normal":
+        return self
+
+    def quantile(self, q: Tensor) -> Tensor:
+        """Return the z with q above it."""
+        z: Tensor = -torch.special.ndtri(q)
+        return z
+
+    def at(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the upper tail at z, the density, and the derivative of the density."""
+        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        return 0.5 * torch.erfc(z / math.sqrt(2)), density, -z * density
+
+
+class _Student:
+    """Standard Student t members, as `_search` needs them."""
+
+    def __init__(self, shape: student_tail.Shape) -> None:
+        self.shape = shape
+
+    def select(self, keep: Tensor) -> "_Student":
+        return _Student(self.shape.select(keep))
+
+    def quantile(self, q: Tensor) -> Tensor:
+        """Return the z with q above it, for q ≤ ½."""
+        return student_tail.quantile(q.expand_as(self.shape.df), self.shape)
+
+    def at(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the upper tail at z, the density, and the derivative of the density."""
+        shape = self.shape
+        found = student_tail.tail(z.abs() / shape.root, shape)
+        peak = shape.height * found.exponent.exp()
+        beyond, density = peak * shape.root * found.integral, peak * found.cosine
+        slope = density * found.cosine * found.sine * ((shape.df + 1) / shape.root)
+        return torch.where(z < 0, 1 - beyond, beyond), density, torch.where(z < 0, slope, -slope)
+
+
+def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
+    """Return the points at which the upper tail of the mixture is q.
+
+    Halley's method for the logarithm of the tail, with a step to the middle of the bracket where Halley's would leave
+    it. A row that has converged stays where it is, and takes no part in later rounds once half of the rows have.
+    """
+    ends = loc + scale * standard.quantile(q)
+    left, right = ends.amin(0), ends.amax(0)
+    x = 0.5 * (left + right)
+    found = x.clone()
+    index, open_rows = torch.arange(len(q), device=q.device), left < right
+    for _ in range(200):
+        count = int(open_rows.sum())
+        if 2 * count <= len(index):
+            found[index] = x
+            if count == 0:
+                break
+            keep = open_rows.nonzero().squeeze(1)
+            standard, loc, scale = standard.select(keep), loc[:, keep], scale[:, keep]
+            x, q, left, right, index = x[keep], q[keep], left[keep], right[keep], index[keep]
+            open_rows = open_rows[keep]
+        tail, density, slope = standard.at((x - loc) / scale)
+        tail, density, slope = tail.mean(0), (density / scale).mean(0), (slope / (scale * scale)).mean(0)
+        beyond = torch.log(tail / q)  # > 0: the quantile lies to the right
+        left, right = torch.where(beyond >= 0, x, left), torch.where(beyond <= 0, x, right)
+        middle = 0.5 * (left + right)
+        newton = beyond * tail / density
+        step = newton / (1 + 0.5 * (beyond + newton * slope / density)).clamp(0.5, 2)
+        inside = (x + step > left) & (x + step < right)
+        open_rows = open_rows & (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
+        x = torch.where(open_rows, torch.where(inside, x + step, middle), x)
+    else:
+        found[index] = x
+    return found
+
+
 def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     r"""Return half the mean distance of two independent draws, :math:`\tfrac12\mathbb E|X-X'|`; needs df > 1.
 
@@ -55,13 +156,13 @@ def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     if df is None:
         return _normal_half_spread(loc, scale)
 
-    def integral(edges: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    def integral(edges: Tensor, df: Tensor, *shape: Tensor) -> Tensor:
         x, h = _nodes(edges)
-        density = _log_densities(x, df, loc, scale).exp().mean(1).view(len(h), len(_NODES), h.shape[1])
-        below, below_area = _tail_beyond(edges[0], df, loc, scale)
-        above, above_area = _tail_beyond(edges[-1], df, loc, scale)
-        inside = h.unsqueeze(1) * torch.einsum("kl,plr->pkr", loc.new_tensor(_PARTIAL), density)
-        weights = loc.new_tensor(_WEIGHTS).unsqueeze(1)
+        density = _log_densities(x, df, *shape).exp().mean(1).view(len(h), len(_NODES), h.shape[1])
+        below, below_area = _tail_beyond(edges[0], df, *shape)
+        above, above_area = _tail_beyond(edges[-1], df, *shape)
+        inside = h.unsqueeze(1) * torch.einsum("kl,plr->pkr", edges.new_tensor(_PARTIAL), density)
+        weights = edges.new_tensor(_WEIGHTS).unsqueeze(1)
         mass = h * (weights * density).sum(1)
         # sum each tail from its own end, so that neither is a small difference of large numbers
         lower = below + (mass.cumsum(0) - mass).unsqueeze(1) + inside
@@ -87,39 +188,75 @@ def _normal_half_spread(loc: Tensor, scale: Tensor) -> Tensor:
 def entropy(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     r"""Return the differential entropy, :math:`-\int p\ln p`."""
 
-    def integral(edges: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
+    def integral(edges: Tensor, df: Tensor | None, *shape: Tensor) -> Tensor:
         x, h = _nodes(edges)
-        log_p = torch.logsumexp(_log_densities(x, df, loc, scale), 1) - math.log(len(loc))
+        log_p = torch.logsumexp(_log_densities(x, df, *shape), 1) - math.log(len(loc))
         surprise = (-log_p * log_p.exp()).view(len(h), len(_NODES), h.shape[1])
-        return (h * (loc.new_tensor(_WEIGHTS).unsqueeze(1) * surprise).sum(1)).sum(0)
+        return (h * (edges.new_tensor(_WEIGHTS).unsqueeze(1) * surprise).sum(1)).sum(0)
 
     return _integrate(integral, df, loc, scale)
 
 
 def _integrate(integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return ``integral(edges, df, loc, scale)`` of all rows, block by block; NaN where a parameter is not finite."""
+    """Return ``integral(edges, *parameters)`` of all rows, block by block; NaN where a parameter is not finite.
+
+    The parameters are those of :func:`_log_densities`.
+    """
     if loc.shape[1] == 0:
         return loc.sum(0)
+    valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale) if p is not None]).all(0)
     loc = loc - loc.detach().mean(0)  # a common offset would only cost digits
+    prepared = _density_parameters(df, loc, scale)
     blocks = []
-    for block in torch.arange(loc.shape[1], device=loc.device).split(_ROWS_AT_ONCE):
-        parameters = _select(block, df, loc, scale)
-        edges = _edges(*parameters)
+    for first in range(0, loc.shape[1], _ROWS_AT_ONCE):
+        block = slice(first, first + _ROWS_AT_ONCE)
+        edges = _edges(*_select(block, df, loc, scale))
+        parameters = _select(block, *prepared)
         # group rows that need about equally many panels, so that one difficult row does not slow down the others
         counts, order = (edges[1:] > edges[:-1]).sum(0).sort(descending=True)
         parts, panels, start = [], counts.tolist(), 0
         while start < len(panels):
             count = max(1, panels[start])
             rows = order[start : start + max(1, _DENSITIES_AT_ONCE // (count * len(_NODES) * len(loc)))]
-            parts.append(integral(edges[: count + 1, rows], *_select(rows, *parameters)))
+            part: Tensor = _Recomputed.apply(integral, edges[: count + 1, rows], *_select(rows, *parameters))  # type: ignore[no-untyped-call]
+            parts.append(part)
             start += len(rows)
         blocks.append(torch.cat(parts)[order.argsort()])
-    valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale) if p is not None]).all(0)
     return torch.where(valid, torch.cat(blocks), math.nan)
 
 
-def _select(rows: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    return None if df is None else df[:, rows], loc[:, rows], scale[:, rows]
+class _Recomputed(torch.autograd.Function):
+    """Compute an integral, and in the backward pass once more.
+
+    So that the graph holds the parameters and not the densities at all nodes, of which there are hundreds a row.
+    """
+
+    @staticmethod
+    def forward(integral: Callable[..., Tensor], edges: Tensor, *parameters: Tensor | None) -> Tensor:
+        return integral(edges, *parameters)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
+        ctx.integral = inputs[0]
+        ctx.present = [p is not None for p in inputs[2:]]
+        ctx.save_for_backward(inputs[1], *(p for p in inputs[2:] if p is not None))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        edges, *given = ctx.saved_tensors
+
+        def of_given(*given: Tensor) -> Tensor:
+            rest = iter(given)
+            result: Tensor = ctx.integral(edges, *(next(rest) if there else None for there in ctx.present))
+            return result
+
+        found = iter(torch.func.vjp(of_given, *given)[1](grad))
+        return None, None, *(next(found) if there else None for there in ctx.present)
+
+
+def _select(rows: Tensor | slice, *parameters: Tensor | None) -> tuple[Any, ...]:
+    """Return some rows of each parameter that there is."""
+    return tuple(None if p is None else p[:, rows] for p in parameters)
 
 
 def _nodes(edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,18 +266,25 @@ def _nodes(edges: Tensor) -> tuple[Tensor, Tensor]:
     return x.flatten(0, 1).unsqueeze(1), h
 
 
-def _log_densities(x: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return the members' log densities at x, (…, members, rows)."""
+def _density_parameters(df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+    """Return df, loc, what the distance from loc is multiplied with, and the log density at loc."""
     if df is None:
-        return gaussian.log_prob(x, loc, scale)
-    z = (x - loc) / scale
-    return (rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()) - 0.5 * (df + 1) * torch.log1p(z * z / df)
+        return None, loc, 1 / scale, -0.5 * LOG_2PI - scale.log()
+    return df, loc, 1 / (scale * df.sqrt()), rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()
 
 
-def _tail_beyond(edge: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def _log_densities(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
+    """Return the members' log densities at x, (…, members, rows)."""
+    u = (x - loc) * factor
+    if df is None:
+        return peak - 0.5 * u * u
+    return torch.addcmul(peak, torch.log1p(u * u), -0.5 * (df + 1))
+
+
+def _tail_beyond(edge: Tensor, df: Tensor, loc: Tensor, factor: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mass beyond the outermost edge, and the integral of that tail."""
     distance = (edge - loc).abs()
-    mass = _log_densities(edge, df, loc, scale).exp() * distance / df
+    mass = _log_densities(edge, df, loc, factor, peak).exp() * distance / df
     return mass.mean(0), (mass * distance / (df - 1)).mean(0)
 
 

@@ -8,9 +8,10 @@ the tails are computed as follows. With :math:`\sinh w = t/\sqrt n` the density 
 .. math:: P(T > t) = \frac{e^{\rho(n/2)}}{\sqrt\pi}\Bigl(1 + \frac{t^2}{n}\Bigr)^{-n/2} G, \qquad
           G = \int_0^\infty \exp\bigl(-n \ln(\cosh s + \tau\sinh s)\bigr)\,ds, \quad \tau = \frac{t}{\sqrt{n+t^2}}.
 
-No term cancels, so a tail of 1e-30 has the same *relative* error as a tail of 0.3. The integrand of :math:`G` is
-smooth; the trapezoidal rule after the substitution :math:`s \propto e^{x - e^{-x}}` (Takahasi and Mori 1974) is exact
-to 1e-14. Tails and quantiles are computed in float64 and returned in the dtype of the arguments.
+No term cancels, so a tail of 1e-30 has the same *relative* error as a tail of 0.3. :math:`G` is computed by a
+recurrence and a polynomial in :mod:`evidentia.formulas.student_tail`, its derivative by n as an integral: the integrand
+is smooth, and the trapezoidal rule after the substitution :math:`s \propto e^{x - e^{-x}}` (Takahasi and Mori 1974) is
+exact to 1e-14. Tails and quantiles are computed in float64 and returned in the dtype of the arguments.
 
 Every function has gradients with respect to all its arguments, the degrees of freedom included.
 """
@@ -21,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evidentia.formulas import student_tail
 from evidentia.formulas.special import LOG_2PI, half_line_rule, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
-__all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "sf", "variance"]
+__all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "mean_distance", "sf", "variance"]
 
 
 def log_prob(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -95,6 +97,11 @@ def crps(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     return in_float64(lambda y, df, loc, scale: scale * _standard_crps((y - loc) / scale, df), y, df, loc, scale)
 
 
+def mean_distance(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return :math:`\mathbb E|X-y|`, the first two terms of the CRPS, for df > 1."""
+    return in_float64(lambda y, df, loc, scale: scale * _standard_distance((y - loc) / scale, df), y, df, loc, scale)
+
+
 def half_spread(df: Tensor, scale: Tensor) -> Tensor:
     r"""Return :math:`\tfrac12\mathbb E|X-X'|`, the last term of the CRPS, for df > 1."""
     # √n/(n−1) · exp(2ρ(n/2) − ρ(n−½)) with the powers of n taken out, because they cancel for large n
@@ -104,12 +111,16 @@ def half_spread(df: Tensor, scale: Tensor) -> Tensor:
 
 def _standard_crps(z: Tensor, df: Tensor) -> Tensor:
     """Return the CRPS of the standard t at z."""
+    return _standard_distance(z, df) - half_spread(df, torch.ones_like(df))
+
+
+def _standard_distance(z: Tensor, df: Tensor) -> Tensor:
+    """Return E|T − z| for the standard t."""
     size = torch.where(z < 0, -z, z)
     within = size * (1 - 2 * _upper_tail(size, df))
     # f(z)(1 + z²/n) with one power of 1 + z²/n, because the product of the two may be 0 times infinity
     peak = rho_excess(0.5 * df) - 0.5 * LOG_2PI - 0.5 * (df - 1) * _log1p_ratio(z, df)
-    density = 2 * peak.exp() * (df / (df - 1))
-    return within + density - half_spread(df, torch.ones_like(df))
+    return within + 2 * peak.exp() * (df / (df - 1))
 
 
 def _lower(z: Tensor, df: Tensor) -> Tensor:
@@ -130,8 +141,7 @@ class _UpperTail(torch.autograd.Function):
 
     @staticmethod
     def forward(t: Tensor, df: Tensor) -> Tensor:
-        body, g, _ = _tail_parts(t, df)
-        return body.exp() * g
+        return student_tail.upper_tail(t, df)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -143,7 +153,7 @@ class _UpperTail(torch.autograd.Function):
         by_t = -grad * _density(t, df) if ctx.needs_input_grad[0] else None
         by_df = None
         if ctx.needs_input_grad[1]:
-            body, _, g1 = _tail_parts(t, df)
+            body, g1 = _tail_slope_parts(t, df)
             body = body.exp()
             slope = 0.5 * (rho_prime(0.5 * df) - _log1p_ratio(t, df))
             by_df = grad * (q * slope - body * (g1 - 0.5 * _tanh(t, df)) / df)
@@ -164,23 +174,22 @@ def _tanh(t: Tensor, df: Tensor) -> Tensor:
     return t * torch.rsqrt(df + t * t)
 
 
-def _tail_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the parts of the upper tail at t: the logarithm of the factor before G, G, and G₁ = ∫ E e^(−E) ds.
+def _tail_slope_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logarithm of the factor before G, and G₁ = ∫ E e^(−E) ds, for the derivative of the tail by n.
 
-    Here E(s) = n ln(cosh s + τ sinh s), so that G = ∫ e^(−E) ds; G₁ is needed for the derivative by n.
+    Here E(s) = n ln(cosh s + τ sinh s), so that G = ∫ e^(−E) ds.
     """
     tau = _tanh(t, df)
     # E ≈ n(τs + s²/2) reaches 1 at s = unit; with u = s/unit the integrand lies between exp(−u) and exp(−u²)
     unit = (2 / df) / (tau + (tau * tau + 2 / df).sqrt())
-    g, g1 = torch.zeros_like(unit), torch.zeros_like(unit)
+    g1 = torch.zeros_like(unit)
     for u, weight in _RULE:
         half = torch.sinh(0.5 * u * unit)
         # by cosh s − 1 = 2 sinh²(s/2) and sinh s = 2 sinh(s/2) cosh(s/2) the sum has positive terms only
         e = df * torch.log1p(2 * half * (half + tau * (1 + half * half).sqrt()))
-        term = weight * torch.exp(-e)
-        g, g1 = g + term, g1 + e * term
+        g1 = g1 + weight * e * torch.exp(-e)
     body = rho(0.5 * df) - 0.5 * df * _log1p_ratio(t, df) - 0.5 * math.log(math.pi)
-    return body, g * unit, g1 * unit
+    return body, g1 * unit
 
 
 def _quantile(p: Tensor, df: Tensor) -> Tensor:
@@ -188,7 +197,7 @@ def _quantile(p: Tensor, df: Tensor) -> Tensor:
     left = p < 0.5
     q = torch.where(left, p, 1 - p)
     with torch.no_grad():
-        t = _upper_quantile(q, df)
+        t = student_tail.upper_quantile(q, df)
         bounded = t.isfinite()
         slope = _density(torch.where(bounded, t, 1.0), df)
         bounded = bounded & (slope > 1e-290)  # a smaller density has lost its digits: no step, and no derivatives
@@ -196,20 +205,3 @@ def _quantile(p: Tensor, df: Tensor) -> Tensor:
     # one more Newton step changes the value by rounding only, and carries the implicit derivatives by q and df
     t = t + torch.where(bounded, (_upper_tail(anchor, df) - q) / slope, 0.0)
     return torch.where(left, -t, t)
-
-
-def _upper_quantile(q: Tensor, df: Tensor) -> Tensor:
-    """Return the t ≥ 0 with P(T > t) = q ≤ ½, by Halley's method for ln P in w = asinh(t/√n), where ln P is concave."""
-    # start from the normal quantile z by (n − ½) ln cosh² w = z², which is exact as n grows and within 64 nat of 1e-30
-    # at n = 1; two rounds then reach 1e-11, and the third reaches rounding
-    x = torch.special.ndtri(q).square() / (df - 0.5).clamp(min=0.5)
-    w = (0.5 * x + torch.log1p((-torch.expm1(-x)).sqrt())).clamp(max=700)
-    # far out the tail is a power of t: P = e^ρ/(n√π) (t/√n)^(−n), with a relative error of n²/t²
-    power = (rho(0.5 * df) - 0.5 * math.log(math.pi) - df.log() - q.log()) / df
-    w = torch.where(power > 4, (power + math.log(2)).clamp(max=700), w)
-    for _ in range(3):
-        body, g, _ = _tail_parts(df.sqrt() * torch.sinh(w), df)
-        miss = body + g.log() - q.log()
-        curvature = (1 - df * torch.tanh(w) * g).clamp(min=0)
-        w = (w + miss * g / (1 + 0.5 * miss * curvature).clamp(min=0.5)).clamp(min=0)
-    return torch.where(q == 0, math.inf, df.sqrt() * torch.sinh(w))
