@@ -365,12 +365,7 @@ class Prediction:
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
-        if not isinstance(coverage, Real) or not 0 < coverage < 1:
-            raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
-        tail = 0.5 * (1 - coverage)
-        return self._by_parts(
-            lambda mixture: torch.stack([_quantile(mixture, tail), _quantile(mixture, tail, upper=True)], -1)
-        )
+        return self._ends(_coverages([coverage]))[..., 0, :]
 
     def _ends(self, coverages: Sequence[float]) -> Array:
         """Return the ends of several central intervals in one pass: (*shape, coverages, 2)."""
