@@ -27,6 +27,7 @@ __all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Gaussian
 PART = 1 << 22  # numbers of an answer that are worked on at once
+SEARCH = 1 << 20  # numbers, for all quantiles together, that a search copies at once
 PLOTTED = 10_000  # values of a target that a figure is made from
 
 
@@ -359,9 +360,9 @@ class Prediction:
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
-        if levels.ndim == 0:
-            return self._by_parts(lambda mixture: _quantile(mixture, float(levels)))
-        return self._by_parts(lambda mixture: torch.stack([_quantile(mixture, float(level)) for level in levels], -1))
+        below = [(float(level), False) for level in np.atleast_1d(levels)]
+        found = self._by_parts(lambda mixture: _quantiles(mixture, below))
+        return found[..., 0] if levels.ndim == 0 else found
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
@@ -369,10 +370,9 @@ class Prediction:
 
     def _ends(self, coverages: Sequence[float]) -> Array:
         """Return the ends of several central intervals in one pass: (*shape, coverages, 2)."""
-        tails = [0.5 * (1 - coverage) for coverage in coverages]
-        return self._by_parts(
-            lambda m: torch.stack([torch.stack([_quantile(m, q), _quantile(m, q, upper=True)], -1) for q in tails], -2)
-        )
+        ends = [(0.5 * (1 - coverage), upper) for coverage in coverages for upper in (False, True)]
+        found = self._by_parts(lambda mixture: _quantiles(mixture, ends))
+        return found.reshape(*self.shape, len(coverages), 2)
 
     def sample(self, n: int, seed: int | None = None) -> Array:
         """Return n independent draws of a new y.
@@ -707,11 +707,24 @@ def _on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
     return tuple(k.to(device) if isinstance(k, Tensor) else k for k in keys)
 
 
-def _quantile(mixture: Mixture | Transformed, tail: float, upper: bool = False) -> Tensor:
-    """Return the quantile of this probability from below, or from above, in the dtype of the mixture."""
-    loc = mixture.components.loc
-    q = torch.full(mixture.batch_shape, tail, dtype=torch.float64, device=loc.device)
-    return (mixture.isf(q) if upper else mixture.icdf(q)).to(loc.dtype)
+def _quantiles(mixture: Mixture | Transformed, tails: Sequence[tuple[float, bool]]) -> Tensor:
+    """Return several quantiles in a new last dimension, in the dtype of the mixture.
+
+    Args:
+        mixture: a mixture or its transform.
+        tails: probabilities, each with whether it is that of the upper tail; else it is that of the lower one.
+    """
+    base = mixture.base if isinstance(mixture, Transformed) else mixture
+    loc = base.components.loc
+    shape = [1] * len(base.batch_shape)
+    levels = torch.tensor([p for p, _ in tails], dtype=torch.float64, device=loc.device).view(-1, *shape)
+    upper = torch.tensor([above for _, above in tails], device=loc.device).view(-1, *shape)
+    at_once = max(1, SEARCH // max(1, loc.numel()))
+    found = [base.quantile(q, up) for q, up in zip(levels.split(at_once), upper.split(at_once), strict=True)]
+    quantiles = torch.cat(found)
+    if isinstance(mixture, Transformed):
+        quantiles = mixture.transform.forward(quantiles)
+    return quantiles.movedim(0, -1).to(loc.dtype)
 
 
 def _coverages(coverage: Any) -> list[float]:
