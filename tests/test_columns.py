@@ -202,6 +202,54 @@ def test_a_daily_cycle_is_learned_from_text(form):
     assert model.score(table[450:], y[450:]) >= 0.99
 
 
+# Numbers with units and separators ------------------------------------------------------------------------------------
+
+WRITTEN = [
+    (["1248 CC", "796.5 CC"], "1000.0 CC", [1248, 796.5]),
+    (["$1,200", "$850"], "$1,000.0", [1200, 850]),
+    (["EUR 1.200,50", "EUR 3,2"], "EUR 1.000,0", [1200.5, 3.2]),
+    (["1,200", "-2,300,400.5"], "1,000.0", [1200, -2300400.5]),
+    (["3,5", "12,75", "4"], "1000,0", [3.5, 12.75, 4]),
+    (["0,250", "1,125"], "1000,0", [0.25, 1.125]),
+    (["1 234,5", "17", "1\u00a0000"], "1 000,0", [1234.5, 17, 1000]),
+    (["12%", "3.5%"], "1000.0%", [12, 3.5]),
+    (["-5 °C", "3 °C"], "1000.0 °C", [-5, 3]),
+    (["85 m2", "120 m2"], "1000.0 m2", [85, 120]),
+    (["36 months", "60 months", None], "1000.0 months", [36, 60]),
+]
+
+
+@pytest.mark.parametrize(("texts", "template", "numbers"), WRITTEN, ids=[w[1] for w in WRITTEN])
+def test_numbers_with_units_and_separators_are_numbers(texts, template, numbers):
+    column = column_of(texts)
+    assert (column.kind, column.content) == ("number", template)
+    assert column.values[: len(numbers)].tolist() == numbers
+    encoding = Encoding.fit(read_table(pd.DataFrame({"c": texts})))
+    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+    assert encoding.to_frame()["taken for"].tolist() == [f"number (as in {template})"]
+    for values in (texts, [*numbers, *texts[len(numbers) :]]):  # with the unit or without it
+        found = again.transform(again.read(pd.DataFrame({"c": pd.Series(values, dtype=object)})))
+        assert found[: len(numbers), 0].tolist() == numbers
+    with pytest.raises(
+        ev.InputError, match=r"column 'c' held numbers in training, but has text now .*; write numbers as"
+    ):
+        again.read(pd.DataFrame({"c": ["5 parsecs"]}))
+
+
+def test_other_text_with_numbers_in_it_stays_a_category():
+    for texts in (
+        ["5 km", "6 mi"],
+        ["A12", "A13"],
+        ["10+ years", "1 year"],
+        ["1-2", "3-2"],
+        ["1st", "2nd"],
+        ["1,2,3", "1,2"],
+        ["1,200", "1200"],  # a slip, or a decimal comma
+        ["2.1.3", "1.2.3"],
+    ):
+        assert column_of(texts).kind == "category", texts
+
+
 # Absolute time --------------------------------------------------------------------------------------------------------
 
 

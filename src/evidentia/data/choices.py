@@ -34,7 +34,7 @@ def reason_to_leave_out(column: Column) -> str:
         if len(texts) < LEAST_ROWS:
             return ""
         if distinct > 0.9 * len(texts):
-            hint = ", which look like numbers: remove their units and separators" if look_like_numbers(texts) else ""
+            hint = ", which look like numbers with different units" if _look_like_numbers(texts) else ""
             return f"{distinct} different texts in {len(texts)} rows{hint}"
         if distinct > 0.5 * len(texts) and sum(len(t.split()) for t in texts) > 5 * len(texts):
             return f"sentences, {distinct} different ones in {len(texts)} rows"
@@ -49,7 +49,7 @@ def reason_to_leave_out(column: Column) -> str:
 _NUMBER_WITH_UNIT = re.compile(r"[^\w\s]?\s*[-+]?[0-9][0-9.,' ]*\s*[^\d]{0,12}")
 
 
-def look_like_numbers(texts: list[str]) -> bool:
+def _look_like_numbers(texts: list[str]) -> bool:
     """Return whether nearly all texts are numbers with units or separators, such as "1,200" or "5 km"."""
     return sum(_NUMBER_WITH_UNIT.fullmatch(text.strip()) is not None for text in texts) > 0.9 * len(texts)
 

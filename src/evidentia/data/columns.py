@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.data.dates import DateOrder, Writing, choose_order, parse_date, writing_of
+from evidentia.data.numbers import number_template
 from evidentia.data.values import (
     VALUE_KINDS,
     RefusedError,
@@ -30,6 +31,7 @@ from evidentia.data.values import (
     to_seconds,
     to_text,
     to_time,
+    to_written_number,
 )
 from evidentia.errors import InputError, InputTypeError
 
@@ -41,21 +43,8 @@ Kind = Literal["number", "boolean", "category", "date"]
 # was made of text, numbers, booleans, dates or a mixture ("object"). A date was text that is clear by itself ("text"),
 # text with the day, month or two-digit year first, a month, a time of day, or a number such as 20201231 ("compact").
 # Empty: of a type for dates, or not known, as in files of older versions.
-Content = Literal[
-    "",
-    "text",
-    "number",
-    "boolean",
-    "date",
-    "duration",
-    "object",
-    "day first",
-    "month first",
-    "year first",
-    "month",
-    "time",
-    "compact",
-]
+# Numbers that are written with units or separators have a template instead, see `evidentia.data.numbers`.
+Content = str
 _ORDERS = ("day first", "month first", "year first")
 
 
@@ -114,7 +103,7 @@ def decide_kind(name: str, values: Any) -> tuple[Kind, Content]:
         if kinds == {"boolean", "number"}:
             return "category", "number"
         one = next(iter(kinds))
-        return "category", one if len(kinds) == 1 and one in ("number", "boolean", "date") else "object"  # type: ignore[return-value]
+        return "category", one if len(kinds) == 1 and one in ("number", "boolean", "date") else "object"
     return _decide_objects(name, values)
 
 
@@ -142,7 +131,7 @@ def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     if kinds == {"text"}:
         return _decide_text(name, present, rows)
     if kinds in ({"boolean"}, {"date"}):
-        return found[0], ""  # type: ignore[return-value]
+        return cast(Kind, found[0]), ""
     if kinds == {"time"}:
         return "date", "time"
     if kinds <= {"number", "boolean"}:  # also where every value is missing
@@ -168,12 +157,16 @@ def _decide_text(name: str, present: list[str], rows: NDArray[np.int64]) -> tupl
     if len(numbers) == len(texts):
         compact = all(text.isdigit() for text in texts) and _are_compact_dates(name, np.array(texts).astype(float))
         return ("date", "compact") if compact else ("number", "number")
+    if len(texts) == 1:  # one date may be a category, and its order remains open
+        return "category", "text"
+    writings = {text: writing_of(text) for text in texts if text not in numbers}
+    template = None if any(writings.values()) else number_template(texts)
+    if template is not None:
+        return "number", template
     is_text = np.array([text not in numbers for text in present])
     if is_text.mean() < 0.5:
         _refuse_mixture(name, present, rows, is_text, "numbers")
-    if len(texts) == 1:  # one date may be a category, and its order remains open
-        return "category", "text"
-    return _decide_dates(name, present, rows, {text: writing_of(text) for text in texts})
+    return _decide_dates(name, present, rows, writings)
 
 
 def _are_codes(numbers: set[str]) -> bool:
@@ -308,7 +301,7 @@ def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Colum
     if isinstance(dtype, pd.CategoricalDtype) or types.is_complex_dtype(dtype):
         return None
     is_bool = types.is_bool_dtype(dtype)
-    if (kind, content) in (("number", "number"), ("number", "")) and (is_bool or types.is_numeric_dtype(dtype)):
+    if kind == "number" and content != "duration" and (is_bool or types.is_numeric_dtype(dtype)):
         return Column(name, kind, _floats(values), content)
     if kind == "boolean" and is_bool:
         return Column(name, kind, _floats(values), content)
@@ -350,7 +343,7 @@ def _read_each(
     series = values if isinstance(values, pd.Series) else pd.Series(values)
     ways: dict[Kind, tuple[Callable[[Any], Any], Any, Any]] = {
         "number": (
-            to_seconds if content == "duration" else to_number if content else to_number_or_seconds,
+            _number_reader(content),
             np.nan,
             float,
         ),
@@ -381,6 +374,16 @@ def _read_each(
         if code >= 0:
             known[code] = read[row]
     return Column(name, kind, seconds_of(read) if read.dtype.kind == "M" else read, content)
+
+
+def _number_reader(content: Content) -> Callable[[Any], float]:
+    """Return the function that reads a number, by what numbers were in training."""
+    known: dict[str, Callable[[Any], float]] = {
+        "": to_number_or_seconds,
+        "number": to_number,
+        "duration": to_seconds,
+    }
+    return known.get(content, partial(to_written_number, template=content))
 
 
 def _floats(values: Any) -> NDArray[np.float64]:

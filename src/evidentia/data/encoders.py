@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.data.columns import Column, Content, Kind, read_column
+from evidentia.data.numbers import is_template
 from evidentia.data.values import RefusedError, boolean_text, kind_of, moment_text, number_text, refuse, to_text
 from evidentia.errors import InputError
 
@@ -128,6 +129,8 @@ class Encoder:
         if self.kind == "category":
             count = len(self.categories) if self.distinct is None else self.distinct
             return f"category, {count} value{'' if count == 1 else 's'}"
+        if self.kind == "number" and is_template(self.content):
+            return f"number (as in {self.content})"
         return _TAKEN_FOR.get((self.kind, self.content), self.kind)
 
 
@@ -255,7 +258,9 @@ def encoder_from(position: int, column: Any) -> Encoder:
     content, categories, fill = column.get("content", ""), column["categories"], column["fill"]
     demand(isinstance(column["name"], str), here + "has a name that is not text")
     demand(isinstance(column["kind"], str) and column["kind"] in get_args(Kind), here + "is of an unknown kind")
-    demand(isinstance(content, str) and content in _CONTENTS[column["kind"]], here + "has an unknown content")
+    known = isinstance(content, str) and content in _CONTENTS[column["kind"]]
+    template = isinstance(content, str) and column["kind"] == "number" and is_template(content)
+    demand(known or template, here + "has an unknown content")
     demand(isinstance(column["flags_missing"], bool), here + "has a flags_missing that is not a boolean")
     demand(_is_finite(fill), here + "has a fill that is not a finite number")
     demand(_are_different_texts(categories), here + "has categories that are not different texts")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.data.dates import DateOrder, parse_date, parse_time
+from evidentia.data.numbers import parse_with_template
 
 __all__ = [
     "VALUE_KINDS",
@@ -34,6 +35,7 @@ __all__ = [
     "to_seconds",
     "to_text",
     "to_time",
+    "to_written_number",
 ]
 
 VALUE_KINDS = frozenset(("text", "number", "boolean", "date", "duration"))  # the kinds of values of columns
@@ -115,6 +117,16 @@ def to_number(value: Any) -> float:
         return float(value)
     except (OverflowError, ValueError):
         raise RefusedError("a number beyond the range of float64", "use smaller numbers, such as logarithms") from None
+
+
+def to_written_number(value: Any, template: str) -> float:
+    """Return the float of a number, or of a text that is written as the template is, with its unit or without."""
+    if kind_of(value) != "text":
+        return to_number(value)
+    number = parse_with_template(value, template)
+    if number is None:
+        refuse(value, f"write numbers as in {template}")
+    return number
 
 
 def to_duration(value: Any) -> np.timedelta64:
