@@ -24,8 +24,11 @@ from sklearn.utils.validation import (
 
 from evidentia.data.encoding import Encoding
 from evidentia.data.table import Table, read_table
+from evidentia.data.target import check_numbers
+from evidentia.distributions import Transform
 from evidentia.errors import InputError
 from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, hold_out, search
+from evidentia.fitting.targets import choose_transform, prepare_target
 from evidentia.formulas import penalties
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
 from evidentia.persistence import load_model, refusing_misfits, save_model
@@ -91,6 +94,12 @@ class Regressor(_ScikitLearn):
         None, "Seed, or generator of NumPy, that everything random follows from."
     )
     verbose: bool = _parameter(False, "Show progress.")
+    target_transform: str | None = _parameter(
+        None,
+        'For targets that cannot be negative. "positive": logarithmic near zero and linear above; "log": the '
+        'logarithm, without a mean of y; "auto": "positive" where it predicts held-out training rows better. None: '
+        "targets as they are.",
+    )
     absolute_time: bool | str = _parameter(
         "auto",
         "Whether dates have their time since 1970 as a feature, beside their place in the day, week and year. "
@@ -141,12 +150,13 @@ class Regressor(_ScikitLearn):
             "device": self.device,
             "progress": self.verbose,
         }
+        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
+        self.target_names_ = None if named is None else [str(name) for name in named]
+        target = self._prepare_target(method, x, target, rows, base, options)
         method = self._choose(method, x, target, rows, base, options)
         members = hold_out(rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1))
         self.fitted_ = _usable(fit(method, x, target, members, **options), members, target, weights)
         self._summarise_training()
-        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
-        self.target_names_ = None if named is None else [str(name) for name in named]
         return self
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
@@ -157,6 +167,19 @@ class Regressor(_ScikitLearn):
         x = self.encoding_.transform(table)
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
         return x
+
+    def _prepare_target(
+        self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
+    ) -> Array:
+        """Return the targets as networks learn them; warn of values that many rows share."""
+        kind = self.target_transform
+        if kind == "auto":
+            kind = choose_transform(method, x, y, rows, seed, validation_share=self.validation_share, **options)
+        prepared = prepare_target(y, rows, kind, seed, self.target_names_)
+        for notice in prepared.notices:
+            warnings.warn(notice, UserWarning, stacklevel=4)  # at the call of fit
+        self.target_transform_, self.transform_ = kind, prepared.transform
+        return prepared.values
 
     def _choose(
         self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
@@ -191,8 +214,13 @@ class Regressor(_ScikitLearn):
     def predict(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]: ...  # noqa: N803
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
-        """Return the predictive mean, (N,) or (N, T); with ``return_std`` also the standard deviation."""
+        """Return the predictive mean, (N,) or (N, T); with ``return_std`` also the standard deviation.
+
+        Under the target transform "log" y has neither: then it is the median, and ``return_std`` is refused.
+        """
         p = self.predict_distribution(X)
+        if not return_std and p.transform is not None and not p.transform.has_moments:
+            return p.median
         return (p.mean, p.std) if return_std else p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
@@ -200,8 +228,14 @@ class Regressor(_ScikitLearn):
         check_is_fitted(self, "fitted_")
         table = self._read(X, self.encoding_)
         p = self.fitted_.predict(self.encoding_.transform(table))
+        p.transform = self._transform
         p.index, p.names = table.index, self.target_names_
         return p
+
+    @property
+    def _transform(self) -> Transform | None:
+        """The transform of the target, which pickles of earlier versions do not have."""
+        return getattr(self, "transform_", None)
 
     @property
     def columns_(self) -> Any:
@@ -236,6 +270,9 @@ class Regressor(_ScikitLearn):
         _number("validation_share", self.validation_share, high=1)
         if not (isinstance(self.absolute_time, bool) or self.absolute_time == "auto"):
             raise InputError(f"absolute_time must be True, False or 'auto', got {self.absolute_time!r}")
+        if self.target_transform is not None and self.target_transform not in ("positive", "log", "auto"):
+            known = "'positive', 'log', 'auto' or None"
+            raise InputError(f"target_transform must be {known}, got {self.target_transform!r}")
         _layers(self.hidden)
         resolve_device(self.device)
         self._method()
@@ -306,6 +343,7 @@ class Regressor(_ScikitLearn):
             "chosen": None if self._auto is None else getattr(self, f"{self._auto}_"),
             "search": None if self.search_ is None else self.search_.to_dict(),
             "target_names": self.target_names_,
+            "target_transform": None if self._transform is None else self._transform.to_dict(),
             "n_features_in": int(self.n_features_in_),
             "feature_names_in": list(map(str, self.feature_names_in_)) if hasattr(self, "feature_names_in_") else None,
         }
@@ -325,6 +363,9 @@ class Regressor(_ScikitLearn):
         self.fitted_ = Fitted.from_state(tensors, settings, method)
         self._summarise_training()
         self.target_names_ = settings["target_names"]
+        saved = settings.get("target_transform")  # models of earlier versions have none
+        self.transform_ = None if saved is None else Transform.from_dict(saved)
+        self.target_transform_ = None if self.transform_ is None else self.transform_.kind
         self.n_features_in_ = settings["n_features_in"]
         names = settings["feature_names_in"]
         if names is not None:
@@ -335,6 +376,7 @@ class Regressor(_ScikitLearn):
             ("the encoding has as many features as the networks", len(self.encoding_.features) == first),
             ("there are as many columns as were fitted", len(self.encoding_.names) == self.n_features_in_),
             ("the columns have the names that were fitted", names is None or names == self.encoding_.names),
+            ("the transform is for as many targets", self.transform_ is None or self.transform_.fits(targets)),
             ("each target has a name", self.target_names_ is None or _are_texts(self.target_names_, targets)),
         ):
             if not holds:
@@ -451,8 +493,11 @@ def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
 def _read_target(y: ArrayLike, table: Table) -> Array:
     if y is None:
         raise InputError("this regressor requires y to be passed, but the target y is None")
-    if isinstance(y, np.ma.MaskedArray | torch.Tensor) or np.asarray(y).dtype.kind in "mM":
+    if isinstance(y, torch.Tensor) and y.dtype is torch.bool:
+        y = y.numpy(force=True)
+    if isinstance(y, np.ma.MaskedArray | torch.Tensor):
         y = real_numbers("y", y)
+    y = check_numbers(y)
     target: Array = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
@@ -476,6 +521,8 @@ _ATTRIBUTES = {
     "it diverged.",
     "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',
     "target_names_": "Names of the targets, if y had any, else None.",
+    "target_transform_": 'The transform of the target that was used: "positive", "log" or None.',
+    "transform_": "Its numbers, :class:`evidentia.distributions.Transform`, or None.",
     "n_features_in_": "Number of columns of X.",
     "feature_names_in_": "Names of the columns of X, if all of them are text.",
 }

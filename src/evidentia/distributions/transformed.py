@@ -108,6 +108,10 @@ class Transform:
             raise InputError(f"the transform of the target {saved!r} is unknown")
         return cls(saved["kind"], saved["scale"], saved["shift"])
 
+    def fits(self, targets: int) -> bool:
+        """Return whether it has one number for all of so many targets, or one for each."""
+        return self.scale.ndim == 0 or tuple(self.scale.shape) == (targets,)
+
     def _values(self) -> tuple[Any, ...]:
         numbers = (*self.scale.flatten().tolist(), *self.shift.flatten().tolist())
         return self.kind, tuple(self.scale.shape), numbers

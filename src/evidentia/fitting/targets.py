@@ -1,0 +1,129 @@
+"""Targets as networks learn them: ties spread, and a transform where the target cannot be negative."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from evidentia.data.target import check_sign, describe_ties, find_ties, is_skewed, positive_numbers, spread_ties
+from evidentia.distributions import Transform
+from evidentia.fitting.members import hold_out
+from evidentia.fitting.tables import fit
+from evidentia.methods.base import Method, Recipe
+
+__all__ = ["PreparedTarget", "choose_transform", "prepare_target"]
+
+Array = NDArray[np.float64]
+FEWEST = 50  # rows that a choice between transforms needs
+EFFORT = 0.25  # share of the steps that the networks of the choice get
+MOST = 2000  # rows that they are compared on
+
+
+@dataclass(frozen=True)
+class PreparedTarget:
+    """A target as networks learn it.
+
+    Args:
+        values: of all rows; those that no network learns from are as they were, or 0 with a transform.
+        transform: from these values to the target, or None.
+        notices: warnings for the user about values that many rows share.
+    """
+
+    values: Array
+    transform: Transform | None
+    notices: tuple[str, ...]
+
+
+def prepare_target(
+    y: Array, rows: NDArray[np.int64], kind: str | None, seed: int, names: Sequence[str] | None = None
+) -> PreparedTarget:
+    """Return the targets, (N,) or (N, T), as networks learn them from some of the rows.
+
+    Without ties and without a transform they are returned as they are.
+
+    Args:
+        y: targets.
+        rows: those that count.
+        kind: "positive", "log" or None.
+        seed: of the random numbers that spread ties.
+        names: of several targets.
+    """
+    table = y.reshape(len(y), -1)
+    several = table.shape[1] > 1
+    values = np.zeros_like(table) if kind else table.copy()
+    scales, shifts, notices = [], [], []
+    for t in range(table.shape[1]):
+        own = table[rows, t]
+        name = f"y[{names[t]!r}]" if several and names is not None else f"y[:, {t}]" if several else "y"
+        if kind is not None:
+            check_sign(own, rows, kind, name)
+        ties = find_ties(own)
+        scale, shift = positive_numbers(own, ties) if kind == "positive" else (1.0, 0.0)
+        if ties is not None:
+            notices.append(describe_ties(ties, name))
+            own = spread_ties(own, ties, (seed, t), None if kind is None else shift)
+        values[rows, t] = own
+        scales.append(scale)
+        shifts.append(shift)
+    if kind is None:
+        return PreparedTarget(values.reshape(y.shape), None, tuple(notices))
+    transform = Transform(kind, scales, shifts) if several else Transform(kind, scales[0], shifts[0])
+    # a tied 0 lies below 0 now, and the shift lifts it: the transform of the lifted values is that without a shift
+    lifted = torch.from_numpy(values[rows] + np.array(shifts))
+    before = Transform(kind, scales) if several else Transform(kind, scales[0])
+    values[rows] = before.inverse(lifted).numpy()
+    return PreparedTarget(values.reshape(y.shape), transform, tuple(notices))
+
+
+def choose_transform(
+    method: Method,
+    x: Array,
+    y: Array,
+    rows: NDArray[np.int64],
+    seed: int,
+    *,
+    recipe: Recipe,
+    validation_share: float = 0.1,
+    **options: Any,
+) -> str | None:
+    """Return "positive" or None, whichever predicts rows of the training table better that were held out.
+
+    Where targets are never negative and one of them is skewed, two short fits with the same seeds and rows are
+    compared by the negative log likelihood of a fifth of the rows, in the units of y. The transform is taken if it is
+    better by more than one standard error of the difference, row by row. All targets get the same.
+
+    Args:
+        method, x, y, recipe, **options: as for :func:`evidentia.fitting.fit`.
+        rows: those that count.
+        seed: of the division and of the networks.
+        validation_share: of the rows that the networks learn from.
+    """
+    table = y.reshape(len(y), -1)[rows]
+    if len(rows) < FEWEST or (table < 0).any() or not any(is_skewed(column) for column in table.T):
+        return None
+    shuffled = np.random.default_rng([seed, 1]).permutation(rows)
+    held_out = np.sort(shuffled[: min(MOST, len(rows) // 5)])
+    members = hold_out(np.sort(shuffled[len(held_out) :]), [seed, seed + 1], validation_share)
+    settings = recipe.settings
+    steps = max(1, min(settings.steps, 50), round(EFFORT * settings.steps))
+    settings = replace(settings, steps=steps, evaluate_every=max(1, min(settings.evaluate_every, steps // 20)))
+    short = replace(recipe, settings=settings)
+    scores = []
+    for kind in (None, "positive"):
+        target = prepare_target(y, rows, kind, seed)
+        fitted = fit(method, x, target.values, members, recipe=short, **options)
+        if bool(fitted.training.diverged.all()):
+            scores.append(np.full(len(held_out), np.inf))
+            continue
+        z = torch.from_numpy(target.values[held_out])
+        surprise = -fitted.predict(x[held_out]).distribution.log_prob(z)
+        if target.transform is not None:
+            surprise = surprise + torch.nn.functional.logsigmoid(z / target.transform.scale)
+        scores.append(surprise.reshape(len(held_out), -1).mean(1).numpy())
+    gain = scores[0] - scores[1]
+    if not np.isfinite(gain).all():
+        return "positive" if np.isfinite(scores[1]).all() else None
+    return "positive" if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) else None
