@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 import evidentia as ev
 from evidentia.formulas import mixture as formulas
@@ -87,16 +87,47 @@ def test_nan_parameters_give_nan_and_spare_other_rows():
             assert not answer[0].isnan()
 
 
+def random_students(rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    loc = torch.randn(8, rows, generator=generator, dtype=torch.float64)
+    df = 2.5 + 10 * torch.rand(8, rows, generator=generator, dtype=torch.float64)
+    return ev.StudentT(df, loc, 1.0)
+
+
 @pytest.mark.parametrize("level", [0.05, 0.5, 0.975])
 def test_rows_that_have_converged_stay_where_they_are(level, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    loc = torch.randn(8, 200, generator=generator)
-    m = ev.Mixture(ev.StudentT(2.5 + 10 * torch.rand(8, 200, generator=generator), loc, 1.0))
-    sizes, cdf = [], ev.StudentT.cdf
-    monkeypatch.setattr(ev.StudentT, "cdf", lambda self, y: sizes.append(self.loc.numel()) or cdf(self, y))
+    m = ev.Mixture(random_students(200))
+    sizes, at = [], formulas._Student.at
+    monkeypatch.setattr(formulas._Student, "at", lambda self, z: sizes.append(z.numel()) or at(self, z))
     m.icdf(level)
-    assert len(sizes) <= 14
-    assert sum(sizes) <= 9 * 8 * 200
+    assert 3 <= len(sizes) <= 9
+    assert sum(sizes) <= 7 * 8 * 200
+
+
+def test_quantiles_are_those_of_scipys_tails():
+    """By bisection with scipy's tails, for both ends of an interval, which come from one search."""
+    each = random_students(6, seed=3)
+    tail = torch.full((2, 1), 1e-3, dtype=torch.float64)
+    found = ev.Mixture(each).quantile(tail, torch.tensor([[False], [True]])).numpy()
+    assert np.array_equal(found[0], ev.Mixture(each).icdf(1e-3).numpy())
+    assert np.array_equal(found[1], ev.Mixture(each).isf(1e-3).numpy())
+    for row in range(6):
+        members = stats.t(each.df[:, row].numpy(), each.loc[:, row].numpy(), 1.0)
+        lower = optimize.brentq(lambda x, m=members: m.cdf(x).mean() - 1e-3, -1e3, 1e3, xtol=1e-13, rtol=1e-14)
+        upper = optimize.brentq(lambda x, m=members: m.sf(x).mean() - 1e-3, -1e3, 1e3, xtol=1e-13, rtol=1e-14)
+        assert found[:, row] == pytest.approx([lower, upper], abs=1e-9)
+
+
+def test_quantiles_do_not_depend_on_how_many_are_found_at_once(monkeypatch):
+    p = ev.Prediction(random_students(50), members=0)
+    levels = [1e-6, 0.1, 0.5, 0.999]
+    whole = p.quantile(levels), p.interval(0.8)
+    monkeypatch.setattr("evidentia.prediction.SEARCH", 1)
+    monkeypatch.setattr("evidentia.prediction.CPU_PART", 24)
+    monkeypatch.setattr("evidentia.formulas.student_tail.CHUNK", 16)
+    for one, other in zip(whole, (p.quantile(levels), p.interval(0.8)), strict=True):
+        assert np.allclose(one, other, rtol=1e-11, atol=0)
+    assert np.allclose(p.quantile(0.1), whole[0][:, 1], rtol=1e-11, atol=0)
 
 
 def test_quantiles_of_symmetric_mixtures_are_symmetric():
@@ -190,6 +221,31 @@ def test_gradients_of_crps_and_entropy(kind):
         assert torch.autograd.gradcheck(lambda *a: ev.Mixture(ev.StudentT(*a)).entropy(), (df, loc, scale))
 
 
+def test_second_derivatives_and_functional_gradients_of_the_crps():
+    parameters = [
+        torch.tensor(v, dtype=torch.float64, requires_grad=True)
+        for v in ([[3.0], [5.0]], [[0.0], [1.0]], [[1.0], [2.0]])
+    ]
+
+    def crps(*parameters):
+        return ev.Mixture(ev.StudentT(*parameters)).crps(0.3)
+
+    assert torch.autograd.gradgradcheck(crps, parameters)
+    found = torch.func.grad(lambda *p: crps(*p).sum(), argnums=(0, 1, 2))(*(p.detach() for p in parameters))
+    for one, other in zip(found, torch.autograd.grad(crps(*parameters).sum(), parameters), strict=True):
+        assert torch.allclose(one, other, rtol=1e-12)
+
+
+def test_the_graph_of_a_crps_holds_no_densities():
+    """A few dozen numbers for each parameter are kept for the gradient, and not those of hundreds of nodes."""
+    each = random_students(200)
+    leaves = [t.clone().requires_grad_() for t in (each.df, each.loc, each.scale)]
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        ev.Mixture(ev.StudentT(*leaves)).crps(0.3)
+    assert sum(sizes) < 200 * each.loc.numel()
+
+
 def test_rows_are_independent_of_their_company(monkeypatch):
     """Rows with few and with many panels, in any layout and any chunks, answer as they do alone."""
     generator = torch.Generator().manual_seed(1)
@@ -200,8 +256,7 @@ def test_rows_are_independent_of_their_company(monkeypatch):
     crps, entropy = m.crps(y), m.entropy()
     assert crps.shape == (2, 3, 5)
     assert entropy.shape == (3, 5)
-    monkeypatch.setattr(formulas, "_DENSITIES_AT_ONCE", 1)
-    monkeypatch.setattr(formulas, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setitem(formulas._AT_ONCE, "cpu", 8)
     for i in range(3):
         for j in range(5):
             alone = ev.Mixture(ev.StudentT(df[i, :, j], loc[i, :, j], 0.5))

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 import evidentia as ev
 import oracles
-from evidentia.formulas import student_t
+from evidentia.formulas import student_t, student_tail
 from oracles import exact
 
 DF = [2 + 1e-6, 2.1, 3.0, 7.7, 8.0, 15.9, 30.0, 1e2, 1e3, 1e5, 1e8]
@@ -201,3 +201,48 @@ def test_values_whose_square_overflows():
         exact = mpmath.log(mpmath.gamma(2) / (mpmath.sqrt(3 * mpmath.pi) * mpmath.gamma(1.5)))
         exact -= 2 * mpmath.log(1 + mpmath.mpf(10) ** 400 / 3)
     assert wide.log_prob(1e200).item() == pytest.approx(float(exact), rel=1e-14)
+
+
+# Tails without an integral ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("df", [0.05, 0.3, 1.0, 2 + 1e-6, 5.5, 40.0, 1e3, 1e6])
+def test_tails_to_rounding(df):
+    """Also for many arguments at once, which are computed another way than few, and in chunks."""
+    t = torch.cat([torch.zeros(1), torch.logspace(-6, 3, 19)]).double()
+    n = torch.full_like(t, df)
+    few = student_tail.upper_tail(t, n)
+    many = student_tail.upper_tail(t.repeat(1000), n.repeat(1000))
+    assert torch.allclose(many, few.repeat(1000), rtol=1e-13, atol=0)
+    for ti, got in zip(t, few, strict=True):
+        truth = oracles.t_tail(exact(ti), exact(n[0]))
+        if truth > 1e-250:
+            assert exact(got) == pytest.approx(truth, rel=1e-12)
+
+
+def test_a_tail_and_its_density_have_one_exponent():
+    n, s = torch.tensor([2.5, 30.0]).double(), torch.tensor([0.4, 1.2]).double()
+    shape = student_tail.shape_of(n)
+    found = student_tail.tail(s, shape)
+    peak = shape.height * found.exponent.exp()
+    t = (s * n.sqrt()).numpy()
+    assert (peak * shape.root * found.integral).numpy() == pytest.approx(stats.t.sf(t, n), rel=1e-12)
+    assert (peak * found.cosine).numpy() == pytest.approx(stats.t.pdf(t, n), rel=1e-12)
+
+
+def test_tails_under_vmap():
+    y, df = torch.tensor([[-2.0, 0.3], [4.0, 1e9]]).double(), torch.tensor([3.0, 50.0]).double()
+    zero, one = standard(torch.float64)
+    mapped = torch.func.vmap(lambda y: student_t.cdf(y, df, zero, one))(y)
+    assert torch.equal(mapped, student_t.cdf(y, df, zero, one))
+
+
+@pytest.mark.parametrize("y", [-3.0, 0.1, 8.0])
+def test_mean_distance_against_quadrature(y):
+    each = ev.StudentT(*(torch.tensor(v, dtype=torch.float64) for v in (3.5, 0.1, 1.5)))
+    density = stats.t(3.5, 0.1, 1.5).pdf
+    parts = [
+        integrate.quad(lambda x: abs(x - y) * density(x), *ends, epsabs=1e-12)
+        for ends in ((-math.inf, y), (y, math.inf))
+    ]
+    assert each.mean_distance(y).item() == pytest.approx(parts[0][0] + parts[1][0], rel=1e-8)

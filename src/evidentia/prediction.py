@@ -27,6 +27,7 @@ __all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Gaussian
 PART = 1 << 22  # numbers of an answer that are worked on at once
+CPU_PART = (1 << 15) - 1  # the same on a CPU: these stay in its cache, and torch does not divide them among threads
 SEARCH = 1 << 20  # numbers, for all quantiles together, that a search copies at once
 PLOTTED = 10_000  # values of a target that a figure is made from
 
@@ -181,7 +182,8 @@ class Prediction:
             yield self
         else:
             each = self.members * max(1, int(np.prod(self.shape[1:])))
-            step = max(1, PART // each)
+            on_cpu = _device_of(self.answers).type == "cpu"
+            step = max(1, (min(PART, CPU_PART) if on_cpu else PART) // each)
             for first in range(0, len(self), step):
                 yield self[first : first + step] if step < len(self) else self
 

@@ -210,6 +210,28 @@ class Fitted:
         fitted.training = training_from_state(settings["training"])
         return fitted
 
+    def _networks(self, chosen: Sequence[int], dtype: torch.dtype) -> Population:
+        """Return the networks that predict for these members, in this dtype.
+
+        A trained model keeps the last ones, because to copy them takes longer than to predict a row. They are made anew
+        when the weights have moved or were written to; writing through ``.data`` is not noticed, as in autograd.
+        """
+        weights = list(self.population.parameters())
+        fixed = hasattr(self, "training") and not any(p.is_inference() for p in weights)
+        state = [chosen, dtype, *((p.data_ptr(), p._version) for p in weights)] if fixed else None
+        population, method, known, networks = self.__dict__.get("_kept", (None,) * 4)
+        if fixed and population is self.population and method is self.method and known == state:
+            kept: Population = networks
+            return kept
+        some = self.method.networks(self.population, chosen).to(dtype).eval()
+        if fixed:
+            self.__dict__["_kept"] = self.population, self.method, state, some
+        return some
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all but the networks that are kept for predictions."""
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+
     @torch.no_grad()
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
         """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other."""
@@ -220,7 +242,7 @@ class Fitted:
         target_device = self.population.weights[0].device
         # in float64 on the CPU, so that a row's answer does not depend on how many others are asked for with it
         dtype = torch.float64 if target_device.type == "cpu" else torch.float32
-        some = self.method.networks(self.population, chosen).to(dtype).eval()
+        some = self._networks(chosen, dtype)
         scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
         parts = []

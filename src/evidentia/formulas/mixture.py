@@ -31,8 +31,9 @@ _TAIL = 1e-9  # mass of a member that lies beyond its outermost panel, on either
 _NORMAL_REACH = 6.0  # the normal quantile of that mass
 _BODY_STEP = 2.0  # length of a panel in the body of a member, in units of its scale
 _TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a panel along a heavy tail
-_DENSITIES_AT_ONCE = 1 << 17  # arrays of this size stay in the cache of a CPU
-_ROWS_AT_ONCE = 1 << 13  # rows that are divided into panels together
+_AT_ONCE = {"cpu": (1 << 15) - 1}  # numbers in an array: these stay in the cache, and one thread works on them
+_ELSEWHERE = 1 << 22  # the same on a GPU
+_FEW = 64  # rows from which on it pays to search for the rest alone
 
 
 def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]]:
@@ -60,8 +61,7 @@ def quantile(df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Te
         upper: whether q is the upper tail, (rows,); else it is the lower one.
     """
     sign = torch.where(upper, 1.0, -1.0).to(loc.dtype)  # a lower tail is the upper one of the mirrored mixture
-    size = student_tail.CHUNK if loc.device.type == "cpu" else 64 * student_tail.CHUNK
-    step = max(1, size // len(loc))
+    step = max(1, student_tail.chunk_size(loc) // len(loc))
     found = []
     for first in range(0, len(q), step):
         rows = slice(first, first + step)
@@ -124,7 +124,7 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor)
     index, open_rows = torch.arange(len(q), device=q.device), left < right
     for _ in range(200):
         count = int(open_rows.sum())
-        if 2 * count <= len(index):
+        if count == 0 or (2 * count <= len(index) and len(index) > _FEW):
             found[index] = x
             if count == 0:
                 break
@@ -158,7 +158,7 @@ def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
 
     def integral(edges: Tensor, df: Tensor, *shape: Tensor) -> Tensor:
         x, h = _nodes(edges)
-        density = _log_densities(x, df, *shape).exp().mean(1).view(len(h), len(_NODES), h.shape[1])
+        density = _density(x, df, *shape)
         below, below_area = _tail_beyond(edges[0], df, *shape)
         above, above_area = _tail_beyond(edges[-1], df, *shape)
         inside = h.unsqueeze(1) * torch.einsum("kl,plr->pkr", edges.new_tensor(_PARTIAL), density)
@@ -190,8 +190,8 @@ def entropy(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
 
     def integral(edges: Tensor, df: Tensor | None, *shape: Tensor) -> Tensor:
         x, h = _nodes(edges)
-        log_p = torch.logsumexp(_log_densities(x, df, *shape), 1) - math.log(len(loc))
-        surprise = (-log_p * log_p.exp()).view(len(h), len(_NODES), h.shape[1])
+        density = _density(x, df, *shape)
+        surprise = -density * density.clamp(min=torch.finfo(density.dtype).tiny).log()  # 0 where there is no density
         return (h * (edges.new_tensor(_WEIGHTS).unsqueeze(1) * surprise).sum(1)).sum(0)
 
     return _integrate(integral, df, loc, scale)
@@ -200,16 +200,18 @@ def entropy(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
 def _integrate(integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     """Return ``integral(edges, *parameters)`` of all rows, block by block; NaN where a parameter is not finite.
 
-    The parameters are those of :func:`_log_densities`.
+    The parameters are those of :func:`_density_parameters`.
     """
     if loc.shape[1] == 0:
         return loc.sum(0)
     valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale) if p is not None]).all(0)
     loc = loc - loc.detach().mean(0)  # a common offset would only cost digits
     prepared = _density_parameters(df, loc, scale)
+    at_once = _AT_ONCE.get(loc.device.type, _ELSEWHERE)
+    step = max(1, at_once // len(loc))
     blocks = []
-    for first in range(0, loc.shape[1], _ROWS_AT_ONCE):
-        block = slice(first, first + _ROWS_AT_ONCE)
+    for first in range(0, loc.shape[1], step):
+        block = slice(first, first + step)
         edges = _edges(*_select(block, df, loc, scale))
         parameters = _select(block, *prepared)
         # group rows that need about equally many panels, so that one difficult row does not slow down the others
@@ -217,7 +219,7 @@ def _integrate(integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, 
         parts, panels, start = [], counts.tolist(), 0
         while start < len(panels):
             count = max(1, panels[start])
-            rows = order[start : start + max(1, _DENSITIES_AT_ONCE // (count * len(_NODES) * len(loc)))]
+            rows = order[start : start + max(1, at_once // (count * len(_NODES)))]
             part: Tensor = _Recomputed.apply(integral, edges[: count + 1, rows], *_select(rows, *parameters))  # type: ignore[no-untyped-call]
             parts.append(part)
             start += len(rows)
@@ -260,10 +262,9 @@ def _select(rows: Tensor | slice, *parameters: Tensor | None) -> tuple[Any, ...]
 
 
 def _nodes(edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nodes of all panels, (panels · 8, 1, rows), and the panels' lengths, (panels, rows)."""
+    """Return the nodes of all panels, (panels, 8, rows), and the panels' lengths, (panels, rows)."""
     h = edges[1:] - edges[:-1]
-    x = edges[:-1].unsqueeze(1) + h.unsqueeze(1) * edges.new_tensor(_NODES).unsqueeze(1)
-    return x.flatten(0, 1).unsqueeze(1), h
+    return edges[:-1].unsqueeze(1) + h.unsqueeze(1) * edges.new_tensor(_NODES).unsqueeze(1), h
 
 
 def _density_parameters(df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
@@ -273,8 +274,16 @@ def _density_parameters(df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[
     return df, loc, 1 / (scale * df.sqrt()), rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()
 
 
-def _log_densities(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
-    """Return the members' log densities at x, (…, members, rows)."""
+def _density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
+    """Return the density of the mixture at x, (…, rows)."""
+    total = torch.zeros_like(x)
+    for k in range(len(loc)):  # one member after the other, so that what is computed at once stays small
+        total = total + _log_density(x, None if df is None else df[k], loc[k], factor[k], peak[k]).exp()
+    return total / len(loc)
+
+
+def _log_density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
+    """Return log densities of members at x; the parameters are those of :func:`_density_parameters`."""
     u = (x - loc) * factor
     if df is None:
         return peak - 0.5 * u * u
@@ -284,7 +293,7 @@ def _log_densities(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, pe
 def _tail_beyond(edge: Tensor, df: Tensor, loc: Tensor, factor: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mass beyond the outermost edge, and the integral of that tail."""
     distance = (edge - loc).abs()
-    mass = _log_densities(edge, df, loc, factor, peak).exp() * distance / df
+    mass = _log_density(edge, df, loc, factor, peak).exp() * distance / df
     return mass.mean(0), (mass * distance / (df - 1)).mean(0)
 
 

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from evidentia.formulas.special import half_line_rule
 
-__all__ = ["Shape", "Tail", "by_chunks", "quantile", "shape_of", "tail", "upper_quantile", "upper_tail"]
+__all__ = ["Shape", "Tail", "by_chunks", "chunk_size", "quantile", "shape_of", "tail", "upper_quantile", "upper_tail"]
 
 CHUNK = 1 << 14  # numbers that are worked on at once: 24 coefficients of each stay in the cache of a CPU
 
+_FEW = 128  # numbers below which all powers are taken at once
 _STEPS = 8  # of the recurrence
 _CENTRE = 3.75  # r at the middle of the range of 1/(r + centre)
 _POINTS = 24, 10  # Chebyshev points in 1/(r + centre), and in 1/m
@@ -131,18 +132,24 @@ def tail(s: Tensor, shape: Shape) -> Tail:
     cosine = torch.rsqrt(1 + square)
     tau, v = bounded * cosine, cosine * cosine
     r = shape.reach * tau
-    x = 2 / (1 + r) - 1
-    smooth = shape.polynomial[-1]
-    for k in range(_POINTS[0] - 2, -1, -1):
-        smooth = torch.addcmul(shape.polynomial[k], smooth, x)
-    first = shape.terms[-1]
-    for k in range(_STEPS - 2, -1, -1):
-        first = torch.addcmul(shape.terms[k], first, v)
+    x = 2 * torch.reciprocal(1 + r) - 1
+    smooth, first = _polynomial(shape.polynomial, x), _polynomial(shape.terms, v)
     v4 = (v * v).square()
     rest = shape.last * v4 * v4 * smooth / (1 + 2 * _CENTRE * r)
     # beyond 1e8 the 1 is below the rounding of s², which may overflow
     logarithm = torch.where(s > 1e8, 2 * s.log(), torch.log1p(square))
     return Tail(-0.5 * shape.df * logarithm, torch.addcmul(rest, tau, first), cosine, tau)
+
+
+def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
+    """Return Σ_k coefficients_k x^k, with the coefficients along the first dimension."""
+    if x.numel() <= _FEW:  # then operations cost more than numbers do
+        exponents = torch.arange(len(coefficients), dtype=x.dtype, device=x.device).view(-1, *[1] * x.ndim)
+        return (coefficients * x**exponents).sum(0)
+    total = coefficients[-1]
+    for k in range(len(coefficients) - 2, -1, -1):
+        total = torch.addcmul(coefficients[k], total, x)
+    return total
 
 
 def upper_tail(t: Tensor, df: Tensor) -> Tensor:
@@ -156,10 +163,15 @@ def upper_tail(t: Tensor, df: Tensor) -> Tensor:
     return by_chunks(of_chunk, t, df)
 
 
+def chunk_size(x: Tensor) -> int:
+    """Return how many numbers to work on at once on the device of x."""
+    return CHUNK if x.device.type == "cpu" else 64 * CHUNK
+
+
 def by_chunks(f: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Return an elementwise function of tensors of one shape, computed with few numbers at a time on a CPU."""
     first = tensors[0]
-    size = CHUNK if first.device.type == "cpu" else 64 * CHUNK
+    size = chunk_size(first)
     if first.numel() <= size:
         return f(*tensors)
     chunks = zip(*(x.reshape(-1).split(size) for x in tensors), strict=True)
