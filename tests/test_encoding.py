@@ -490,6 +490,9 @@ FORGED = [
             {"kind": "category", "content": "text", "means": [[1.0], [float("nan")]]},
             {"kind": "category", "content": "text", "means": [[], []]},
             {"kind": "category", "content": "text", "means": 3},
+            {"frequent": ["a"]},  # of a number
+            {"kind": "category", "content": "text", "categories": ["a"], "frequent": ["a"]},  # without means
+            {"kind": "category", "content": "text", "means": [[1.0], [1.0]], "frequent": ["a"]},
             {"left_out": 1},
             {"missing": -1},
             {"missing": True},

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from evidentia.data.columns import Column, name_parts
 
-__all__ = ["TargetMeans", "absolute_time_helps", "date_parts", "has_many_values", "reason_to_leave_out", "target_means"]
+__all__ = ["TargetMeans", "absolute_time_helps", "date_parts", "reason_to_leave_out", "target_means"]
 
 Array = NDArray[np.float64]
 
 LEAST_ROWS = 20  # with a value; with fewer, that all values differ says little about a column
-MANY_VALUES = 20  # of a category: from here on it may be encoded by the means of its targets
 FOLDS = 10  # in which the means are learned without the rows that they encode
 CLEARLY = 3.0  # standard errors by which means must explain the targets
 
@@ -68,11 +67,6 @@ def _is_named_as_identifier(name: str) -> bool:
 
 
 # Categories -----------------------------------------------------------------------------------------------------------
-
-
-def has_many_values(distinct: int, rows: int, most: int) -> bool:
-    """Return whether a category has more values than there can be features, or too few rows for each of its values."""
-    return distinct > most or (distinct > MANY_VALUES and rows < 20 * distinct)
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,12 @@ class Encoder:
         kind: how it is encoded.
         fill: the number that replaces a missing one.
         flags_missing: whether a feature says that a value is missing.
-        categories: of a category, one feature each, or one row of ``means`` each.
+        categories: of a category; one feature each, or one row of ``means`` each.
         content: what the values were, where the kind leaves that open.
         parts: of a date, those of `DATE_PARTS` that are features.
         means: of a category that is encoded by its targets: their means in each category, where the value is missing,
             and where it was not seen in training, (categories + 2, targets).
+        frequent: those of the categories that have a feature each beside the means.
         left_out: whether it is left out: no feature is made of it, and its values are not looked at.
         missing: how many training rows had no value; None in files of earlier versions.
         distinct: how many different values training rows had; None in files of earlier versions.
@@ -52,6 +53,7 @@ class Encoder:
     content: Content = ""
     parts: tuple[str, ...] = ()
     means: tuple[tuple[float, ...], ...] = ()
+    frequent: tuple[str, ...] = ()
     left_out: bool = False
     missing: int | None = None
     distinct: int | None = None
@@ -63,10 +65,9 @@ class Encoder:
         if self.left_out:
             return []
         if self.kind == "category":
-            names = [f"{self.name}={c}" for c in self.categories]
-            if self.means:
-                count = len(self.means[0])
-                names = [f"{self.name}: mean target{f' {k}' if count > 1 else ''}" for k in range(count)]
+            count = len(self.means[0]) if self.means else 0
+            names = [f"{self.name}: mean target{f' {k}' if count > 1 else ''}" for k in range(count)]
+            names += [f"{self.name}={c}" for c in (self.frequent if self.means else self.categories)]
         elif self.kind == "date":
             waves = [f"{self.name}:{wave} {part}" for part in self.parts if part != "time" for wave in ("sin", "cos")]
             names = [self.name, *waves] if "time" in self.parts else waves
@@ -112,12 +113,12 @@ class Encoder:
             out[:, -1] = missing
 
     def _encode_categories(self, values: NDArray[Any], missing: NDArray[np.bool_], out: Array) -> None:
-        index = {category: k for k, category in enumerate(self.categories)}
-        position = np.array([index.get(v, -1) for v in values], dtype=np.int64)
         if self.means:
             means = np.array(self.means)
-            out[:, : means.shape[1]] = means[np.where(missing, len(self.categories), position)]  # -1: not seen
-            return
+            position = _positions(values, self.categories)  # -1 if not seen, and the last row is for those
+            out[:, : means.shape[1]] = means[np.where(missing, len(self.categories), position)]
+            out = out[:, means.shape[1] :]
+        position = _positions(values, self.frequent if self.means else self.categories)
         seen = np.flatnonzero(position >= 0)
         out[seen, position[seen]] = 1
 
@@ -132,6 +133,12 @@ class Encoder:
         if self.kind == "number" and is_template(self.content):
             return f"number (as in {self.content})"
         return _TAKEN_FOR.get((self.kind, self.content), self.kind)
+
+
+def _positions(values: NDArray[Any], categories: tuple[str, ...]) -> NDArray[np.int64]:
+    """Return the position of each value among the categories, -1 if it is not there."""
+    index = {category: k for k, category in enumerate(categories)}
+    return np.array([index.get(value, -1) for value in values], dtype=np.int64)
 
 
 _TAKEN_FOR = {
@@ -246,7 +253,16 @@ _CONTENTS: dict[str, tuple[str, ...]] = {
     "date": ("", "text", "day first", "month first", "year first", "month", "time", "compact"),
     "category": ("", "text", "number", "boolean", "date", "object"),
 }
-_ADDED = ("content", "parts", "means", "left_out", "missing", "distinct", "why")  # absent in files of earlier versions
+_ADDED = (
+    "content",
+    "parts",
+    "means",
+    "frequent",
+    "left_out",
+    "missing",
+    "distinct",
+    "why",
+)  # absent in files of earlier versions
 
 
 def encoder_from(position: int, column: Any) -> Encoder:
@@ -274,6 +290,7 @@ def encoder_from(position: int, column: Any) -> Encoder:
         content,
         _parts_from(here, column),
         _means_from(here, column),
+        _frequent_from(here, column),
         **_notes_from(here, column),
     )
 
@@ -294,6 +311,13 @@ def _means_from(here: str, column: dict[str, Any]) -> tuple[tuple[float, ...], .
     fits = column["kind"] == "category" and len(rows) == len(column["categories"]) + 2 and len(set(map(len, rows))) == 1
     demand(fits or not rows, here + "has means that do not fit its categories")
     return tuple(tuple(map(float, row)) for row in rows)
+
+
+def _frequent_from(here: str, column: dict[str, Any]) -> tuple[str, ...]:
+    frequent = column.get("frequent", ())
+    among = _are_different_texts(frequent) and set(frequent) <= set(column["categories"])
+    demand(among and (not frequent or bool(column.get("means"))), here + "has frequent values that are no categories")
+    return tuple(frequent)
 
 
 def _notes_from(here: str, column: dict[str, Any]) -> dict[str, Any]:

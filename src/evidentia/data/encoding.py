@@ -14,7 +14,6 @@ from evidentia.data.choices import (
     TargetMeans,
     absolute_time_helps,
     date_parts,
-    has_many_values,
     reason_to_leave_out,
     target_means,
 )
@@ -197,20 +196,19 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
     encoder = _keep(column)
     distinct = encoder.distinct or 0
     present = len(column.values) - (encoder.missing or 0)
-    if column.kind != "category" or y is None or not has_many_values(distinct, present, MOST_CATEGORIES):
+    if column.kind != "category" or y is None or distinct <= MOST_CATEGORIES:
         return encoder, None
+    counts = Counter(column.values)
+    frequent = tuple(c for c in encoder.categories if column.declared or counts[c] >= LEAST_ROWS)
+    features = f"the {len(frequent)} most frequent values have a feature each"
     means = target_means(column.values, y, seed)
     if means is not None:
-        why = f"many values; the mean target in each explains {100 * means.gain:.0f} % of the variance of other rows"
+        why = f"{features}; the mean target of a value explains {100 * means.gain:.0f} % of the variance of other rows"
         each = tuple(map(tuple, means.means.tolist()))
-        return replace(encoder, categories=means.categories, means=each, why=why), means
+        return replace(encoder, categories=means.categories, means=each, frequent=frequent, why=why), means
     if column.content == "text" and not column.declared and present < 3 * distinct:
         return _left_out(column, f"{distinct} different texts in {present} rows, which do not explain the target"), None
-    if not column.declared:
-        counts = Counter(column.values)
-        encoder = replace(encoder, categories=tuple(c for c in encoder.categories if counts[c] >= LEAST_ROWS))
-    why = f"{len(encoder.categories)} frequent values have a feature each; its values do not clearly explain the target"
-    return replace(encoder, why=why), None
+    return replace(encoder, categories=frequent, why=f"{features}; values do not clearly explain the target"), None
 
 
 def _keep_all(column: Column) -> Encoder:
