@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
-from evidentia.methods import Method, Recipe
+from evidentia.methods import Evidential, Method, Recipe
 from evidentia.record import environment
+from evidentia.reproduce.uci.methods import best_recipe
 
 __all__ = ["device_and_record", "fit_depth", "new_record", "option_parser", "recipe_for"]
 
@@ -41,8 +42,8 @@ def device_and_record(record: dict[str, Any], out: Path) -> str:
 
 
 def recipe_for(rows: int, steps: int | None = None) -> Recipe:
-    """Return the library's recipe for a table of so many rows, with another number of steps if one is given."""
-    recipe = Recipe.for_rows(rows)
+    """Return the recipe of the committed records for so many rows, with another number of steps if one is given."""
+    recipe = best_recipe(Evidential(), rows)
     if steps is None:
         return recipe
     settings = replace(recipe.settings, steps=steps, evaluate_every=min(recipe.settings.evaluate_every, steps))

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -151,10 +153,25 @@ def test_a_mixture_recovers_known_noise():
     assert np.median(np.sqrt(p.decompose("paper").aleatoric)) < 2.7  # the paper's reading does not
 
 
-def test_recipes_grow_with_the_table():
-    small, large = Recipe.for_rows(500), Recipe.for_rows(50_000)
-    assert small.settings.steps < large.settings.steps
-    assert sum(small.network.hidden) < sum(large.network.hidden)
+def test_recipes_grow_with_the_table_and_never_jump():
+    def cost(rows):
+        recipe = Recipe.for_rows(rows)
+        sizes = [10, *recipe.network.hidden, 4]
+        return recipe.settings.steps * recipe.batch_size * sum(a * b for a, b in itertools.pairwise(sizes))
+
+    rows = [int(100 * 1.05**k) for k in range(220)]
+    assert rows[-1] > 4_000_000
+    ratios = [cost(large) / cost(small) for small, large in itertools.pairwise(rows)]
+    assert max(ratios) < 1.5
+    assert min(ratios) > 1 / 1.5
+    assert cost(rows[-1]) > 50 * cost(500)
+
+
+def test_recipes_of_bayes_by_backprop_grow_little_by_little():
+    recipes = [BayesByBackprop().recipe(rows) for rows in (500, 2999, 3000, 5000, 100_000)]
+    assert [r.network.hidden for r in recipes] == [(50,), (50,), (50, 50), (65, 65), (128, 128)]
+    assert [r.batch_size for r in recipes] == [64, 120, 120, 168, 256]
+    assert all(a.settings.steps <= b.settings.steps for a, b in itertools.pairwise(recipes))
 
 
 @pytest.mark.parametrize(

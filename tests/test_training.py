@@ -2,6 +2,7 @@ import io
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import evidentia as ev
+from evidentia.errors import InputError
 from evidentia.nn import Population
-from evidentia.training import LoaderBatches, Settings, TableBatches, resolve_device, train
+from evidentia.training import LoaderBatches, Part, Settings, TableBatches, resolve_device, train, train_parts
 from evidentia.training.batches import _hash
 from evidentia.training.progress import Progress
 
@@ -454,3 +456,99 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch):
     with Progress(100, stream=stream) as bar:
         bar.update(50, {"loss": 1.0, "score": 2.0, "running": 3})
     assert "validation 2.0000" in stream.getvalue()
+
+
+def test_averaged_weights_are_scored_and_kept():
+    x, y = table()
+    settings = Settings(steps=200, evaluate_every=20, schedule="constant", learning_rate=3e-2)
+    rough, batches = setting()
+    as_they_are = train(rough, batches, nll, validate=validate_on(x, y), settings=settings)
+    smooth, batches = setting()
+    averaged = train(smooth, batches, nll, validate=validate_on(x, y), settings=replace(settings, average=0.2))
+    assert (averaged.best_score < as_they_are.best_score).all()
+    assert torch.allclose(validate_on(x, y)(smooth), averaged.best_score)  # the module holds what was scored
+
+
+def test_averages_follow_a_constant_rate_of_forgetting():
+    class Counting(torch.nn.Module):  # whose weight is the number of steps, by a gradient of −1 in SGD's place
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    module, seen = Counting(), []
+
+    def validate(m):
+        seen.append(m.weight.item())
+        return torch.zeros(1)
+
+    _, batches = setting()
+    settings = Settings(
+        steps=100, evaluate_every=10, average=0.5, schedule="constant", warmup=0, learning_rate=1.0, clip=None
+    )
+    train(module, batches, lambda m, _: -m.weight.sum(), validate=validate, settings=settings)
+    expected, average = [], 0.0
+    for step in range(10, 101, 10):  # Adam moves by the learning rate while the gradient is constant
+        average += (step - average) * min(1, 10 / (0.5 * step))
+        expected.append(average)
+    assert seen == pytest.approx(expected, rel=1e-3)
+
+
+def test_all_stop_together_when_the_mean_of_best_scores_stalls():
+    falling = iter([5.0 - k if k < 8 else -2.0 - 1e-4 * k for k in range(1000)])
+    population, batches = setting((0, 1))
+    result = train(
+        population,
+        batches,
+        nll,
+        validate=lambda m: torch.tensor([next(falling), 1.0]),
+        settings=Settings(steps=10_000, evaluate_every=10, plateau=0.25),
+    )
+    # the mean has not fallen by 0.003 since step 80, five evaluations ago; a quarter of 130 steps is less than that
+    assert result.steps == 130
+    assert result.stopped_early.all()
+    assert [row["running"] for row in result.history] == [2] * 12 + [0]
+
+
+def test_parts_that_train_in_threads_are_as_one():
+    x, y = table()
+    settings = Settings(steps=120, evaluate_every=10, average=0.1, plateau=0.3)
+    together, batches = setting((0, 1, 2))
+    expected = train(together, batches, nll, validate=validate_on(x, y), settings=settings)
+    parts = [Part(*setting(seeds), nll, validate_on(x, y)) for seeds in ((0, 1), (2,))]
+    first, second = train_parts(parts, settings)
+    assert torch.allclose(torch.cat([first.best_score, second.best_score]), expected.best_score, atol=1e-6)
+    assert first.steps == second.steps == expected.steps
+    assert first.history == second.history
+    assert [row["running"] for row in first.history] == [row["running"] for row in expected.history]
+    joined = [torch.cat(ps) for ps in zip(*(part.module.parameters() for part in parts), strict=True)]
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(joined, together.parameters(), strict=True))
+
+
+def test_an_error_in_one_part_ends_all_of_them():
+    def fails(module, batch):
+        raise RuntimeError("out of paper")
+
+    parts = [Part(*setting((0,)), nll), Part(*setting((1,)), fails)]
+    with pytest.raises(RuntimeError, match="out of paper"):
+        train_parts(parts, Settings(steps=10_000, evaluate_every=10_000))
+    assert parts[0].module.weights[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"decay": 0.0}, r"decay is a share of the steps in \(0, 1\], got 0.0"),
+        ({"average": 1.0}, r"average is a share of the steps so far in \[0, 1\), got 1.0"),
+        ({"plateau": -0.1}, r"plateau is a share of the steps so far in \[0, 1\), got -0.1"),
+    ],
+)
+def test_shares_are_checked(wrong, message):
+    with pytest.raises(InputError, match=message):
+        Settings(**wrong)
+
+
+def test_a_late_decay_is_the_end_of_a_cosine():
+    steps = torch.arange(1000)
+    rate = Settings(steps=1000, learning_rate=1.0, warmup=0, decay=0.2).rate(steps)
+    assert rate[:800].eq(1).all()
+    assert torch.allclose(rate[800:], Settings(steps=200, learning_rate=1.0, warmup=0).rate(steps[:200]), atol=1e-2)

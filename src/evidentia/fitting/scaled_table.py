@@ -1,7 +1,7 @@
 """A table as a population trains on it: on the device, in float32, scaled for each member by its training rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -77,6 +77,17 @@ class ScaledTable:
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that batches are drawn from."""
         return (self.x, self.y) if self.row_weights is None else (self.x, self.y, self.row_weights)
+
+    def select(self, members: Sequence[int]) -> "ScaledTable":
+        """Return the same table as some of the members see it."""
+        chosen = list(members)
+        return replace(
+            self,
+            own_x=self.own_x.select(chosen),
+            own_y=self.own_y.select(chosen),
+            validation=self.validation[chosen],
+            validation_weights=self.validation_weights[chosen],
+        )
 
     def validation_rows(self) -> tuple[Tensor, Tensor]:
         """Return features and targets of each member's validation rows, scaled as it sees them."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.members import Member
 from evidentia.fitting.scaled_table import ScaledTable, check_table
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
+from evidentia.fitting.threads import groups_of_members, one_thread_each
 from evidentia.methods.base import Method, Network, Recipe
 from evidentia.nn import Population
 from evidentia.prediction import Answer, Prediction
-from evidentia.training import TableBatches, Training, resolve_device, train
+from evidentia.training import Part, TableBatches, Training, resolve_device, train_parts
 from evidentia.training.checkpoint import fingerprint
 
 __all__ = ["Fitted", "fit"]
@@ -80,34 +82,77 @@ def fit(
     else:
         scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
     table = ScaledTable.build(features, targets, weights, members, scale_x, scale_y, target_device)
-    seeds = [m.seed for m in members]
     outputs = method.outputs * targets.shape[1]
-    population = method.build(seeds, features.shape[1], outputs, recipe.network).to(target_device)
-    row_counts = torch.tensor([len(r) for r in rows], device=target_device)
+    population = method.build([m.seed for m in members], features.shape[1], outputs, recipe.network).to(target_device)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
-    batches = TableBatches(table.tensors, rows, seeds, recipe.batch_size)
+    with one_thread_each() if target_device.type == "cpu" else nullcontext(1) as threads:
+        groups = groups_of_members(population, recipe, threads)
+        if checkpoint is not None or validate is not None:  # which know all members together
+            groups = [range(len(members))]
+        models = [_of_group(fitted, group, recipe) for group in groups]
+        parts = [
+            _part(model, table.select(group), [members[i] for i in group], recipe, validate, fused)
+            for model, group in zip(models, groups, strict=True)
+        ]
+        # the settings say what precision is used, not the caller's context
+        with torch.autocast(target_device.type, enabled=False):
+            trainings = train_parts(
+                parts,
+                recipe.settings,
+                checkpoint,
+                "" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
+                progress,
+            )
+    return _join(fitted, models, trainings)
+
+
+def _of_group(fitted: "Fitted", group: range, recipe: Recipe) -> "Fitted":
+    """Return the untrained model of some of the members: the model itself, if these are all."""
+    whole, seeds = fitted.population, [fitted.population.seeds[i] for i in group]
+    if len(group) == whole.members:
+        model = fitted
+    else:
+        method = _of_members(fitted.method, group, whole.members)
+        population = method.build(seeds, whole.sizes[0], whole.sizes[-1], recipe.network).to(whole.weights[0].device)
+        model = Fitted(
+            method, population, fitted.scale_x.select(group), fitted.scale_y.select(group), fitted.one_target
+        )
+    # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
+    model.population.generator = torch.Generator(whole.weights[0].device).manual_seed(seeds[0])
+    return model
+
+
+def _part(
+    model: "Fitted",
+    table: ScaledTable,
+    members: Sequence[Member],
+    recipe: Recipe,
+    validate: "Callable[[Fitted], Tensor] | None",
+    fused: bool | None,
+) -> Part:
+    """Return what the loop needs to train the networks of a model."""
+    method, population, rows = model.method, model.population, [m.train for m in members]
+    batches = TableBatches(table.tensors, rows, [m.seed for m in members], recipe.batch_size)
+    counts = torch.tensor([len(r) for r in rows], device=table.x.device)
     fast = (
-        Fused(method, population, batches, table.own_x, table.own_y, row_counts)
-        if use_fused(fused, method, population, recipe, weights is not None)
+        Fused(method, population, batches, table.own_x, table.own_y, counts)
+        if use_fused(fused, method, population, recipe, table.row_weights is not None)
         else None
     )
+    return Part(population, batches, _loss(table, model, counts), _score(table, model, members, validate), fast)
 
-    # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
-    population.generator = torch.Generator(target_device).manual_seed(seeds[0])
-    # the settings say what precision is used, not the caller's context
-    with torch.autocast(target_device.type, enabled=False):
-        fitted.training = train(
-            population,
-            batches,
-            _loss(table, fitted, row_counts),
-            validate=_score(table, fitted, members, validate),
-            settings=recipe.settings,
-            fast_steps=fast,
-            checkpoint=checkpoint,
-            identity="" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
-            progress=progress,
-        )
-    population.generator = None
+
+def _join(fitted: "Fitted", models: Sequence["Fitted"], trainings: Sequence[Training]) -> "Fitted":
+    """Return the model with the trained networks of its groups."""
+    if len(models) > 1:
+        states = [model.population.state_dict() for model in models]
+        fitted.population.load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
+    for model in models:
+        model.population.generator = None
+    each = ("best_score", "best_step", "diverged", "stopped_early")
+    columns = {name: torch.cat([getattr(t, name) for t in trainings]) for name in each}
+    first = trainings[0]
+    fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
     return fitted
 
 
@@ -300,8 +345,8 @@ def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Modu
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        answer = fitted.scaled_answer(module, table.own_x(batch[0]))
-        each = method.loss(answer, table.own_y(batch[1]), module)
+        raw = module(table.own_x(batch[0])).unflatten(-1, (-1, method.outputs))
+        each = method.loss_of_raw(raw, table.own_y(batch[1]), module)
         fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows

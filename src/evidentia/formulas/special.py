@@ -14,6 +14,7 @@ are those of :math:`\mu` times :math:`-2(1-4^{-k})`. The difference of two ``lga
 All functions work in the dtype of their argument (float32 or float64), and autograd differentiates them.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -31,6 +32,7 @@ __all__ = [
     "rho",
     "rho_excess",
     "rho_excess_prime",
+    "rho_from_one",
     "rho_prime",
 ]
 
@@ -91,6 +93,39 @@ def rho(alpha: Tensor) -> Tensor:
 def rho_prime(alpha: Tensor) -> Tensor:
     r"""Return :math:`\rho'(\alpha) = \psi(\alpha+\tfrac12) - \psi(\alpha)` without the cancellation of two digammas."""
     return 0.5 / alpha + rho_excess_prime(alpha)
+
+
+@functools.cache
+@torch.inference_mode(False)
+def _steps_and_pairs(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the steps of the recurrence, and the coefficients of the series for ρ and ρ', (terms, 2).
+
+    Made once for each device: a CUDA graph cannot record how numbers come there.
+    """
+    terms, threshold = (len(_RHO), 8) if dtype == torch.float64 else (5, 4)
+    pairs = list(zip(_RHO[:terms], _RHO_PRIME[:terms], strict=True))
+    steps = torch.arange(threshold, dtype=dtype, device=device)
+    return steps, torch.tensor(pairs, dtype=dtype, device=device)
+
+
+def rho_from_one(alpha: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`\rho(\alpha)` and :math:`\rho'(\alpha)` for α ≥ 1, in few operations and without gradients.
+
+    Every α is raised by the recurrence, also one that is large enough for the series: from 1 on that costs no digits.
+    """
+    threshold = _series_threshold(alpha)
+    steps, pairs = (t.view(*t.shape, *[1] * alpha.ndim) for t in _steps_and_pairs(alpha.dtype, alpha.device))
+    arguments = alpha + steps
+    half = 0.5 / arguments
+    shifted = alpha + threshold
+    r = shifted.reciprocal()
+    r2 = r * r
+    # both series at once, by Horner's rule with the coefficients in a first dimension
+    total = pairs[-1]
+    for k in range(len(pairs) - 2, -1, -1):
+        total = torch.addcmul(pairs[k], total, r2)
+    value = torch.addcmul(0.5 * shifted.log() - torch.log1p(half).sum(0), total[0], r)
+    return value, torch.addcmul((half / (arguments + 0.5)).sum(0), 0.5 + total[1] * r, r)
 
 
 def rho_excess(alpha: Tensor) -> Tensor:

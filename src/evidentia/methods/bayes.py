@@ -28,10 +28,13 @@ class BayesByBackprop(GaussianLikelihood):
     validation_share = 0.0
 
     def recipe(self, rows: int) -> Recipe:
-        """Return a small network for a small table: wide ones fall back to the prior there."""
-        if rows < 5000:
-            return Recipe(Network((50,)), Settings(steps=8000, learning_rate=1e-2, evaluate_every=400), 64)
-        return Recipe(Network((128, 128)), Settings(steps=20_000, learning_rate=5e-3, evaluate_every=1000), 256)
+        """Return a small network for a small table: wide ones fall back to the prior there. All of it grows slowly."""
+        size = max(1.0, rows / 1000)
+        steps = round(min(8000 * size**0.35, 20_000))
+        units = min(max(50, round(50 * (rows / 3000) ** 0.5)), 128)
+        rate = max(1e-2 * size**-0.3, 5e-3)
+        settings = Settings(steps=steps, learning_rate=rate, evaluate_every=max(1, steps // 20))
+        return Recipe(Network((units,) * (1 if rows < 3000 else 2)), settings, 8 * round(min(8 * size**0.6, 32)))
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
         return BayesPopulation(

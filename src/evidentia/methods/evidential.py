@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from evidentia.distributions import NormalInverseGamma
 from evidentia.formulas.penalties import Penalty
+from evidentia.kernels.evidential_loss import evidential_loss as loss_and_gradient
 from evidentia.losses import evidential_loss
 from evidentia.methods.base import Method, Network
 from evidentia.nn import Population
@@ -50,6 +51,12 @@ class Evidential(Method):
     def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
         weight: Any = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
+
+    def loss_of_raw(self, raw: Tensor, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+        if self.penalty != "error" or self.extra or type(self).loss is not Evidential.loss:
+            return super().loss_of_raw(raw, y, networks)
+        weight = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
+        return loss_and_gradient(raw, y, weight)
 
     def fused(self, population: Population) -> dict[str, Any] | None:
         if self.penalty != "error" or self.extra:

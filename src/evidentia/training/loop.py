@@ -3,10 +3,11 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,15 @@ from evidentia.training.batches import Batches
 from evidentia.training.checkpoint import load_checkpoint, save_checkpoint
 from evidentia.training.progress import Progress
 
-__all__ = ["Settings", "Training", "resolve_device", "seeded", "train"]
+__all__ = ["Part", "Settings", "Training", "resolve_device", "seeded", "train", "train_parts"]
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 Validate = Callable[[nn.Module], Tensor]
 # (parameters, Adam's first and second moments, learning rates, steps before) → the last loss of each member
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
+
+
+_AVERAGED_EVERY = 10  # steps; every step would cost a tenth of the training and change nothing
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,17 @@ class Settings:
         learning_rate: the largest learning rate, reached after the warm-up.
         weight_decay: AdamW's weight decay.
         warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
-        schedule: "cosine" lowers the learning rate to 0 after the warm-up; "constant" keeps it.
+        schedule: "cosine" lowers the learning rate to 0 at the end; "constant" keeps it.
+        decay: share of the steps, in (0, 1], in which "cosine" lowers it: all after the warm-up, or only the last.
         average: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1); 0
             takes them as they are. An average stands in for a falling learning rate, and needs no last step to be
             planned for.
         clip: largest norm of a member's gradient; None does not clip.
         evaluate_every: steps between evaluations, at which the score decides on the best weights.
         patience: number of evaluations without improvement after which a member stops; None never stops.
-        patience_share: share of the steps so far, in [0, 1), that must have passed without improvement as well, so that
-            patience grows with the training.
-        least_gain: by how much a score must fall to count as an improvement for the patience.
+        plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
+            share of the steps so far, and over five evaluations at least; 0 never stops them.
+        least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
     """
@@ -52,12 +57,13 @@ class Settings:
     weight_decay: float = 0.0
     warmup: float = 0.05
     schedule: str = "cosine"
+    decay: float = 1.0
     average: float = 0.0
     clip: float | None = 10.0
     evaluate_every: int = 100
     patience: int | None = None
-    patience_share: float = 0.0
-    least_gain: float = 0.0
+    plateau: float = 0.0
+    least_gain: float = 0.003
     precision: str = "float32"
     checkpoint_every: int = 10
 
@@ -67,7 +73,9 @@ class Settings:
                 raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
         if not 0 <= self.warmup < 1:
             raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
-        for name in ("average", "patience_share"):
+        if not 0 < self.decay <= 1:
+            raise InputError(f"decay is a share of the steps in (0, 1], got {self.decay}")
+        for name in ("average", "plateau"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is a share of the steps so far in [0, 1), got {getattr(self, name)}")
         if self.schedule not in ("cosine", "constant"):
@@ -82,7 +90,8 @@ class Settings:
         rising = ((step + 1) / warm).clamp(max=1)
         if self.schedule == "constant":
             return self.learning_rate * rising
-        progress = ((step - warm) / max(1, self.steps - warm)).clamp(0, 1)
+        start = max(warm, round((1 - self.decay) * self.steps))
+        progress = ((step - start) / max(1, self.steps - start)).clamp(0, 1)
         return self.learning_rate * rising * 0.5 * (1 + torch.cos(math.pi * progress))
 
 
@@ -189,27 +198,129 @@ def train(
     Returns:
         The scores, the best steps, and which members diverged or stopped early.
     """
-    run = _Run(module, batches, loss, validate, settings or Settings(), fast_steps, identity)
+    part = Part(module, batches, loss, validate, fast_steps)
+    return train_parts([part], settings or Settings(), checkpoint, identity, progress)[0]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Members that train as one module, with what they train on. Entries are those of :func:`train`."""
+
+    module: nn.Module
+    batches: Batches
+    loss: Loss
+    validate: Validate | None = None
+    fast_steps: FastSteps | None = None
+
+
+def train_parts(
+    parts: Sequence[Part],
+    settings: Settings,
+    checkpoint: str | Path | None = None,
+    identity: str = "",
+    progress: bool = False,
+) -> list[Training]:
+    """Train several modules at once, each in a thread of its own, as if they were one; return a result for each.
+
+    They take the same steps, wait for each other at every evaluation, and stop together. All results have the history
+    of all members. Other arguments are those of :func:`train`; a checkpoint takes a single part.
+    """
+    if checkpoint is not None and len(parts) > 1:
+        raise InputError("a checkpoint holds one part of a training, not several")
+    runs = _Runs([_Run(p.module, p.batches, p.loss, p.validate, settings, p.fast_steps, identity) for p in parts])
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
-        _resume(run, path)
-    started = time.perf_counter() - run.result.seconds
-    with Progress(run.settings.steps, enabled=progress) as bar:
-        try:
-            while run.step < run.settings.steps and not run.finished:
-                run.advance()
-                run.result.seconds = time.perf_counter() - started
-                bar.update(run.step, run.result.history[-1])
-                if path is not None and len(run.result.history) % run.settings.checkpoint_every == 0:
-                    save_checkpoint(path, run.state())
-            if path is not None:
-                save_checkpoint(path, run.state())
-        except KeyboardInterrupt:
+        _resume(runs.each[0], path)
+    started = time.perf_counter() - runs.results[0].seconds
+    with Progress(settings.steps, enabled=progress) as bar, runs:
+        while runs.step < settings.steps and not runs.finished:
+            runs.advance()
+            runs.results[0].seconds = time.perf_counter() - started
+            bar.update(runs.step, runs.history[-1])
+            if path is not None and len(runs.history) % settings.checkpoint_every == 0:
+                save_checkpoint(path, runs.each[0].state())
+        if path is not None:
+            save_checkpoint(path, runs.each[0].state())
+    for result in runs.results:
+        result.seconds, result.history = time.perf_counter() - started, runs.history
+    return runs.results
+
+
+class _Runs:
+    """Context of runs that go on together: one in the caller's thread, several in a thread each.
+
+    At the end, also if that is an error or an interrupt, every module has its best weights.
+    """
+
+    def __init__(self, runs: Sequence["_Run"]) -> None:
+        self.each, self.settings = runs, runs[0].settings
+        self.results = [run.result for run in runs]
+        self.pool = ThreadPoolExecutor(len(runs)) if len(runs) > 1 else None
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return self.results[0].history
+
+    @property
+    def step(self) -> int:
+        return self.each[0].step
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.history) and self.history[-1]["running"] == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def advance(self) -> None:
+        """Take the steps up to the next evaluation, evaluate, and note what came of it."""
+        if self.pool is None:
+            self.each[0].advance()
+        else:
+            # a thread of torch's own for each of these would only wait for the others
+            futures = [self.pool.submit(_on_one_thread, run.advance) for run in self.each]
+            for future in futures:
+                future.result()
+        self._note()
+
+    def _note(self) -> None:
+        """Add the means of healthy members to the history, and stop all of them if nothing improves any more."""
+        columns = zip(*((r.last_loss, r.result.best_score, *r.latest) for r in self.each), strict=True)
+        losses, best, scores, healthy = (torch.cat(column) for column in columns)
+        self.history.append(
+            {
+                "step": self.step,
+                "loss": _mean_of(losses, healthy),
+                "score": _mean_of(scores, healthy),
+                "best": _mean_of(best, best.isfinite()),
+            }
+        )
+        if self._has_plateaued():
+            for result in self.results:
+                result.stopped_early |= ~result.diverged
+        running = sum(int((~r.diverged & ~r.stopped_early).sum()) for r in self.results)
+        self.history[-1]["running"] = running
+
+    def _has_plateaued(self) -> bool:
+        """Return whether the mean best score has hardly fallen for so long that the members should stop."""
+        settings = self.settings
+        until = min((1 - settings.plateau) * self.step, self.step - 5 * settings.evaluate_every)
+        before = [row.get("best", math.nan) for row in self.history if row["step"] <= until]
+        return bool(settings.plateau and before and not before[-1] - self.history[-1]["best"] >= settings.least_gain)
+
+    def __exit__(self, *error: object) -> None:
+        for run in self.each:
+            run.cancelled = True
+        if self.pool is not None:
+            self.pool.shutdown()
+        for run in self.each:
             run.keep_best()
-            raise
-    run.keep_best()
-    run.result.seconds = time.perf_counter() - started
-    return run.result
+
+
+def _on_one_thread(work: Callable[[], None]) -> None:
+    """Do the work with one thread of torch's own, which is a setting of the thread that calls it."""
+    torch.set_num_threads(1)
+    work()
 
 
 def _resume(run: "_Run", path: Path) -> None:
@@ -267,17 +378,14 @@ class _Run:
         self.kept_tensors = [*self.parameters, *([] if self.has_member_axis else module.buffers())]
         self.best = [p.detach().clone() for p in self.kept_tensors]
         blank = torch.zeros(self.members, dtype=torch.float32, device=self.device)
-        # the score and step that patience counts from: the last ones that were better by the least gain
-        self.marked_score = torch.full_like(blank, math.inf)
-        self.marked_step = torch.zeros_like(blank)
-        self.stale = blank.clone()  # evaluations since then
+        self.stale = blank.clone()  # evaluations since the best score
         self.result = Training(
             best_score=torch.full_like(blank, math.inf),
             best_step=torch.zeros(self.members, dtype=torch.int64, device=self.device),
             diverged=blank.bool(),
             stopped_early=blank.bool(),
         )
-        self.finished = False
+        self.cancelled = False
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -288,9 +396,11 @@ class _Run:
         self.module.train()
         if self.fast_steps is not None:
             self._many_steps(self.fast_steps, until - self.step)
-        while self.step < until:
+        while self.step < until and not self.cancelled:
             self._one_step()
             self.step += 1
+            if self.step % _AVERAGED_EVERY == 0:
+                self._average()
         self._evaluate()
 
     @torch.no_grad()
@@ -344,18 +454,14 @@ class _Run:
         self.rate.copy_(self.rates.index_select(0, self.clock)[0])
         self.optimizer.step()
         self.clock += 1
-        self._average()
         self.last_loss.copy_(each.detach().float().expand(self.members))
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the averages towards the weights: by 1/(share · steps so far), and all the way while that exceeds 1."""
-        if not self.averages:
-            return
-        part = (1 / (self.settings.average * self.clock[0])).clamp(max=1).float()
-        ahead = torch._foreach_sub([p.detach() for p in self.parameters], self.averages)
-        torch._foreach_mul_(ahead, part)
-        torch._foreach_add_(self.averages, ahead)
+        """Move the averages towards the weights, all the way in the first steps."""
+        if self.averages:
+            part = min(1.0, _AVERAGED_EVERY / (self.settings.average * self.step))
+            torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], part)
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -379,6 +485,8 @@ class _Run:
             return
         norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
         factor = (self.settings.clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1)
+        if self.device.type == "cpu" and bool((factor == 1).all()):
+            return  # looking costs nothing there, unlike on a GPU
         for g in gradients:
             g.mul_(factor.view(-1, *[1] * (g.ndim - 1)))
 
@@ -406,29 +514,11 @@ class _Run:
             kept.copy_(torch.where(choice, p, kept))
         result.best_score = torch.where(better, score, result.best_score)
         result.best_step = torch.where(better, self.step, result.best_step)
-        result.stopped_early |= running & self._impatient(score)
+        self.stale = torch.where(better, 0, self.stale + 1)
+        if self.settings.patience is not None:
+            result.stopped_early |= running & (self.stale >= self.settings.patience)
         result.steps = self.step
-        result.history.append(
-            {
-                "step": self.step,
-                "loss": _mean_of(self.last_loss, healthy),
-                "score": _mean_of(score, healthy),
-                "running": int((~result.diverged & ~result.stopped_early).sum()),
-            }
-        )
-        self.finished = result.history[-1]["running"] == 0
-
-    def _impatient(self, score: Tensor) -> Tensor:
-        """Return which members have gone without improvement for longer than their patience."""
-        settings = self.settings
-        gained = score < self.marked_score - settings.least_gain
-        self.marked_score = torch.where(gained, score, self.marked_score)
-        self.marked_step = torch.where(gained, float(self.step), self.marked_step)
-        self.stale = torch.where(gained, 0, self.stale + 1)
-        if settings.patience is None:
-            return torch.zeros_like(gained)
-        waited = self.step - self.marked_step
-        return (self.stale >= settings.patience) & (waited >= settings.patience_share * self.step)
+        self.latest = score, healthy
 
     def _per_member(self, p: Tensor) -> Tensor:
         """Return a parameter with one row per member."""
@@ -458,8 +548,6 @@ class _Run:
             "generator": torch.get_rng_state() if self.generator is None else self.generator.get_state(),
             "averages": self.averages,
             "stale": self.stale,
-            "marked_score": self.marked_score,
-            "marked_step": self.marked_step,
             "last_loss": self.last_loss,
             "clock": self.clock,
             "best_score": result.best_score,
@@ -499,11 +587,9 @@ class _Run:
         else:
             self.generator.set_state(state["generator"])
         self.step, self.stale = state["step"], state["stale"]
-        self.marked_score, self.marked_step = state["marked_score"], state["marked_step"]
         for name in ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history"):
             setattr(self.result, name, state[name])
         self.result.steps = self.step
-        self.finished = bool(self.result.history) and self.result.history[-1]["running"] == 0
 
 
 def _mean_of(x: Tensor, healthy: Tensor) -> float:

@@ -1,0 +1,98 @@
+"""How many threads work on the networks of a table, and that the process is left as it was."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from evidentia import EvidentialRegressor, GaussianRegressor
+from evidentia.fitting import fit, hold_out, threads
+from evidentia.fitting.threads import groups_of_members, one_thread_each
+from evidentia.methods import BayesByBackprop, Evidential, MCDropout, Network, Recipe
+from evidentia.training import Settings
+
+SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, average=0.1), 16)
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3))
+    return x, x[:, 0] + 0.1 * rng.normal(size=80)
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def population(members, method=None, hidden=(128, 128)):
+    method = method or Evidential()
+    return method.build(range(members), 10, method.outputs, Network(hidden))
+
+
+def test_only_much_work_is_divided():
+    recipe = Recipe(Network((128, 128)), Settings(), 64)
+    assert groups_of_members(population(2), recipe, 8) == [range(2)]
+    large = Recipe(Network((256,) * 4), Settings(), 256)
+    assert groups_of_members(population(8, hidden=(256,) * 4), large, 2) == [range(4), range(4, 8)]
+    assert len(groups_of_members(population(8, hidden=(256,) * 4), large, 16)) == 8
+    assert groups_of_members(population(8, hidden=(256,) * 4), large, 1) == [range(8)]
+
+
+@pytest.mark.parametrize("method", [MCDropout(), BayesByBackprop()])
+def test_networks_with_noise_stay_together(method):
+    large = Recipe(Network((256,) * 4), Settings(), 256)
+    assert len(groups_of_members(population(8, method, (256,) * 4), large, 4)) == 1
+
+
+def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):
+    x, y = table
+    members = hold_out(np.arange(80), range(7))
+    method = Evidential([0.0, 0.01, 0.1, 1.0, 0.3, 0.02, 0.5])
+    together = fit(method, x, y, members, recipe=SMALL, device="cpu")
+    monkeypatch.setattr(threads, "WORTH_A_THREAD", 1)
+    apart = fit(method, x, y, members, recipe=SMALL, device="cpu")
+    assert np.allclose(together.predict(x).mean, apart.predict(x).mean, rtol=1e-4)
+    assert torch.allclose(together.training.best_score, apart.training.best_score, rtol=1e-4)
+    assert apart.training.history[-1]["running"] == 7
+    assert torch.get_num_threads() == 3
+    assert np.array_equal(apart.predict(x).std, fit(method, x, y, members, recipe=SMALL, device="cpu").predict(x).std)
+
+
+def test_the_process_keeps_its_threads(table, three_threads):
+    x, y = table
+    model = EvidentialRegressor(members=2, steps=20).fit(x, y)
+    assert torch.get_num_threads() == 3
+    model.predict_interval(x)
+    assert torch.get_num_threads() == 3
+    with pytest.raises(ValueError, match="NaN"):
+        GaussianRegressor(steps=5).fit(x, np.full(80, np.nan))
+    assert torch.get_num_threads() == 3
+
+
+def test_fits_in_several_threads_leave_the_usual_number(table, three_threads):
+    x, y = table
+    inside, barrier = [], threading.Barrier(2)
+
+    def work():
+        with one_thread_each():
+            barrier.wait()
+            inside.append(torch.get_num_threads())
+        GaussianRegressor(steps=20).fit(x, y)
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert inside == [1, 1]
+    assert torch.get_num_threads() == 3
+    seen = []
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start(), later.join()
+    assert seen == [3]
