@@ -181,13 +181,13 @@ def absolute_time_helps(seconds: Array, x: Array, y: Array) -> bool:
     """Return whether the time itself, beside the features x (N, F), helps to predict the latest rows from earlier ones.
 
     A ridge regression on standardised features predicts the latest fifth of the rows with the time and without it. The
-    mean squared error must fall by 5 % and by two standard errors, of the differences in ten blocks of time. It must
-    also fall on the fifth before, so that one turn of the targets does not decide. Models that cannot continue a trend,
-    such as trees, could not tell.
+    mean squared error must fall by 5 %, and by two standard errors of the differences in up to ten blocks of time. It
+    must also fall on the fifth before, so that one turn of the targets does not decide. Models that cannot continue a
+    trend, such as trees, could not tell.
     """
     known = np.flatnonzero(~np.isnan(seconds))
     order = known[np.argsort(seconds[known], kind="stable")]
-    if len(order) < 50 or len(np.unique(seconds[order])) < 10:
+    if len(order) < 25 or len(np.unique(seconds[order])) < 10:
         return False
     latest, before = (_gains(seconds[order], x[order], y[order], part) for part in ((0.8, 1.0), (0.6, 0.8)))
     if latest is None or before is None:
@@ -207,7 +207,8 @@ def _gains(time: Array, x: Array, y: Array, part: tuple[float, float]) -> tuple[
     if not (np.isfinite(whole).all() and np.isfinite(target).all()):
         return None
     errors = [((_ridge(f[early], target[early], f[~early]) - target[~early]) ** 2).mean(1) for f in (without, whole)]
-    blocks = np.array_split(errors[0] - errors[1], 10)
+    gains = errors[0] - errors[1]
+    blocks = np.array_split(gains, min(10, len(gains)))
     return np.array([block.mean() for block in blocks]), float(errors[0].mean())
 
 

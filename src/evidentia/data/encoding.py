@@ -70,39 +70,21 @@ class Encoding:
         learned = [_learn(column, targets, seed) for column in table.columns]
         if not any(encoder.features for encoder, _ in learned):  # there must be something to learn from
             learned = [(_keep_all(column), None) for column in table.columns]
-        encoding = cls(tuple(encoder for encoder, _ in learned), table.named)
-        x = encoding.transform(table)
-        for first, means in zip(encoding._first_features(), (means for _, means in learned), strict=True):
-            if means is not None:
-                x[:, first : first + means.out_of_fold.shape[1]] = means.out_of_fold
-        return encoding._with_time(table, x, targets, absolute_time)
+        plain = cls(tuple(encoder for encoder, _ in learned), table.named)
+        means = [means for _, means in learned]
+        x = plain._features_of_training(table, means)
+        pairs = zip(plain.encoders, table.columns, strict=True)
+        timed = cls(tuple(_with_time(*pair, x, targets, absolute_time) for pair in pairs), table.named)
+        return timed, x if timed.features == plain.features else timed._features_of_training(table, means)
 
-    def _with_time(self, table: Table, x: Array, y: Array | None, absolute_time: bool | str) -> tuple[Self, Array]:
-        """Return the encoding and the features with the seconds of the dates that should have them."""
-        encoders, columns = list(self.encoders), [x]
-        places = []
-        for k, (encoder, column, first) in enumerate(
-            zip(self.encoders, table.columns, self._first_features(), strict=True)
-        ):
-            if encoder.kind != "date" or "time" in encoder.parts or encoder.missing == table.rows:
-                continue
-            use = absolute_time is True
-            if absolute_time == "auto" and y is not None:
-                use = absolute_time_helps(column.values, x, y)
-                said = "helps" if use else "does not clearly help"
-                encoders[k] = replace(encoder, why=f"{encoder.why}; the time itself {said} on the latest rows")
-            if use:
-                encoders[k] = replace(encoders[k], parts=("time", *encoder.parts))
-                columns.append(np.where(np.isnan(column.values), encoder.fill, column.values)[:, None])
-                places.append(first)
-        if places:
-            x = np.insert(x, places, np.concatenate(columns[1:], axis=1), axis=1)
-        return replace(self, encoders=tuple(encoders)), x
-
-    def _first_features(self) -> list[int]:
-        """Return the position of the first feature of each column."""
-        counts = [len(encoder.features) for encoder in self.encoders]
-        return [sum(counts[:k]) for k in range(len(counts))]
+    def _features_of_training(self, table: Table, means: list[TargetMeans | None]) -> Array:
+        """Return the features of training rows, with the means of the targets that were learned without each row."""
+        x, first = self.transform(table), 0
+        for encoder, learned in zip(self.encoders, means, strict=True):
+            if learned is not None:
+                x[:, first : first + learned.out_of_fold.shape[1]] = learned.out_of_fold
+            first += len(encoder.features)
+        return x
 
     @property
     def names(self) -> list[str]:
@@ -209,6 +191,18 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
     if column.content == "text" and not column.declared and present < 3 * distinct:
         return _left_out(column, f"{distinct} different texts in {present} rows, which do not explain the target"), None
     return replace(encoder, categories=frequent, why=f"{features}; values do not clearly explain the target"), None
+
+
+def _with_time(encoder: Encoder, column: Column, x: Array, y: Array | None, absolute_time: bool | str) -> Encoder:
+    """Return the encoder of a date with its absolute time among its parts, if that is asked for or helps."""
+    if encoder.kind != "date" or "time" in encoder.parts or encoder.missing == len(x):
+        return encoder
+    use = absolute_time is True
+    if absolute_time == "auto" and y is not None:
+        use = absolute_time_helps(column.values, x, y)
+        said = "helps" if use else "does not clearly help"
+        encoder = replace(encoder, why=f"{encoder.why}; the time itself {said} on the latest rows")
+    return replace(encoder, parts=("time", *encoder.parts)) if use else encoder
 
 
 def _keep_all(column: Column) -> Encoder:
