@@ -489,6 +489,9 @@ def test_columns_say_what_they_were_taken_for(tmp_path):
     assert said.loc["same", "why"] == "it does not vary, and is ignored"
     assert said.loc["empty", "why"] == "it has no values"
     assert "<table" in said._repr_html_()
+    for whole in said["why"]:  # also where pandas would cut it off
+        assert whole in said._repr_html_()
+        assert whole in repr(said)
     again = ev.load(model.save(tmp_path / "model"))
     pd.testing.assert_frame_equal(again.columns_, said)
     assert np.array_equal(again.predict(table), model.predict(table))

@@ -109,12 +109,13 @@ class Encoding:
 
     def to_frame(self) -> Any:
         """Return a pandas frame that says for every column what it was taken for, and why."""
-        import pandas as pd
+        from evidentia.data.summary import ColumnSummary  # pandas is not imported before a table is there
 
         rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
-        frame = pd.DataFrame(rows, columns=["taken for", "features", "missing", "why"])
-        frame.index = pd.Index(self.names, name="column")
-        return frame.astype({"missing": "Int64"})
+        frame = ColumnSummary(rows, columns=["taken for", "features", "missing", "why"], index=self.names)
+        frame["missing"] = frame["missing"].astype("Int64")
+        frame.index.name = "column"
+        return frame
 
     def read(self, x: Any) -> Table:
         """Return the table of an array, a pandas, polars or Arrow table, its columns as what they were in training.

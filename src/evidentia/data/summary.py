@@ -1,0 +1,16 @@
+"""What the columns of a table were taken for, as a frame that shows its sentences whole."""
+
+import pandas as pd
+
+__all__ = ["ColumnSummary"]
+
+
+class ColumnSummary(pd.DataFrame):
+    """A pandas frame, one row a column of a table, whose text and HTML do not cut sentences off."""
+
+    def __repr__(self) -> str:
+        return self.to_string()
+
+    def _repr_html_(self) -> str:
+        with pd.option_context("display.max_colwidth", None):
+            return self.to_html()
