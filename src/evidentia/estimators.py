@@ -79,12 +79,16 @@ class Regressor(_ScikitLearn):
     _auto: ClassVar[str | None] = None  # the parameter that may be "auto": what the method calls ``searched``
 
     hidden: tuple[int, ...] | None = _parameter(
-        None, "Units of each hidden layer. None: by the method and the number of rows, two layers of 128 most often."
+        None, "Units of each hidden layer. None: by the method and the number of rows, from three layers of 96 on."
     )
-    steps: int | None = _parameter(None, "Training steps. None: by the number of rows.")
+    steps: int | None = _parameter(None, "Largest number of training steps. None: by the number of rows.")
+    patience: float | None = _parameter(
+        0.25,
+        "Share of the steps so far without progress on held-out rows after which training stops. None takes all steps.",
+    )
     batch_size: int | None = _parameter(None, "Rows that a network sees in one step. None: by the number of rows.")
     learning_rate: float | None = _parameter(
-        None, "Largest learning rate of Adam, after a warm-up and before a cosine decay. None: by the number of rows."
+        None, "Largest learning rate of Adam, after a warm-up and before a cosine decay. None: by the method."
     )
     validation_share: float = _parameter(
         0.1, "Share of the rows that each network keeps to find the step at which it was best; 0 trains to the end."
@@ -93,7 +97,9 @@ class Regressor(_ScikitLearn):
     random_state: Any = _parameter(  # noqa: RUF009
         None, "Seed, or generator of NumPy, that everything random follows from."
     )
-    verbose: bool = _parameter(False, "Show progress.")
+    verbose: bool | None = _parameter(
+        None, "Show progress. None says once how long training may take, if that is more than a minute."
+    )
     target_transform: str | None = _parameter(
         None,
         'For targets that cannot be negative. "positive": logarithmic near zero and linear above; "log": the '
@@ -221,7 +227,7 @@ class Regressor(_ScikitLearn):
         p = self.predict_distribution(X)
         if not return_std and p.transform is not None and not p.transform.has_moments:
             return p.median
-        return (p.mean, p.std) if return_std else p.mean
+        return _MeanAndStd((p.mean, p.std)) if return_std else p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
         """Return the predictive distribution, in the units of y."""
@@ -268,6 +274,8 @@ class Regressor(_ScikitLearn):
         if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
             raise InputError("learning_rate must be greater than 0, got 0")
         _number("validation_share", self.validation_share, high=1)
+        if self.patience is not None and _number("patience", self.patience, high=1, also="None or ") == 0:
+            raise InputError("patience must be greater than 0, or None to take all steps, got 0")
         if not (isinstance(self.absolute_time, bool) or self.absolute_time == "auto"):
             raise InputError(f"absolute_time must be True, False or 'auto', got {self.absolute_time!r}")
         if self.target_transform is not None and self.target_transform not in ("positive", "log", "auto"):
@@ -283,6 +291,8 @@ class Regressor(_ScikitLearn):
         if self.steps is not None:
             every = max(1, min(settings.evaluate_every, int(self.steps) // 20))
             settings = replace(settings, steps=int(self.steps), evaluate_every=every)
+        if settings.plateau:  # a method that trains to the end has none
+            settings = replace(settings, plateau=float(self.patience or 0))
         if self.learning_rate is not None:
             settings = replace(settings, learning_rate=float(self.learning_rate))
         if self.hidden is not None:
@@ -391,6 +401,17 @@ class Regressor(_ScikitLearn):
             "best_step": training.best_step.tolist(),
             "diverged": training.diverged.tolist(),
         }
+
+
+class _MeanAndStd(tuple[Array, Array]):
+    """Means and standard deviations; scikit-learn's wrapper around targets takes them for one array."""
+
+    @property
+    def ndim(self) -> int:
+        raise AttributeError(
+            "predict(return_std=True) returns two arrays, which TransformedTargetRegressor cannot transform back; use "
+            'target_transform="positive" or "log" of the regressor itself'
+        )
 
 
 def load(folder: str | Path) -> Regressor:

@@ -19,7 +19,7 @@ from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.members import Member
 from evidentia.fitting.scaled_table import ScaledTable, check_table
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
-from evidentia.fitting.threads import groups_of_members, one_thread_each
+from evidentia.fitting.threads import groups_of_members, in_threads, one_thread_each
 from evidentia.methods.base import Method, Network, Recipe
 from evidentia.nn import Population
 from evidentia.prediction import Answer, Prediction
@@ -29,6 +29,7 @@ from evidentia.training.checkpoint import fingerprint
 __all__ = ["Fitted", "fit"]
 
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
+CPU_CHUNK = 1 << 20  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
 
 
 @torch.inference_mode(False)
@@ -46,7 +47,7 @@ def fit(
     validate: "Callable[[Fitted], Tensor] | None" = None,
     fused: bool | None = None,
     checkpoint: str | Path | None = None,
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> "Fitted":
     """Train one network per member, all at once, and return them as one model.
 
@@ -65,7 +66,7 @@ def fit(
         fused: train in one kernel without a launch between steps, which small networks on CUDA can; by default where
             possible.
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`; one of another fit is refused.
-        progress: show it.
+        progress: as in :func:`evidentia.training.train`.
     """
     target_device = resolve_device(device)
     features = torch.from_numpy(np.array(x, dtype=float))
@@ -290,10 +291,17 @@ class Fitted:
         some = self._networks(chosen, dtype)
         scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
-        parts = []
-        for chunk in features.split(max(1, CHUNK // some.members)):
+
+        def answer_to(chunk: Tensor) -> Answer:
             answer = self.scaled_answer(some, scale_x(chunk).to(target_device, dtype))
-            parts.append(torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer))
+            moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
+            return moved
+
+        on_cpu = target_device.type == "cpu"
+        each = some.members * (max(some.sizes) if on_cpu else 1)
+        chunks = features.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each))
+        with one_thread_each() if on_cpu else nullcontext(1) as threads:
+            parts = in_threads(answer_to, chunks, threads)
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = whole.affine(scale_y.loc, scale_y.scale)
         if self.one_target:

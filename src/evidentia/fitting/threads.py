@@ -8,17 +8,22 @@ networks or blocks of rows go to several threads of Python, which wait for each 
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 from evidentia.methods.base import Recipe
 from evidentia.nn import BayesPopulation, Population
 
-__all__ = ["groups_of_members", "one_thread_each"]
+__all__ = ["groups_of_members", "in_threads", "one_thread_each"]
 
 WORTH_A_THREAD = 4e7  # multiplications of a training step; below, Python itself is what takes the time
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _users = 0
@@ -47,10 +52,24 @@ def one_thread_each() -> Iterator[int]:
             torch.set_num_threads(usual)
 
 
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return the function of every item, computed without gradients, by so many threads if there are several items."""
+    if threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
+
+    def alone(item: Item) -> Result:
+        torch.set_num_threads(1)
+        with torch.no_grad():  # which belongs to a thread, too
+            return function(item)
+
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(alone, items))
+
+
 def groups_of_members(population: Population, recipe: Recipe, threads: int) -> list[range]:
     """Return which members train together, each group in a thread of its own: one group where that is quicker.
 
-    But for rounding, a member does not depend on its group. Members that draw noise share a generator and stay together.
+    But for rounding, a member does not depend on its group. Members that draw noise share a generator: one group.
     """
     members = population.members
     work = members * recipe.batch_size * 3 * sum(w[0].numel() for w in population.weights)  # there and back

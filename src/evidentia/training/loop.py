@@ -46,7 +46,8 @@ class Settings:
         evaluate_every: steps between evaluations, at which the score decides on the best weights.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over five evaluations at least; 0 never stops them.
+            share of the steps so far, and over five evaluations at least; 0 never stops them, nor does a run without
+            validation.
         least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
@@ -173,7 +174,7 @@ def train(
     fast_steps: FastSteps | None = None,
     checkpoint: str | Path | None = None,
     identity: str = "",
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> Training:
     """Train ``module`` in place, and leave it with the best weights of each member.
 
@@ -193,7 +194,8 @@ def train(
         checkpoint: file to write while training. If it exists, the run continues from it, to the same result as
             without the interruption. Delete it to start anew.
         identity: identifies data, seeds and method. A checkpoint with another identity is refused.
-        progress: show a progress bar on a terminal, or plain lines elsewhere.
+        progress: show a progress bar on a terminal, or plain lines elsewhere. None says once how long the run may take,
+            if that is more than a minute.
 
     Returns:
         The scores, the best steps, and which members diverged or stopped early.
@@ -218,7 +220,7 @@ def train_parts(
     settings: Settings,
     checkpoint: str | Path | None = None,
     identity: str = "",
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> list[Training]:
     """Train several modules at once, each in a thread of its own, as if they were one; return a result for each.
 
@@ -304,9 +306,11 @@ class _Runs:
     def _has_plateaued(self) -> bool:
         """Return whether the mean best score has hardly fallen for so long that the members should stop."""
         settings = self.settings
+        if not settings.plateau or self.each[0].validate is None:
+            return False
         until = min((1 - settings.plateau) * self.step, self.step - 5 * settings.evaluate_every)
         before = [row.get("best", math.nan) for row in self.history if row["step"] <= until]
-        return bool(settings.plateau and before and not before[-1] - self.history[-1]["best"] >= settings.least_gain)
+        return bool(before) and not before[-1] - self.history[-1]["best"] >= settings.least_gain
 
     def __exit__(self, *error: object) -> None:
         for run in self.each:

@@ -15,12 +15,12 @@ class Progress:
     every ten seconds.
 
     Args:
-        total: Number of steps of the run.
-        enabled: Whether to show anything.
+        total: Largest number of steps of the run, which may stop earlier.
+        enabled: Whether to show it. None shows one line, after five seconds, if more than a minute may be left.
         stream: File to write to; standard error by default.
     """
 
-    def __init__(self, total: int, enabled: bool = True, stream: Any = None) -> None:
+    def __init__(self, total: int, enabled: bool | None = True, stream: Any = None) -> None:
         self.total, self.enabled = total, enabled
         self.stream = stream or sys.stderr
         self.started = time.perf_counter()
@@ -38,6 +38,7 @@ class Progress:
     def update(self, step: int, latest: dict[str, Any]) -> None:
         """Show the step, and of ``latest`` the loss, the validation score and how many members still train."""
         if not self.enabled:
+            self._announce(step)
             return
         words = f"loss {latest['loss']:.4f}  validation {latest['score']:.4f}  running {latest['running']}"
         if self.bar is not None:
@@ -45,9 +46,22 @@ class Progress:
             return
         now = time.perf_counter()
         if now - self.shown >= 10:
-            left = (now - self.started) / step * (self.total - step)
-            print(f"step {step}/{self.total}  {words}  {left:.0f} s left", file=self.stream, flush=True)
+            print(f"step {step}/{self.total}  {words}  at most {self._left(step)} left", file=self.stream, flush=True)
             self.shown = now
+
+    def _left(self, step: int) -> str:
+        """Return how long the rest may take, in words."""
+        seconds = (time.perf_counter() - self.started) / step * (self.total - step)
+        return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+    def _announce(self, step: int) -> None:
+        """Say once that a run without progress will take minutes."""
+        passed = time.perf_counter() - self.started
+        if self.enabled is not None or passed < 5:
+            return
+        self.enabled = False
+        if passed / step * (self.total - step) > 60:
+            print(f"training takes at most {self._left(step)} more; verbose=True shows progress", file=self.stream)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

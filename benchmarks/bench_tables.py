@@ -1,0 +1,120 @@
+"""Measures how long ``EvidentialRegressor().fit`` takes for tables of 500 to 100,000 rows, idle and on busy cores.
+
+    python benchmarks/bench_tables.py --cost [--rows 500,5000,41157,100000] [--data DATA]
+
+Each table is fitted as a newcomer would, with the defaults, in a process of its own: once with the machine to itself,
+and once beside as many busy loops as there are cores. With --data the table of 41,157 rows is Protein's first split.
+The others are made: y is a smooth function of a few columns plus noise that depends on another. A second table of 500
+rows has no noise, so that training never stops before its last step. Without --cost only the plan is printed, that is,
+network, batch and largest number of steps for each size, and the largest jump of their product.
+"""
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from evidentia.methods import Recipe
+
+BARS = {500: 10, 5000: 90, 41_157: 300, 100_000: 480}  # seconds on two cores with nothing else to do
+LARGEST_SLOWDOWN = 2.5
+
+
+def make_table(rows: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and target of a made table: 8 columns, 9 or 20 from 40,000 and 100,000 rows on."""
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, 8 if rows < 40_000 else 9 if rows < 100_000 else 20))
+    smooth = np.sin(2 * x[:, 0]) * x[:, 1] + np.abs(x[:, 2]) * x[:, 3] + 0.5 * x[:, 4] ** 2
+    return x, smooth + noise * (0.3 + np.abs(x[:, 5])) * rng.standard_normal(rows)
+
+
+def fit_here(rows: int, noise: float, data: str | None) -> None:
+    """Fit one table and print the seconds of the fit, the steps it took and the most it would have taken."""
+    from evidentia import EvidentialRegressor
+    from evidentia.datasets import uci
+
+    if data and rows == 41_157:
+        table = uci.load("protein", data)
+        x, y = table.x[table.splits[0][0]], table.y[table.splits[0][0]]
+    else:
+        x, y = make_table(rows, noise)
+    EvidentialRegressor(steps=5).fit(x[:50], y[:50])  # imports and first calls are not part of it
+    started = time.perf_counter()
+    model = EvidentialRegressor(random_state=0, verbose=False).fit(x, y)
+    seconds = time.perf_counter() - started
+    print(seconds, model.training_["steps"], Recipe.for_rows(rows).settings.steps)
+
+
+def timed_fit(rows: int, noise: float, data: str | None, loops: int) -> tuple[float, int, int]:
+    """Return seconds, steps and largest number of steps of a fit beside so many busy loops."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        chosen = ["--fit", str(rows), "--noise", str(noise), *(["--data", data] if data else [])]
+        done = subprocess.run([sys.executable, __file__, *chosen], capture_output=True, text=True, check=True)
+    finally:
+        for loop in busy:
+            loop.kill()
+            loop.wait()
+    seconds, steps, planned = done.stdout.split()[-3:]
+    return float(seconds), int(steps), int(planned)
+
+
+def cost_of(rows: int) -> float:
+    """Return the multiplications of all planned steps for one network on a table with 10 features."""
+    recipe = Recipe.for_rows(rows)
+    sizes = [10, *recipe.network.hidden, 4]
+    return recipe.settings.steps * recipe.batch_size * sum(a * b for a, b in itertools.pairwise(sizes))
+
+
+def print_plan(sizes: list[int]) -> float:
+    """Print what is planned for each size, and return the largest jump of the cost between sizes 5 % apart."""
+    print(f"{'rows':>9s}  {'network':>10s} {'batch':>6s} {'steps':>7s}")
+    for rows in sizes:
+        recipe = Recipe.for_rows(rows)
+        network = f"{len(recipe.network.hidden)} x {recipe.network.hidden[0]}"
+        print(f"{rows:9,d}  {network:>10s} {recipe.batch_size:6d} {recipe.settings.steps:7,d}")
+    rows = [int(100 * 1.05**k) for k in range(220)]
+    return max(cost_of(large) / cost_of(small) for small, large in itertools.pairwise(rows))
+
+
+def measure(sizes: list[int], data: str | None, cores: int) -> float:
+    """Print a line for each fit, and return by how much busy cores slowed down the slowest."""
+    print(f"\n{cores} cores; busy: beside {cores} busy loops")
+    print("     rows  noise   steps      of   idle s   busy s  busy/idle  bar s")
+    worst = 0.0
+    cases = [(size, noise) for size in sizes for noise in ((1.0, 0.0) if size == 500 else (1.0,))]
+    for rows, noise in cases:
+        idle, steps, planned = timed_fit(rows, noise, data, loops=0)
+        busy, _, _ = timed_fit(rows, noise, data, loops=cores)
+        worst = max(worst, busy / idle)
+        times = f"{idle:8.1f} {busy:8.1f} {busy / idle:10.2f}"
+        print(f"{rows:9,d} {noise:6g} {steps:7,d} {planned:7,d} {times} {BARS.get(rows, '')!s:>6s}", flush=True)
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--cost", action="store_true", help="measure fits, and not only print the plan")
+    parser.add_argument("--rows", default=",".join(map(str, BARS)), help="sizes, with commas (default: four)")
+    parser.add_argument("--data", help="data folder, for Protein's rows")
+    parser.add_argument("--fit", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--noise", type=float, default=1.0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.fit:
+        fit_here(options.fit, options.noise, options.data)
+        return
+    sizes = [int(part) for part in options.rows.split(",")]
+    jump = print_plan(sizes)
+    if options.cost:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        worst = measure(sizes, options.data, cores)
+        print(f"largest slowdown beside busy loops (at most {LARGEST_SLOWDOWN} is asked for): {worst:.2f}")
+    print(f"largest jump of the planned cost between sizes 5 % apart (at most 1.5 is asked for): {jump:.2f}")
+
+
+if __name__ == "__main__":
+    main()
