@@ -333,6 +333,7 @@ IDENTIFIERS = {
     "id": list(range(200)),
     "customer_id": list(range(5000, 5200)),
     "PassengerId": [7 * k for k in range(200)],
+    "userid": list(range(3, 203)),
     "Unnamed: 0": list(range(200)),
     "Serial No.": list(range(1, 201)),
     "index": [float(k) for k in range(200)],
@@ -359,6 +360,7 @@ def test_what_is_no_identifier_is_kept():
     kept = {
         "price": list(range(200)),  # all different, but nothing says that it is an identifier
         "grid": [k + 0.5 for k in range(200)],
+        "paid": list(range(7, 1407, 7)),
         "shop_id": [k // 2 for k in range(200)],
         "name": pd.Categorical([f"Person {k}" for k in range(200)]),
     }

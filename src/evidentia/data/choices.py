@@ -54,6 +54,10 @@ def _look_like_numbers(texts: list[str]) -> bool:
 
 
 _WHOLE_NAMES = frozenset(("index", "idx", "row", "rows", "rowid", "rownum", "rowname", "rownames", "record", "serial"))
+_JOINED_NAMES = re.compile(  # "id" at the end of a word says nothing by itself: bid, paid, grid
+    "unnamed[0-9]+|rownumber"
+    "|(?:user|customer|client|order|item|product|case|patient|subject|sample|record|object|listing|house|movie)id"
+)
 _LAST_WORDS = frozenset(("id", "ids", "uuid", "guid", "identifier", "key", "pk", "no", "nr", "rowid"))
 
 
@@ -63,7 +67,7 @@ def _is_named_as_identifier(name: str) -> bool:
     if not parts:
         return not name.strip()  # what pandas writes above its index
     joined = "".join(parts)
-    return parts[-1] in _LAST_WORDS or joined in _WHOLE_NAMES or bool(re.fullmatch(r"unnamed[0-9]+|rownumber", joined))
+    return parts[-1] in _LAST_WORDS or joined in _WHOLE_NAMES or bool(_JOINED_NAMES.fullmatch(joined))
 
 
 # Categories -----------------------------------------------------------------------------------------------------------
