@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 FEWEST = 50  # rows that a choice between transforms needs
 EFFORT = 0.25  # share of the steps that the networks of the choice get
 MOST = 2000  # rows that they are compared on
+LEAST_GAIN = 0.01  # nats a row: far from zero the transform is a line, and its small gains are not worth having
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def choose_transform(
 
     Where targets are never negative and one of them is skewed, two short fits with the same seeds and rows are
     compared by the negative log likelihood of a fifth of the rows, in the units of y. The transform is taken if it is
-    better by more than one standard error of the difference, row by row. All targets get the same.
+    better by more than 0.01 nat a row and one standard error of the difference, row by row. All targets get the same.
 
     Args:
         method, x, y, recipe, **options: as for :func:`evidentia.fitting.fit`.
@@ -126,4 +127,4 @@ def choose_transform(
     gain = scores[0] - scores[1]
     if not np.isfinite(gain).all():
         return "positive" if np.isfinite(scores[1]).all() else None
-    return "positive" if gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) else None
+    return "positive" if gain.mean() > max(LEAST_GAIN, gain.std(ddof=1) / np.sqrt(len(gain))) else None

@@ -1,0 +1,296 @@
+"""What is in the target: ties, targets that cannot be negative, and targets that are no numbers, on made tables."""
+
+import datetime as dt
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import TransformedTargetRegressor
+
+import evidentia as ev
+from evidentia import metrics
+from evidentia.data.target import find_ties, positive_numbers, spread_ties
+from evidentia.errors import InputError, InputTypeError
+
+QUICK = {"members": 2, "hidden": (32,), "steps": 60, "random_state": 0}
+TIES = "of the values of y"
+
+
+def log_normal(rows, seed):
+    """Return a table with a log-normal target whose location and scale depend on x, and the target's true NLL."""
+    g = np.random.default_rng(seed)
+    x = g.uniform(-1, 1, (rows, 2))
+    loc, scale = 1 + 1.5 * x[:, 0], 0.6 + 0.2 * x[:, 1]
+    noise = g.standard_normal(rows)
+    nll = loc + scale * noise + np.log(scale) + 0.5 * np.log(2 * np.pi) + 0.5 * noise**2
+    return x, np.exp(loc + scale * noise), nll.mean()
+
+
+def mostly_zeros(rows, seed):
+    """Return a table in which 80 % of the targets are 0; x says how probable that is, and how large the others are."""
+    g = np.random.default_rng(seed)
+    x = g.uniform(-1, 1, (rows, 4))
+    other = g.random(rows) < 1 / (1 + np.exp(1.7 - 1.5 * x[:, 0]))
+    return x, np.where(other, g.gamma(2, np.exp(0.7 * x[:, 1])), 0.0)
+
+
+# Targets that cannot be negative --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["positive", "log"])
+def test_a_log_normal_target_is_learned_as_it_is(transform):
+    x, y, _ = log_normal(1500, 1)
+    new, target, truth = log_normal(4000, 2)
+    model = ev.EvidentialRegressor(members=3, steps=500, random_state=0, target_transform=transform).fit(x, y)
+    p = model.predict_distribution(new)
+    assert (p.cdf(np.zeros(len(new))) == 0).all()
+    assert (p.interval(0.999)[:, 0] > 0).all()
+    assert metrics.nll(p, target) < truth + 0.05
+    assert model.target_transform_ == transform
+    plain = ev.EvidentialRegressor(members=3, steps=500, random_state=0).fit(x, y).predict_distribution(new)
+    assert (plain.interval(0.9)[:, 0] < 0).any()
+    assert metrics.nll(plain, target) > truth + 0.1
+
+
+def test_log_predicts_the_median_and_refuses_what_does_not_exist():
+    x, y, _ = log_normal(200, 1)
+    model = ev.EvidentialRegressor(target_transform="log", **QUICK).fit(x, y)
+    assert np.array_equal(model.predict(x), model.predict_distribution(x).median)
+    assert model.score(x, y) < 1
+    with pytest.raises(InputError, match='"log" has no mean'):
+        model.predict(x, return_std=True)
+
+
+@pytest.mark.parametrize(
+    ("transform", "y", "message"),
+    [
+        (
+            "log",
+            [1.0, 2.0, 0.0, 3.0],
+            r'y > 0, and 1 of 4 .*first: 0 in row 2\); use target_transform="positive"',
+        ),
+        ("log", [1.0, -2.0, 0.0, 3.0], r"2 of 4 values are not \(first: -2 in row 1\); use target_transform=None"),
+        ("positive", [1.0, 2.0, -0.5, 3.0], r"needs y ≥ 0, .*first: -0.5 in row 2\); use target_transform=None"),
+        ("root", [1.0, 2.0, 3.0, 4.0], "target_transform must be 'positive', 'log', 'auto' or None, got 'root'"),
+        (["log"], [1.0, 2.0, 3.0, 4.0], "target_transform must be"),
+    ],
+)
+def test_targets_that_a_transform_cannot_have_are_refused(transform, y, message):
+    with pytest.raises(InputError, match=message):
+        ev.EvidentialRegressor(target_transform=transform, **QUICK).fit(np.arange(4.0).reshape(-1, 1), y)
+
+
+def test_rows_without_weight_may_have_any_target():
+    x, y, _ = log_normal(60, 1)
+    weight = np.ones(60)
+    weight[7] = 0
+    model = ev.GaussianRegressor(hidden=(8,), steps=20, random_state=0, target_transform="log")
+    wrong = y.copy()
+    wrong[7] = -1.0
+    with_it = model.fit(x, wrong, sample_weight=weight).predict(x)
+    assert np.array_equal(with_it, model.fit(np.delete(x, 7, 0), np.delete(y, 7)).predict(x))
+
+
+@pytest.mark.parametrize("cls", [ev.EnsembleRegressor, ev.GaussianRegressor, ev.DropoutRegressor, ev.BayesRegressor])
+def test_every_regressor_has_the_transform(cls):
+    x, y, _ = log_normal(80, 1)
+    model = cls(hidden=(8,), steps=30, random_state=0, target_transform="positive").fit(x, y)
+    mean, std = model.predict(x, return_std=True)
+    assert (mean > 0).all()
+    assert (std > 0).all()
+    assert np.isfinite(model.predict_distribution(x).crps(y)).all()
+
+
+def test_several_targets_have_their_own_numbers_and_are_saved(tmp_path):
+    x, y, _ = log_normal(150, 1)
+    zeros = np.where(np.arange(150) % 40 == 0, 0.0, 1000 * y)
+    targets = pd.DataFrame({"small": y, "large": zeros})
+    model = ev.EvidentialRegressor(target_transform="positive", **QUICK).fit(x, targets)
+    small, large = model.transform_.scale.tolist()
+    assert large == pytest.approx(1000 * small, rel=0.1)
+    assert model.transform_.shift[0] == 0 < model.transform_.shift[1]
+    p = model.predict_distribution(x)
+    assert p.transform == model.transform_
+    assert (p.interval() >= 0).all()
+    again = ev.load(model.save(tmp_path / "model"))
+    assert again.target_transform_ == "positive"
+    assert np.array_equal(again.predict(x), model.predict(x))
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
+    with pytest.raises(InputError, match=r"y\['large'\] > 0, and .* in row 0"):
+        model.set_params(target_transform="log").fit(x, targets)
+    assert np.array_equal(again.predict(x), model.predict(x))
+
+
+def test_a_forged_transform_is_refused(tmp_path):
+    x, y, _ = log_normal(60, 1)
+    model = ev.EvidentialRegressor(target_transform="positive", **QUICK).fit(x, y)
+    for forged in ({"kind": "positive"}, {"kind": "positive", "scale": [1.0, 2.0], "shift": [0.0, 0.0]}, "positive"):
+        folder = tmp_path / str(len(str(forged)))
+        model.transform_ = type("Forged", (), {"to_dict": lambda _, forged=forged: forged})()
+        model.save(folder)
+        with pytest.raises(InputError, match="transform"):
+            ev.load(folder)
+
+
+def test_auto_takes_the_transform_where_it_helps():
+    x, y, _ = log_normal(400, 1)
+    model = ev.EvidentialRegressor(members=2, steps=200, random_state=0, target_transform="auto").fit(x, y)
+    assert model.target_transform_ == "positive"
+    assert model.get_params()["target_transform"] == "auto"
+    for other in (y - 5, 50 + x[:, 0] + 0.1 * np.log(y), y[:40]):  # negative ones, no skewness, few rows
+        model.fit(x[: len(other)], other)
+        assert model.target_transform_ is None
+        assert model.predict_distribution(x).transform is None
+    skewed = 1000 + x[:, 0] + np.random.default_rng(0).gamma(1, 1, 400)  # so far from zero there is nothing to gain
+    assert model.fit(x, skewed).target_transform_ is None
+
+
+def test_a_transformed_target_regressor_says_what_to_use():
+    x, y, _ = log_normal(60, 1)
+    wrapped = TransformedTargetRegressor(ev.EvidentialRegressor(**QUICK), func=np.log, inverse_func=np.exp).fit(x, y)
+    assert wrapped.predict(x).shape == (60,)
+    with pytest.raises(AttributeError, match='use target_transform="positive" or "log" of the regressor itself'):
+        wrapped.predict(x, return_std=True)
+
+
+def test_counts_with_zeros_have_a_shift():
+    y = np.array([0.0, 0.0, 1.0, 2.0, 2.0, 3.0, 7.0])
+    scale, shift = positive_numbers(y, None)
+    assert scale == np.quantile(y[y > 0], 0.95)
+    assert shift == 0.5 * np.quantile(y[y > 0], 0.05)
+    assert positive_numbers(np.zeros(4), None) == (1.0, 1.0)
+    assert positive_numbers(y[y > 0], None)[1] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = ev.EvidentialRegressor(target_transform="positive", **QUICK).fit(np.arange(70.0)[:, None], [*y] * 10)
+    p = model.predict_distribution(np.arange(70.0)[:, None])
+    assert (p.cdf(np.zeros(70)) > 0).all()
+    assert np.isfinite(p.log_prob([*y] * 10)).all()
+    assert np.isfinite(p.crps([*y] * 10)).all()
+
+
+def test_a_constant_target_keeps_working_under_a_transform():
+    x = np.random.default_rng(0).random((50, 2))
+    for value, transform in ((3.0, "positive"), (3.0, "log"), (0.0, "positive"), (3.0, "auto")):
+        model = ev.EvidentialRegressor(target_transform=transform, **QUICK).fit(x, np.full(50, value))
+        assert np.allclose(model.predict_distribution(x).median, value, atol=0.5)
+
+
+# Ties -----------------------------------------------------------------------------------------------------------------
+
+
+def test_ties_are_found_where_a_value_dominates():
+    g = np.random.default_rng(0)
+    distinct = g.standard_normal(500)
+    assert find_ties(distinct) is None
+    assert find_ties(np.full(100, 3.0)) is None
+    assert find_ties(np.repeat(np.linspace(0.95, 1, 51), 234)) is None  # 51 values of 2 % each
+    assert find_ties(np.r_[distinct[:30], distinct[:1]]) is None  # twice the same among 31 is chance
+    atom = find_ties(np.r_[np.zeros(400), distinct[:100]])
+    assert (atom.value, atom.share, atom.spacing) == (0.0, 0.8, 0.0)
+    grid = find_ties(g.choice([3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 500, p=[0.01, 0.03, 0.43, 0.4, 0.12, 0.01]))
+    assert (grid.value, grid.spacing, grid.width) == (5.0, 0.5, 0.5)
+    stray = find_ties(np.r_[g.choice([1.0, 2.0, 3.0], 500), 1.0001])
+    assert stray.spacing == 0.5
+
+
+def test_tied_rows_are_spread_and_others_are_not():
+    y = np.r_[np.zeros(400), np.random.default_rng(0).standard_normal(100)]
+    ties = find_ties(y)
+    spread = spread_ties(y, ties, (0, 0))
+    assert np.array_equal(spread[400:], y[400:])
+    assert np.abs(spread[:400]).max() <= ties.width / 2
+    assert len(np.unique(spread)) == 500
+    assert np.array_equal(spread, spread_ties(y, ties, (0, 0)))
+    assert not np.array_equal(spread, spread_ties(y, ties, (1, 0)))
+    positive = np.abs(y)
+    ties = find_ties(positive)
+    _, shift = positive_numbers(positive, ties)
+    spread = spread_ties(positive, ties, (0, 0), shift)
+    assert -shift < spread.min()
+    assert spread[:400].max() <= 0  # which the transform makes 0 again
+    near_zero = np.r_[np.full(50, 0.01), np.linspace(0.5, 1, 50)]
+    assert spread_ties(near_zero, find_ties(near_zero), (0, 0), 0.0).min() > 0
+
+
+@pytest.mark.parametrize("transform", [None, "positive"])
+def test_mostly_zeros_are_covered(transform):
+    x, y = mostly_zeros(800, 1)
+    new, target = mostly_zeros(2000, 2)
+    assert 0.78 < (y == 0).mean() < 0.82
+    settings = {"members": 3, "steps": 400, "random_state": 0}
+    model = ev.EvidentialRegressor(target_transform=transform, **settings)
+    with pytest.warns(UserWarning, match=r"80% of the values of y are 0: .*CRPS and coverage say more than NLL"):
+        p = model.fit(x, y).predict_distribution(new)
+    with pytest.warns(UserWarning, match=TIES):
+        ensemble = ev.EnsembleRegressor(**settings).fit(x, y).predict_distribution(new)
+    lower, upper = p.interval(0.9).T
+    covered = (lower <= target) & (target <= upper)
+    assert 0.88 <= covered.mean() <= 0.97
+    assert metrics.crps(p, target) <= metrics.crps(ensemble, target)
+    if transform:
+        assert p.cdf(np.zeros(2000)).mean() == pytest.approx(0.8, abs=0.1)
+
+
+def test_distinct_targets_are_learned_as_before():
+    x, y, _ = log_normal(100, 1)
+    assert np.array_equal(ev.fitting.targets.prepare_target(y, np.arange(100), None, 0).values, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ev.EvidentialRegressor(**QUICK).fit(x, y)
+
+
+def test_rows_without_weight_do_not_change_how_ties_are_spread():
+    g = np.random.default_rng(0)
+    x, y = g.random((80, 2)), g.integers(0, 3, 80).astype(float)
+    weight = np.ones(80)
+    weight[::9] = 0
+    model = ev.GaussianRegressor(hidden=(8,), steps=20, random_state=0)
+    with pytest.warns(UserWarning, match=TIES):
+        with_them = model.fit(x, y, sample_weight=weight).predict(x)
+    with pytest.warns(UserWarning, match=TIES):
+        assert np.array_equal(with_them, model.fit(x[weight > 0], y[weight > 0]).predict(x))
+
+
+def test_ties_of_several_targets_are_named():
+    g = np.random.default_rng(0)
+    x = g.random((60, 2))
+    targets = pd.DataFrame({"price": g.random(60), "stars": g.integers(1, 4, 60)})
+    with pytest.warns(UserWarning, match=r"of the values of y\['stars'\] are") as told:
+        ev.EvidentialRegressor(**QUICK).fit(x, targets)
+    assert len(told) == 1
+
+
+# No numbers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (
+            ["cat", "dog"] * 5,
+            r"this is a regressor.* y holds text \(first: 'cat' in row 0\); for classes use",
+        ),
+        (pd.Series([1.0, 2.0, "n/a"] + [3.0] * 7, dtype=object), r"text \(first: 'n/a' in row 2\)"),
+        (pd.Categorical(["a", "b"] * 5), "y holds text"),
+        (pd.date_range("2020-01-01", periods=10), r"y holds dates \(first: '2020-01-01"),
+        ([dt.date(2020, 1, k) for k in range(1, 11)], "y holds dates or durations"),
+        (pd.to_timedelta(np.arange(10), unit="h"), "y holds durations"),
+        ([True, False] * 5, r"y holds True and False \(first: 'True' in row 0\); pass y.astype\(float\)"),
+        (torch.tensor([True, False] * 5), "y holds True and False"),
+        (np.array([True, 1.0] * 5, dtype=object), "y holds True and False"),
+    ],
+)
+def test_targets_that_are_no_numbers_are_refused_by_a_sentence(y, message):
+    with pytest.raises((InputError, InputTypeError), match=message):
+        ev.EvidentialRegressor(**QUICK).fit(np.arange(20.0).reshape(10, 2), y)
+
+
+def test_text_that_spells_numbers_is_taken_for_them():
+    x = np.arange(20.0).reshape(10, 2)
+    y = [f"{0.5 * k}" for k in range(10)]
+    model = ev.EvidentialRegressor(**QUICK)
+    assert np.array_equal(model.fit(x, y).predict(x), model.fit(x, [0.5 * k for k in range(10)]).predict(x))
