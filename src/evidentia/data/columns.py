@@ -123,9 +123,9 @@ def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     import pandas as pd
 
     rows = np.flatnonzero(~_missing(name, series))
+    if len(rows) and isinstance(series.dtype, pd.StringDtype):
+        return _decide_text(name, series.to_numpy(object)[rows].tolist(), rows)
     present = list(series if len(rows) == len(series) else series.iloc[rows])
-    if present and isinstance(series.dtype, pd.StringDtype):
-        return _decide_text(name, present, rows)
     found = [kind_of(value) for value in present]
     kinds = set(found)
     if kinds == {"text"}:
@@ -323,7 +323,8 @@ def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Colum
 def _read_texts(name: str, values: Any, content: Content) -> Column | None:
     """Return a column of dates that are text, each text read once; None if one is no date."""
     codes, texts = values.factorize()
-    moments = [parse_date(text, _order_of(content)) for text in texts]
+    order = _order_of(content)
+    moments = [parse_date(text, order) for text in texts.to_numpy(object)]
     if None in moments:
         return None
     read = np.array([*moments, None], dtype="datetime64[us]")[codes]  # missing values have the code -1
