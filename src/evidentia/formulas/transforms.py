@@ -98,8 +98,14 @@ def moments(
         m, start, end = centre[rows], edges[0], edges[-1]
         weight = _per_panel(_log_density(x, _take(df, rows), loc[rows], scale[rows]).exp(), h)
         free = _per_panel(softplus(x) - m, h)
-        clipped = torch.maximum(free, (shift[rows] - m)) if bool((shift[rows] > 0).any()) else free
-        sums = [_total(h, weight * f) for f in (free, clipped, clipped.square())]
+        weight = weight * (h.unsqueeze(1) * h.new_tensor(_WEIGHTS).unsqueeze(1))
+        part = weight * free
+        sums = [part.sum((0, 1))] * 2
+        if bool((shift[rows] > 0).any()):
+            free = torch.maximum(free, shift[rows] - m)
+            part = weight * free
+            sums[1] = part.sum((0, 1))
+        sums.append((part * free).sum((0, 1)))
         tails = _moment_tails(df, df_minus_two, loc, scale, shift, centre, rows, start, end)
         return torch.stack([a + b for a, b in zip(sums, tails, strict=True)])
 
