@@ -2,7 +2,7 @@
 
 Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
-    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--device cuda] [--out out/uci_estimator]
+    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--device cuda] [--out out/uci_estimator]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
 """
@@ -18,7 +18,7 @@ from evidentia.report.tables import mean_and_error
 from evidentia.training import resolve_device
 from shared import device_and_record, new_record, option_parser
 
-SCORES = {"rmse": metrics.rmse, "nll": metrics.nll, "coverage_90": metrics.coverage}
+SCORES = {"rmse": metrics.rmse, "nll": metrics.nll, "crps": metrics.crps, "coverage_90": metrics.coverage}
 
 
 def scores_of(table: uci.UCITable, k: int, device: str, steps: int | None) -> dict:
@@ -40,6 +40,7 @@ def scores_of(table: uci.UCITable, k: int, device: str, steps: int | None) -> di
 def main() -> None:
     parser = option_parser(__doc__, "uci_estimator")
     parser.add_argument("--sets", default=",".join(uci.SETS), help="names with commas (default: all nine)")
+    parser.add_argument("--splits", type=int, help="splits of each set, from the first on (default: all)")
     parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
     options = parser.parse_args()
     parameters = EvidentialRegressor(steps=options.steps).get_params()
@@ -50,7 +51,7 @@ def main() -> None:
     for name in options.sets.split(","):
         table = uci.load(name, options.data)
         rows = record["sets"].setdefault(name, [])
-        for k in range(len(rows), len(table.splits)):
+        for k in range(len(rows), len(table.splits[: options.splits])):
             rows.append(scores_of(table, k, options.device, options.steps))
             write_record(options.out, record)
         scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}

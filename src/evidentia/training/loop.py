@@ -25,9 +25,6 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
-_AVERAGED_EVERY = 10  # steps; every step would cost a tenth of the training and change nothing
-
-
 @dataclass(frozen=True)
 class Settings:
     """Settings of a training run with AdamW.
@@ -376,6 +373,8 @@ class _Run:
         )
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
+        # every step would cost a tenth of the training and change nothing
+        self.averaged_every = min(10, settings.evaluate_every)
         self.averages = [p.detach().clone() for p in self.parameters] if settings.average else []
         self.last_loss = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         # tensors whose best state is kept: the weights, and the running statistics of a user's own module
@@ -403,7 +402,7 @@ class _Run:
         while self.step < until and not self.cancelled:
             self._one_step()
             self.step += 1
-            if self.step % _AVERAGED_EVERY == 0:
+            if self.step % self.averaged_every == 0:
                 self._average()
         self._evaluate()
 
@@ -464,7 +463,7 @@ class _Run:
     def _average(self) -> None:
         """Move the averages towards the weights, all the way in the first steps."""
         if self.averages:
-            part = min(1.0, _AVERAGED_EVERY / (self.settings.average * self.step))
+            part = min(1.0, self.averaged_every / (self.settings.average * self.step))
             torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], part)
 
     @contextlib.contextmanager
