@@ -122,7 +122,6 @@ def test_quantiles_do_not_depend_on_how_many_are_found_at_once(monkeypatch):
     p = ev.Prediction(random_students(50), members=0)
     levels = [1e-6, 0.1, 0.5, 0.999]
     whole = p.quantile(levels), p.interval(0.8)
-    monkeypatch.setattr("evidentia.prediction.SEARCH", 1)
     monkeypatch.setattr("evidentia.prediction.CPU_PART", 24)
     monkeypatch.setattr("evidentia.formulas.student_tail.CHUNK", 16)
     for one, other in zip(whole, (p.quantile(levels), p.interval(0.8)), strict=True):

@@ -20,6 +20,7 @@ RECORD = "--device cpu --out {out}"  # of a script that writes a record
 UNET = "--width 4 --steps 4"
 ARGUMENTS = {
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
+    "benchmarks/bench_intervals.py": "--small",
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
     "benchmarks/bench_predict.py": f"--rows 100 --repeats 2 --modes eager {CPU}",

@@ -209,11 +209,11 @@ def test_values_whose_square_overflows():
 @pytest.mark.parametrize("df", [0.05, 0.3, 1.0, 2 + 1e-6, 5.5, 40.0, 1e3, 1e6])
 def test_tails_to_rounding(df):
     """Also for many arguments at once, which are computed another way than few, and in chunks."""
-    t = torch.cat([torch.zeros(1), torch.logspace(-6, 3, 19)]).double()
+    t = torch.cat([torch.zeros(1), torch.logspace(-4, 3, 6)]).double()
     n = torch.full_like(t, df)
     few = student_tail.upper_tail(t, n)
-    many = student_tail.upper_tail(t.repeat(1000), n.repeat(1000))
-    assert torch.allclose(many, few.repeat(1000), rtol=1e-13, atol=0)
+    many = student_tail.upper_tail(t.repeat(3000), n.repeat(3000))
+    assert torch.allclose(many, few.repeat(3000), rtol=1e-13, atol=0)
     for ti, got in zip(t, few, strict=True):
         truth = oracles.t_tail(exact(ti), exact(n[0]))
         if truth > 1e-250:
@@ -221,11 +221,10 @@ def test_tails_to_rounding(df):
 
 
 def test_a_tail_and_its_density_have_one_exponent():
-    n, s = torch.tensor([2.5, 30.0]).double(), torch.tensor([0.4, 1.2]).double()
+    n, t = torch.tensor([2.5, 30.0]).double(), torch.tensor([0.6, 5.5]).double()
     shape = student_tail.shape_of(n)
-    found = student_tail.tail(s, shape)
+    found = student_tail.tail(t, shape)
     peak = shape.height * found.exponent.exp()
-    t = (s * n.sqrt()).numpy()
     assert (peak * shape.root * found.integral).numpy() == pytest.approx(stats.t.sf(t, n), rel=1e-12)
     assert (peak * found.cosine).numpy() == pytest.approx(stats.t.pdf(t, n), rel=1e-12)
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
 from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas.threads import one_thread
 from evidentia.plots import Predicted, draw
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ __all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Gaussian
 PART = 1 << 22  # numbers of an answer that are worked on at once
-CPU_PART = (1 << 15) - 1  # the same on a CPU: these stay in its cache, and torch does not divide them among threads
-SEARCH = 1 << 20  # numbers, for all quantiles together, that a search copies at once
+CPU_PART = (1 << 14) - 1  # the same on a CPU, whose cache holds all that is computed from these
 PLOTTED = 10_000  # values of a target that a figure is made from
 
 
@@ -425,9 +425,11 @@ class Prediction:
         first = 0
         for part in self.parts():
             if part.shape == self.shape:
-                return function(part, *targets)
+                with one_thread():
+                    return function(part, *targets)
             rows = slice(first, first + len(part))
-            found = function(part, *(t[rows] for t in targets))
+            with one_thread():
+                found = function(part, *(t[rows] for t in targets))
             if whole is None:  # room for all rows first: results kept one by one would lie between what is freed
                 whole = [None if t is None else t.new_empty((len(self), *t.shape[1:])) for t in found]
             for column, tensor in zip(whole, found, strict=True):
@@ -721,7 +723,7 @@ def _quantiles(mixture: Mixture | Transformed, tails: Sequence[tuple[float, bool
     shape = [1] * len(base.batch_shape)
     levels = torch.tensor([p for p, _ in tails], dtype=torch.float64, device=loc.device).view(-1, *shape)
     upper = torch.tensor([above for _, above in tails], device=loc.device).view(-1, *shape)
-    at_once = max(1, SEARCH // max(1, loc.numel()))
+    at_once = max(1, 2 * (CPU_PART if loc.device.type == "cpu" else PART) // max(1, loc.numel()))
     found = [base.quantile(q, up) for q, up in zip(levels.split(at_once), upper.split(at_once), strict=True)]
     quantiles = torch.cat(found)
     if isinstance(mixture, Transformed):

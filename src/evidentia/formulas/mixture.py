@@ -24,6 +24,7 @@ from torch import Tensor
 
 from evidentia.formulas import gaussian, student_tail
 from evidentia.formulas.special import LOG_2PI, rho_excess
+from evidentia.formulas.threads import one_thread
 
 __all__ = ["entropy", "half_spread", "quantile"]
 
@@ -49,6 +50,7 @@ def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]
 _NODES, _WEIGHTS, _PARTIAL = _panel_rule(8)
 
 
+@one_thread()
 @torch.no_grad()
 def quantile(df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor) -> Tensor:
     """Return the points at which a tail of the mixture is q ≤ ½, to a relative 1e-12 of the tail, or to rounding.
@@ -104,7 +106,7 @@ class _Student:
     def at(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the upper tail at z, the density, and the derivative of the density."""
         shape = self.shape
-        found = student_tail.tail(z.abs() / shape.root, shape)
+        found = student_tail.tail(z.abs(), shape)
         peak = shape.height * found.exponent.exp()
         beyond, density = peak * shape.root * found.integral, peak * found.cosine
         slope = density * found.cosine * found.sine * ((shape.df + 1) / shape.root)
@@ -197,6 +199,7 @@ def entropy(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     return _integrate(integral, df, loc, scale)
 
 
+@one_thread()
 def _integrate(integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
     """Return ``integral(edges, *parameters)`` of all rows, block by block; NaN where a parameter is not finite.
 

@@ -125,19 +125,19 @@ def _powers(x: Tensor, count: int) -> Tensor:
     return torch.stack(powers)
 
 
-def tail(s: Tensor, shape: Shape) -> Tail:
-    """Return the parts of the upper tail and of the density at t = s√n ≥ 0, also for infinite s."""
-    bounded = s.clamp(max=1e150)
-    square = bounded * bounded
+def tail(t: Tensor, shape: Shape) -> Tail:
+    """Return the parts of the upper tail and of the density at t ≥ 0, also for infinite t."""
+    bounded = t.clamp(max=1e150)
+    square = bounded * (bounded / shape.df)  # s², with fewer roundings than s = t/√n has: they count n-fold below
     cosine = torch.rsqrt(1 + square)
-    tau, v = bounded * cosine, cosine * cosine
+    tau, v = square.sqrt() * cosine, cosine * cosine
     r = shape.reach * tau
     x = 2 * torch.reciprocal(1 + r) - 1
     smooth, first = _polynomial(shape.polynomial, x), _polynomial(shape.terms, v)
     v4 = (v * v).square()
     rest = shape.last * v4 * v4 * smooth / (1 + 2 * _CENTRE * r)
-    # beyond 1e8 the 1 is below the rounding of s², which may overflow
-    logarithm = torch.where(s > 1e8, 2 * s.log(), torch.log1p(square))
+    # far out the 1 is below the rounding of s², which may overflow
+    logarithm = torch.where(t > 1e140, 2 * (t / shape.root).log(), torch.log1p(square))
     return Tail(-0.5 * shape.df * logarithm, torch.addcmul(rest, tau, first), cosine, tau)
 
 
@@ -157,7 +157,7 @@ def upper_tail(t: Tensor, df: Tensor) -> Tensor:
 
     def of_chunk(t: Tensor, df: Tensor) -> Tensor:
         shape = shape_of(df)
-        found = tail(t / shape.root, shape)
+        found = tail(t, shape)
         return shape.height * shape.root * found.exponent.exp() * found.integral
 
     return by_chunks(of_chunk, t, df)
@@ -195,7 +195,7 @@ def quantile(q: Tensor, shape: Shape) -> Tensor:
     power = (log_lead - df.log() - log_q) / df
     w = torch.where(power > 4, (power + math.log(2)).clamp(max=700), w)
     for _ in range(3):
-        found = tail(torch.sinh(w), shape)
+        found = tail(shape.root * torch.sinh(w), shape)
         miss = log_lead + found.exponent + found.integral.log() - log_q
         curvature = (1 - df * found.sine * found.integral).clamp(min=0)
         w = (w + miss * found.integral / (1 + 0.5 * miss * curvature).clamp(min=0.5)).clamp(min=0)
