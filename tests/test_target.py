@@ -91,7 +91,7 @@ def test_rows_without_weight_may_have_any_target():
     wrong = y.copy()
     wrong[7] = -1.0
     with_it = model.fit(x, wrong, sample_weight=weight).predict(x)
-    assert np.array_equal(with_it, model.fit(np.delete(x, 7, 0), np.delete(y, 7)).predict(x))
+    assert np.allclose(with_it, model.fit(np.delete(x, 7, 0), np.delete(y, 7)).predict(x), rtol=1e-4)
 
 
 @pytest.mark.parametrize("cls", [ev.EnsembleRegressor, ev.GaussianRegressor, ev.DropoutRegressor, ev.BayesRegressor])
@@ -159,7 +159,8 @@ def test_a_transformed_target_regressor_says_what_to_use():
 def test_counts_with_zeros_have_a_shift():
     y = np.array([0.0, 0.0, 1.0, 2.0, 2.0, 3.0, 7.0])
     scale, shift = positive_numbers(y, None)
-    assert scale == np.quantile(y[y > 0], 0.95)
+    assert scale == 7
+    assert positive_numbers(np.r_[np.arange(1.0, 101), 1e9], None)[0] < 300
     assert shift == 0.5 * np.quantile(y[y > 0], 0.05)
     assert positive_numbers(np.zeros(4), None) == (1.0, 1.0)
     assert positive_numbers(y[y > 0], None)[1] == 0
@@ -252,7 +253,7 @@ def test_rows_without_weight_do_not_change_how_ties_are_spread():
     with pytest.warns(UserWarning, match=TIES):
         with_them = model.fit(x, y, sample_weight=weight).predict(x)
     with pytest.warns(UserWarning, match=TIES):
-        assert np.array_equal(with_them, model.fit(x[weight > 0], y[weight > 0]).predict(x))
+        assert np.allclose(with_them, model.fit(x[weight > 0], y[weight > 0]).predict(x), rtol=1e-4)
 
 
 def test_ties_of_several_targets_are_named():

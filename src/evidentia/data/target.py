@@ -20,7 +20,6 @@ ROWS = 5  # at least, or every value of a small table would
 WIDTH = 4.0
 LEAST_WIDTH = 0.05
 GRID_WIDTH = 0.5  # of the distance of neighbours; more costs CRPS on the quality of wines, less leaves intervals narrow
-SCALE = 0.95  # quantile of positive values above which the transform "positive" is linear
 LOWEST = 0.05  # of positive values: this quantile is what counts as a small one
 
 
@@ -182,13 +181,14 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
 def positive_numbers(y: Array, ties: Ties | None) -> tuple[float, float]:
     """Return scale and shift of the transform "positive" for a target, (rows,), that is never negative.
 
-    The scale is a large value, so that the transform is a logarithm for most rows. The shift is 0 unless there are
+    The scale is the largest value, so that the transform is almost a logarithm for the values of training, or three
+    times their 95 % quantile: if a single large value decided it, it would decide the means of all rows. The shift is 0 unless there are
     zeros; then it is half of a small positive value, and no less than what ties are spread over.
     """
     above = y[y > 0]
     if not len(above):
         return 1.0, 1.0
-    scale = float(np.quantile(above, SCALE))
+    scale = float(min(above.max(), 3 * np.quantile(above, 0.95)))
     if len(above) == len(y):
         return scale, 0.0
     shift = 0.5 * float(np.quantile(above, LOWEST))
