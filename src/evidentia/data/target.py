@@ -181,9 +181,9 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
 def positive_numbers(y: Array, ties: Ties | None) -> tuple[float, float]:
     """Return scale and shift of the transform "positive" for a target, (rows,), that is never negative.
 
-    The scale is the largest value, so that the transform is almost a logarithm for the values of training, or three
-    times their 95 % quantile: if a single large value decided it, it would decide the means of all rows. The shift is 0 unless there are
-    zeros; then it is half of a small positive value, and no less than what ties are spread over.
+    The scale is the largest value, so that the transform is almost a logarithm for the values of training, but no more
+    than three times their 95 % quantile: a single large value would otherwise decide the means of all rows. The shift
+    is 0 unless there are zeros; then it is half of a small positive value, and no less than what ties are spread over.
     """
     above = y[y > 0]
     if not len(above):
