@@ -39,7 +39,7 @@ faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixture
 	cd tests && ../$(BIN)/python -m faults
 
 bench: .venv/installed  ## each prints its ratio last; benchmarks/README.md has them all, and what they compare
-	for name in intervals loss population predict uci; do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
+	for name in intervals loss population predict tables uci; do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from evidentia.data import splits
@@ -24,6 +25,7 @@ ARGUMENTS = {
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
     "benchmarks/bench_predict.py": f"--rows 100 --repeats 2 --modes eager {CPU}",
+    "benchmarks/bench_tables.py": "--cost --rows 60",
     "benchmarks/bench_uci.py": f"--steps 20 {CPU}",
     "studies/accuracy.py": "--every 60",
     "studies/baselines.py": f"--sets yacht {RECORD}",
@@ -32,6 +34,7 @@ ARGUMENTS = {
     "studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
     "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
+    "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
     "studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
     "studies/uci_estimator.py": f"--sets yacht --steps 20 {RECORD}",
 }
@@ -43,6 +46,18 @@ def small_table(name, data=None, target="standard"):
     x = rng.standard_normal((60, 3))
     y = x[:, 0] + 0.1 * rng.standard_normal(60)
     return uci.UCITable(name, x, y, [splits.random(60, 0.1, seed) for seed in range(2)])
+
+
+def write_small_tables(folder):
+    """Write the columns of the two tables that people have, with few rows: counts, dates as text, a missing value."""
+    rng = np.random.default_rng(0)
+    (folder / "shift").mkdir(parents=True)
+    days = pd.date_range("2011-01-01", periods=80).strftime("%m/%d/%y")
+    bikes = pd.DataFrame({"dteday": days, "hr": rng.integers(0, 24, 80), "casual": 1, "registered": 2})
+    bikes.assign(cnt=rng.permutation(80)).to_csv(folder / "shift" / "bike_hour.csv", index=False)
+    houses = pd.DataFrame({"rooms": rng.random(80), "ocean_proximity": rng.choice(["NEAR", "FAR"], 80)})
+    houses.loc[3, "rooms"] = np.nan
+    houses.assign(median_house_value=rng.random(80)).to_csv(folder / "shift" / "california_housing.csv", index=False)
 
 
 def run_script(script, arguments, monkeypatch, capsys):
@@ -74,14 +89,16 @@ def small_data(monkeypatch):
 
 @pytest.mark.parametrize("script", ARGUMENTS)
 def test_script(script, small_data, monkeypatch, capsys, tmp_path):
-    lines = run_script(script, ARGUMENTS[script].format(out=tmp_path), monkeypatch, capsys)
+    write_small_tables(tmp_path / "data")
+    arguments = ARGUMENTS[script].format(out=tmp_path / "out", data=tmp_path / "data")
+    lines = run_script(script, arguments, monkeypatch, capsys)
     assert not re.search(r"\b(nan|inf)\b", "\n".join(lines))
     if script.startswith("benchmarks/"):
         ratio = re.fullmatch(r".+: (\d+\.\d+)", lines[-1])
         assert ratio, lines[-1]
         assert float(ratio[1]) > 0
     if RECORD in ARGUMENTS[script]:
-        record = json.loads((tmp_path / "record.json").read_text())
+        record = json.loads((tmp_path / "out" / "record.json").read_text())
         assert record["run"] == Path(script).stem
         results = {key: value for key, value in record.items() if key not in ("environment", "parameters")}
         found = numbers_in(results)

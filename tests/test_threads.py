@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+import evidentia as ev
 from evidentia import EvidentialRegressor, GaussianRegressor
-from evidentia.fitting import fit, hold_out, threads
-from evidentia.fitting.threads import groups_of_members, one_thread_each
+from evidentia.fitting import fit, groups, hold_out
+from evidentia.fitting.groups import groups_of_members
 from evidentia.methods import BayesByBackprop, Evidential, MCDropout, Network, Recipe
+from evidentia.threads import one_thread
 from evidentia.training import Settings
 
 SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, average=0.1), 16)
@@ -55,7 +57,7 @@ def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):
     members = hold_out(np.arange(80), range(7))
     method = Evidential([0.0, 0.01, 0.1, 1.0, 0.3, 0.02, 0.5])
     together = fit(method, x, y, members, recipe=SMALL, device="cpu")
-    monkeypatch.setattr(threads, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(groups, "WORTH_A_THREAD", 1)
     apart = fit(method, x, y, members, recipe=SMALL, device="cpu")
     assert np.allclose(together.predict(x).mean, apart.predict(x).mean, rtol=1e-4)
     assert torch.allclose(together.training.best_score, apart.training.best_score, rtol=1e-4)
@@ -80,7 +82,7 @@ def test_fits_in_several_threads_leave_the_usual_number(table, three_threads):
     inside, barrier = [], threading.Barrier(2)
 
     def work():
-        with one_thread_each():
+        with one_thread():
             barrier.wait()
             inside.append(torch.get_num_threads())
         GaussianRegressor(steps=20).fit(x, y)
@@ -96,3 +98,40 @@ def test_fits_in_several_threads_leave_the_usual_number(table, three_threads):
     later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
     later.start(), later.join()
     assert seen == [3]
+
+
+def test_the_number_of_threads_is_restored(three_threads):
+    with one_thread():
+        assert torch.get_num_threads() == 1
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    with pytest.raises(RuntimeError), one_thread():
+        raise RuntimeError
+    assert torch.get_num_threads() == 3
+
+
+def test_threads_that_start_meanwhile_do_not_change_it(three_threads):
+    """A thread that starts inside the context begins with one; what it restores is what there was before."""
+    found = []
+
+    def work():
+        with one_thread():
+            found.append(torch.get_num_threads())
+        found.append(torch.get_num_threads())
+
+    with one_thread():
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+    assert found == [1, 3]
+    assert torch.get_num_threads() == 3
+
+
+def test_answers_of_a_mixture_leave_the_number_of_threads(three_threads):
+    each = ev.StudentT(torch.full((3, 50), 4.0), torch.randn(3, 50, generator=torch.Generator().manual_seed(0)), 1.0)
+    p = ev.Prediction(each, members=0)
+    for answer in (p.interval(0.9), p.crps(torch.zeros(50)), p.entropy(), p.std):
+        assert len(answer) == 50
+        assert torch.get_num_threads() == 3

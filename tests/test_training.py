@@ -443,7 +443,17 @@ def test_progress_is_plain_where_there_is_no_terminal(monkeypatch):
         bar.started -= 5
         bar.shown -= 5
         bar.update(50, {"loss": 1.0, "score": 2.0, "running": 3})
-    assert stream.getvalue() == "step 50/100  loss 1.0000  validation 2.0000  running 3  5 s left\n"
+    assert stream.getvalue() == "step 50/100  loss 1.0000  validation 2.0000  running 3  at most 5 s left\n"
+
+
+@pytest.mark.parametrize(("passed", "said"), [(4, ""), (6, ""), (40, "training takes at most 6 min more; ")])
+def test_a_run_that_takes_minutes_says_so_once(passed, said):
+    stream = io.StringIO()
+    with Progress(100, enabled=None, stream=stream) as bar:
+        bar.started -= passed
+        for step in (10, 11):
+            bar.update(step, {"loss": 1.0, "score": 2.0, "running": 3})
+    assert stream.getvalue() == (f"{said}verbose=True shows progress\n" if said else "")
 
 
 def test_progress_is_a_bar_on_a_terminal(monkeypatch):

@@ -15,8 +15,8 @@ from torch.utils import _pytree
 
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
 from evidentia.errors import InputError, InputTypeError
-from evidentia.formulas.threads import one_thread
 from evidentia.plots import Predicted, draw
+from evidentia.threads import one_thread
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,13 +16,14 @@ from evidentia.data.encoding import Scaling
 from evidentia.distributions import Mixture
 from evidentia.errors import InputError
 from evidentia.fitting.fused import Fused, use_fused
+from evidentia.fitting.groups import groups_of_members
 from evidentia.fitting.members import Member
 from evidentia.fitting.scaled_table import ScaledTable, check_table
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
-from evidentia.fitting.threads import groups_of_members, in_threads, one_thread_each
 from evidentia.methods.base import Method, Network, Recipe
 from evidentia.nn import Population
 from evidentia.prediction import Answer, Prediction
+from evidentia.threads import in_threads, one_thread
 from evidentia.training import Part, TableBatches, Training, resolve_device, train_parts
 from evidentia.training.checkpoint import fingerprint
 
@@ -86,7 +87,7 @@ def fit(
     outputs = method.outputs * targets.shape[1]
     population = method.build([m.seed for m in members], features.shape[1], outputs, recipe.network).to(target_device)
     fitted = Fitted(method, population, scale_x, scale_y, one_target)
-    with one_thread_each() if target_device.type == "cpu" else nullcontext(1) as threads:
+    with one_thread() if target_device.type == "cpu" else nullcontext(1) as threads:
         groups = groups_of_members(population, recipe, threads)
         if checkpoint is not None or validate is not None:  # which know all members together
             groups = [range(len(members))]
@@ -300,7 +301,7 @@ class Fitted:
         on_cpu = target_device.type == "cpu"
         each = some.members * (max(some.sizes) if on_cpu else 1)
         chunks = features.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each))
-        with one_thread_each() if on_cpu else nullcontext(1) as threads:
+        with one_thread() if on_cpu else nullcontext(1) as threads:
             parts = in_threads(answer_to, chunks, threads)
         whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = whole.affine(scale_y.loc, scale_y.scale)

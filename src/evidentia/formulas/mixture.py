@@ -24,7 +24,7 @@ from torch import Tensor
 
 from evidentia.formulas import gaussian, student_tail
 from evidentia.formulas.special import LOG_2PI, rho_excess
-from evidentia.formulas.threads import one_thread
+from evidentia.threads import one_thread
 
 __all__ = ["entropy", "half_spread", "quantile"]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evidentia.errors import InputError
+from evidentia.threads import one_thread
 from evidentia.training.batches import Batches
 from evidentia.training.checkpoint import load_checkpoint, save_checkpoint
 from evidentia.training.progress import Progress
@@ -36,9 +37,9 @@ class Settings:
         warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
         schedule: "cosine" lowers the learning rate to 0 at the end; "constant" keeps it.
         decay: share of the steps, in (0, 1], in which "cosine" lowers it: all after the warm-up, or only the last.
-        average: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1); 0
-            takes them as they are. An average stands in for a falling learning rate, and needs no last step to be
-            planned for.
+        average: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1), and
+            over fewer as the learning rate falls; 0 takes them as they are. An average stands in for a falling learning
+            rate, and needs no last step to be planned for.
         clip: largest norm of a member's gradient; None does not clip.
         evaluate_every: steps between evaluations, at which the score decides on the best weights.
         patience: number of evaluations without improvement after which a member stops; None never stops.
@@ -276,7 +277,6 @@ class _Runs:
         if self.pool is None:
             self.each[0].advance()
         else:
-            # a thread of torch's own for each of these would only wait for the others
             futures = [self.pool.submit(_on_one_thread, run.advance) for run in self.each]
             for future in futures:
                 future.result()
@@ -319,9 +319,8 @@ class _Runs:
 
 
 def _on_one_thread(work: Callable[[], None]) -> None:
-    """Do the work with one thread of torch's own, which is a setting of the thread that calls it."""
-    torch.set_num_threads(1)
-    work()
+    with one_thread():
+        work()
 
 
 def _resume(run: "_Run", path: Path) -> None:
@@ -360,7 +359,9 @@ class _Run:
         self.has_member_axis = hasattr(module, "members")
         self.step = 0
         # learning rates and the step counter are on the device, where a captured graph can read them
-        self.rates = settings.rate(torch.arange(settings.steps, device="cpu")).to(self.device)
+        rates = settings.rate(torch.arange(settings.steps, device="cpu"))
+        self.rates = rates.to(self.device)
+        self.relative_rates = (rates / settings.learning_rate).tolist() if settings.average else []
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
         cuda = self.device.type == "cuda"
@@ -463,7 +464,8 @@ class _Run:
     def _average(self) -> None:
         """Move the averages towards the weights, all the way in the first steps."""
         if self.averages:
-            part = min(1.0, self.averaged_every / (self.settings.average * self.step))
+            span = self.settings.average * self.step * self.relative_rates[self.step - 1]
+            part = self.averaged_every / max(span, self.averaged_every)
             torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], part)
 
     @contextlib.contextmanager

@@ -1,0 +1,65 @@
+"""Threads that do not wait for each other.
+
+torch divides each long operation among its threads, which wait for each other in a loop that never sleeps. Operations
+on small networks, or on a few rows, are too short to be worth that, and where other programs keep the cores busy, the
+waiting alone can take twenty times as long as the work. So here one thread does one piece of work from its start to
+its end, and several pieces go to several threads of Python.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+__all__ = ["in_threads", "one_thread"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_inside = threading.local()  # its attribute "limited": whether this thread is in the context already
+_users = 0
+_usual = 1
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Limit torch to one thread for the caller inside the context, and yield how many there were before.
+
+    The number belongs to the calling thread, and is what threads that start later begin with. So that the process is
+    left as it was, the first of several callers at once decides what is restored.
+    """
+    global _users, _usual
+    if getattr(_inside, "limited", False):
+        yield 1
+        return
+    with _lock:
+        if _users == 0:
+            _usual = torch.get_num_threads()
+        _users += 1
+        usual = _usual
+    _inside.limited = True
+    try:
+        torch.set_num_threads(1)
+        yield usual
+    finally:
+        _inside.limited = False
+        with _lock:
+            _users -= 1
+            torch.set_num_threads(usual)
+
+
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return the function of every item, computed without gradients, by so many threads if there are several items."""
+    if threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
+
+    def alone(item: Item) -> Result:
+        with one_thread(), torch.no_grad():  # which belong to a thread, both
+            return function(item)
+
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(alone, items))
