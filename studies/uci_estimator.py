@@ -2,7 +2,7 @@
 
 Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
-    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--device cuda] [--out out/uci_estimator]
+    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--device cuda] [--out FOLDER]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
 """

@@ -141,12 +141,15 @@ def _zero_stands_out(ties: Ties) -> bool:
     return 0 in ties.values and (not ties.spacing or (ties.value == 0 and ties.share > 0.5))
 
 
-def describe_ties(ties: Ties, name: str) -> str:
-    """Return a warning for the user: what was found, what was done, and what to look at."""
+def describe_ties(ties: Ties, name: str, can_be_positive: bool) -> str:
+    """Return a warning for the user: what was found, what was done, and what to look at or to try."""
+    zeros = can_be_positive and _zero_stands_out(ties)
+    better = ' target_transform="positive" gives zeros a probability of their own.' if zeros else ""
     return (
         f"{ties.share:.0%} of the values of {name} are {ties.value:g}: a density is the wrong model where many rows "
         f"share a value. Such values were spread over a width of {ties.width:.3g}, so that no network puts all of its "
-        "density on one of them. CRPS and coverage say more than NLL here: evidentia.metrics.summary(prediction, y)"
+        "density on one of them. CRPS and coverage say more than NLL here: evidentia.metrics.summary(prediction, y)."
+        f"{better}"
     )
 
 

@@ -64,7 +64,7 @@ def prepare_target(
         ties = find_ties(own)
         scale, shift = positive_numbers(own, ties) if kind == "positive" else (1.0, 0.0)
         if ties is not None:
-            notices.append(describe_ties(ties, name))
+            notices.append(describe_ties(ties, name, kind is None and bool((own >= 0).all())))
             own = spread_ties(own, ties, (seed, t), None if kind is None else shift)
         values[rows, t] = own
         scales.append(scale)
