@@ -35,6 +35,7 @@ ARGUMENTS = {
     "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
+    "studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
     "studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
     "studies/ties.py": f"--seeds 1 --members 1 --steps 20 {RECORD}",
     "studies/uci_estimator.py": f"--sets yacht --steps 20 {RECORD}",

@@ -102,7 +102,7 @@ class Prediction:
     apart by torch's tree functions, whose leaves are those of ``answers``.
 
     The predictive distribution is the equal-weight mixture of the members' own; its mean, variance, density, quantiles
-    and intervals do not depend on how the variance is divided. The division has two readings:
+    and intervals do not depend on how the variance is divided. There are two ways to divide it:
 
     ``"paper"``
         aleatoric :math:`\beta/(\alpha-1)`, epistemic :math:`\beta/(\nu(\alpha-1))` (plus the variance of the members'
@@ -112,7 +112,7 @@ class Prediction:
         network has no spread of means: its epistemic part is None.
 
     The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
-    Gaussian has one reading: its variance is aleatoric. A single Student t does not say how its variance divides. With
+    Gaussian has one way: its variance is aleatoric. A single Student t does not say how its variance divides. With
     a transform of the target only ``"identified"`` exists, of the members' means and variances in the units of y.
 
     >>> from evidentia import Gaussian
@@ -305,23 +305,23 @@ class Prediction:
 
     @property
     def default_decomposition(self) -> str:
-        """The reading that is used unless another is asked for."""
+        """How the variance is divided unless another way is asked for."""
         return "identified" if self.members > 1 else "paper"
 
-    def decompose(self, reading: str | None = None) -> Decomposition:
-        """Return aleatoric and epistemic variance by one of the two readings, ``"paper"`` or ``"identified"``."""
-        if self.transform is not None and reading == "paper":
+    def decompose(self, decomposition: str | None = None) -> Decomposition:
+        """Return aleatoric and epistemic variance in one of the two ways, ``"paper"`` or ``"identified"``."""
+        if self.transform is not None and decomposition == "paper":
             raise InputError(
                 f'the division of the paper is not defined for a target under the transform "{self.transform.kind}"; '
                 'ask for "identified", which needs several members'
             )
-        reading = reading or self.default_decomposition
-        if reading not in ("paper", "identified"):
-            raise InputError(f"unknown decomposition {reading!r}; known are paper, identified")
+        decomposition = decomposition or self.default_decomposition
+        if decomposition not in ("paper", "identified"):
+            raise InputError(f"unknown decomposition {decomposition!r}; known are paper, identified")
         found = self._moments
         between = found.between if self.members > 1 else None
         aleatoric, epistemic = (
-            (found.within, between) if reading == "identified" else (found.aleatoric, found.epistemic)
+            (found.within, between) if decomposition == "identified" else (found.aleatoric, found.epistemic)
         )
         return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
 
