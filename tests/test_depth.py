@@ -344,7 +344,9 @@ def test_a_killed_run_continues_to_the_same_record(tmp_path, small_data, monkeyp
 def test_a_record_with_settings_that_no_longer_exist_is_continued(tmp_path, small_data):
     run_in(tmp_path, small_plan("evidential"), small_data)
     record = read_record(tmp_path)
-    record["plan"]["recipe"]["settings"]["average"] = None
+    settings = record["plan"]["recipe"]["settings"]
+    settings["average"] = None
+    del settings["averaging"], settings["plateau"], settings["decay"]  # which a record of an earlier version lacks
     write_record(tmp_path, record)
     run_in(tmp_path, small_plan("evidential", "ensemble"), small_data)
     again = read_record(tmp_path)

@@ -14,7 +14,7 @@ from evidentia.methods import BayesByBackprop, Evidential, MCDropout, Network, R
 from evidentia.threads import one_thread
 from evidentia.training import Settings
 
-SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, average=0.1), 16)
+SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, averaging=0.1), 16)
 
 
 @pytest.fixture

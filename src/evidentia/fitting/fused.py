@@ -37,7 +37,7 @@ def obstacle(method: Method, population: Population, recipe: Recipe, weighted: b
         "there is more than one target": sizes[-1] != method.outputs,
         "rows are weighted": weighted,
         "gradients are clipped": settings.clip is not None,
-        "weights are averaged": settings.average > 0,
+        "weights are averaged": settings.averaging > 0,
         "weights decay": settings.weight_decay != 0,
         "the precision is not float32": settings.precision != "float32",
         f"{type(method).__name__} has no such kernel": method.fused(population) is None,

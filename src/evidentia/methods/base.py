@@ -91,7 +91,7 @@ class Recipe:
             learning_rate=5e-3,
             warmup=150 / steps,
             decay=0.8,
-            average=0.05,
+            averaging=0.05,
             evaluate_every=max(1, steps // 60),
             plateau=0.25,
         )

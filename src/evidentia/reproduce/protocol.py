@@ -29,6 +29,7 @@ from evidentia.record import (
     run_folder,
     write_record,
 )
+from evidentia.training import Settings
 
 __all__ = [
     "Context",
@@ -196,11 +197,16 @@ def open_run(
             (folder / UNFINISHED).rmdir()
 
 
+_SETTINGS = asdict(Settings())
+
+
 def same_plan(folder: Path, before: Any, now: Any, free: Sequence[str] = (), path: str = "") -> None:
     """Raise an InputError that names the first setting in which a run differs from the earlier one in its folder."""
     if isinstance(now, Mapping):
         for key in (key for key in now if key not in free):
-            same_plan(folder, before[key], now[key], free, f"{path}.{key}" if path else str(key))
+            # a run of a version that did not know a setting was trained with what is its default now
+            found = before[key] if key in before else _SETTINGS[key]
+            same_plan(folder, found, now[key], free, f"{path}.{key}" if path else str(key))
     elif before != json.loads(json.dumps(now)):  # as it comes back from a file: lists for tuples
         raise InputError(
             f"{folder} holds a run with {path} = {before}, not {now}; choose another folder with --out, or delete that "

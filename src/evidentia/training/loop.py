@@ -37,15 +37,15 @@ class Settings:
         warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
         schedule: "cosine" lowers the learning rate to 0 at the end; "constant" keeps it.
         decay: share of the steps, in (0, 1], in which "cosine" lowers it: all after the warm-up, or only the last.
-        average: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1), and
-            over fewer as the learning rate falls; 0 takes them as they are. An average stands in for a falling learning
-            rate, and needs no last step to be planned for.
+        averaging: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1),
+            and over fewer as the learning rate falls; 0 takes them as they are. An average stands in for a falling
+            learning rate, and needs no last step to be planned for.
         clip: largest norm of a member's gradient; None does not clip.
         evaluate_every: steps between evaluations, at which the score decides on the best weights.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over five evaluations at least; 0 never stops them, nor does a run without
-            validation.
+            share of the steps so far, and over at least five evaluations and 200 steps; 0 never stops them, nor does a
+            run without validation.
         least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
@@ -57,7 +57,7 @@ class Settings:
     warmup: float = 0.05
     schedule: str = "cosine"
     decay: float = 1.0
-    average: float = 0.0
+    averaging: float = 0.0
     clip: float | None = 10.0
     evaluate_every: int = 100
     patience: int | None = None
@@ -74,7 +74,7 @@ class Settings:
             raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
         if not 0 < self.decay <= 1:
             raise InputError(f"decay is a share of the steps in (0, 1], got {self.decay}")
-        for name in ("average", "plateau"):
+        for name in ("averaging", "plateau"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is a share of the steps so far in [0, 1), got {getattr(self, name)}")
         if self.schedule not in ("cosine", "constant"):
@@ -305,7 +305,7 @@ class _Runs:
         settings = self.settings
         if not settings.plateau or self.each[0].validate is None:
             return False
-        until = min((1 - settings.plateau) * self.step, self.step - 5 * settings.evaluate_every)
+        until = self.step - max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
         before = [row.get("best", math.nan) for row in self.history if row["step"] <= until]
         return bool(before) and not before[-1] - self.history[-1]["best"] >= settings.least_gain
 
@@ -361,7 +361,7 @@ class _Run:
         # learning rates and the step counter are on the device, where a captured graph can read them
         rates = settings.rate(torch.arange(settings.steps, device="cpu"))
         self.rates = rates.to(self.device)
-        self.relative_rates = (rates / settings.learning_rate).tolist() if settings.average else []
+        self.relative_rates = (rates / settings.learning_rate).tolist() if settings.averaging else []
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
         cuda = self.device.type == "cuda"
@@ -376,7 +376,7 @@ class _Run:
         self.captures = cuda and batches.static
         # every step would cost a tenth of the training and change nothing
         self.averaged_every = min(10, settings.evaluate_every)
-        self.averages = [p.detach().clone() for p in self.parameters] if settings.average else []
+        self.averages = [p.detach().clone() for p in self.parameters] if settings.averaging else []
         self.last_loss = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         # tensors whose best state is kept: the weights, and the running statistics of a user's own module
         self.kept_tensors = [*self.parameters, *([] if self.has_member_axis else module.buffers())]
@@ -464,7 +464,7 @@ class _Run:
     def _average(self) -> None:
         """Move the averages towards the weights, all the way in the first steps."""
         if self.averages:
-            span = self.settings.average * self.step * self.relative_rates[self.step - 1]
+            span = self.settings.averaging * self.step * self.relative_rates[self.step - 1]
             part = self.averaged_every / max(span, self.averaged_every)
             torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], part)
 
