@@ -33,6 +33,7 @@ from evidentia.formulas import penalties
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
 from evidentia.persistence import load_model, refusing_misfits, save_model
 from evidentia.prediction import Prediction, real_numbers
+from evidentia.threads import one_thread
 from evidentia.training import resolve_device
 
 __all__ = [
@@ -127,7 +128,8 @@ class Regressor(_ScikitLearn):
         """
         before = dict(self.__dict__)
         try:
-            return self._fit(X, y, sample_weight)
+            with one_thread():
+                return self._fit(X, y, sample_weight)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -459,7 +461,7 @@ def _warn(message: str) -> None:
 
 def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) -> int:
     """Count networks whose validation score is five nats above that of a standard normal for scaled targets."""
-    if not len(members[0].validation):
+    if len(members[0].validation) < 5:  # a row or two say little about a network
         return 0
     scaled = fitted.scale_y(torch.from_numpy(np.array(y).reshape(len(y), -1)))
     rows = zip(scaled, members, strict=True)

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
-_inside = threading.local()  # its attribute "limited": whether this thread is in the context already
+_inside = threading.local()  # its attribute "usual": the number of threads before, while this thread is in the context
 _users = 0
 _usual = 1
 
@@ -30,23 +30,23 @@ def one_thread() -> Iterator[int]:
     """Limit torch to one thread for the caller inside the context, and yield how many there were before.
 
     The number belongs to the calling thread, and is what threads that start later begin with. So that the process is
-    left as it was, the first of several callers at once decides what is restored.
+    left as it was, the first of several callers at once decides what is restored. Contexts may be nested.
     """
     global _users, _usual
-    if getattr(_inside, "limited", False):
-        yield 1
+    if getattr(_inside, "usual", 0):
+        yield _inside.usual
         return
     with _lock:
         if _users == 0:
             _usual = torch.get_num_threads()
         _users += 1
         usual = _usual
-    _inside.limited = True
+    _inside.usual = usual
     try:
         torch.set_num_threads(1)
         yield usual
     finally:
-        _inside.limited = False
+        _inside.usual = 0
         with _lock:
             _users -= 1
             torch.set_num_threads(usual)

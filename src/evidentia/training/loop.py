@@ -26,6 +26,9 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
+_LEARNED = 0.05  # nats below the first score: less is no sign that learning has begun
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of a training run with AdamW.
@@ -41,11 +44,12 @@ class Settings:
             and over fewer as the learning rate falls; 0 takes them as they are. An average stands in for a falling
             learning rate, and needs no last step to be planned for.
         clip: largest norm of a member's gradient; None does not clip.
-        evaluate_every: steps between evaluations, at which the score decides on the best weights.
+        evaluate_every: steps between evaluations, at which the score decides on the best weights. With ``plateau``
+            there are four more before the first, because networks are best almost at once where targets are noise.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over at least five evaluations and 200 steps; 0 never stops them, nor does a
-            run without validation.
+            share of the steps so far, and over at least five evaluations and 200 steps; over half of all steps, if the
+            score has hardly fallen at all. 0 never stops them, nor does a run without validation.
         least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
@@ -302,12 +306,15 @@ class _Runs:
 
     def _has_plateaued(self) -> bool:
         """Return whether the mean best score has hardly fallen for so long that the members should stop."""
-        settings = self.settings
+        settings, now = self.settings, self.history[-1]["best"]
         if not settings.plateau or self.each[0].validate is None:
             return False
-        until = self.step - max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
-        before = [row.get("best", math.nan) for row in self.history if row["step"] <= until]
-        return bool(before) and not before[-1] - self.history[-1]["best"] >= settings.least_gain
+        window = max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
+        start = next((row["best"] for row in self.history if row["step"] >= settings.evaluate_every), now)
+        if not start - now >= _LEARNED:  # some tables give nothing away for a long time
+            window = max(window, 0.5 * settings.steps)
+        before = [row.get("best", math.nan) for row in self.history if row["step"] <= self.step - window]
+        return bool(before) and not before[-1] - now >= settings.least_gain
 
     def __exit__(self, *error: object) -> None:
         for run in self.each:
@@ -396,6 +403,8 @@ class _Run:
     def advance(self) -> None:
         """Take the steps up to the next evaluation, and evaluate."""
         every = self.settings.evaluate_every
+        if self.settings.plateau and self.step < every:
+            every = max(1, every // 5)
         until = min(self.settings.steps, (self.step // every + 1) * every)
         self.module.train()
         if self.fast_steps is not None:
