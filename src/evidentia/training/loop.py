@@ -26,7 +26,7 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
-_LEARNED = 0.05  # nats below the first score: less is no sign that learning has begun
+_LEARNED = 0.15  # nats below the first score: less is no sign that learning has begun
 
 
 @dataclass(frozen=True)
