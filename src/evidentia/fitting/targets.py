@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from evidentia.data.target import check_sign, describe_ties, find_ties, is_skewed, positive_numbers, spread_ties
 from evidentia.distributions import Transform
 from evidentia.fitting.members import hold_out
-from evidentia.fitting.tables import fit
+from evidentia.fitting.tables import Fitted, fit
 from evidentia.methods.base import Method, Recipe
+from evidentia.prediction import Prediction
 
 __all__ = ["PreparedTarget", "choose_transform", "prepare_target"]
 
@@ -94,7 +95,8 @@ def choose_transform(
 
     Where targets are never negative and one of them is skewed, two short fits with the same seeds and rows are
     compared by the negative log likelihood of a fifth of the rows, in the units of y. The transform is taken if it is
-    better by more than 0.01 nat a row and one standard error of the difference, row by row. All targets get the same.
+    better by more than 0.01 nat a row and one standard error of the difference, row by row. Where many rows share a
+    value, densities say little: then they are compared by CRPS in units of its mean. All targets get the same.
 
     Args:
         method, x, y, recipe, **options: as for :func:`evidentia.fitting.fit`.
@@ -119,12 +121,23 @@ def choose_transform(
         if bool(fitted.training.diverged.all()):
             scores.append(np.full(len(held_out), np.inf))
             continue
-        z = torch.from_numpy(target.values[held_out])
-        surprise = -fitted.predict(x[held_out]).distribution.log_prob(z)
-        if target.transform is not None:
-            surprise = surprise + torch.nn.functional.logsigmoid(z / target.transform.scale)
-        scores.append(surprise.reshape(len(held_out), -1).mean(1).numpy())
+        scores.append(_scores(fitted, x, y, target, held_out).reshape(len(held_out), -1).mean(1))
     gain = scores[0] - scores[1]
+    if target.notices:
+        gain = gain / max(float(np.mean(scores[0])), np.finfo(float).tiny)
     if not np.isfinite(gain).all():
         return "positive" if np.isfinite(scores[1]).all() else None
     return "positive" if gain.mean() > max(LEAST_GAIN, gain.std(ddof=1) / np.sqrt(len(gain))) else None
+
+
+def _scores(fitted: Fitted, x: Array, y: Array, target: PreparedTarget, rows: NDArray[np.int64]) -> Array:
+    """Return a score of some rows: NLL, but for what transforms have in common, or CRPS where rows share values."""
+    if target.notices:
+        scores: Array = Prediction(fitted.answers(x[rows]), members=0, transform=target.transform).crps(y[rows])
+        return scores
+    z = torch.from_numpy(target.values[rows])
+    surprise = -fitted.predict(x[rows]).distribution.log_prob(z)
+    if target.transform is not None:
+        surprise = surprise + torch.nn.functional.logsigmoid(z / target.transform.scale)
+    result: Array = surprise.numpy()
+    return result
