@@ -133,8 +133,10 @@ CATEGORIES = [
     ["03/04/2021"] * 3,
     ["soon", "2020-01-02", "later"],
     ["1.2.10", "1.2.11", "2.0.0"],  # versions
-    ["2020-W05", "2020-W06"],
-    ["Q1 2020", "Q2 2020"],
+    ["2020-W05", "2020-W54"],
+    ["Q1 2020", "Q5 2020"],
+    ["2001-02", "2002-03", "2003-04"],  # seasons
+    ["1999/00", "2000/01", "2011/12"],
     ["Monday", "Tuesday"],
     ["May", "June"],
     ["2:1", "3:0"],
@@ -216,6 +218,12 @@ WRITTEN = [
     (["-5 °C", "3 °C"], "1000.0 °C", [-5, 3]),
     (["85 m2", "120 m2"], "1000.0 m2", [85, 120]),
     (["36 months", "60 months", None], "1000.0 months", [36, 60]),
+    (["$-3.10", "-$4.5", "($1.25)", "$7"], "$1000.0", [-3.1, -4.5, -1.25, 7]),
+    (["\u22123,5", "2,25"], "1000,0", [-3.5, 2.25]),
+    (["4,79,000", "12,000", "1,00,00,000"], "1,000.0", [479_000, 12_000, 10_000_000]),
+    (["1.50M", "800K", "20k"], "1000.0 K/M/B", [1.5e6, 8e5, 2e4]),
+    (["€0", "€1.5M", "€2B"], "€1000.0 K/M/B", [0, 1.5e6, 2e9]),
+    (["₹ 48.5 Lakh", "₹ 1.25 Cr"], "₹ 1000.0 Lakh/Cr", [4.85e6, 1.25e7]),
 ]
 
 
@@ -246,8 +254,185 @@ def test_other_text_with_numbers_in_it_stays_a_category():
         ["1,2,3", "1,2"],
         ["1,200", "1200"],  # a slip, or a decimal comma
         ["2.1.3", "1.2.3"],
+        ["1", "2", "3B", "G"],  # flats
+        ["--5 km", "6 km"],
     ):
         assert column_of(texts).kind == "category", texts
+
+
+# Columns as people have them ------------------------------------------------------------------------------------------
+
+
+def learn(values, name="c"):
+    frame = pd.DataFrame({name: values})
+    frame["z"] = np.arange(len(frame)) / 7
+    return Encoding.fit(read_table(frame))
+
+
+def later(encoding, *values):
+    """Return the features of later values in the first column."""
+    frame = pd.DataFrame({"c": pd.Series(values, dtype=object), "z": 0.0})
+    return encoding.transform(encoding.read(frame))[:, :-1].tolist()
+
+
+MISSING = ["?", "-", "--", "", "  ", ".", "n/a", "NA", "nan", "NULL", "None", "nil", "Missing", "unknown", "#N/A"]
+
+
+@pytest.mark.parametrize("marker", [*MISSING, "unavailable", "0000-00-00"])
+def test_texts_that_stand_for_missing_values(marker):
+    columns = {
+        "number": ["130", "165.5", marker, "150"],
+        "1,000.0 km": ["1,300 km", "2 km", marker, "3 km"],
+        "text": ["2020-01-31", "2021-02-03", marker, "2022-05-06"],
+        "time": ["18:30", "06:05", marker, "12:00"],
+    }
+    for content, values in columns.items():
+        whole = column_of([v for v in values if v != marker])
+        for made in (values, pd.Series(values, dtype="string"), pd.Series(values, dtype=object)):
+            column = column_of(made)
+            assert (column.kind, column.content) == (whole.kind, content)
+            assert column.values[~np.isnan(column.values)].tolist() == whole.values.tolist()
+            assert np.isnan(column.values[2])
+            assert column.strays == ((marker, 1),)
+        encoding = learn(values)
+        assert f"missing values are written as {marker!r} in 1 row" in encoding.to_frame().loc["c", "why"]
+        assert later(learn([v for v in values if v != marker]), marker) == later(
+            learn([v for v in values if v != marker]), None
+        )  # also where training rows had no marker
+        again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+        assert later(again, " ? ", marker) == later(again, None, None)
+    category = column_of(["red", marker, "blue", marker])
+    assert category.values.tolist() == ["red", marker, "blue", marker]
+
+
+def test_one_warning_names_column_marker_and_count():
+    g = np.random.default_rng(0)
+    table = pd.DataFrame({"horsepower": [str(k) for k in g.integers(50, 200, 100)], "z": g.normal(size=100)})
+    table.loc[[3, 40, 77], "horsepower"] = "?"
+    table.loc[5, "horsepower"] = "n/a"
+    expected = "taken for missing values, in column 'horsepower': '[?]' in 3 rows, 'n/a' in 1 row"
+    with pytest.warns(UserWarning, match=expected) as caught:
+        model = small(steps=10).fit(table, g.normal(size=100))
+    assert [w.filename for w in caught] == [__file__]
+    assert model.columns_.loc["horsepower", ["taken for", "missing"]].tolist() == ["number", 4]
+    assert np.isfinite(model.predict(table)).all()
+
+
+def test_markers_among_values_that_are_not_text():
+    for values, kind in (([1, 2.5, "?"], "number"), ([True, False, "n/a"], "boolean"), ([*DAYS, "-"], "date")):
+        column = column_of(pd.Series(values, dtype=object))
+        assert (column.kind, np.isnan(column.values).sum()) == (kind, 1)
+    assert column_of(pd.Series([1, "2", 3.5, "?"], dtype=object)).values[:3].tolist() == [1, 2, 3.5]
+
+
+def test_a_unit_without_a_number_is_missing():
+    values = [f"{k % 40 + 60.5} bhp" for k in range(98)] + ["null bhp", "bhp"]
+    encoding = learn(values)
+    assert encoding.encoders[0].content == "1000.0 bhp"
+    assert "in column 'c': 'null bhp' in 1 row, 'bhp' in 1 row" in encoding.notice
+    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+    with pytest.warns(UserWarning, match="column 'c': taken for missing values: 'none bhp' in 1 row"):
+        assert later(again, "none bhp", "7 bhp") == [*later(again, None), [7, 0]]
+    assert column_of(values[:30] + ["null bhp"] * 5).kind == "category"  # too many of them
+
+
+def test_later_numbers_may_be_large_enough_for_separators_or_lack_them():
+    small_prices = learn(["$850.00", "$12.50", "$3"])
+    expected = later(small_prices, 1250.0)
+    for same in ("$1,250.00", "$1250", "1,250", "1 250.0"):
+        assert later(small_prices, same) == expected
+        assert later(small_prices, same, "$7")[:1] == expected  # whatever stands beside it
+    with pytest.raises(ev.InputError, match="write numbers as in"):
+        later(small_prices, "$12,50")
+    assert later(learn(["850.5", "3"]), "1,250.00") == later(learn([850.5, 3.0]), "1,250.00") == [[1250]]
+    assert later(learn(["3,5 km", "12 km"]), "1.250,5 km", "1250 km", "1,25 km") == [[1250.5], [1250], [1.25]]
+    assert later(learn(["1,200", "3,400.5"]), "1250", "1250.5") == [[1250], [1250.5]]
+
+
+def test_few_numbers_and_texts_are_a_category():
+    holidays = learn(["0"] * 90 + ["a"] * 5 + ["b"] * 5)
+    assert holidays.encoders[0].categories == ("0", "a", "b")
+    assert "numbers and text in one column" in holidays.to_frame().loc["c", "why"]
+    assert later(holidays, 0, "a", 7, "7", "c") == [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    floors = learn(pd.Series([0, 1, "2", "G", "B1", 2] * 5, dtype=object))
+    assert floors.encoders[0].categories == ("0", "1", "2", "B1", "G")
+    assert later(floors, 2, "2", 2.0) == [[0, 0, 1, 0, 0]] * 3
+    assert column_of(pd.Series([True, "maybe"] * 3, dtype=object)).values.tolist() == ["True", "maybe"] * 3
+    for many in ([*map(str, range(21)), "G"] * 3, pd.Series([*range(21), "G"] * 3, dtype=object)):
+        with pytest.raises(ev.InputError, match=r"has 3 text values .first: 'G' in row 21. among 63 numbers"):
+            column_of(many)
+
+
+def test_first_days_of_months_are_no_doubt():
+    months = pd.date_range("2010-01-01", periods=30, freq="MS")
+    expected = [m.timestamp() for m in months]
+    for form, content in (("%m/%d/%Y", "month first"), ("%d/%m/%Y", "day first"), ("%m/%d/%y %H:%M", "month first")):
+        column = column_of(months.strftime(form))
+        assert column.content == content
+        assert column.values.tolist() == expected
+    with pytest.raises(ev.InputError, match="could be day/month/year or month/day/year"):
+        column_of(["1/1/2011", "2/1/2011", "2/1/2012"])  # two values may be days as well
+
+
+PERIODS = [
+    (["Jan-20", "Dec-99"], "month", ["2020-01-01", "1999-12-01"]),
+    (["Jan 2020", "December 1999"], "month", ["2020-01-01", "1999-12-01"]),
+    (["01/2020", "12/1999"], "month", ["2020-01-01", "1999-12-01"]),
+    (["2020M01", "1999M12"], "month", ["2020-01-01", "1999-12-01"]),
+    (["1950Q2", "2020-Q4"], "quarter", ["1950-04-01", "2020-10-01"]),
+    (["Q2 1950", "q4 2020"], "quarter", ["1950-04-01", "2020-10-01"]),
+    (["2020-W01", "2020W53"], "week", ["2019-12-30", "2020-12-28"]),
+    (["2020-01", "2020-02", "2021-02"], "month", ["2020-01-01", "2020-02-01", "2021-02-01"]),  # no seasons
+]
+
+
+@pytest.mark.parametrize(("texts", "content", "days"), PERIODS, ids=[p[0][0] for p in PERIODS])
+def test_months_quarters_and_weeks_are_their_first_days(texts, content, days):
+    column = column_of(texts)
+    assert (column.kind, column.content) == ("date", content)
+    assert column.values.tolist() == [pd.Timestamp(day).timestamp() for day in days]
+    encoding = learn(texts)
+    again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+    assert again == encoding
+    assert encoding.to_frame().loc["c", "taken for"] == content
+    assert again.read(pd.DataFrame({"c": texts, "z": 0.0})).columns[0].values.tolist() == column.values.tolist()
+
+
+def test_nearly_unique_numbers_and_dates_are_no_names():
+    numbers = [f"{k + 0.5:.1f}" for k in range(98)]
+    days = [f"{d:%Y-%m-%d}" for d in pd.date_range("2020-01-01", periods=98)]
+    for values, kind in (
+        ([*numbers, "abc", "12*"], "number"),
+        ([f"{n} kmpl" for n in numbers] + ["3.5 km/kg", "12"], "number"),
+        ([*days, "soon", "later"], "date"),
+    ):
+        encoding = learn(values)
+        assert encoding.encoders[0].kind == kind
+        assert not encoding.encoders[0].left_out
+        assert "taken for missing values, in column 'c'" in encoding.notice
+        with pytest.warns(UserWarning, match="taken for missing values: 'odd' in 1 row"):
+            assert later(encoding, "odd") == later(encoding, None)
+    assert learn([f"{n} kmpl" for n in numbers] + ["12"] * 2).encoders[0].missing == 0  # without its unit
+    with pytest.raises(ev.InputError, match=r"has 2 text values .first: 'abc' in row 98. among 98 numbers"):
+        learn([str(k // 2) for k in range(98)] + ["abc"] * 2)  # numbers that repeat: either may be the mistake
+
+
+def test_advice_for_columns_that_are_left_out_fits_what_they_hold():
+    units = [f"{k + 0.5} {'kg' if k % 2 else 'lb'}" for k in range(60)]
+    assert "write them with one unit" in learn(units).notice
+    assert "astype" not in learn(units).notice
+    assert "astype('category')" in learn([f"name {k}" for k in range(60)]).notice
+    assert "astype" not in learn(list(range(60)), "id").notice
+
+
+@pytest.mark.parametrize("name", ["house_no", "floor no", "Casino", "house nr"])
+def test_numbers_of_houses_and_floors_are_numbers(name):
+    assert not learn(list(range(60)), name).notice
+
+
+@pytest.mark.parametrize("name", ["No", "S.No", "Sr. No.", "Invoice No", "CustomerNo", "serial nr"])
+def test_running_numbers_are_identifiers(name):
+    assert f"left out as identifiers, names or free text: {name!r}" in learn(list(range(60)), name).notice
 
 
 # Absolute time --------------------------------------------------------------------------------------------------------

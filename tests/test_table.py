@@ -82,12 +82,12 @@ def test_pandas_types():
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "column names must be unique; 'a' stands more than once"),
         (np.array([[1.0], [np.inf]]), r"column 'x0' has 1 infinite value \(first in row 1\)"),
         (
-            pd.DataFrame({"price": [*range(17), "n/a", 5, "n/a", "?"]}),
-            r"column 'price' has 3 text values \(first: 'n/a' in row 17\) among 18 numbers",
+            pd.DataFrame({"price": [*range(17), "low", 5, "low", "high", "?"]}),
+            r"column 'price' has 3 text values \(first: 'low' in row 17\) among 18 numbers",
         ),
         (
-            pd.DataFrame({"price": ["1", "2", "3", "unknown"]}),
-            r"column 'price' has 1 text value \(first: 'unknown' in row 3\) among 3 numbers",
+            pd.DataFrame({"price": ["1", "?", "2", "3", "cheap"]}),
+            r"column 'price' has 1 text value \(first: 'cheap' in row 4\) among 3 numbers",
         ),
         (pd.Series([1, 2]), r"a single column is x.to_frame\(\)"),
     ],

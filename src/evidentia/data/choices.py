@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evidentia.data.columns import Column, name_parts
 
-__all__ = ["TargetMeans", "absolute_time_helps", "date_parts", "reason_to_leave_out", "target_means"]
+__all__ = ["LIKE_NUMBERS", "TargetMeans", "absolute_time_helps", "date_parts", "reason_to_leave_out", "target_means"]
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def reason_to_leave_out(column: Column) -> str:
         if len(texts) < LEAST_ROWS:
             return ""
         if distinct > 0.9 * len(texts):
-            hint = ", which look like numbers with different units" if _look_like_numbers(texts) else ""
+            hint = f", which {LIKE_NUMBERS}" if _look_like_numbers(texts) else ""
             return f"{distinct} different texts in {len(texts)} rows{hint}"
         if distinct > 0.5 * len(texts) and sum(len(t.split()) for t in texts) > 5 * len(texts):
             return f"sentences, {distinct} different ones in {len(texts)} rows"
@@ -45,11 +45,14 @@ def reason_to_leave_out(column: Column) -> str:
     return ""
 
 
+LIKE_NUMBERS = "look like numbers with different units"
 _NUMBER_WITH_UNIT = re.compile(r"[^\w\s]?\s*[-+]?[0-9][0-9.,' ]*\s*[^\d]{0,12}")
 
 
 def _look_like_numbers(texts: list[str]) -> bool:
-    """Return whether nearly all texts are numbers with units or separators, such as "1,200" or "5 km"."""
+    """Return whether nearly all texts are numbers with units or separators, such as "1,200" or "5 km", and no codes."""
+    if all(text.strip().isdigit() for text in texts):
+        return False
     return sum(_NUMBER_WITH_UNIT.fullmatch(text.strip()) is not None for text in texts) > 0.9 * len(texts)
 
 
@@ -58,7 +61,15 @@ _JOINED_NAMES = re.compile(  # "id" at the end of a word says nothing by itself:
     "unnamed[0-9]+|rownumber"
     "|(?:user|customer|client|order|item|product|case|patient|subject|sample|record|object|listing|house|movie)id"
 )
-_LAST_WORDS = frozenset(("id", "ids", "uuid", "guid", "identifier", "key", "pk", "no", "nr", "rowid"))
+_LAST_WORDS = frozenset(("id", "ids", "uuid", "guid", "identifier", "key", "pk", "rowid"))
+_NUMBERED = frozenset(  # a house number or a floor number is a quantity, or may be
+    (
+        *("s", "sl", "sr", "serial", "row", "record", "id", "index", "idx", "order", "invoice", "bill", "receipt"),
+        *("account", "customer", "client", "user", "member", "employee", "emp", "student", "patient", "case", "sample"),
+        *("subject", "item", "product", "ticket", "transaction", "ref", "reference", "reg", "registration", "roll"),
+        *("policy", "claim", "booking", "application", "loan", "entry", "document", "doc"),
+    )
+)
 
 
 def _is_named_as_identifier(name: str) -> bool:
@@ -67,6 +78,8 @@ def _is_named_as_identifier(name: str) -> bool:
     if not parts:
         return not name.strip()  # what pandas writes above its index
     joined = "".join(parts)
+    if parts[-1] in ("no", "nr"):
+        return parts[:-1] == [] or parts[-2] in _NUMBERED
     return parts[-1] in _LAST_WORDS or joined in _WHOLE_NAMES or bool(_JOINED_NAMES.fullmatch(joined))
 
 

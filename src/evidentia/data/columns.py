@@ -12,13 +12,14 @@ from typing import Any, Literal, NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.data.dates import DateOrder, Writing, choose_order, parse_date, writing_of
-from evidentia.data.numbers import number_template
+from evidentia.data.dates import DateOrder, Writing, are_seasons, choose_order, parse_date, writing_of
+from evidentia.data.numbers import dominant_template, number_template, parse_with_template
 from evidentia.data.values import (
     VALUE_KINDS,
     RefusedError,
     conversion_hint,
     convert_unit,
+    is_marker,
     kind_of,
     parse_number,
     seconds_of,
@@ -26,8 +27,8 @@ from evidentia.data.values import (
     to_boolean,
     to_compact_moment,
     to_moment,
-    to_number,
     to_number_or_seconds,
+    to_plain_number,
     to_seconds,
     to_text,
     to_time,
@@ -35,17 +36,21 @@ from evidentia.data.values import (
 )
 from evidentia.errors import InputError, InputTypeError
 
-__all__ = ["Column", "Content", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
+__all__ = ["MOST_MIXED", "Column", "Content", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
 
 Kind = Literal["number", "boolean", "category", "date"]
 
 # What the values of a column were, where the kind leaves it open. A number is a plain number or a duration; a category
 # was made of text, numbers, booleans, dates or a mixture ("object"). A date was text that is clear by itself ("text"),
-# text with the day, month or two-digit year first, a month, a time of day, or a number such as 20201231 ("compact").
+# text with the day, month or two-digit year first, a month, quarter or week, a time of day, or a number such as
+# 20201231 ("compact").
 # Empty: of a type for dates, or not known, as in files of older versions.
 # Numbers that are written with units or separators have a template instead, see `evidentia.data.numbers`.
 Content = str
 _ORDERS = ("day first", "month first", "year first")
+
+MOST_MIXED = 20  # different values of a mixture of numbers and text that is a category
+STRAYS = 0.05  # the share of texts in the way of numbers or dates that count as missing values
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Column:
             (seconds since midnight) are float64 with NaN where missing. Categories are text with None where missing.
         content: what the values were, where the kind leaves that open.
         declared: whether its owner made it a category, which is then kept whatever its values are.
+        strays: the texts among numbers, booleans or dates that count as missing values, and how often each occurs.
     """
 
     name: str
@@ -66,6 +72,7 @@ class Column:
     values: NDArray[Any]
     content: Content = ""
     declared: bool = False
+    strays: tuple[tuple[str, int], ...] = ()
 
 
 def check_unique(names: list[str], prefix: str = "") -> None:
@@ -119,7 +126,11 @@ def _declared_categories(values: Any) -> Any:
 
 
 def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
-    """Return what a column is by its values. A mixture of numbers and text is refused: either may be the mistake."""
+    """Return what a column is by its values.
+
+    A mixture of numbers and text is a category if it has few different values, and is refused otherwise: either may be
+    the mistake.
+    """
     import pandas as pd
 
     rows = np.flatnonzero(~_missing(name, series))
@@ -130,6 +141,12 @@ def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     kinds = set(found)
     if kinds == {"text"}:
         return _decide_text(name, present, rows)
+    if "text" in kinds:
+        if kinds <= {"text", "number", "boolean"} and not _are_numbers(present) and _are_few(present):
+            return "category", "object"
+        kept = np.array([not _spells_value(value, kinds) for value in present])
+        present, found = list(itertools.compress(present, kept)), list(itertools.compress(found, kept))
+        rows, kinds = rows[kept], set(found)
     if kinds in ({"boolean"}, {"date"}):
         return cast(Kind, found[0]), ""
     if kinds == {"time"}:
@@ -148,25 +165,85 @@ def _decide_objects(name: str, series: Any) -> tuple[Kind, Content]:
     )
 
 
+def _are_numbers(values: list[Any]) -> bool:
+    """Return whether all texts among the values spell numbers that are no codes, or stand for missing values."""
+    texts = {value for value in values if isinstance(value, str) and not is_marker(value)}
+    return all(parse_number(text) is not None for text in texts) and not (texts and _are_codes(texts))
+
+
+def _spells_value(value: Any, kinds: set[str]) -> bool:
+    """Return whether a text among values of other kinds is a number as those are, or stands for a missing value."""
+    if not isinstance(value, str):
+        return False
+    return is_marker(value) or ("number" in kinds and parse_number(value) is not None and not _are_codes({value}))
+
+
+def _are_few(values: list[Any]) -> bool:
+    """Return whether the values repeat, and few of them are different."""
+    try:
+        distinct = len(set(map(to_text, values)))
+    except RefusedError:  # a number beyond float64
+        return False
+    return distinct <= MOST_MIXED and 2 * distinct <= len(values)
+
+
 def _decide_text(name: str, present: list[str], rows: NDArray[np.int64]) -> tuple[Kind, Content]:
-    """Return what a column of text is: numbers, dates, times of day or a category."""
-    texts = list(dict.fromkeys(present))
+    """Return what a column of text is: numbers, dates, times of day or a category.
+
+    Texts such as "?" are missing values where all others are numbers, dates or times, and values of a category.
+    """
+    marks = {text for text in set(present) if is_marker(text)}
+    if marks:
+        kept = np.array([text not in marks for text in present])
+        present, rows = list(itertools.compress(present, kept)), rows[kept]
+    counts = Counter(present)  # in the order of the rows
+    texts = list(counts)
     numbers = {text for text in texts if parse_number(text) is not None}
-    if numbers and _are_codes(numbers):
+    if not texts or (numbers and _are_codes(numbers)):
         return "category", "text"
     if len(numbers) == len(texts):
         compact = all(text.isdigit() for text in texts) and _are_compact_dates(name, np.array(texts).astype(float))
         return ("date", "compact") if compact else ("number", "number")
-    if len(texts) == 1:  # one date may be a category, and its order remains open
+    if len(texts) == 1 or are_seasons(texts):  # one date may be a category, and its order remains open
         return "category", "text"
     writings = {text: writing_of(text) for text in texts if text not in numbers}
-    template = None if any(writings.values()) else number_template(texts)
+    template = _template_of(counts, writings)
     if template is not None:
         return "number", template
     is_text = np.array([text not in numbers for text in present])
     if is_text.mean() < 0.5:
-        _refuse_mixture(name, present, rows, is_text, "numbers")
+        if _are_few(present):
+            return "category", "text"
+        if not _are_strays(counts, is_text):
+            _refuse_mixture(name, present, rows, is_text, "numbers")
+        return "number", "number"
     return _decide_dates(name, present, rows, writings)
+
+
+def _template_of(counts: Counter[str], writings: dict[str, Writing | None]) -> str | None:
+    """Return how texts write numbers with units or separators; None if they are not such, or too few of them are.
+
+    One text in twenty may be in the way: one without a digit, such as "null km", always, another one only beside many
+    different numbers.
+    """
+    most = STRAYS * counts.total()
+    dates = sum(counts[text] for text, writing in writings.items() if writing is not None)
+    template = None if dates else number_template(counts)
+    if template is not None or dates > most:
+        return template
+    template = dominant_template(counts, most)
+    if template is None or template == "1000.0":  # the latter are plain numbers and text
+        return None
+    strays = [text for text in counts if parse_with_template(text, template) is None]
+    if sum(counts[text] for text in strays) > most:
+        return None
+    harmless = not any(re.search(r"\d", text) for text in strays) or len(counts) - len(strays) > MOST_MIXED
+    return template if harmless else None
+
+
+def _are_strays(counts: Counter[str], is_other: NDArray[np.bool_]) -> bool:
+    """Return whether what is in the way of numbers or dates is missing: little of it, where nearly all texts differ."""
+    return bool(is_other.mean() <= STRAYS and len(counts) > 0.9 * len(is_other))
 
 
 def _are_codes(numbers: set[str]) -> bool:
@@ -202,14 +279,20 @@ def _decide_dates(
     Text with two-digit years may be something else, such as 1.2.10: it is a category where not all of it is dates.
     """
     known = {text: w for text, w in writings.items() if w is not None}
-    forms = {w.form for w in known.values()}
-    if len(known) < len(writings) or ("time" in forms and len(forms) > 1):
-        is_other = np.array([(w := known.get(t)) is None or w.form != "date" or w.short_year for t in present])
-        if is_other.mean() >= 0.5:
-            return "category", "text"
-        _refuse_mixture(name, present, rows, is_other, "dates")
-    if forms == {"time"} or forms == {"month"}:
-        return "date", "time" if "time" in forms else "month"
+    forms = Counter(w.form for w in known.values())
+    if len(known) < len(set(present)) or ("time" in forms and len(forms) > 1):
+        form = forms.most_common(1)[0][0] if forms else "date"
+        is_stray = np.array([(w := known.get(t)) is None or w.form != form for t in present])
+        if not _are_strays(Counter(present), is_stray):
+            is_other = np.array([(w := known.get(t)) is None or w.form != "date" or w.short_year for t in present])
+            if is_other.mean() >= 0.5:
+                return "category", "text"
+            _refuse_mixture(name, present, rows, is_other, "dates")
+        known = {text: w for text, w in known.items() if w.form == form}
+        forms = Counter(w.form for w in known.values())
+    form, *others = forms
+    if form != "date" and not others:
+        return "date", form
     order = choose_order(list(known), list(known.values()))
     if not isinstance(order, str):
         _refuse_order(name, *order)
@@ -271,8 +354,9 @@ def read_column(
     content: Content = "",
     spell: Callable[[Any], str] | None = None,
     training: bool = True,
+    forgiving: bool = False,
 ) -> Column:
-    """Return a column read as a kind.
+    """Return a column read as a kind. Texts such as "?" among numbers, booleans or dates are missing values.
 
     Args:
         name: of the column.
@@ -280,20 +364,23 @@ def read_column(
         kind: what the column is.
         content: what its values are.
         spell: returns the category of a value; needed for categories only.
-        training: whether these are training rows; otherwise the error says that they differ from those.
+        training: whether these are training rows, of which :func:`decide_kind` has allowed all text; otherwise the
+            error says that they differ from those.
+        forgiving: whether all text that cannot be read is missing, in later rows as in training rows.
 
     Raises:
         InputError: for the first value that cannot be read as this kind, naming its row.
     """
-    column = _read_at_once(name, values, kind, content)
+    forgiving = forgiving or training
+    column = _read_at_once(name, values, kind, content, forgiving)
     if column is None:
-        column = _read_each(name, values, kind, content, spell or to_text, training)
+        column = _read_each(name, values, kind, content, spell or to_text, training, forgiving)
     if kind == "number":
         _check_finite(name, column.values)
     return replace(column, declared=True) if kind == "category" and _declared_categories(values) is not None else column
 
 
-def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Column | None:
+def _read_at_once(name: str, values: Any, kind: Kind, content: Content, forgiving: bool) -> Column | None:
     """Return the column if its dtype ensures that every value can be read, else None."""
     import pandas as pd
 
@@ -313,22 +400,35 @@ def _read_at_once(name: str, values: Any, kind: Kind, content: Content) -> Colum
             return Column(name, kind, seconds_of(convert_unit(moments.to_numpy(), "us")), content)
         except OverflowError:
             return None  # reading value by value finds the row
-    if moments_fit and content != "compact" and types.infer_dtype(values, skipna=True) == "string":
-        return _read_texts(name, values, content)
+    if kind != "category" and not types.is_numeric_dtype(dtype) and types.infer_dtype(values, skipna=True) == "string":
+        return _read_texts(name, values, kind, content, forgiving)
     if content == "duration" and isinstance(dtype, np.dtype) and dtype.kind == "m":
         return Column(name, kind, seconds_of(values.to_numpy()), content)
     return None
 
 
-def _read_texts(name: str, values: Any, content: Content) -> Column | None:
-    """Return a column of dates that are text, each text read once; None if one is no date."""
+def _read_texts(name: str, values: Any, kind: Kind, content: Content, forgiving: bool) -> Column | None:
+    """Return a column of numbers, booleans or dates that are text, each text read once; None if one cannot be read."""
     codes, texts = values.factorize()
-    order = _order_of(content)
-    moments = [parse_date(text, order) for text in texts.to_numpy(object)]
-    if None in moments:
-        return None
-    read = np.array([*moments, None], dtype="datetime64[us]")[codes]  # missing values have the code -1
-    return Column(name, "date", seconds_of(read), content)
+    convert, _, dtype = _way(kind, content)
+    read: list[Any] = []
+    strays = []
+    for k, text in enumerate(texts.to_numpy(object)):
+        value = None
+        try:
+            if is_marker(text):
+                strays.append(k)
+            else:
+                value = convert(text)
+        except RefusedError:
+            if not forgiving:
+                return None
+            strays.append(k)
+        read.append(value)
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    result = np.array([*read, None], dtype=dtype)[codes]  # missing values have the code -1
+    numbers = seconds_of(result) if result.dtype.kind == "M" else result
+    return Column(name, kind, numbers, content, strays=tuple((str(texts[k]), int(counts[k])) for k in strays))
 
 
 def _order_of(content: Content) -> DateOrder:
@@ -336,36 +436,34 @@ def _order_of(content: Content) -> DateOrder:
 
 
 def _read_each(
-    name: str, values: Any, kind: Kind, content: Content, spell: Callable[[Any], str], training: bool
+    name: str,
+    values: Any,
+    kind: Kind,
+    content: Content,
+    spell: Callable[[Any], str],
+    training: bool,
+    forgiving: bool,
 ) -> Column:
     """Return the column, read value by value, so that a row never depends on the others."""
     import pandas as pd
 
     series = values if isinstance(values, pd.Series) else pd.Series(values)
-    ways: dict[Kind, tuple[Callable[[Any], Any], Any, Any]] = {
-        "number": (
-            _number_reader(content),
-            np.nan,
-            float,
-        ),
-        "boolean": (to_boolean, np.nan, float),
-        "date": (
-            to_compact_moment if content == "compact" else partial(to_moment, order=_order_of(content)),
-            np.datetime64("NaT"),
-            "datetime64[us]",
-        ),
-        "category": (spell, None, object),
-    }
-    convert, blank, dtype = (to_time, np.nan, float) if content == "time" else ways[kind]
+    convert, blank, dtype = (spell, None, object) if kind == "category" else _way(kind, content)
+    strays: Counter[str] = Counter()
     read = np.full(len(series), blank, dtype=dtype)
     known: dict[int, Any] = {}  # by code, so that each category that occurs is converted once
     codes = series.cat.codes if isinstance(series.dtype, pd.CategoricalDtype) else itertools.repeat(-1)
     for row, (value, missing, code) in enumerate(zip(series, _missing(name, series), codes, strict=False)):
-        if missing:
+        is_text = kind != "category" and isinstance(value, str)
+        if missing or (is_text and is_marker(value)):
+            strays.update([] if missing else [value])
             continue
         try:
             read[row] = known[code] if code in known else convert(value)
         except RefusedError as error:
+            if is_text and forgiving:
+                strays[value] += 1
+                continue
             held = _HELD.get((kind, content), f"{kind}s")
             has = "has" if training else f"held {held} in training, but has"
             now = "" if training else " now"
@@ -374,14 +472,33 @@ def _read_each(
             ) from None
         if code >= 0:
             known[code] = read[row]
-    return Column(name, kind, seconds_of(read) if read.dtype.kind == "M" else read, content)
+    numbers = seconds_of(read) if read.dtype.kind == "M" else read
+    return Column(name, kind, numbers, content, strays=tuple(strays.items()))
+
+
+def _way(kind: Kind, content: Content) -> tuple[Callable[[Any], Any], Any, str]:
+    """Return the function that reads a value, what a missing one is, and the dtype of both."""
+    if kind == "number":
+        return _number_reader(content), np.nan, "float64"
+    if kind == "boolean":
+        return to_boolean, np.nan, "float64"
+    if content == "time":
+        return to_time, np.nan, "float64"
+    read = to_compact_moment if content == "compact" else partial(_moment, order=_order_of(content))
+    return read, np.datetime64("NaT"), "datetime64[us]"
+
+
+def _moment(value: Any, order: DateOrder) -> Any:
+    """Return the moment of a date or of a text that writes one; the way of most texts is the quick one."""
+    moment = parse_date(value, order) if isinstance(value, str) else None
+    return to_moment(value, order) if moment is None else moment
 
 
 def _number_reader(content: Content) -> Callable[[Any], float]:
     """Return the function that reads a number, by what numbers were in training."""
     known: dict[str, Callable[[Any], float]] = {
         "": to_number_or_seconds,
-        "number": to_number,
+        "number": to_plain_number,
         "duration": to_seconds,
     }
     return known.get(content, partial(to_written_number, template=content))

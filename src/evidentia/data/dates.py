@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DateOrder", "Writing", "choose_order", "parse_date", "parse_time", "writing_of"]
+__all__ = ["DateOrder", "Writing", "are_seasons", "choose_order", "parse_date", "parse_time", "writing_of"]
 
 # What comes first in dates such as 03/04/21, whose month is a number and whose year does not come first with four
 # digits; empty if no such date was met.
@@ -27,13 +27,17 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE | re.ASCII)
 
 
-_BEGINNING = _pattern(rf"\d|{_MONTHS}|mon|tue|wed|thu|fri|sat|sun")  # tells most text that is no date
+_BEGINNING = _pattern(rf"\d|q[1-4]|{_MONTHS}|mon|tue|wed|thu|fri|sat|sun")  # tells most text that is no date
 _YEAR_FIRST = _pattern(r"(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})")
 _THREE_NUMBERS = _pattern(rf"(?P<first>\d{{1,2}})(?P<mark>[-/.])(?P<middle>\d{{1,2}})(?P=mark){_YEAR}")
 _DAY_NAME = _pattern(rf"{_WEEKDAY}(?P<day>\d{{1,2}})(?:st|nd|rd|th|\.)?[\s-]*{_NAME},?[\s-]*{_YEAR}")
 _NAME_DAY = _pattern(rf"{_WEEKDAY}{_NAME}\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<year>\d{{4}})")
-_MONTH_NUMBER = _pattern(r"(?P<year>[12]\d{3})-(?P<month>\d\d)")
-_MONTH_NAME = _pattern(rf"{_NAME}[\s-]+(?P<year>\d{{4}})")
+_MONTH_NUMBER = _pattern(r"(?P<year>[12]\d{3})[-/M](?P<month>\d\d)")
+_NUMBER_MONTH = _pattern(r"(?P<month>\d{1,2})[-/](?P<year>(?:1[89]|20)\d\d)")
+_MONTH_NAME = _pattern(rf"{_NAME}(?:[\s-]+(?P<year>\d{{4}})|[-'](?P<short>\d\d))")
+_QUARTER = _pattern(r"(?P<year>[12]\d{3})[\s-]?Q(?P<quarter>[1-4])|Q(?P<before>[1-4])[\s/-]?(?P<behind>[12]\d{3})")
+_WEEK = _pattern(r"(?P<year>[12]\d{3})[\s-]?W(?P<week>\d\d)")
+_SEASON = _pattern(r"(?P<first>[12]\d{3})[-/](?P<last>\d\d)")
 _CLOCK = _pattern(
     r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
     r"(?:\s*(?P<half>[ap])\.?m\.?)?(?:\s*(?P<zone>z|utc|gmt|[+-]\d{2}(?::?\d{2})?))?"
@@ -45,13 +49,13 @@ class Writing:
     """How a text writes a date.
 
     Attributes:
-        form: a date, a month without a day, or a time of day.
+        form: a date, a month, quarter or week without a day, or a time of day.
         orders: the orders that give a date that exists; empty where the text itself says which number is what.
         mark: what divides three numbers, where the order matters.
         short_year: whether the year has two digits.
     """
 
-    form: Literal["date", "month", "time"]
+    form: Literal["date", "month", "quarter", "week", "time"]
     orders: tuple[DateOrder, ...] = ()
     mark: str = ""
     short_year: bool = False
@@ -77,7 +81,8 @@ _ISO = Writing("date")
 def parse_date(text: str, order: DateOrder) -> datetime.datetime | None:
     """Return the moment that a text means in this order, in UTC without a zone, None if it means none.
 
-    Two-digit years are those from 1969 to 2068, as for the C library. A month without a day is its first day.
+    Two-digit years are those from 1969 to 2068, as for the C library. A month, quarter or week without a day is its
+    first day.
 
     >>> parse_date("31.12.2020 18:30", "day first")
     datetime.datetime(2020, 12, 31, 18, 30)
@@ -112,7 +117,8 @@ def choose_order(
     """Return the one order in which every text is a date, or two orders that are in doubt, each with an example.
 
     Points mean day.month.year unless a value forbids it: month.day.year is usual nowhere. With two digits for the year,
-    year first is considered only where nothing else is possible, or where hyphens divide the numbers.
+    year first is considered only where nothing else is possible, or where hyphens divide the numbers. A position that
+    is always 1, beside one that is not, is the day: such dates are the first days of months.
     """
     numeric = [(text, w) for text, w in zip(texts, writings, strict=True) if w.orders]
     if not numeric:
@@ -127,8 +133,23 @@ def choose_order(
         return "day first"
     if len(possible) == 1:
         return possible[0]
+    if set(possible) == {"day first", "month first"}:
+        firsts, middles = ({_part(text, k) for text, _ in numeric} for k in (0, 1))
+        if {1} in (firsts, middles) and max(len(firsts), len(middles)) >= 3:
+            return "day first" if firsts == {1} else "month first"
     example = next((text for text, w in numeric if set(possible) <= set(w.orders)), numeric[0][0])
     return possible[0], example, possible[-1], example
+
+
+def _part(text: str, position: int) -> int:
+    """Return one of the numbers that a date begins with."""
+    return int(re.findall(r"\d+", text)[position])
+
+
+def are_seasons(texts: Sequence[str]) -> bool:
+    """Return whether all texts name two years in a row, as in 2001-02 and 1999/00, which also look like months."""
+    found = [_SEASON.fullmatch(text.strip()) for text in texts]
+    return all(match is not None and int(match["last"]) == (int(match["first"]) + 1) % 100 for match in found)
 
 
 def _contradiction(numeric: Sequence[tuple[str, Writing]]) -> tuple[DateOrder, str, DateOrder, str]:
@@ -166,15 +187,30 @@ def _days_of(text: str) -> tuple[Writing, dict[DateOrder, datetime.datetime]] | 
     match = _THREE_NUMBERS.fullmatch(text)
     if match is not None:
         return _days_of_numbers(match["first"], match["middle"], match["year"], match["mark"])
-    for pattern in (_YEAR_FIRST, _DAY_NAME, _NAME_DAY, _MONTH_NUMBER, _MONTH_NAME):
+    for pattern in (_YEAR_FIRST, _DAY_NAME, _NAME_DAY, _MONTH_NUMBER, _NUMBER_MONTH, _MONTH_NAME):
         match = pattern.fullmatch(text)
         if match is not None:
             parts = match.groupdict()
+            year = parts["year"] or parts["short"]
             month = int(parts["month"]) if "month" in parts else _MONTH_NUMBERS[parts["name"][:3].lower()]
-            day = _day(_full_year(parts["year"]), month, int(parts.get("day", 1)))
+            day = _day(_full_year(year), month, int(parts.get("day", 1)))
             form: Literal["date", "month"] = "date" if "day" in parts else "month"
-            return None if day is None else (Writing(form, short_year=len(parts["year"]) == 2), {"": day})
-    return None
+            return None if day is None else (Writing(form, short_year=len(year) == 2), {"": day})
+    return _quarter_or_week(text)
+
+
+def _quarter_or_week(text: str) -> tuple[Writing, dict[DateOrder, datetime.datetime]] | None:
+    """Return the first day of a quarter such as 1950Q2, or of a week such as 2020-W12, counted as in ISO 8601."""
+    match = _QUARTER.fullmatch(text)
+    if match is not None:
+        year, quarter = int(match["year"] or match["behind"]), int(match["quarter"] or match["before"])
+        return Writing("quarter"), {"": datetime.datetime(year, 3 * quarter - 2, 1)}
+    match = _WEEK.fullmatch(text)
+    try:
+        monday = None if match is None else datetime.datetime.fromisocalendar(int(match["year"]), int(match["week"]), 1)
+    except ValueError:
+        return None
+    return None if monday is None else (Writing("week"), {"": monday})
 
 
 def _days_of_numbers(

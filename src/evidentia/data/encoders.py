@@ -2,7 +2,8 @@
 
 import datetime
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -11,10 +12,20 @@ from numpy.typing import NDArray
 
 from evidentia.data.columns import Column, Content, Kind, read_column
 from evidentia.data.numbers import is_template
-from evidentia.data.values import RefusedError, boolean_text, kind_of, moment_text, number_text, refuse, to_text
+from evidentia.data.values import (
+    RefusedError,
+    boolean_text,
+    is_marker,
+    kind_of,
+    moment_text,
+    number_text,
+    refuse,
+    shorten,
+    to_text,
+)
 from evidentia.errors import InputError
 
-__all__ = ["DATE_PARTS", "MOST_CATEGORIES", "Encoder", "demand", "encoder_from"]
+__all__ = ["DATE_PARTS", "MOST_CATEGORIES", "Encoder", "demand", "describe_strays", "encoder_from"]
 
 Array = NDArray[np.float64]
 
@@ -43,6 +54,8 @@ class Encoder:
         missing: how many training rows had no value; None in files of earlier versions.
         distinct: how many different values training rows had; None in files of earlier versions.
         why: why it was taken for what it is.
+        unread: the texts of training rows that count as missing values, and how many rows have them, in words.
+        forgiving: whether later text that cannot be read is missing too, because training rows had such text.
     """
 
     name: str
@@ -58,6 +71,8 @@ class Encoder:
     missing: int | None = None
     distinct: int | None = None
     why: str = ""
+    unread: str = ""
+    forgiving: bool = False
 
     @property
     def features(self) -> list[str]:
@@ -80,7 +95,11 @@ class Encoder:
         if self.left_out:
             return Column(self.name, self.kind, np.full(rows, None), self.content)
         spell = _Spelling(self.content, self.categories) if self.kind == "category" else None
-        return read_column(self.name, values, self.kind, self.content, spell, training=False)
+        column = read_column(self.name, values, self.kind, self.content, spell, False, self.forgiving)
+        odd = [(text, count) for text, count in column.strays if not is_marker(text)]
+        if odd:
+            warnings.warn(f"column {self.name!r}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
+        return column
 
     def adopt(self, column: Column) -> Column:
         """Return a column that was typed without knowledge of the training rows, as what it was in training."""
@@ -88,7 +107,8 @@ class Encoder:
             return column
         same = column.content == self.content or (self.kind == "number" and not self.content)
         if column.kind == self.kind and (same or self.kind in ("boolean", "date")):
-            if self.kind == "date" and not same and not {"", "text", "month"} >= {column.content}:
+            clear = column.content in ("", "text", "month", "quarter", "week")
+            if self.kind == "date" and not same and not clear:
                 raise InputError(f"column {self.name!r} has dates that are written otherwise than in training")
             return column
         return self.read(_objects(column), len(column.values))
@@ -149,8 +169,18 @@ _TAKEN_FOR = {
     ("date", "year first"): "date (year/month/day)",
     ("date", "compact"): "date (as in 20201231)",
     ("date", "month"): "month",
+    ("date", "quarter"): "quarter",
+    ("date", "week"): "week",
     ("date", "time"): "time of day",
 }
+
+
+def describe_strays(strays: Sequence[tuple[str, int]]) -> str:
+    """Return texts and how many rows have them, in words: "'?' in 6 rows"; the most frequent three by name."""
+    ordered = sorted(strays, key=lambda stray: -stray[1])
+    said = [f"{shorten(text)} in {count} row{'' if count == 1 else 's'}" for text, count in ordered[:3]]
+    rest = sum(count for _, count in ordered[3:])
+    return ", ".join([*said, f"other texts in {rest} row{'' if rest == 1 else 's'}"] if rest else said)
 
 
 class _Spelling:
@@ -193,8 +223,9 @@ class _Spelling:
             raise RefusedError(f"{kind}s that could mean several categories ({several})", "pass text")
         if meant:
             return meant[0]
-        # rarer categories than were kept may have meant such values
-        if self.content == "text" and not self.meanings[kind] and len(self.categories) < MOST_CATEGORIES:
+        # a number is simply not seen; rarer categories than were kept may have meant other values
+        strict = self.content == "text" and kind != "number" and len(self.categories) < MOST_CATEGORIES
+        if strict and not self.meanings[kind]:
             refuse(value, "pass text")
         return text
 
@@ -250,7 +281,7 @@ def _date_features(seconds: Array, parts: tuple[str, ...]) -> Array:
 _CONTENTS: dict[str, tuple[str, ...]] = {
     "number": ("", "number", "duration"),
     "boolean": ("",),
-    "date": ("", "text", "day first", "month first", "year first", "month", "time", "compact"),
+    "date": ("", "text", "day first", "month first", "year first", "month", "quarter", "week", "time", "compact"),
     "category": ("", "text", "number", "boolean", "date", "object"),
 }
 _ADDED = (
@@ -262,6 +293,8 @@ _ADDED = (
     "missing",
     "distinct",
     "why",
+    "unread",
+    "forgiving",
 )  # absent in files of earlier versions
 
 
@@ -323,10 +356,14 @@ def _frequent_from(here: str, column: dict[str, Any]) -> tuple[str, ...]:
 def _notes_from(here: str, column: dict[str, Any]) -> dict[str, Any]:
     """Return what is said about a column, checked."""
     notes: dict[str, Any] = {
-        name: column[name] for name in ("left_out", "missing", "distinct", "why") if name in column
+        name: column[name]
+        for name in ("left_out", "missing", "distinct", "why", "unread", "forgiving")
+        if name in column
     }
-    demand(isinstance(notes.get("left_out", False), bool), here + "has a left_out that is not a boolean")
-    demand(isinstance(notes.get("why", ""), str), here + "has a why that is not text")
+    for name in ("left_out", "forgiving"):
+        demand(isinstance(notes.get(name, False), bool), here + f"has a {name} that is not a boolean")
+    for name in ("why", "unread"):
+        demand(isinstance(notes.get(name, ""), str), here + f"has a {name} that is not text")
     for name in ("missing", "distinct"):
         count = notes.get(name)
         whole = count is None or (isinstance(count, int) and not isinstance(count, bool) and count >= 0)

@@ -1,7 +1,7 @@
 """Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evidentia.data.choices import (
+    LIKE_NUMBERS,
     TargetMeans,
     absolute_time_helps,
     date_parts,
     reason_to_leave_out,
     target_means,
 )
-from evidentia.data.columns import Column
-from evidentia.data.encoders import DATE_PARTS, MOST_CATEGORIES, Encoder, demand, encoder_from
+from evidentia.data.columns import MOST_MIXED, Column
+from evidentia.data.encoders import DATE_PARTS, MOST_CATEGORIES, Encoder, demand, describe_strays, encoder_from
 from evidentia.data.table import Table, open_table
+from evidentia.data.values import is_marker, parse_number
 from evidentia.errors import InputError
 from evidentia.files import listed
 
@@ -98,14 +100,16 @@ class Encoding:
 
     @property
     def notice(self) -> str:
-        """A warning that names the columns that are left out, and says how to keep them; empty if there are none."""
-        left_out = [f"{encoder.name!r} ({encoder.why})" for encoder in self.encoders if encoder.left_out]
-        if not left_out:
-            return ""
-        return (
-            f"left out as identifiers, names or free text: {', '.join(left_out)}. To keep text, make it a category "
-            "with .astype('category'); to keep numbers, give their column another name."
-        )
+        """A warning that names columns that are left out and texts that count as missing; empty if there are none."""
+        left_out = [encoder for encoder in self.encoders if encoder.left_out]
+        sentences = []
+        if left_out:
+            named = ", ".join(f"{encoder.name!r} ({encoder.why})" for encoder in left_out)
+            sentences.append(f"left out as identifiers, names or free text: {named}. {_how_to_keep(left_out)}")
+        unread = [f"{encoder.name!r}: {encoder.unread}" for encoder in self.encoders if encoder.unread]
+        if unread:
+            sentences.append(f"taken for missing values, in column {'; '.join(unread)}.")
+        return " ".join(sentences)
 
     def to_frame(self) -> Any:
         """Return a pandas frame that says for every column what it was taken for, and why."""
@@ -212,6 +216,18 @@ def _keep_all(column: Column) -> Encoder:
     return replace(encoder, parts=DATE_PARTS[1:]) if column.kind == "date" and not encoder.parts else encoder
 
 
+def _how_to_keep(left_out: Sequence[Encoder]) -> str:
+    """Return what to do to keep columns that are left out, which depends on what they hold."""
+    ways = {
+        "numbers in text, write them with one unit": any(LIKE_NUMBERS in e.why for e in left_out),
+        "other text, make it a category with .astype('category')": any(
+            e.kind == "category" and LIKE_NUMBERS not in e.why for e in left_out
+        ),
+        "whole numbers, give their column another name": any(e.kind == "number" for e in left_out),
+    }
+    return f"To keep {'; '.join(way for way, use in ways.items() if use)}."
+
+
 def _left_out(column: Column, reason: str) -> Encoder:
     encoder = _keep(column)
     return Encoder(
@@ -233,6 +249,8 @@ def _keep(column: Column) -> Encoder:
         frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MOST_CATEGORIES]
         missing, distinct = len(values) - sum(counts.values()), len(counts)
         why = "declared a category" if column.declared else "text" if column.content == "text" else "categories"
+        if not column.declared and _are_mixed(column.content, counts):
+            why = "numbers and text in one column, with few different values"
         if distinct > len(frequent):
             why += f"; the {len(frequent)} most frequent values have a feature each"
         own: dict[str, Any] = {"categories": tuple(sorted(frequent))}
@@ -244,7 +262,17 @@ def _keep(column: Column) -> Encoder:
     if distinct < 2:
         why = "it does not vary, and is ignored" if distinct else "it has no values"
     notes: dict[str, Any] = {"missing": missing, "distinct": distinct, "why": why}
+    if column.strays:
+        unread = describe_strays(column.strays)
+        forgiving = not all(is_marker(text) for text, _ in column.strays)
+        notes |= {"why": f"{why}; missing values are written as {unread}", "unread": unread, "forgiving": forgiving}
     return Encoder(name, kind, flags_missing=missing > 0, content=column.content, **own, **notes)
+
+
+def _are_mixed(content: str, categories: Iterable[str]) -> bool:
+    """Return whether the few categories of a column are numbers and text that nobody declared a category."""
+    spelled = [parse_number(category) is not None for category in categories]
+    return content == "object" or (content == "text" and len(spelled) <= MOST_MIXED and len(set(spelled)) == 2)
 
 
 def _median(values: Array) -> float:

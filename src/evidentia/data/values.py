@@ -20,6 +20,7 @@ __all__ = [
     "boolean_text",
     "conversion_hint",
     "convert_unit",
+    "is_marker",
     "kind_of",
     "moment_text",
     "number_text",
@@ -32,6 +33,7 @@ __all__ = [
     "to_moment",
     "to_number",
     "to_number_or_seconds",
+    "to_plain_number",
     "to_seconds",
     "to_text",
     "to_time",
@@ -92,8 +94,48 @@ def refuse(value: Any, advice: str) -> NoReturn:
     raise RefusedError({"text": "text", "number": "plain numbers"}.get(kind, several), advice)
 
 
+_MARKERS = frozenset(
+    [
+        "?",
+        "??",
+        "-",
+        "--",
+        "---",
+        "–",
+        "—",
+        ".",
+        "..",
+        "...",
+        "na",
+        "n/a",
+        "n.a.",
+        "#n/a",
+        "#na",
+        "<na>",
+        "nan",
+        "nat",
+        "null",
+        "none",
+        "nil",
+        "missing",
+        "unknown",
+        "unavailable",
+        "#value!",
+        "#div/0!",
+        "#ref!",
+        "0000-00-00",
+    ]
+) | {"", "not available", "0000-00-00 00:00:00"}
+
+
+def is_marker(text: str) -> bool:
+    """Return whether a text stands for a missing value where all others are numbers, dates or times: "?" or "n/a"."""
+    return text.strip().lower() in _MARKERS
+
+
 def parse_number(text: str) -> float | None:
     """Return the number that a text spells, or None. Unlike pandas' inference, it never depends on other texts."""
+    text = text.replace("\u2212", "-")  # the minus of typesetters
     if "_" in text or not text.isascii():
         return None
     try:
@@ -117,6 +159,12 @@ def to_number(value: Any) -> float:
         return float(value)
     except (OverflowError, ValueError):
         raise RefusedError("a number beyond the range of float64", "use smaller numbers, such as logarithms") from None
+
+
+def to_plain_number(value: Any) -> float:
+    """Return the float of a number or of a text that spells one; separators of thousands are allowed, as in 1,250.0."""
+    number = parse_with_template(value, "1000.0") if kind_of(value) == "text" and parse_number(value) is None else None
+    return to_number(value) if number is None else number
 
 
 def to_written_number(value: Any, template: str) -> float:
@@ -256,7 +304,7 @@ def to_number_or_seconds(value: Any) -> float:
 
     Models saved by earlier versions do not say which of the two a column held.
     """
-    return to_seconds(value) if kind_of(value) == "duration" else to_number(value)
+    return to_seconds(value) if kind_of(value) == "duration" else to_plain_number(value)
 
 
 def convert_unit(values: NDArray[Any], unit: str) -> NDArray[Any]:
