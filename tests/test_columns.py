@@ -326,13 +326,17 @@ def test_markers_among_values_that_are_not_text():
 
 
 def test_a_unit_without_a_number_is_missing():
-    values = [f"{k % 40 + 60.5} bhp" for k in range(98)] + ["null bhp", "bhp"]
+    values = [f"{k % 40 + 60.5} bhp" for k in range(98)] + ["null bhp", "weak"]
     encoding = learn(values)
     assert encoding.encoders[0].content == "1000.0 bhp"
-    assert "in column 'c': 'null bhp' in 1 row, 'bhp' in 1 row" in encoding.notice
+    assert "in column 'c': 'null bhp' in 1 row, 'weak' in 1 row" in encoding.notice
     again = Encoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
-    with pytest.warns(UserWarning, match="column 'c': taken for missing values: 'none bhp' in 1 row"):
-        assert later(again, "none bhp", "7 bhp") == [*later(again, None), [7, 0]]
+    with pytest.warns(UserWarning, match="column 'c': taken for missing values: 'odd bhp' in 1 row"):
+        assert later(again, "odd bhp", "7 bhp") == [*later(again, None), [7, 0]]
+    clean = learn(values[:98])  # a fold without such rows
+    assert later(clean, "null bhp", "- bhp", "bhp") == later(clean, None, None, None)
+    with pytest.raises(ev.InputError, match=r"write numbers as in 1000\.0 bhp"):
+        later(clean, "odd bhp")
     assert column_of(values[:30] + ["null bhp"] * 5).kind == "category"  # too many of them
 
 

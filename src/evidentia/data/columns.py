@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.data.dates import DateOrder, Writing, are_seasons, choose_order, parse_date, writing_of
-from evidentia.data.numbers import dominant_template, number_template, parse_with_template
+from evidentia.data.numbers import dominant_template, number_template, parse_with_template, without_unit
 from evidentia.data.values import (
     VALUE_KINDS,
     RefusedError,
@@ -36,7 +36,17 @@ from evidentia.data.values import (
 )
 from evidentia.errors import InputError, InputTypeError
 
-__all__ = ["MOST_MIXED", "Column", "Content", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
+__all__ = [
+    "MOST_MIXED",
+    "Column",
+    "Content",
+    "Kind",
+    "check_unique",
+    "decide_kind",
+    "is_missing_text",
+    "name_parts",
+    "read_column",
+]
 
 Kind = Literal["number", "boolean", "category", "date"]
 
@@ -416,7 +426,7 @@ def _read_texts(name: str, values: Any, kind: Kind, content: Content, forgiving:
     for k, text in enumerate(texts.to_numpy(object)):
         value = None
         try:
-            if is_marker(text):
+            if is_missing_text(text, kind, content):
                 strays.append(k)
             else:
                 value = convert(text)
@@ -455,7 +465,7 @@ def _read_each(
     codes = series.cat.codes if isinstance(series.dtype, pd.CategoricalDtype) else itertools.repeat(-1)
     for row, (value, missing, code) in enumerate(zip(series, _missing(name, series), codes, strict=False)):
         is_text = kind != "category" and isinstance(value, str)
-        if missing or (is_text and is_marker(value)):
+        if missing or (is_text and is_missing_text(value, kind, content)):
             strays.update([] if missing else [value])
             continue
         try:
@@ -474,6 +484,14 @@ def _read_each(
             known[code] = read[row]
     numbers = seconds_of(read) if read.dtype.kind == "M" else read
     return Column(name, kind, numbers, content, strays=tuple(strays.items()))
+
+
+def is_missing_text(text: str, kind: Kind, content: Content) -> bool:
+    """Return whether a text stands for a missing value in a column that is no category: "?", or "null km" among km."""
+    if is_marker(text):
+        return True
+    has_unit = kind == "number" and content not in ("", "number", "duration") and not any(map(str.isdigit, text))
+    return has_unit and is_marker(without_unit(text, content))
 
 
 def _way(kind: Kind, content: Content) -> tuple[Callable[[Any], Any], Any, str]:

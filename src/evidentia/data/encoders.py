@@ -10,12 +10,11 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.data.columns import Column, Content, Kind, read_column
+from evidentia.data.columns import Column, Content, Kind, is_missing_text, read_column
 from evidentia.data.numbers import is_template
 from evidentia.data.values import (
     RefusedError,
     boolean_text,
-    is_marker,
     kind_of,
     moment_text,
     number_text,
@@ -96,7 +95,7 @@ class Encoder:
             return Column(self.name, self.kind, np.full(rows, None), self.content)
         spell = _Spelling(self.content, self.categories) if self.kind == "category" else None
         column = read_column(self.name, values, self.kind, self.content, spell, False, self.forgiving)
-        odd = [(text, count) for text, count in column.strays if not is_marker(text)]
+        odd = [(text, count) for text, count in column.strays if not is_missing_text(text, self.kind, self.content)]
         if odd:
             warnings.warn(f"column {self.name!r}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
         return column

@@ -18,10 +18,10 @@ from evidentia.data.choices import (
     reason_to_leave_out,
     target_means,
 )
-from evidentia.data.columns import MOST_MIXED, Column
+from evidentia.data.columns import MOST_MIXED, Column, is_missing_text
 from evidentia.data.encoders import DATE_PARTS, MOST_CATEGORIES, Encoder, demand, describe_strays, encoder_from
 from evidentia.data.table import Table, open_table
-from evidentia.data.values import is_marker, parse_number
+from evidentia.data.values import parse_number
 from evidentia.errors import InputError
 from evidentia.files import listed
 
@@ -264,7 +264,7 @@ def _keep(column: Column) -> Encoder:
     notes: dict[str, Any] = {"missing": missing, "distinct": distinct, "why": why}
     if column.strays:
         unread = describe_strays(column.strays)
-        forgiving = not all(is_marker(text) for text, _ in column.strays)
+        forgiving = not all(is_missing_text(text, kind, column.content) for text, _ in column.strays)
         notes |= {"why": f"{why}; missing values are written as {unread}", "unread": unread, "forgiving": forgiving}
     return Encoder(name, kind, flags_missing=missing > 0, content=column.content, **own, **notes)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-__all__ = ["dominant_template", "is_template", "number_template", "parse_with_template"]
+__all__ = ["dominant_template", "is_template", "number_template", "parse_with_template", "without_unit"]
 
 _PREFIX = r"(?P<prefix>(?:[$€£¥₹]|USD|EUR|GBP|CHF|INR|Rs\.?)\s?)?"
 _SUFFIX = r"(?P<suffix>\s?(?:%|[^\W\d_]|[°µ$€£¥₹])[^\d\s]{0,6}(?:\s[^\d\s]{1,6})?[23]?)?"  # % or km/h, sq ft, m2
@@ -142,6 +142,12 @@ def parse_with_template(text: str, template: str) -> float | None:
     if not _later_pattern(sample).fullmatch(number):
         return None
     return factor * float(number.translate(_PLAIN[_MARKS[sample][1]]))
+
+
+def without_unit(text: str, template: str) -> str:
+    """Return a text without the unit of a template at its ends: "null" of "null km"."""
+    prefix, _, suffix = _parts(template)
+    return text.strip().removeprefix(prefix.strip()).removesuffix(suffix.strip()).strip()
 
 
 def is_template(text: str) -> bool:
