@@ -474,13 +474,30 @@ def test_a_trend_is_continued_where_the_latest_rows_show_it():
 
 
 def test_time_is_taken_for_helpful_as_rarely_as_it_should():
-    time, found = np.arange(500.0), {"noise": 0, "trend": 0}
-    for seed in range(40):
+    time, noise_found, trend_found = np.arange(500.0), [], []
+    for seed in range(20):
         g = np.random.default_rng(seed)
         x, noise = g.normal(size=(500, 2)), g.normal(size=(500, 1))
-        found["noise"] += absolute_time_helps(time, x, x[:, :1] + noise)
-        found["trend"] += absolute_time_helps(time, x, x[:, :1] + noise + time[:, None] / 200)
-    assert found == {"noise": 0, "trend": 40}
+        noise_found.append(absolute_time_helps(time, x, x[:, :1] + noise))
+        trend_found.append(absolute_time_helps(time, x, x[:, :1] + noise + time[:, None] / 200))
+    assert noise_found.count("") >= 19  # two of hundred tests of noise may be wrong
+    assert trend_found == ["trend"] * 20
+
+
+def test_a_date_of_birth_and_a_new_level_are_learned_but_not_continued():
+    g = np.random.default_rng(0)
+    born = pd.Timestamp("1950-01-01") + pd.to_timedelta(g.integers(0, 18_000, 600), unit="D")
+    age = (born - pd.Timestamp("1950-01-01")).days.to_numpy() / 365
+    table, y = pd.DataFrame({"born": born, "z": g.normal(size=600)}), (age - 25) ** 2 / 60 + g.normal(0, 0.5, 600)
+    model = small(steps=400).fit(table[:450], y[:450])
+    assert model.score(table[450:], y[450:]) > 0.8
+    assert "held within that of these rows" in model.columns_.loc["born", "why"]
+    far = table[:3].assign(born=pd.Timestamp("2200-06-01"))
+    last = far.assign(born=far["born"].dt.tz_localize(None))
+    features = model.encoding_.transform(model.encoding_.read(pd.concat([far, last])))
+    assert features[0, 0] == born[:450].max().timestamp()  # no network is asked about a time that it has not seen
+    again = Encoding.from_dict(json.loads(json.dumps(model.encoding_.to_dict())))
+    assert again == model.encoding_
 
 
 def parts_of(days):

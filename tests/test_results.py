@@ -23,11 +23,12 @@ def rows_of(page, name):
 @pytest.mark.parametrize("name", SETS)
 def test_the_tables_of_the_regressors(name):
     members, out_of_the_box, baselines = rows_of("tables.md", name)
-    runs = read_record(DOCS / "results" / "uci_estimator")["sets"][name]
-    assert out_of_the_box[1] == mean_and_error([run["nll"] for run in runs])
-    assert out_of_the_box[3] == f"{np.mean([run['coverage_90'] for run in runs]):.3f}"
-    assert len(runs) == (5 if name == "protein" else 20)
-    assert not any(any(run["training"]["diverged"]) for run in runs)
+    now, before = (read_record(DOCS / "results" / f)["sets"][name] for f in ("uci_estimator", "uci_estimator_earlier"))
+    for column, runs in ((1, now), (2, before[: len(now)])):
+        assert out_of_the_box[column] == mean_and_error([run["nll"] for run in runs])
+        assert out_of_the_box[column + 4] == f"{np.mean([run['coverage_90'] for run in runs]):.3f}"
+    assert len(now) == (4 if name == "protein" else 6)
+    assert not any(any(run["training"]["diverged"]) for run in now)
     mixtures = [r for r in read_record(DOCS / "results" / "members")["rows"] if r["set"] == name]
     means = {c: np.mean([r["nll"] for r in mixtures if r["members"] == c]) for c in (1, 2, 3, 5, 8, 16)}
     assert members[1:] == [f"{means[c] - means[16]:+.3f}".replace("-", "−") for c in (1, 2, 3, 5, 8)]
@@ -35,6 +36,31 @@ def test_the_tables_of_the_regressors(name):
         assert baselines[column] == mean_and_error(
             read_record(DOCS / "results" / folder)["results"][method][name]["nll"]
         )
+
+
+def test_the_tables_of_values_that_many_rows_share_and_of_real_tables():
+    page = (DOCS / "tables.md").read_text()
+    cases = read_record(DOCS / "results" / "ties")["cases"]
+    for way in next(iter(cases.values())):
+        cells = [
+            f"{np.mean([r['crps'] for r in rows[way]]):.3f}, {np.mean([r['coverage_90'] for r in rows[way]]):.2f}"
+            for rows in cases.values()
+        ]
+        assert f"| {way} | {' | '.join(cells)} |" in page
+    for folder, when in (("real_tables_earlier", "before"), ("real_tables", "now")):
+        for case, runs in read_record(DOCS / "results" / folder)["cases"].items():
+            run = runs[0]  # the same split in both
+            cells = f"{run['rmse']:.4g} | {run['nll']:.3f} | {run['crps']:.4g} | {run['coverage_90']:.3f}"
+            assert f"| {case} | {when} | {cells} |" in page
+
+
+def test_the_table_of_recipes():
+    page, rows = (DOCS / "tables.md").read_text(), read_record(DOCS / "results" / "table_recipe")["rows"]
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        found = [[row for row in rows if (row["set"], row["recipe"]) == (name, recipe)] for name in sets]
+        cells = [f"{np.mean([r['nll'] for r in f]):.2f} ({np.mean([r['steps'] for r in f]):.0f})" for f in found]
+        assert f"| {recipe} | {' | '.join(cells)} |".replace("-", "−") in page
 
 
 def test_the_table_of_ties():

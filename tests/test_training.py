@@ -14,6 +14,7 @@ import evidentia as ev
 from evidentia.errors import InputError
 from evidentia.nn import Population
 from evidentia.training import LoaderBatches, Part, Settings, TableBatches, resolve_device, train, train_parts
+from evidentia.training.adamw import AdamW
 from evidentia.training.batches import _hash
 from evidentia.training.progress import Progress
 
@@ -575,3 +576,34 @@ def test_a_late_decay_is_the_end_of_a_cosine():
     rate = Settings(steps=1000, learning_rate=1.0, warmup=0, decay=0.2).rate(steps)
     assert rate[:800].eq(1).all()
     assert torch.allclose(rate[800:], Settings(steps=200, learning_rate=1.0, warmup=0).rate(steps[:200]), atol=1e-2)
+
+
+def test_the_optimizer_is_torchs(tmp_path):
+    """Same numbers as torch.optim.AdamW, with a parameter that has no gradient and a rate that changes."""
+    g = torch.Generator().manual_seed(0)
+    ours, theirs = ([torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(2))] for _ in range(2))
+    rate = torch.tensor(0.1)
+    here, there = AdamW(ours, rate, 0.01), torch.optim.AdamW(theirs, lr=rate, weight_decay=0.01, fused=True)
+    for step in range(5):
+        rate.fill_(0.1 / (1 + step))
+        here.zero_grad(), there.zero_grad()
+        noise = torch.randn(3, 2, generator=g)
+        (ours[0] * noise).sum().backward()
+        (theirs[0] * noise).sum().backward()
+        here.step(), there.step()
+        if step == 2:  # a run that resumes
+            state = here.state_dict()
+            here = AdamW(ours, rate, 0.01)
+            here.load_state_dict(state)
+    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours[1], torch.ones(2))
+
+
+def test_a_fit_does_not_import_torchs_compiler():
+    program = (
+        "import sys, numpy as np, evidentia as ev; x = np.random.rand(30, 2); "
+        "ev.EvidentialRegressor(steps=5, members=2, device='cpu').fit(x, x[:, 0]).predict_interval(x); "
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

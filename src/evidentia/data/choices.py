@@ -1,6 +1,7 @@
 """Choose by training rows what becomes of a column: what is left out, target means, parts of dates, absolute time."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ Array = NDArray[np.float64]
 
 LEAST_ROWS = 20  # with a value; with fewer, that all values differ says little about a column
 FOLDS = 10  # in which the means are learned without the rows that they encode
+MOST_ROWS = 5000  # on which it is judged, at equal distances in time, whether trees need the time
 CLEARLY = 3.0  # standard errors by which means must explain the targets
 
 
@@ -194,19 +196,37 @@ def date_parts(column: Column) -> tuple[tuple[str, ...], str]:
     return parts, why + (f"; the rows are within less than a {short[0]}" if short else "")
 
 
-def absolute_time_helps(seconds: Array, x: Array, y: Array) -> bool:
-    """Return whether the time itself, beside the features x (N, F), helps to predict the latest rows from earlier ones.
+def absolute_time_helps(seconds: Array, x: Array, y: Array) -> str:
+    """Return how the time itself, beside the features x (N, F), helps to predict the latest rows from earlier ones.
 
-    A ridge regression on standardised features predicts the latest fifth of the rows with the time and without it. The
-    mean squared error must fall by 5 %, and by two standard errors of the differences in up to ten blocks of time. It
-    must also fall on the fifth before, so that one turn of the targets does not decide. Models that cannot continue a
-    trend, such as trees, could not tell.
+    Each of two models predicts the latest fifth of the rows with the time and without it. The mean squared error must
+    fall by 5 %, and by two standard errors of the differences in up to ten blocks of time. It must also fall on the
+    fifth before, so that one turn of the targets does not decide.
+
+    Returns:
+        "trend" if it helps a ridge regression, which continues a trend; "level" if it helps boosted trees alone, which
+        take the last level that they have seen; "" if it helps neither.
     """
     known = np.flatnonzero(~np.isnan(seconds))
     order = known[np.argsort(seconds[known], kind="stable")]
     if len(order) < 25 or len(np.unique(seconds[order])) < 10:
-        return False
-    latest, before = (_gains(seconds[order], x[order], y[order], part) for part in ((0.8, 1.0), (0.6, 0.8)))
+        return ""
+    table = seconds[order], x[order], y[order]
+    if _helps_latest(_ridge, *table):
+        return "trend"
+    if len(order) >= 50:
+        chosen = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).astype(int)]
+        if _helps_latest(_trees, seconds[chosen], x[chosen], y[chosen]):
+            return "level"
+    return ""
+
+
+Model = Callable[[Array, Array, Array], Array]  # (features, targets, new features) → predictions
+
+
+def _helps_latest(model: Model, time: Array, x: Array, y: Array) -> bool:
+    """Return whether the time helps a model on the latest fifth of rows in the order of time, and on the one before."""
+    latest, before = (_gains(model, time, x, y, part) for part in ((0.8, 1.0), (0.6, 0.8)))
     if latest is None or before is None:
         return False
     (gains, error), error_before = latest, before[0].mean()
@@ -214,7 +234,7 @@ def absolute_time_helps(seconds: Array, x: Array, y: Array) -> bool:
     return bool(mean > 2 * deviation and mean > 0.05 * error and error_before > 0)
 
 
-def _gains(time: Array, x: Array, y: Array, part: tuple[float, float]) -> tuple[Array, float] | None:
+def _gains(model: Model, time: Array, x: Array, y: Array, part: tuple[float, float]) -> tuple[Array, float] | None:
     """Return by how much the squared error falls with the time in each block of a part of the rows, and its size."""
     start, stop = (round(share * len(time)) for share in part)
     early = np.arange(stop) < start
@@ -223,7 +243,7 @@ def _gains(time: Array, x: Array, y: Array, part: tuple[float, float]) -> tuple[
     whole = np.concatenate([without, _standardised(time[:stop, None], early)], axis=1)
     if not (np.isfinite(whole).all() and np.isfinite(target).all()):
         return None
-    errors = [((_ridge(f[early], target[early], f[~early]) - target[~early]) ** 2).mean(1) for f in (without, whole)]
+    errors = [((model(f[early], target[early], f[~early]) - target[~early]) ** 2).mean(1) for f in (without, whole)]
     gains = errors[0] - errors[1]
     blocks = np.array_split(gains, min(10, len(gains)))
     return np.array([block.mean() for block in blocks]), float(errors[0].mean())
@@ -244,3 +264,13 @@ def _ridge(x: Array, y: Array, new: Array) -> Array:
     weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
     predicted: Array = new @ weights
     return predicted
+
+
+def _trees(x: Array, y: Array, new: Array) -> Array:
+    """Return the predictions of boosted trees for new rows, one model a target."""
+    if not x.shape[1]:
+        return np.zeros((len(new), y.shape[1]))
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    trees = HistGradientBoostingRegressor(max_iter=50, min_samples_leaf=10, early_stopping=False, random_state=0)
+    return np.stack([trees.fit(x, t).predict(new) for t in y.T], axis=1)

@@ -53,6 +53,8 @@ class Encoder:
         missing: how many training rows had no value; None in files of earlier versions.
         distinct: how many different values training rows had; None in files of earlier versions.
         why: why it was taken for what it is.
+        span: of a date, the first and last moment of the training rows, where its time is held within them; otherwise
+            empty.
         unread: the texts of training rows that count as missing values, and how many rows have them, in words.
         forgiving: whether later text that cannot be read is missing too, because training rows had such text.
     """
@@ -70,6 +72,7 @@ class Encoder:
     missing: int | None = None
     distinct: int | None = None
     why: str = ""
+    span: tuple[float, ...] = ()
     unread: str = ""
     forgiving: bool = False
 
@@ -124,7 +127,7 @@ class Encoder:
             missing = np.isnan(values)
             numbers = np.where(missing, self.fill, values)
             if self.kind == "date":
-                parts = _date_features(numbers, self.parts)
+                parts = _date_features(numbers, self.parts, self.span)
                 out[:, : parts.shape[1]] = parts
             else:
                 out[:, 0] = numbers
@@ -264,9 +267,9 @@ def _objects(column: Column) -> Any:
 _PERIODS = {"year": 31_556_952, "week": 604_800, "day": 86_400}  # in seconds
 
 
-def _date_features(seconds: Array, parts: tuple[str, ...]) -> Array:
+def _date_features(seconds: Array, parts: tuple[str, ...], span: tuple[float, ...]) -> Array:
     """Return the seconds if they are asked for, and sine and cosine of the phase in each cycle, (rows, features)."""
-    columns = [seconds] if "time" in parts else []
+    columns = [np.clip(seconds, span[0], span[1]) if span else seconds] if "time" in parts else []
     for part in parts:
         if part != "time":
             angle = 2 * np.pi * (seconds % _PERIODS[part]) / _PERIODS[part]
@@ -292,6 +295,7 @@ _ADDED = (
     "missing",
     "distinct",
     "why",
+    "span",
     "unread",
     "forgiving",
 )  # absent in files of earlier versions
@@ -323,6 +327,7 @@ def encoder_from(position: int, column: Any) -> Encoder:
         _parts_from(here, column),
         _means_from(here, column),
         _frequent_from(here, column),
+        span=_span_from(here, column),
         **_notes_from(here, column),
     )
 
@@ -333,6 +338,13 @@ def _parts_from(here: str, column: dict[str, Any]) -> tuple[str, ...]:
     right = _are_different_texts(parts) and set(parts) <= set(DATE_PARTS) and (not parts or column["kind"] == "date")
     demand(right, here + "has unknown parts of a date")
     return tuple(parts)
+
+
+def _span_from(here: str, column: dict[str, Any]) -> tuple[float, ...]:
+    span = column.get("span", ())
+    right = isinstance(span, list | tuple) and len(span) in (0, 2) and all(map(_is_finite, span))
+    demand(right and (not span or span[0] <= span[1]), here + "has a span that is not a first and a last moment")
+    return tuple(map(float, span))
 
 
 def _means_from(here: str, column: dict[str, Any]) -> tuple[tuple[float, ...], ...]:

@@ -202,12 +202,21 @@ def _with_time(encoder: Encoder, column: Column, x: Array, y: Array | None, abso
     """Return the encoder of a date with its absolute time among its parts, if that is asked for or helps."""
     if encoder.kind != "date" or "time" in encoder.parts or encoder.missing == len(x):
         return encoder
-    use = absolute_time is True
-    if absolute_time == "auto" and y is not None:
-        use = absolute_time_helps(column.values, x, y)
-        said = "helps" if use else "does not clearly help"
-        encoder = replace(encoder, why=f"{encoder.why}; the time itself {said} on the latest rows")
-    return replace(encoder, parts=("time", *encoder.parts)) if use else encoder
+    if absolute_time is True:
+        return replace(encoder, parts=("time", *encoder.parts))
+    if absolute_time is False or y is None:
+        return encoder
+    found = absolute_time_helps(column.values, x, y)
+    said = {
+        "trend": "the time itself helps on the latest rows",
+        "level": "the time itself, held within that of these rows, helps on the latest of them",
+        "": "the time itself does not clearly help on the latest rows",
+    }[found]
+    encoder = replace(encoder, why=f"{encoder.why}; {said}")
+    if not found:
+        return encoder
+    span = (float(np.nanmin(column.values)), float(np.nanmax(column.values))) if found == "level" else ()
+    return replace(encoder, parts=("time", *encoder.parts), span=span)
 
 
 def _keep_all(column: Column) -> Encoder:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from evidentia.errors import InputError
 from evidentia.threads import one_thread
+from evidentia.training.adamw import AdamW
 from evidentia.training.batches import Batches
 from evidentia.training.checkpoint import load_checkpoint, save_checkpoint
 from evidentia.training.progress import Progress
@@ -372,12 +373,11 @@ class _Run:
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
         cuda = self.device.type == "cuda"
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=self.rate,
-            weight_decay=settings.weight_decay,
-            fused=self.device.type in ("cpu", "cuda"),
-            capturable=cuda,
+        options: dict[str, Any] = {"lr": self.rate, "weight_decay": settings.weight_decay}
+        self.optimizer: AdamW | torch.optim.AdamW = (
+            AdamW(self.parameters, **options)
+            if self.device.type == "cpu"
+            else torch.optim.AdamW(self.parameters, fused=cuda, capturable=cuda, **options)
         )
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
@@ -448,7 +448,7 @@ class _Run:
                 self.graph = torch.cuda.CUDAGraph()
                 if self.generator is not None:
                     self.graph.register_generator_state(self.generator)
-                self.optimizer.zero_grad(set_to_none=True)
+                self.optimizer.zero_grad()
                 with torch.cuda.graph(self.graph):
                     self._update(captured=True)
         else:
@@ -457,7 +457,7 @@ class _Run:
     def _update(self, captured: bool = False) -> None:
         """Draw a batch and update the weights. While a CUDA graph is recorded, the caller has reset the gradients."""
         if not captured:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
         batch = self.batches.next()
         half = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if half else contextlib.nullcontext():
