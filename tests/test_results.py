@@ -50,7 +50,8 @@ def test_the_tables_of_values_that_many_rows_share_and_of_real_tables():
     for folder, when in (("real_tables_earlier", "before"), ("real_tables", "now")):
         for case, runs in read_record(DOCS / "results" / folder)["cases"].items():
             run = runs[0]  # the same split in both
-            cells = f"{run['rmse']:.4g} | {run['nll']:.3f} | {run['crps']:.4g} | {run['coverage_90']:.3f}"
+            rmse, crps = (f"{v:,.0f}" if v >= 1000 else f"{v:.4g}" for v in (run["rmse"], run["crps"]))
+            cells = f"{rmse} | {run['nll']:.3f} | {crps} | {run['coverage_90']:.3f}"
             assert f"| {case} | {when} | {cells} |" in page
 
 

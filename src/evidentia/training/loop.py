@@ -49,7 +49,7 @@ class Settings:
             there are four more before the first, because networks are best almost at once where targets are noise.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over at least five evaluations and 200 steps; over half of all steps, if the
+            share of the steps so far, and over at least five evaluations and 200 steps; over a third of all steps, if the
             score has hardly fallen at all. 0 never stops them, nor does a run without validation.
         least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
@@ -313,7 +313,7 @@ class _Runs:
         window = max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
         start = next((row["best"] for row in self.history if row["step"] >= settings.evaluate_every), now)
         if not start - now >= _LEARNED:  # some tables give nothing away for a long time
-            window = max(window, 0.5 * settings.steps)
+            window = max(window, settings.steps / 3)
         before = [row.get("best", math.nan) for row in self.history if row["step"] <= self.step - window]
         return bool(before) and not before[-1] - now >= settings.least_gain
 
