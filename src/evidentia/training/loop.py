@@ -49,8 +49,8 @@ class Settings:
             there are four more before the first, because networks are best almost at once where targets are noise.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over at least five evaluations and 200 steps; over a third of all steps, if the
-            score has hardly fallen at all. 0 never stops them, nor does a run without validation.
+            share of the steps so far, and over at least five evaluations and 200 steps; over a third of all steps, if
+            the score has hardly fallen at all. 0 never stops them, nor does a run without validation.
         least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
