@@ -530,7 +530,7 @@ def test_networks_that_have_learned_nothing_yet_are_given_time():
     assert result.best_score.item() == pytest.approx(0.2)
     assert result.steps == 510
     nothing = train(*setting((0,)), nll, validate=lambda m: torch.tensor([1.4]), settings=settings)
-    assert nothing.steps == 350
+    assert nothing.steps == 340
 
 
 def test_parts_that_train_in_threads_are_as_one():

@@ -87,6 +87,11 @@ class Settings:
         if self.precision not in ("float32", "bfloat16"):
             raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
 
+    @property
+    def first_evaluations(self) -> int:
+        """Steps between evaluations up to the first regular one."""
+        return max(1, self.evaluate_every // 5) if self.plateau else self.evaluate_every
+
     def rate(self, step: Tensor) -> Tensor:
         """Return the learning rates of these steps, counted from 0, in float32."""
         step = step.float()
@@ -381,8 +386,8 @@ class _Run:
         )
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captures = cuda and batches.static
-        # every step would cost a tenth of the training and change nothing
-        self.averaged_every = min(10, settings.evaluate_every)
+        # every step would cost a tenth of the training and change nothing; before an evaluation it has to be
+        self.averaged_every = min(10, settings.first_evaluations)
         self.averages = [p.detach().clone() for p in self.parameters] if settings.averaging else []
         self.last_loss = torch.zeros(self.members, dtype=torch.float32, device=self.device)
         # tensors whose best state is kept: the weights, and the running statistics of a user's own module
@@ -403,8 +408,8 @@ class _Run:
     def advance(self) -> None:
         """Take the steps up to the next evaluation, and evaluate."""
         every = self.settings.evaluate_every
-        if self.settings.plateau and self.step < every:
-            every = max(1, every // 5)
+        if self.step < every:
+            every = self.settings.first_evaluations
         until = min(self.settings.steps, (self.step // every + 1) * every)
         self.module.train()
         if self.fast_steps is not None:
