@@ -172,6 +172,8 @@ class Regressor(_ScikitLearn):
         self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed, self.absolute_time)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=4)  # at the call of fit
+        if len(rows) == table.rows:
+            return own
         x = self.encoding_.transform(table)
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
         return x

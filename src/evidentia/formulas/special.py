@@ -45,15 +45,19 @@ _BINET_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(_BINET, start=1))
 _RHO_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(_RHO, start=1))
 
 
-def _series_threshold(x: Tensor) -> int:
+def _series_threshold(dtype: torch.dtype) -> int:
     """Return the argument from which on the series are exact up to rounding."""
-    return 8 if x.dtype == torch.float64 else 4
+    return 8 if dtype == torch.float64 else 4
+
+
+def _terms(coefficients: tuple[float, ...], dtype: torch.dtype) -> tuple[float, ...]:
+    """Return the coefficients that a series needs: eight in float64, and five, which suffice, in float32."""
+    return coefficients if dtype == torch.float64 else coefficients[:5]
 
 
 def _odd_series(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """Return Σ c_k / x^(2k-1) by Horner's rule in 1/x²: eight terms in float64, and five, which suffice, in float32."""
-    if x.dtype != torch.float64:
-        coefficients = coefficients[:5]
+    """Return Σ c_k / x^(2k-1) by Horner's rule in 1/x²."""
+    coefficients = _terms(coefficients, x.dtype)
     r = 1 / x
     r2 = r * r
     total = torch.full_like(x, coefficients[-1])
@@ -70,7 +74,7 @@ def _shift_to_series(alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         α, α+1, … of the recurrence, in a last dimension. For a large α these start at the threshold: ``torch.where``
         discards what is computed from them, but their gradients must be finite.
     """
-    threshold = _series_threshold(alpha)
+    threshold = _series_threshold(alpha.dtype)
     small = alpha < threshold
     shifted = torch.where(small, alpha + threshold, alpha)
     steps = torch.arange(threshold, dtype=alpha.dtype, device=alpha.device)
@@ -102,9 +106,8 @@ def _steps_and_pairs(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, 
 
     Made once for each device: a CUDA graph cannot record how numbers come there.
     """
-    terms, threshold = (len(_RHO), 8) if dtype == torch.float64 else (5, 4)
-    pairs = list(zip(_RHO[:terms], _RHO_PRIME[:terms], strict=True))
-    steps = torch.arange(threshold, dtype=dtype, device=device)
+    pairs = list(zip(_terms(_RHO, dtype), _terms(_RHO_PRIME, dtype), strict=True))
+    steps = torch.arange(_series_threshold(dtype), dtype=dtype, device=device)
     return steps, torch.tensor(pairs, dtype=dtype, device=device)
 
 
@@ -113,11 +116,10 @@ def rho_from_one(alpha: Tensor) -> tuple[Tensor, Tensor]:
 
     Every α is raised by the recurrence, also one that is large enough for the series: from 1 on that costs no digits.
     """
-    threshold = _series_threshold(alpha)
     steps, pairs = (t.view(*t.shape, *[1] * alpha.ndim) for t in _steps_and_pairs(alpha.dtype, alpha.device))
     arguments = alpha + steps
     half = 0.5 / arguments
-    shifted = alpha + threshold
+    shifted = alpha + len(steps)
     r = shifted.reciprocal()
     r2 = r * r
     # both series at once, by Horner's rule with the coefficients in a first dimension
@@ -146,7 +148,7 @@ def rho_excess_prime(alpha: Tensor) -> Tensor:
 
 def binet(x: Tensor) -> Tensor:
     r"""Return Binet's function :math:`\mu(x) = \ln\Gamma(x) - (x-\tfrac12)\ln x + x - \tfrac12\ln 2\pi`."""
-    threshold = _series_threshold(x)
+    threshold = _series_threshold(x.dtype)
     low = x.clamp(max=threshold)
     direct = torch.lgamma(low) - (low - 0.5) * low.log() + low - 0.5 * LOG_2PI
     return torch.where(x < threshold, direct, _odd_series(_BINET, x.clamp(min=threshold)))
@@ -154,7 +156,7 @@ def binet(x: Tensor) -> Tensor:
 
 def binet_prime(x: Tensor) -> Tensor:
     r"""Return :math:`\mu'(x) = \psi(x) - \ln x + 1/(2x)`, the derivative of :func:`binet`."""
-    threshold = _series_threshold(x)
+    threshold = _series_threshold(x.dtype)
     low, high = x.clamp(max=threshold), x.clamp(min=threshold)
     direct = torch.digamma(low) - low.log() + 0.5 / low
     return torch.where(x < threshold, direct, _odd_series(_BINET_PRIME, high) / high)
