@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT
+from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
 from evidentia.nn import GaussianHead, NIGConv2d, NIGHead
@@ -32,6 +32,7 @@ __all__ = [
     "EnsembleRegressor",
     "EvidentiaError",
     "EvidentialRegressor",
+    "Faded",
     "FittedImages",
     "Gaussian",
     "GaussianHead",

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils import _pytree
 
-from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
+from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
 from evidentia.errors import InputError, InputTypeError
 from evidentia.plots import Predicted, draw
 from evidentia.threads import one_thread
@@ -27,6 +27,7 @@ __all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
 
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Gaussian
+Given = Answer | Faded  # what members said, with fading or without
 PART = 1 << 22  # numbers of an answer that are worked on at once
 CPU_PART = (1 << 14) - 1  # the same on a CPU, whose cache holds all that is computed from these
 PLOTTED = 10_000  # values of a target that a figure is made from
@@ -51,12 +52,12 @@ class Deferred:
         members: networks or draws.
     """
 
-    compute: Callable[[int], Answer]
+    compute: Callable[[int], Given]
     sizes: tuple[int, ...]
     shape: tuple[int, ...]
     members: int
 
-    def rows_of(self, key: Any) -> tuple[Answer, Any]:
+    def rows_of(self, key: Any) -> tuple[Given, Any]:
         """Return the answer to the rows that an index names, and the index that finds them in it."""
         chosen = np.arange(self.shape[0])[key.cpu().numpy() if isinstance(key, Tensor) else key]
         if isinstance(key, slice):
@@ -66,7 +67,7 @@ class Deferred:
         rows, positions = np.unique(chosen, return_inverse=True)
         return self.take(rows), torch.from_numpy(positions)
 
-    def take(self, rows: NDArray[np.int64]) -> Answer:
+    def take(self, rows: NDArray[np.int64]) -> Given:
         """Return the answer to these rows, in their order; only the parts they lie in are computed."""
         if not len(rows):
             return _rows_of(self.compute(0), rows)
@@ -77,13 +78,24 @@ class Deferred:
 
 
 class _Moments(NamedTuple):
-    """Means and variances of a prediction: of the mixture, and by the paper's formula where the answer has one."""
+    """Means and variances of a prediction: of the mixture, and by the paper's formula where the answer has one.
+
+    With fading, `within` is that of the members before it and `added` what less evidence adds; under a transform of the
+    target `within` has both, and `added` is None. `familiarity` is the mean share of evidence of each row.
+    """
 
     mean: Tensor
     within: Tensor
     between: Tensor
     aleatoric: Tensor | None
     epistemic: Tensor | None
+    added: Tensor | None = None
+    familiarity: Tensor | None = None
+
+    @property
+    def variance(self) -> Tensor:
+        total = self.within + self.between
+        return total if self.added is None else total + self.added
 
 
 class Prediction:
@@ -125,7 +137,7 @@ class Prediction:
 
     def __init__(
         self,
-        answer: Answer | Mixture | Transformed | Deferred,
+        answer: Given | Mixture | Transformed | Deferred,
         members: int | None = None,
         *,
         transform: Transform | None = None,
@@ -133,7 +145,7 @@ class Prediction:
         self.transform = transform
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
         self.names: Sequence[str] | None = None
-        self._whole: Answer | None = None
+        self._whole: Given | None = None
         self._deferred: Deferred | None = None
         if isinstance(answer, Deferred):
             self._deferred = answer
@@ -158,7 +170,22 @@ class Prediction:
 
     @property
     def answers(self) -> Answer:
-        """What each member said, with the members in dimension 0. A deferred prediction computes all of it now."""
+        """What each member's answer is, after fading, with the members in dimension 0.
+
+        A deferred prediction computes all of it now.
+        """
+        given = self._given
+        return given.faded() if isinstance(given, Faded) else given
+
+    @property
+    def plain_answers(self) -> Answer:
+        """What each member said before fading, with the members in dimension 0; without fading, ``answers``."""
+        given = self._given
+        return given.plain if isinstance(given, Faded) else given
+
+    @property
+    def _given(self) -> Given:
+        """What each member said, with the share of its evidence that counts where there is fading."""
         if self._whole is None:
             assert self._deferred is not None
             return _join([self._deferred.compute(k) for k in range(len(self._deferred.sizes))])
@@ -167,7 +194,11 @@ class Prediction:
     @property
     def distribution(self) -> Mixture | Transformed:
         """The predictive distribution as a torch object."""
-        mixture = Mixture(self.answers.predictive(), dim=0, validate_args=False)
+        return self._mixture_of(self.answers)
+
+    def _mixture_of(self, answers: Answer) -> Mixture | Transformed:
+        """Return the mixture of the members' distributions of a new y, in the units of y."""
+        mixture = Mixture(answers.predictive(), dim=0, validate_args=False)
         return mixture if self.transform is None else Transformed(mixture, self.transform)
 
     def parts(self) -> Iterator["Prediction"]:
@@ -182,7 +213,7 @@ class Prediction:
             yield self
         else:
             each = self.members * max(1, int(np.prod(self.shape[1:])))
-            on_cpu = _device_of(self.answers).type == "cpu"
+            on_cpu = _device_of(self._given).type == "cpu"
             step = max(1, (min(PART, CPU_PART) if on_cpu else PART) // each)
             for first in range(0, len(self), step):
                 yield self[first : first + step] if step < len(self) else self
@@ -199,7 +230,7 @@ class Prediction:
             raise IndexError(f"a prediction of shape {self.shape} cannot be indexed with {key!r}")
         keys = tuple(_index(k, size) for k, size in zip(keys, self.shape, strict=False))
         if self._deferred is None or not keys or (isinstance(keys[0], Tensor) and keys[0].ndim > 1):
-            part, inside = self.answers, keys
+            part, inside = self._given, keys
         else:
             part, first = self._deferred.rows_of(keys[0])
             inside = (first, *keys[1:])
@@ -228,12 +259,12 @@ class Prediction:
     def _apply(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the same prediction with every tensor of its answers changed."""
         new = type(self).__new__(type(self))
-        new.__dict__ = {k: v for k, v in self.__dict__.items() if k != "_moments"}
+        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_moments", "_plain_within")}
         if self._deferred is not None:
             compute = self._deferred.compute
             new._deferred = replace(self._deferred, compute=lambda k: _on_leaves(change, compute(k)))
         else:
-            new._whole = _on_leaves(change, self.answers)
+            new._whole = _on_leaves(change, self._given)
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
@@ -256,17 +287,22 @@ class Prediction:
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
             raise InputError("cat takes a list of at least one prediction with rows")
-        answers = [p.answers for p in predictions]
+        given = [p._given for p in predictions]
+        if len({isinstance(each, Faded) for each in given}) > 1:
+            raise InputError(
+                "some of these predictions fade away from the data and others do not; make the others of "
+                "Faded(answer, keep=1.0) if all of their evidence counts"
+            )
         transforms = [p.transform for p in predictions if p.transform is not None]
         kinds = {
-            (p.members, p.shape[1:], type(answer), p.transform and p.transform.kind)
-            for p, answer in zip(predictions, answers, strict=True)
+            (p.members, p.shape[1:], type(_plain_of(each)), p.transform and p.transform.kind)
+            for p, each in zip(predictions, given, strict=True)
         }
         if len(kinds) > 1:
             found = ", ".join(f"{p!r}" for p in predictions[:3])
             raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
         transform = Transform.cat(transforms, [p.shape for p in predictions]) if transforms else None
-        joined = cls(_join(answers), members=0, transform=transform)
+        joined = cls(_join(given), members=0, transform=transform)
         joined.names = predictions[0].names
         if all(p.index is not None for p in predictions):
             first, *rest = (p.index for p in predictions)
@@ -286,7 +322,7 @@ class Prediction:
 
     @property
     def variance(self) -> Array:
-        return _numpy(self._moments.within + self._moments.between)
+        return _numpy(self._moments.variance)
 
     @property
     def std(self) -> Array:
@@ -319,10 +355,14 @@ class Prediction:
         if decomposition not in ("paper", "identified"):
             raise InputError(f"unknown decomposition {decomposition!r}; known are paper, identified")
         found = self._moments
-        between = found.between if self.members > 1 else None
-        aleatoric, epistemic = (
-            (found.within, between) if decomposition == "identified" else (found.aleatoric, found.epistemic)
-        )
+        if decomposition == "paper":
+            aleatoric, epistemic = found.aleatoric, found.epistemic
+        elif found.familiarity is not None and self.transform is not None:
+            # in the units of y less evidence may narrow what the transform flattens: no part is negative
+            aleatoric = torch.minimum(self._plain_within, found.variance)
+            epistemic = (found.between + (found.within - self._plain_within)).clamp(min=0)
+        else:
+            aleatoric, epistemic = found.within, _sum_of(found.between if self.members > 1 else None, found.added)
         return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
 
     @cached_property
@@ -330,6 +370,29 @@ class Prediction:
         """Everything that means and variances are made of, in one pass over the rows."""
         with torch.no_grad():
             return _Moments(*self._in_one_pass(_moments_of))
+
+    @cached_property
+    def _plain_within(self) -> Tensor:
+        """Mean of the members' variances before fading, in the units of y."""
+
+        def of_part(part: Prediction) -> tuple[Tensor]:
+            return (part._mixture_of(part.plain_answers).within_variance,)
+
+        with torch.no_grad():
+            within: Tensor = self._in_one_pass(of_part)[0]
+        return within
+
+    @property
+    def familiarity(self) -> Array | None:
+        """Share of the members' evidence that counts for each row, (rows,): their mean; None without fading.
+
+        Targets, or pixels, of one row are averaged.
+        """
+        if self._deferred is None or (self.transform is not None and not self.transform.has_moments):
+            found = _familiarity_of(self._given, len(self.shape))
+        else:
+            found = self._moments.familiarity
+        return None if found is None else _numpy(found)
 
     # Densities, tails, scores -----------------------------------------------------------------------------------------
 
@@ -395,14 +458,15 @@ class Prediction:
         first = 0
         for part in self.parts():
             if draws is None:
-                dtype, device = _first_leaf(part.answers).dtype, _device_of(part.answers)
+                dtype, device = _first_leaf(part._given).dtype, _device_of(part._given)
                 draws = np.empty((int(n), *self.shape), dtype=str(dtype).removeprefix("torch."))
                 generator = torch.Generator(device)
                 _ = generator.seed() if seed is None else generator.manual_seed(int(seed))
             rows = draws if part.shape == self.shape else draws[:, first : first + len(part)]
             step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
+            predictive = part.answers.predictive()
             for k in range(0, int(n), step):
-                drawn = _draw(part.answers, min(step, int(n) - k), generator)
+                drawn = _draw(predictive, min(step, int(n) - k), generator)
                 if part.transform is not None:
                     drawn = part.transform.forward(drawn).to(drawn.dtype)
                 rows[k : k + step] = _numpy(drawn)
@@ -414,7 +478,7 @@ class Prediction:
         """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
 
         def of_part(part: Prediction, *rows: Tensor) -> tuple[Tensor]:
-            return (quantity(part.distribution, *(t.to(_device_of(part.answers)) for t in rows)),)
+            return (quantity(part.distribution, *(t.to(_device_of(part._given)) for t in rows)),)
 
         with torch.no_grad():
             return _numpy(self._in_one_pass(of_part, *targets)[0])
@@ -492,12 +556,15 @@ class Prediction:
             raise InputError(f"a table has rows, or rows and targets; the prediction has the shape {self.shape}")
         index, names = self.index if index is None else index, names or self.names
         columns = {k: np.atleast_1d(v) for k, v in self._columns(_coverages(coverage)).items()}
+        familiarity = self.familiarity
+        shares = {} if familiarity is None else {"familiarity": np.atleast_1d(familiarity)}
         if len(self.shape) < 2:
-            return pd.DataFrame(columns, index=index)
+            return pd.DataFrame(columns | shares, index=index)
         names = names or [f"y{t}" for t in range(self.shape[1])]
         if len(names) != self.shape[1] or len(set(names)) != len(names):
             raise InputError(f"{len(names)} names for {self.shape[1]} targets, each of which needs one of its own")
         wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in columns.items()}
+        wide |= shares
         return pd.DataFrame(wide, index=index)
 
     def _columns(self, coverages: Sequence[float]) -> dict[str, Array]:
@@ -608,7 +675,10 @@ class Prediction:
         labels = range(len(self)) if self.index is None else self.index
         names = self.names if self.names is not None else [f"y{t}" for t in range(self.shape[1])]
         index = pd.MultiIndex.from_product([labels, names])
-        return pd.DataFrame({k: v.reshape(-1) for k, v in self._columns([0.9]).items()}, index=index)
+        columns = {k: v.reshape(-1) for k, v in self._columns([0.9]).items()}
+        if (familiarity := self.familiarity) is not None:
+            columns["familiarity"] = familiarity.repeat(self.shape[1])
+        return pd.DataFrame(columns, index=index)
 
 
 def as_prediction(answer: Any) -> Prediction:
@@ -640,9 +710,9 @@ def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
     return result
 
 
-def _members_first(answer: Any, members: Any) -> Answer:
+def _members_first(answer: Any, members: Any) -> Given:
     """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, Given):
         raise InputError(
             f"Prediction takes a NormalInverseGamma, a Gaussian, a StudentT or a Mixture, not {type(answer).__name__}"
         )
@@ -659,38 +729,65 @@ def _members_first(answer: Any, members: Any) -> Answer:
     return _on_leaves(lambda p: p.movedim(members, 0), answer)
 
 
-def _on_leaves(change: Callable[[Tensor], Tensor], answer: Answer) -> Answer:
-    changed: Answer = _pytree.tree_map(change, answer)
+def _on_leaves(change: Callable[[Tensor], Tensor], answer: Given) -> Given:
+    changed: Given = _pytree.tree_map(change, answer)
     return changed
 
 
-def _rows_of(answer: Answer, rows: NDArray[np.int64]) -> Answer:
+def _rows_of(answer: Given, rows: NDArray[np.int64]) -> Given:
     chosen = torch.from_numpy(rows)
     return _on_leaves(lambda p: p[:, chosen.to(p.device)], answer)
 
 
-def _join(answers: Sequence[Answer]) -> Answer:
+def _join(answers: Sequence[Given]) -> Given:
     """Return the answers to several parts of the rows as one, members in dimension 0."""
     if len(answers) == 1:
         return answers[0]
-    joined: Answer = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
+    joined: Given = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
     return joined
 
 
 def _moments_of(p: Prediction) -> _Moments:
-    answers, mixture = p.answers, p.distribution
+    given = p._given
+    said = _plain_of(given)
+    if not isinstance(given, Faded):
+        added = None
+    elif p.transform is None:
+        added = given.added_variance.mean(0)
+    else:
+        said, added = given.discounted(), None
+    familiarity = _familiarity_of(given, len(p.shape))
+    mixture = p._mixture_of(said)
     within, between = mixture.within_variance, mixture.between_variance
-    several = between if mixture.members > 1 else None
-    if isinstance(answers, NormalInverseGamma) and p.transform is None:
-        epistemic = answers.epistemic_variance.mean(0)
-        parts = answers.aleatoric_variance.mean(0), epistemic if several is None else epistemic + several
-        return _Moments(mixture.mean, within, between, *parts)
-    if isinstance(answers, Gaussian):
-        return _Moments(mixture.mean, within, between, within, several)
-    return _Moments(mixture.mean, within, between, None, None)
+    more = _sum_of(between if mixture.members > 1 else None, added)
+    aleatoric, epistemic = None, None
+    if isinstance(said, NormalInverseGamma) and p.transform is None:
+        aleatoric, epistemic = said.aleatoric_variance.mean(0), _sum_of(said.epistemic_variance.mean(0), more)
+    elif isinstance(said, Gaussian):
+        aleatoric, epistemic = within, more
+    return _Moments(mixture.mean, within, between, aleatoric, epistemic, added, familiarity)
 
 
-def _device_of(answer: Answer) -> torch.device:
+def _familiarity_of(given: Given, dimensions: int) -> Tensor | None:
+    """Return the mean share of evidence of each row, over members, targets and pixels."""
+    if not isinstance(given, Faded):
+        return None
+    keep = given.keep.detach()
+    return keep.mean((0, *range(2, dimensions + 1)))
+
+
+def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Return the sum of two parts of a variance, of which either may be missing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+def _plain_of(given: Given) -> Answer:
+    return given.plain if isinstance(given, Faded) else given
+
+
+def _device_of(answer: Given) -> torch.device:
     device: torch.device = _first_leaf(answer).device
     return device
 
@@ -749,10 +846,9 @@ def _some(entries: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(entries, PLOTTED, replace=False))
 
 
-def _draw(answers: Answer, n: int, generator: torch.Generator) -> Tensor:
+def _draw(each: StudentT | Gaussian, n: int, generator: torch.Generator) -> Tensor:
     """Return n draws of the predictive distribution of each row: of a member chosen at random, (n, *rows)."""
     with torch.no_grad():
-        each = answers.predictive()
         shape = (n, *each.batch_shape[1:])
         options: Any = {"generator": generator, "device": generator.device}
         member = torch.randint(each.batch_shape[0], shape, **options)
@@ -777,16 +873,16 @@ def _flatten(p: Prediction) -> tuple[list[Any], Any]:
 
     With a transform of the target, the second is a pair of that dimension and the transform.
     """
-    answer, members = p.answers, cast(int | None, -1 - len(p.shape))
-    if p.members == 1 and isinstance(_first_leaf(p.answers), Tensor):
-        answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), p.answers), None
+    answer, members = p._given, cast(int | None, -1 - len(p.shape))
+    if p.members == 1 and isinstance(_first_leaf(answer), Tensor):
+        answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), answer), None
     return [answer], members if p.transform is None else (members, p.transform)
 
 
 def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     (answer,) = values
     members, transform = context if isinstance(context, tuple) else (context, None)
-    if isinstance(answer, Answer) and isinstance(_first_leaf(answer), Tensor):
+    if isinstance(answer, Given) and isinstance(_first_leaf(answer), Tensor):
         return Prediction(answer, members, transform=transform)
     new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
     new.__dict__ = {"_whole": answer, "_deferred": None, "index": None, "names": None, "shape": (), "members": 1}
@@ -794,8 +890,9 @@ def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     return new
 
 
-def _first_leaf(answer: Answer) -> Any:
-    return getattr(answer, answer.leaves[0])
+def _first_leaf(answer: Given) -> Any:
+    plain = _plain_of(answer)
+    return getattr(plain, plain.leaves[0], None)
 
 
 _pytree.register_pytree_node(Prediction, _flatten, _unflatten, serialized_type_name="evidentia.Prediction")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from evidentia.distributions._base import Univariate, as_tensors, check_domain, register_pytree
+from evidentia.distributions._base import Univariate, as_tensors, check_domain, check_keep, register_pytree
 from evidentia.formulas import gaussian
 
 __all__ = ["Gaussian"]
@@ -51,6 +51,15 @@ class Gaussian(Univariate, Normal):
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
         """Return the distribution of loc + scale·y, as in other units."""
         return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
+
+    def fade(self, keep: Tensor | float) -> Self:
+        """Return the distribution with less evidence: the same mean, and the variance times 1/``keep``.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1]; less than 1e-24 counts as that.
+        """
+        check_keep("fade", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(self.loc, gaussian.fade(self.scale, keep)))
 
     def half_spread(self) -> Tensor:
         """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""

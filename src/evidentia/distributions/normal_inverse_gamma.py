@@ -8,7 +8,14 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.types import _size
 
-from evidentia.distributions._base import TreeDistribution, as_tensors, check_domain, check_floating, register_pytree
+from evidentia.distributions._base import (
+    TreeDistribution,
+    as_tensors,
+    check_domain,
+    check_floating,
+    check_keep,
+    register_pytree,
+)
 from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import nig
@@ -208,6 +215,19 @@ class NormalInverseGamma(TreeDistribution):
         if isinstance(keep, int | float) and not 0 < keep <= 1:
             raise InputError(f"discount: the share of evidence to keep lies in (0, 1], got {keep}")
         return self._from_leaves(torch.broadcast_tensors(*nig.discount(self.parameters, keep)))
+
+    def fade(self, keep: Tensor | float) -> Self:
+        r"""Return the distribution with less evidence, whose predictive intervals are all wider than before.
+
+        It keeps the prediction and :math:`\beta/\alpha`; the squared scale of :meth:`predictive` grows like 1/``keep``,
+        and its degrees of freedom tend to 2. ``fade(1)`` changes nothing, and ``fade(a).fade(b)`` is ``fade(a * b)``.
+        Beside it, :meth:`discount` keeps the expected noise, and its central intervals can narrow.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1]; less than 1e-24 counts as that.
+        """
+        check_keep("fade", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(*nig.fade(self.parameters, keep)))
 
     def update(self, y: Tensor, dim: int | None = None) -> Self:
         """Return the posterior after observing y.

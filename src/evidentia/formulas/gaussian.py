@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from evidentia.formulas.nig import kept_share
 from evidentia.formulas.special import LOG_2PI, in_float64
 
 __all__ = [
     "cdf",
     "crps",
     "entropy",
+    "fade",
     "from_raw",
     "half_spread",
     "icdf",
@@ -37,6 +39,14 @@ def from_raw(raw: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
     """
     loc, scale = raw.to(torch.promote_types(raw.dtype, torch.float32)).unbind(dim)
     return loc, softplus(scale, threshold=40) + SCALE_FLOOR
+
+
+def fade(scale: Tensor, keep: Tensor | float) -> Tensor:
+    r"""Return the standard deviation with a share w of the evidence, :math:`\sigma/\sqrt w`.
+
+    Shares below 1e-24 count as that, as in :func:`evidentia.formulas.nig.fade`.
+    """
+    return scale / kept_share(keep, scale).sqrt()
 
 
 def log_prob(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

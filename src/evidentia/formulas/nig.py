@@ -21,6 +21,7 @@ from evidentia.formulas.special import LOG_2PI, binet, binet_prime, gap, lgamma_
 __all__ = [
     "ALPHA_MINUS_ONE_FLOOR",
     "BETA_FLOOR",
+    "KEEP_FLOOR",
     "NU_FLOOR",
     "Parameters",
     "affine",
@@ -30,7 +31,9 @@ __all__ = [
     "entropy",
     "epistemic_variance",
     "evidence",
+    "fade",
     "from_raw",
+    "kept_share",
     "kl_divergence",
     "log_prob",
     "mutual_information",
@@ -56,6 +59,10 @@ class Parameters(NamedTuple):
 NU_FLOOR = 1e-6
 ALPHA_MINUS_ONE_FLOOR = 1e-6
 BETA_FLOOR = 1e-9
+
+# The smallest share of the evidence that `fade` keeps. With it the parameters above stay normal float32 numbers, and
+# an interval a trillion times as wide says all there is to say.
+KEEP_FLOOR = 1e-24
 
 
 def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
@@ -259,3 +266,25 @@ def discount(p: Parameters, keep: Tensor | float) -> Parameters:
     :math:`1/w`. As :math:`w \to 0` no evidence is left (:math:`\nu \to 0, \alpha \to 1`).
     """
     return Parameters(p.gamma, keep * p.nu, keep * p.alpha_minus_one, keep * p.beta)
+
+
+def fade(p: Parameters, keep: Tensor | float) -> Parameters:
+    r"""Return the parameters with a share w of the evidence, such that every predictive interval widens as w falls.
+
+    .. math:: \Bigl(\gamma,\; w\nu,\; \alpha',\; \beta\frac{\alpha'}\alpha\Bigr), \qquad \alpha' = 1 + w(\alpha-1)
+
+    This keeps :math:`\beta/\alpha`. The predictive Student t then has :math:`2\alpha'` degrees of freedom and the
+    squared scale :math:`(\beta/\alpha)(1 + 1/(w\nu))`, which grows without bound. (:func:`discount` keeps
+    :math:`\beta/(\alpha-1)`; its squared scale tends to :math:`\beta/\nu`, so that its central intervals can narrow.)
+
+    Fading by a and then by b is fading by ab, in all four parameters. Shares below ``KEEP_FLOOR``, 1e-24, count as it.
+    """
+    w = kept_share(keep, p.nu)
+    kept = w * p.alpha_minus_one
+    # the ratio is 1 exactly for w = 1, so that nothing changes then
+    return Parameters(p.gamma, w * p.nu, kept, p.beta * ((1 + kept) / (1 + p.alpha_minus_one)))
+
+
+def kept_share(keep: Tensor | float, like: Tensor) -> Tensor:
+    """Return a share of evidence in the dtype and on the device of a parameter, and at least ``KEEP_FLOOR``."""
+    return torch.as_tensor(keep, dtype=like.dtype, device=like.device).clamp(min=KEEP_FLOOR)

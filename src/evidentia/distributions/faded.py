@@ -1,0 +1,129 @@
+"""What a network said, and how much of its evidence counts at each input."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from evidentia.distributions._base import check_keep
+from evidentia.distributions.gaussian import Gaussian
+from evidentia.distributions.normal_inverse_gamma import NormalInverseGamma
+from evidentia.distributions.student_t import StudentT
+from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas import nig
+
+__all__ = ["Faded"]
+
+
+class Faded:
+    r"""What a network said, together with the share w of its evidence that counts, away from its training data.
+
+    Both are kept, because the distribution of a new y is that of less evidence, while the noise in the data is what the
+    network said it is. :class:`~evidentia.Prediction` takes it in the place of a distribution.
+
+    Args:
+        plain: what the network said, a :class:`~evidentia.NormalInverseGamma` or a :class:`~evidentia.Gaussian`.
+        keep: the share of the evidence to keep, in (0, 1]: a number, or a tensor that broadcasts to the shape of
+            ``plain``. It gets the dtype of ``plain``. Less than 1e-24 counts as that.
+        validate_args: whether to check the values of ``keep``; None follows torch's global switch.
+
+    It is a pytree node over ``plain`` and ``keep``, so that ``torch.compile``, ``torch.func.vmap`` and ``torch.export``
+    can return it; there, ``validate_args=False`` leaves out the check, which must read values.
+
+    >>> answer = Faded(NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0), keep=0.1)
+    >>> answer.plain.predictive().df.item(), round(answer.predictive().df.item(), 4)
+    (6.0, 2.4)
+    """
+
+    plain: NormalInverseGamma | Gaussian
+    keep: Tensor
+
+    def __init__(
+        self, plain: NormalInverseGamma | Gaussian, keep: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        if not isinstance(plain, NormalInverseGamma | Gaussian):
+            hint = (
+                "; of an evidential network, pass its answer and not predictive()"
+                if isinstance(plain, StudentT)
+                else ""
+            )
+            raise InputTypeError(f"Faded takes a NormalInverseGamma or a Gaussian, not {type(plain).__name__}{hint}")
+        validate = torch.distributions.Distribution._validate_args if validate_args is None else validate_args
+        check_keep("Faded", keep, validate)
+        first = _first_leaf(plain)
+        if isinstance(keep, Tensor) and keep.device != first.device:
+            raise InputError(f"Faded: keep lies on {keep.device} and plain on {first.device}; move them to one")
+        share = nig.kept_share(keep, first)
+        try:
+            self.plain, self.keep = plain, share.expand(plain.batch_shape)
+        except RuntimeError:
+            raise InputError(
+                f"Faded: keep of shape {tuple(share.shape)} does not broadcast to the shape "
+                f"{tuple(plain.batch_shape)} of plain"
+            ) from None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of ``plain`` and of ``keep``."""
+        return self.plain.batch_shape
+
+    def faded(self) -> NormalInverseGamma | Gaussian:
+        """Return the distribution with less evidence, of the type of ``plain``."""
+        return self.plain.fade(self.keep)
+
+    def discounted(self) -> NormalInverseGamma | Gaussian:
+        """Return the distribution whose variance :class:`~evidentia.Prediction` states, of the type of ``plain``."""
+        return self.plain.discount(self.keep) if isinstance(self.plain, NormalInverseGamma) else self.faded()
+
+    @property
+    def added_variance(self) -> Tensor:
+        r"""What :meth:`discounted` adds to the predictive variance of ``plain``.
+
+        It is :math:`(1/w - 1)\,\beta/(\nu(\alpha-1))`, or :math:`(1/w - 1)\,\sigma^2` for a Gaussian.
+        """
+        plain = self.plain
+        doubt = plain.epistemic_variance if isinstance(plain, NormalInverseGamma) else plain.variance
+        return doubt * ((1 - self.keep) / self.keep)  # never negative, unlike 1/w − 1 after rounding
+
+    def predictive(self) -> StudentT | Gaussian:
+        """Return the distribution of a new y, with less evidence."""
+        return self.faded().predictive()
+
+    def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
+        """Return the same for loc + scale·y, as in other units."""
+        plain = self.plain.affine(loc, scale)
+        return self._unchecked(plain, self.keep.expand(plain.batch_shape))
+
+    def __repr__(self) -> str:
+        shown = f"{self.keep.item():.4g}" if self.keep.numel() == 1 else f"{tuple(self.keep.shape)}"
+        return f"Faded({self.plain!r}, keep: {shown})"
+
+    @classmethod
+    def _unchecked(cls, plain: Any, keep: Any) -> Self:
+        """Return it of valid parts, or of the placeholders that tree functions put in their stead."""
+        new = cls.__new__(cls)
+        new.plain, new.keep = plain, keep
+        return new
+
+
+def _first_leaf(plain: NormalInverseGamma | Gaussian) -> Tensor:
+    leaf: Tensor = getattr(plain, plain.leaves[0])
+    return leaf
+
+
+def _unflatten(values: Iterable[Any], _: Any) -> Faded:
+    return Faded._unchecked(*values)
+
+
+_pytree.register_pytree_node(
+    Faded,
+    lambda d: ([d.plain, d.keep], None),
+    _unflatten,
+    serialized_type_name="evidentia.Faded",
+    flatten_with_keys_fn=lambda d: (
+        [(_pytree.GetAttrKey("plain"), d.plain), (_pytree.GetAttrKey("keep"), d.keep)],
+        None,
+    ),
+)
