@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
 from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas import nig
 from evidentia.plots import Predicted, draw
 from evidentia.threads import one_thread
 
@@ -103,7 +104,8 @@ class Prediction:
 
     Args:
         answer: what one network, or several, said: a :class:`~evidentia.NormalInverseGamma`, a
-            :class:`~evidentia.Gaussian` or a :class:`~evidentia.StudentT`; or a :class:`~evidentia.Mixture` of these.
+            :class:`~evidentia.Gaussian` or a :class:`~evidentia.StudentT`; or a :class:`~evidentia.Mixture` of these;
+            or a :class:`~evidentia.Faded`, which says too how much of the evidence counts.
         members: the dimension of the answer along which several networks stand. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
         transform: how the variable of the answer becomes y, where y cannot be negative. None: it is y.
@@ -111,7 +113,7 @@ class Prediction:
     Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
     wider one of y; the torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
     mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
-    apart by torch's tree functions, whose leaves are those of ``answers``.
+    apart by torch's tree functions, whose leaves are those of the answer that was given.
 
     The predictive distribution is the equal-weight mixture of the members' own; its mean, variance, density, quantiles
     and intervals do not depend on how the variance is divided. There are two ways to divide it:
@@ -126,6 +128,17 @@ class Prediction:
     The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
     Gaussian has one way: its variance is aleatoric. A single Student t does not say how its variance divides. With
     a transform of the target only ``"identified"`` exists, of the members' means and variances in the units of y.
+
+    Of a :class:`~evidentia.Faded` answer only a share w of the evidence counts, w being small away from the training
+    data; ``familiarity`` is its mean for each row. The predictive distribution, with its density, quantiles, intervals,
+    samples and scores, is that of the faded answers, and wider. ``std`` and ``variance`` are those of the *discounted*
+    answers: noise + doubt/w, or :math:`\sigma^2/w` for a Gaussian. They grow as the intervals do, :math:`1/\sqrt w` for
+    the deviation. ``distribution.variance`` is larger: the tails grow heavier too, and it grows like :math:`1/w^2`.
+    What fading adds to the variance is epistemic in both decompositions; in ``"identified"`` the aleatoric
+    part is the mean of the members' predictive variances before fading, and there is an epistemic part for one network
+    too. With w = 1 everywhere all numbers are those of a prediction without fading. With a transform of the target,
+    moments are those of the transformed discounted members, and the aleatoric variance is that of the members before
+    fading (at most the total).
 
     >>> from evidentia import Gaussian
     >>> answer = Gaussian(torch.zeros(5, 3), 1.0)
@@ -283,7 +296,10 @@ class Prediction:
 
     @classmethod
     def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
-        """Return several predictions as one, row after row; they have as many members and one kind of answer."""
+        """Return several predictions as one, row after row; they have as many members and one kind of answer.
+
+        Either all of them fade or none: nobody has measured the familiarity of rows of a prediction without fading.
+        """
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
             raise InputError("cat takes a list of at least one prediction with rows")
@@ -326,7 +342,10 @@ class Prediction:
 
     @property
     def std(self) -> Array:
-        """Standard deviation of the predictive distribution: both uncertainties together."""
+        """Standard deviation of the predictive distribution: both uncertainties together.
+
+        With fading it is that of the discounted answers, which grows as the central intervals do.
+        """
         return np.sqrt(self.variance)
 
     @property
@@ -342,7 +361,11 @@ class Prediction:
     @property
     def default_decomposition(self) -> str:
         """How the variance is divided unless another way is asked for."""
-        return "identified" if self.members > 1 else "paper"
+        return "identified" if self.members > 1 or (self.transform is not None and self._fades) else "paper"
+
+    @property
+    def _fades(self) -> bool:
+        return self._moments.familiarity is not None if self._deferred is not None else isinstance(self._whole, Faded)
 
     def decompose(self, decomposition: str | None = None) -> Decomposition:
         """Return aleatoric and epistemic variance in one of the two ways, ``"paper"`` or ``"identified"``."""
@@ -357,7 +380,7 @@ class Prediction:
         found = self._moments
         if decomposition == "paper":
             aleatoric, epistemic = found.aleatoric, found.epistemic
-        elif found.familiarity is not None and self.transform is not None:
+        elif self.transform is not None and self._fades:
             # in the units of y less evidence may narrow what the transform flattens: no part is negative
             aleatoric = torch.minimum(self._plain_within, found.variance)
             epistemic = (found.between + (found.within - self._plain_within)).clamp(min=0)
@@ -369,7 +392,9 @@ class Prediction:
     def _moments(self) -> _Moments:
         """Everything that means and variances are made of, in one pass over the rows."""
         with torch.no_grad():
-            return _Moments(*self._in_one_pass(_moments_of))
+            # of a deferred answer all is computed now that may be asked for: another look would compute it again
+            each = partial(_moments_of, with_familiarity=self._deferred is not None)
+            return _Moments(*self._in_one_pass(each))
 
     @cached_property
     def _plain_within(self) -> Tensor:
@@ -747,33 +772,40 @@ def _join(answers: Sequence[Given]) -> Given:
     return joined
 
 
-def _moments_of(p: Prediction) -> _Moments:
+def _moments_of(p: Prediction, with_familiarity: bool = False) -> _Moments:
+    """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
     given = p._given
-    said = _plain_of(given)
-    if not isinstance(given, Faded):
-        added = None
-    elif p.transform is None:
-        added = given.added_variance.mean(0)
+    plain = _plain_of(given)
+    familiarity = _familiarity_of(given, len(p.shape)) if with_familiarity else None
+    if p.transform is not None:
+        mixture = p._mixture_of(given.discounted() if isinstance(given, Faded) else plain)
+        within, between = mixture.within_variance, mixture.between_variance
+        aleatoric = within if isinstance(plain, Gaussian) else None
+        epistemic = between if isinstance(plain, Gaussian) and p.members > 1 else None
+        return _Moments(mixture.mean, within, between, aleatoric, epistemic, None, familiarity)
+    own: Tensor | None = None
+    if isinstance(plain, NormalInverseGamma):
+        noise = plain.aleatoric_variance
+        means, doubt = plain.gamma, noise / plain.nu
+        aleatoric, own = noise.mean(0), doubt.mean(0)
+        within = aleatoric + own
     else:
-        said, added = given.discounted(), None
-    familiarity = _familiarity_of(given, len(p.shape))
-    mixture = p._mixture_of(said)
-    within, between = mixture.within_variance, mixture.between_variance
-    more = _sum_of(between if mixture.members > 1 else None, added)
-    aleatoric, epistemic = None, None
-    if isinstance(said, NormalInverseGamma) and p.transform is None:
-        aleatoric, epistemic = said.aleatoric_variance.mean(0), _sum_of(said.epistemic_variance.mean(0), more)
-    elif isinstance(said, Gaussian):
-        aleatoric, epistemic = within, more
-    return _Moments(mixture.mean, within, between, aleatoric, epistemic, added, familiarity)
+        means, doubt = plain.mean, plain.variance
+        within = doubt.mean(0)
+        aleatoric = within if isinstance(plain, Gaussian) else None
+    mean = means.mean(0)
+    between = (means - mean).square().mean(0)
+    added = nig.added_variance(doubt, given.keep).mean(0) if isinstance(given, Faded) else None
+    others = _sum_of(between if p.members > 1 else None, added)
+    epistemic = None if aleatoric is None else _sum_of(own, others)
+    return _Moments(mean, within, between, aleatoric, epistemic, added, familiarity)
 
 
 def _familiarity_of(given: Given, dimensions: int) -> Tensor | None:
-    """Return the mean share of evidence of each row, over members, targets and pixels."""
+    """Return the mean share of evidence of each row, over members, targets and pixels; None without fading."""
     if not isinstance(given, Faded):
         return None
-    keep = given.keep.detach()
-    return keep.mean((0, *range(2, dimensions + 1)))
+    return given.keep.detach().mean((0, *range(2, dimensions + 1)))
 
 
 def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:

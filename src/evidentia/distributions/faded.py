@@ -77,16 +77,6 @@ class Faded:
         """Return the distribution whose variance :class:`~evidentia.Prediction` states, of the type of ``plain``."""
         return self.plain.discount(self.keep) if isinstance(self.plain, NormalInverseGamma) else self.faded()
 
-    @property
-    def added_variance(self) -> Tensor:
-        r"""What :meth:`discounted` adds to the predictive variance of ``plain``.
-
-        It is :math:`(1/w - 1)\,\beta/(\nu(\alpha-1))`, or :math:`(1/w - 1)\,\sigma^2` for a Gaussian.
-        """
-        plain = self.plain
-        doubt = plain.epistemic_variance if isinstance(plain, NormalInverseGamma) else plain.variance
-        return doubt * ((1 - self.keep) / self.keep)  # never negative, unlike 1/w − 1 after rounding
-
     def predictive(self) -> StudentT | Gaussian:
         """Return the distribution of a new y, with less evidence."""
         return self.faded().predictive()

@@ -24,6 +24,7 @@ __all__ = [
     "KEEP_FLOOR",
     "NU_FLOOR",
     "Parameters",
+    "added_variance",
     "affine",
     "aleatoric_variance",
     "conjugate_update",
@@ -266,6 +267,15 @@ def discount(p: Parameters, keep: Tensor | float) -> Parameters:
     :math:`1/w`. As :math:`w \to 0` no evidence is left (:math:`\nu \to 0, \alpha \to 1`).
     """
     return Parameters(p.gamma, keep * p.nu, keep * p.alpha_minus_one, keep * p.beta)
+
+
+def added_variance(variance: Tensor, keep: Tensor) -> Tensor:
+    r"""Return :math:`(1/w - 1)v`, which is added to the predictive variance if a share w of the evidence is left.
+
+    Of a Normal Inverse-Gamma that is discounted, v is the epistemic variance; of a Gaussian that fades, its variance.
+    It is written such that it is never negative and exact for w near 1.
+    """
+    return variance * ((1 - keep) / keep)
 
 
 def fade(p: Parameters, keep: Tensor | float) -> Parameters:
