@@ -107,17 +107,19 @@ def check_keep(owner: str, keep: Tensor | float, validate: bool) -> None:
         raise InputTypeError(f"{owner}: keep must be a tensor or a number, not {type(keep).__name__}")
     if isinstance(keep, Tensor) and not keep.is_floating_point():
         raise InputTypeError(f"{owner}: keep is {keep.dtype}; a share is floating point, as in keep.float()")
-    problem = ""
     if not isinstance(keep, Tensor):
-        zero = keep == 0
-        problem = "" if 0 < keep <= 1 else f"got {keep:g}"
-    elif validate:
+        if 0 < keep <= 1:
+            return
+        problem, zero = f"got {float(keep):g}", keep == 0
+    else:
+        if not validate:
+            return
         valid = (keep > 0) & (keep <= 1)
-        zero = not bool((keep != 0).all())
-        problem = "" if bool(valid.all()) else count_invalid(keep, valid)
-    if problem:
-        hint = "; keep.clamp(min=1e-6), say, has a smallest share" if zero else ""
-        raise InputError(f"{owner}: the share of evidence to keep lies in (0, 1]; {problem}{hint}")
+        if bool(valid.all()):
+            return
+        problem, zero = count_invalid(keep, valid), bool((keep == 0).any())
+    hint = "; keep.clamp(min=1e-6), say, has a smallest share" if zero else ""
+    raise InputError(f"{owner}: the share of evidence to keep lies in (0, 1]; {problem}{hint}")
 
 
 def count_invalid(value: Tensor, valid: Tensor) -> str:

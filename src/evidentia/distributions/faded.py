@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.utils import _pytree
 
 from evidentia.distributions._base import check_keep
@@ -44,17 +45,12 @@ class Faded:
         self, plain: NormalInverseGamma | Gaussian, keep: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         if not isinstance(plain, NormalInverseGamma | Gaussian):
-            hint = (
-                "; of an evidential network, pass its answer and not predictive()"
-                if isinstance(plain, StudentT)
-                else ""
-            )
+            hint = "; pass the network's answer and not its predictive()" if isinstance(plain, StudentT) else ""
             raise InputTypeError(f"Faded takes a NormalInverseGamma or a Gaussian, not {type(plain).__name__}{hint}")
-        validate = torch.distributions.Distribution._validate_args if validate_args is None else validate_args
-        check_keep("Faded", keep, validate)
         first = _first_leaf(plain)
         if isinstance(keep, Tensor) and keep.device != first.device:
             raise InputError(f"Faded: keep lies on {keep.device} and plain on {first.device}; move them to one")
+        check_keep("Faded", keep, Distribution._validate_args if validate_args is None else validate_args)
         share = nig.kept_share(keep, first)
         try:
             self.plain, self.keep = plain, share.expand(plain.batch_shape)
