@@ -167,7 +167,7 @@ def test_the_90_percent_interval_of_up_to_ten_members_never_narrows(members, pow
 
 
 def test_more_members_or_a_narrower_interval_have_no_such_guarantee():
-    """One member, wide and far above the others, of which less than half lies above the interval's upper end."""
+    """One member, wide and far above the others, of which more than half lies above the interval's upper end."""
     for members, coverage in ((12, 0.9), (3, 0.5)):
         loc, beta = torch.zeros(members, dtype=torch.float64), torch.full((members,), 1e-2, dtype=torch.float64)
         loc[0], beta[0] = 1e5, 1e4
