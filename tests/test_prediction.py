@@ -165,7 +165,7 @@ def test_bad_input_is_named():
         with pytest.raises(ev.InputError, match=r"members= says which dimension .*with at least one network"):
             Prediction(ev.Gaussian(torch.zeros(shape), 1.0), members)
     with pytest.raises(
-        ev.InputError, match="takes a NormalInverseGamma, a Gaussian, a StudentT or a Mixture, not Normal"
+        ev.InputError, match="takes a NormalInverseGamma, a Gaussian, a StudentT, a Faded or a Mixture, not Normal"
     ):
         Prediction(torch.distributions.Normal(0.0, 1.0))
     with pytest.raises(ev.InputError, match="1 names for 2 targets"):
@@ -417,6 +417,12 @@ def test_a_deferred_prediction_computes_what_it_is_asked_for():
     assert np.array_equal(p.to(torch.float64).mean, plain.to(torch.float64).mean)
     assert np.array_equal(Prediction.cat([p, p]).mean, np.concatenate([plain.mean] * 2))
     assert np.array_equal(p.answers.gamma, plain.answers.gamma)
+    p.names = ["u", "v"]
+    whole = p.computed()
+    asked.clear()
+    assert np.array_equal(whole.mean, plain.mean)
+    assert (asked, whole.names) == ([], ["u", "v"])
+    assert whole.computed() is whole
 
 
 # At hand ------------------------------------------------------------------------------------------------------------

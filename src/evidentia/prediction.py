@@ -196,6 +196,14 @@ class Prediction:
         given = self._given
         return given.plain if isinstance(given, Faded) else given
 
+    def computed(self) -> "Prediction":
+        """Return the prediction with all answers in memory, those of a deferred one computed now."""
+        if self._deferred is None:
+            return self
+        new = Prediction(self._given, members=0, transform=self.transform)
+        new.index, new.names = self.index, self.names
+        return new
+
     @property
     def _given(self) -> Given:
         """What each member said, with the share of its evidence that counts where there is fading."""
@@ -739,7 +747,8 @@ def _members_first(answer: Any, members: Any) -> Given:
     """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
     if not isinstance(answer, Given):
         raise InputError(
-            f"Prediction takes a NormalInverseGamma, a Gaussian, a StudentT or a Mixture, not {type(answer).__name__}"
+            "Prediction takes a NormalInverseGamma, a Gaussian, a StudentT, a Faded or a Mixture, not "
+            f"{type(answer).__name__}"
         )
     if members is None:
         return _on_leaves(lambda p: p.unsqueeze(0), answer)

@@ -27,7 +27,7 @@ class Faded:
     Args:
         plain: what the network said, a :class:`~evidentia.NormalInverseGamma` or a :class:`~evidentia.Gaussian`.
         keep: the share of the evidence to keep, in (0, 1]: a number, or a tensor that broadcasts to the shape of
-            ``plain``. It gets the dtype of ``plain``. Less than 1e-24 counts as that.
+            ``plain``. It gets the dtype of ``plain``. Less than 1e-12 counts as that.
         validate_args: whether to check the values of ``keep``; None follows torch's global switch.
 
     It is a pytree node over ``plain`` and ``keep``, so that ``torch.compile``, ``torch.func.vmap`` and ``torch.export``

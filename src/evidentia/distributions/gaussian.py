@@ -56,7 +56,7 @@ class Gaussian(Univariate, Normal):
         """Return the distribution with less evidence: the same mean, and the variance times 1/``keep``.
 
         Args:
-            keep: the share of the evidence to keep, in (0, 1]; less than 1e-24 counts as that.
+            keep: the share of the evidence to keep, in (0, 1]; less than 1e-12 counts as that.
         """
         check_keep("fade", keep, bool(self._validate_args))
         return self._from_leaves(torch.broadcast_tensors(self.loc, gaussian.fade(self.scale, keep)))

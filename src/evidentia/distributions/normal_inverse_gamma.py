@@ -224,7 +224,7 @@ class NormalInverseGamma(TreeDistribution):
         Beside it, :meth:`discount` keeps the expected noise, and its central intervals can narrow.
 
         Args:
-            keep: the share of the evidence to keep, in (0, 1]; less than 1e-24 counts as that.
+            keep: the share of the evidence to keep, in (0, 1]; less than 1e-12 counts as that.
         """
         check_keep("fade", keep, bool(self._validate_args))
         return self._from_leaves(torch.broadcast_tensors(*nig.fade(self.parameters, keep)))

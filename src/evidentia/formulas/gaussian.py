@@ -44,7 +44,7 @@ def from_raw(raw: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
 def fade(scale: Tensor, keep: Tensor | float) -> Tensor:
     r"""Return the standard deviation with a share w of the evidence, :math:`\sigma/\sqrt w`.
 
-    Shares below 1e-24 count as that, as in :func:`evidentia.formulas.nig.fade`.
+    Shares below 1e-12 count as that, as in :func:`evidentia.formulas.nig.fade`.
     """
     return scale / kept_share(keep, scale).sqrt()
 

@@ -61,9 +61,9 @@ NU_FLOOR = 1e-6
 ALPHA_MINUS_ONE_FLOOR = 1e-6
 BETA_FLOOR = 1e-9
 
-# The smallest share of the evidence that `fade` keeps. With it the parameters above stay normal float32 numbers, and
-# an interval a trillion times as wide says all there is to say.
-KEEP_FLOOR = 1e-24
+# The smallest share of the evidence that `fade` keeps. With it and the floors above, 1/ν² is a float32 number, so that
+# gradients are finite. Intervals that are a million times as wide say all there is to say.
+KEEP_FLOOR = 1e-12
 
 
 def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
@@ -287,7 +287,8 @@ def fade(p: Parameters, keep: Tensor | float) -> Parameters:
     squared scale :math:`(\beta/\alpha)(1 + 1/(w\nu))`, which grows without bound. (:func:`discount` keeps
     :math:`\beta/(\alpha-1)`; its squared scale tends to :math:`\beta/\nu`, so that its central intervals can narrow.)
 
-    Fading by a and then by b is fading by ab, in all four parameters. Shares below ``KEEP_FLOOR``, 1e-24, count as it.
+    Fading by a and then by b is fading by ab, in all four parameters. A share below ``KEEP_FLOOR``, 1e-12, counts as
+    that.
     """
     w = kept_share(keep, p.nu)
     kept = w * p.alpha_minus_one
