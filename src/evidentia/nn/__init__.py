@@ -1,9 +1,20 @@
 """Modules from which networks are built."""
 
 from evidentia.nn.density import FeatureDensity
+from evidentia.nn.fading import FadingEvidence
 from evidentia.nn.heads import GaussianHead, NIGConv2d, NIGHead
 from evidentia.nn.mlp import MLP
 from evidentia.nn.population import BayesPopulation, Population
 from evidentia.nn.unet import UNet
 
-__all__ = ["MLP", "BayesPopulation", "FeatureDensity", "GaussianHead", "NIGConv2d", "NIGHead", "Population", "UNet"]
+__all__ = [
+    "MLP",
+    "BayesPopulation",
+    "FadingEvidence",
+    "FeatureDensity",
+    "GaussianHead",
+    "NIGConv2d",
+    "NIGHead",
+    "Population",
+    "UNet",
+]

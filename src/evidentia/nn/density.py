@@ -59,7 +59,7 @@ class FeatureDensity(nn.Module):
         x = features.double() - mean
         covariance = x.mT @ x / len(x)
         target = covariance.trace() / len(mean) * torch.eye(len(mean), dtype=x.dtype, device=x.device)
-        share = _ledoit_wolf(x, covariance, target) if shrinkage is None else shrinkage
+        share = ledoit_wolf(x, covariance, target) if shrinkage is None else shrinkage
         variances, directions = torch.linalg.eigh(torch.lerp(covariance, target, share))
         new = cls(len(mean)).to(x.device)
         new.mean.copy_(mean)
@@ -83,17 +83,22 @@ def _check_training(features: Tensor, shrinkage: float | None) -> None:
         raise InputError(f"features must have shape (N, D) with at least 2 rows, got {tuple(features.shape)}")
     if shrinkage is not None and not 0 <= shrinkage <= 1:
         raise InputError(f"shrinkage must lie in [0, 1], got {shrinkage}; None estimates it")
+    check_finite(features)
+    if bool((features == features[0]).all()):
+        raise InputError(f"all {len(features)} rows of features are the same; a distance needs features that vary")
+
+
+def check_finite(features: Tensor) -> None:
+    """Raise an error that says how many rows of features (N, …) are not finite, and which is the first."""
     bad = ~features.isfinite().all(1)
     if bool(bad.any()):
         raise InputError(
             f"features must be finite: {int(bad.sum())} of {len(bad)} rows have NaN or infinite values, the first is "
             f"row {int(bad.nonzero()[0])}; leave them out, or look for the network that made them"
         )
-    if bool((features == features[0]).all()):
-        raise InputError(f"all {len(features)} rows of features are the same; a distance needs features that vary")
 
 
-def _ledoit_wolf(x: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
+def ledoit_wolf(x: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
     """Return the share of the target that minimises the expected squared error of the covariance of centred rows x."""
     distance = (covariance - target).square().sum()
     noise = (x.square().sum(1).square().mean() - covariance.square().sum()) / len(x)

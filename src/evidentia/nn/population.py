@@ -113,11 +113,28 @@ class Population(nn.Module):
             )
         return x
 
-    def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
-        """Return the outputs for features (M, N, F), computed with these weights and biases."""
-        *inner, last = zip(weights, biases, strict=True)
-        for weight, bias in inner:
+    def forward_with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs, and those of all hidden layers side by side: (M, N, outputs), (M, N, units).
+
+        Both come from one pass. A network without hidden layers has its inputs as features.
+        """
+        inner: list[Tensor] = []
+        x = self._checked(x)
+        outputs = self._pass(x, self.weights, self.biases, inner)
+        return outputs, torch.cat(inner, -1) if inner else x
+
+    def _pass(
+        self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor], inner: list[Tensor] | None = None
+    ) -> Tensor:
+        """Return the outputs for features (M, N, F), computed with these weights and biases.
+
+        The outputs of the hidden layers are appended to ``inner``.
+        """
+        *hidden, last = zip(weights, biases, strict=True)
+        for weight, bias in hidden:
             x = self._drop(ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight)))
+            if inner is not None:
+                inner.append(x)
         return torch.baddbmm(last[1], x, output_major(last[0]))
 
     def _set_dropout(self, rates: Sequence[float]) -> None:

@@ -1,0 +1,196 @@
+"""How much of a network's evidence counts for an input: all of it near the training data, less the farther away.
+
+A network learns nothing about inputs that it never saw, and its evidence there means nothing. The features that it
+computes on the way to its answer tell how far an input is from the training data.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from evidentia.errors import InputError, InputTypeError
+from evidentia.nn.checks import check_counts, check_features
+from evidentia.nn.density import FLOOR, check_finite, ledoit_wolf
+
+__all__ = ["FadingEvidence"]
+
+LEAST = 1e-12
+"""Smallest share of the evidence that is kept: intervals are then a million times as wide, which says enough."""
+
+
+class FadingEvidence(nn.Module):
+    r"""Share of the evidence to keep for features (…, D), of shape (…): :math:`w = \min(1, (r/d)^p)`.
+
+    d is the Mahalanobis distance of the features from those of the training data, the reach r its 90 % quantile on
+    validation data, and p the power. Use :meth:`fit` to make one; before, or before a state dict is loaded, it returns
+    NaN. It is a part of the network like any other layer: in ``forward``, ``state_dict``, ``torch.compile`` and
+    ``torch.export``. Apply it to predictions, not to what the loss sees.
+
+    The covariance is taken along the ``rank`` directions in which the training features vary most; all other
+    directions share one variance. This costs a product with a D × rank matrix, and distances that depend little on the
+    noise of small variances.
+
+    Several networks at once have a leading dimension: features (M, N, D), with a reach and a power for each.
+
+    Args:
+        features: D.
+        rank: number of directions; None is D.
+        members: M, or None for one network.
+
+    >>> fading = FadingEvidence.fit(torch.randn(500, 8), torch.randn(100, 8), power=2.0)
+    >>> near, far = fading(torch.stack([torch.zeros(8), torch.full((8,), 9.0)]))
+    >>> bool(near == 1), bool(far < 0.1)
+    (True, True)
+    """
+
+    mean: Tensor
+    directions: Tensor
+    precision: Tensor
+    rest: Tensor
+    reach: Tensor
+    power: Tensor
+
+    def __init__(self, features: int, rank: int | None = 16, members: int | None = None) -> None:
+        super().__init__()
+        check_counts(features=features, **({} if rank is None else {"rank": rank}))
+        lead = () if members is None else (members,)
+        kept = features if rank is None else min(rank, features)
+        shapes = {"mean": (features,), "directions": (features, kept), "precision": (kept,)}
+        for name in ("mean", "directions", "precision", "rest", "reach", "power"):
+            shape = (*lead, *shapes.get(name, ()))
+            self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64))
+
+    @classmethod
+    @torch.no_grad()
+    def fit(
+        cls,
+        train: Tensor | Iterable[Tensor],
+        validation: Tensor | Iterable[Tensor] | None = None,
+        *,
+        power: float | Sequence[float] = 2.0,
+        rank: int | None = 16,
+        ridge: float | None = 0.01,
+        quantile: float = 0.9,
+    ) -> Self:
+        """Return what the features of training and validation data say, in one pass over each.
+
+        Args:
+            train: features (N, D) that the network computes for its training data; of several networks (M, N, D); or
+                batches of these, of which only sums are kept.
+            validation: likewise for data that the network did not learn from. None takes the training data, whose
+                distances are a little smaller; batches are then needed as a list, because they are read twice.
+            power: p, one for all networks or one each. 0 keeps all evidence everywhere.
+            rank: number of directions; None is D, where all variances are estimated one by one.
+            ridge: what is added to every variance, as a share of their mean. None shrinks the covariance by the
+                estimate of Ledoit and Wolf (2004); this needs all features at once.
+            quantile: the share of the validation data that keeps all evidence.
+        """
+        if not 0 < quantile <= 1:
+            raise InputError(f"quantile is a share of the validation data in (0, 1], got {quantile}")
+        if validation is None and not isinstance(train, Tensor | Sequence):
+            raise InputTypeError("without validation features the training features are read twice: pass a list")
+        mean, covariance = _moments(train)
+        size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        target = size * torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+        if ridge is None:
+            if not isinstance(train, Tensor) or train.ndim != 2:
+                raise InputTypeError("ridge=None needs all training features of one network in one tensor, (N, D)")
+            covariance = torch.lerp(covariance, target, ledoit_wolf(train.double() - mean, covariance, target))
+        else:
+            covariance = covariance + ridge * target
+        new = cls(mean.shape[-1], rank, len(mean) if mean.ndim == 2 else None).to(mean.device)
+        new.mean.copy_(mean)
+        new._set_covariance(covariance)
+        known = _checked_batches(train if validation is None else validation)
+        distances = torch.cat([new.distance(batch.double()) for batch in known], -1)
+        new.reach.copy_(distances.kthvalue(math.ceil(quantile * distances.shape[-1]), -1).values)
+        new.set_power(power)
+        return new
+
+    def set_power(self, power: float | Sequence[float]) -> None:
+        """Set the power, one for all networks or one each."""
+        values = torch.as_tensor(power, dtype=self.power.dtype)
+        if values.shape not in ((), self.power.shape) or not bool((values.isfinite() & (values >= 0)).all()):
+            raise InputError(f"power must be a number of at least 0, or one for each network, got {power!r}")
+        self.power.copy_(values)
+
+    def _set_covariance(self, covariance: Tensor) -> None:
+        """Keep the directions of largest variance, and one variance for all others."""
+        kept = self.directions.shape[-1]
+        variances, directions = torch.linalg.eigh(covariance)
+        variances, directions = variances.flip(-1), directions.flip(-1)
+        least = FLOOR * variances[..., :1]
+        # features that do not vary at all tell nothing: distances are 0
+        precision = torch.where(least > 0, 1 / variances.clamp(min=least), 0.0)
+        self.directions.copy_(directions[..., :kept])
+        self.precision.copy_(precision[..., :kept])
+        if kept == variances.shape[-1]:
+            self.rest.zero_()
+        else:
+            others = variances[..., kept:].mean(-1, keepdim=True)
+            self.rest.copy_(torch.where(least > 0, 1 / torch.maximum(others, least), 0.0).squeeze(-1))
+
+    def distance(self, features: Tensor) -> Tensor:
+        """Return the distances of features (…, D) from the training data, of shape (…)."""
+        check_features(self, features, self.mean.shape[-1])
+        several = self.mean.ndim == 2
+        if several and (features.ndim != 3 or len(features) != len(self.mean)):
+            raise InputError(
+                f"FadingEvidence expects features of shape ({len(self.mean)}, N, {self.mean.shape[-1]}), "
+                f"got {tuple(features.shape)}"
+            )
+        with torch.autocast(features.device.type, enabled=False):
+            dtype = torch.promote_types(torch.promote_types(features.dtype, self.mean.dtype), torch.float32)
+            mean, precision, rest = (t.to(dtype) for t in (self.mean, self.precision, self.rest))
+            if several:
+                mean, precision, rest = mean.unsqueeze(1), precision.unsqueeze(1), rest.unsqueeze(1)
+            centred = features.to(dtype) - mean
+            along = (centred @ self.directions.to(dtype)).square()
+            # what is not along the directions: rounding errors alone can make it negative
+            beside = (centred.square().sum(-1) - along.sum(-1)).clamp(min=0)
+            squared = (along * precision).sum(-1) + beside * rest
+        return squared.sqrt().to(torch.promote_types(features.dtype, torch.float32))
+
+    def forward(self, features: Tensor) -> Tensor:
+        distance = self.distance(features)
+        reach, power = self.reach.to(distance.dtype), self.power.to(distance.dtype)
+        if self.mean.ndim == 2:
+            reach, power = reach.unsqueeze(1), power.unsqueeze(1)
+        share = (reach / distance).pow(power).clamp(min=LEAST)
+        return torch.where(distance <= reach, 1.0, share)
+
+    def extra_repr(self) -> str:
+        shape = self.directions.shape
+        members = f", members={shape[0]}" if self.mean.ndim == 2 else ""
+        return f"features={shape[-2]}, rank={shape[-1]}{members}"
+
+
+def _checked_batches(features: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield batches of features, one after the other, after checking them."""
+    for batch in [features] if isinstance(features, Tensor) else features:
+        if not isinstance(batch, Tensor) or not batch.is_floating_point():
+            raise InputTypeError(f"features are floating-point tensors, got {type(batch).__name__}")
+        if batch.ndim not in (2, 3) or not batch.shape[-1]:
+            raise InputError(f"features have the shape (N, D), or (M, N, D) of M networks, got {tuple(batch.shape)}")
+        check_finite(batch.movedim(-2, 0).flatten(1))
+        yield batch
+
+
+def _moments(features: Tensor | Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean (…, D) and covariance (…, D, D) of features (…, N, D) in float64, from sums over batches."""
+    count, shift, total, products = 0, None, None, None
+    for batch in _checked_batches(features):
+        x = batch.double()
+        if shift is None:
+            shift = x.mean(-2, keepdim=True)  # sums of squares of what is far from zero would lose their digits
+        x = x - shift
+        count += x.shape[-2]
+        total = x.sum(-2) if total is None else total + x.sum(-2)
+        products = x.mT @ x if products is None else products + x.mT @ x
+    if shift is None or total is None or products is None or count < 2:
+        raise InputError(f"a distance needs the features of at least 2 training rows, got {count}")
+    mean = total / count
+    return shift.squeeze(-2) + mean, products / count - mean.unsqueeze(-1) * mean.unsqueeze(-2)
