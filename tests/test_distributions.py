@@ -164,7 +164,9 @@ def test_alpha_minus_one_survives_every_map():
         assert torch.equal(other.alpha_minus_one, tiny.expand(other.batch_shape))
         assert other.aleatoric_variance.isfinite().all()
         assert other.predictive().variance.isfinite().all()
-    assert torch.equal(d.discount(0.5).alpha_minus_one, 0.5 * tiny)
+    for less in (d.discount(0.5), d.fade(0.5), ev.Faded(d, 0.5).faded()):
+        assert torch.equal(less.alpha_minus_one, 0.5 * tiny)
+        assert less.predictive().variance.isfinite().all()
     raw = torch.tensor([[0.0, 0.0, -12.0, 0.0]])
     exact = torch.nn.functional.softplus(raw[:, 2].double()) + 1e-6
     assert torch.allclose(ev.NormalInverseGamma.from_raw(raw).alpha_minus_one.double(), exact, rtol=1e-6)

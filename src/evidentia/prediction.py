@@ -129,16 +129,20 @@ class Prediction:
     Gaussian has one way: its variance is aleatoric. A single Student t does not say how its variance divides. With
     a transform of the target only ``"identified"`` exists, of the members' means and variances in the units of y.
 
-    Of a :class:`~evidentia.Faded` answer only a share w of the evidence counts, w being small away from the training
-    data; ``familiarity`` is its mean for each row. The predictive distribution, with its density, quantiles, intervals,
-    samples and scores, is that of the faded answers, and wider. ``std`` and ``variance`` are those of the *discounted*
-    answers: noise + doubt/w, or :math:`\sigma^2/w` for a Gaussian. They grow as the intervals do, :math:`1/\sqrt w` for
-    the deviation. ``distribution.variance`` is larger: the tails grow heavier too, and it grows like :math:`1/w^2`.
-    What fading adds to the variance is epistemic in both decompositions; in ``"identified"`` the aleatoric
-    part is the mean of the members' predictive variances before fading, and there is an epistemic part for one network
-    too. With w = 1 everywhere all numbers are those of a prediction without fading. With a transform of the target,
-    moments are those of the transformed discounted members, and the aleatoric variance is that of the members before
-    fading (at most the total).
+    **Fading.** Of a :class:`~evidentia.Faded` answer only a share w of the evidence counts, less the farther an input
+    is from the training data; ``familiarity`` is the mean w of each row. Then
+
+    - density, quantiles, intervals, samples and scores are those of ``distribution``, the mixture of the faded
+      answers, whose intervals widen as w falls;
+    - ``std`` and ``variance`` are those of the *discounted* answers, :math:`\beta/(\alpha-1) + \beta/(w\nu(\alpha-1))`
+      or :math:`\sigma^2/w` of each member: the deviation grows as the intervals do, like :math:`1/\sqrt w`.
+      ``distribution.variance`` is larger, as its tails are heavier, and grows like :math:`1/w^2`;
+    - what fading adds to the variance is epistemic. In ``"identified"`` the aleatoric part is the mean of the members'
+      predictive variances before fading, and one network has an epistemic part too;
+    - with a transform of the target, moments are those of the discounted members in the units of y, and the aleatoric
+      part is that of the members before fading, but at most the total.
+
+    With w = 1 everywhere all numbers are those of a prediction without fading.
 
     >>> from evidentia import Gaussian
     >>> answer = Gaussian(torch.zeros(5, 3), 1.0)
