@@ -9,6 +9,7 @@ import evidentia as ev
 from evidentia import metrics
 from evidentia.fitting import FittedImages, ImageRecipe, Pairs, fit_images, image_training
 from evidentia.fitting import images as room
+from evidentia.fitting.image_networks import raw_maps
 from evidentia.fitting.image_training import largest_batch
 from evidentia.fitting.pairs import hold_out_images
 from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares, MCDropout
@@ -399,6 +400,18 @@ def test_pairs_are_read_as_arrays_are():
     for wrong in (images[0], x * 255, x[..., :3], "folder"):
         with pytest.raises((ev.InputError, ev.InputTypeError)):
             pairs.predict(wrong)
+
+
+def test_a_network_under_autocast_answers_with_the_weights_that_it_has_now():
+    network, x = UNet(4, width=4, blocks=3, seed=0).eval(), torch.rand(1, 3, 16, 16)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):  # a context around all of it, as fit_images has
+        before = raw_maps([network], x, 0, half=True)
+        for p in network.encoder.parameters():
+            p.mul_(1.5)
+        after = raw_maps([network], x, 0, half=True)
+        exact = raw_maps([network], x, 0, half=False)
+    assert (after - before).abs().max() > 0.1
+    assert torch.allclose(after, exact, atol=0.02)
 
 
 def test_the_callers_contexts_change_nothing():

@@ -72,7 +72,9 @@ def raw_maps(
     maps: list[Tensor] = []
     kept: Tensor | None = None
     filled = 0
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=half):  # whatever the caller's own context says
+    # Whatever the caller's own context says. Inside another autocast context torch would keep its bfloat16 copies of the
+    # weights, and answer with them when the weights have long been others.
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
         for network in networks:
             with _asking(network, draws > 0, generator):
                 for _ in range(max(1, draws)):

@@ -366,7 +366,8 @@ def fit_images(
     loc, scale = _location_and_scale(train_pairs.maps) if standardise else (0.0, 1.0)
     compiled = losses or CompiledLosses()
     models = []
-    with torch.autocast(target_device.type, enabled=False):  # the recipe says what precision is used, not the caller
+    # The recipe says what precision is used, not the caller. No copies of weights are kept: see raw_maps.
+    with torch.autocast(target_device.type, enabled=False, cache_enabled=False):
         for k in range(members):
             if progress and members > 1:
                 sys.stderr.write(f"network {k + 1} of {members}\n")
