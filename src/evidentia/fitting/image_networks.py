@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from evidentia.errors import InputError
 from evidentia.methods import Method
 from evidentia.nn import UNet
+from evidentia.nn.appearance import BLOCKS
 from evidentia.training import Augmentation, Settings
 
-__all__ = ["ImageRecipe", "answer_of", "raw_maps"]
+__all__ = ["ImageRecipe", "answer_of", "maps_and_features", "pooled_features", "raw_maps"]
 
 SCORES = ("nll", "rmse")
 SMALL = 1 << 22  # numbers of all members together that are simply put side by side
@@ -68,17 +69,57 @@ def raw_maps(
     networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
 ) -> Tensor:
     """Return the raw maps of every network, or of each of so many draws of its dropout, (members, N, outputs, H, W)."""
+    return _asked(networks, x, draws, half, generator, None)
+
+
+def maps_and_features(
+    networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
+) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    """Return the raw maps, and for every network the pooled features of its encoder.
+
+    They come from one pass; draws of dropout have one more, without dropout, through the first blocks.
+    """
+    features: list[tuple[Tensor, ...]] = []
+    maps = _asked(networks, x, draws, half, generator, features)
+    return maps, features
+
+
+@torch.no_grad()
+def pooled_features(network: UNet, x: Tensor, half: bool) -> tuple[Tensor, ...]:
+    """Return the pooled features of the first blocks, without dropout."""
+    with (
+        torch.autocast(x.device.type, torch.bfloat16, enabled=half, cache_enabled=False),
+        _asking(network, False, None),
+    ):
+        return network.pooled(x, BLOCKS)
+
+
+def _asked(
+    networks: Sequence[Any],
+    x: Tensor,
+    draws: int,
+    half: bool,
+    generator: torch.Generator | None,
+    features: list[tuple[Tensor, ...]] | None,
+) -> Tensor:
+    """Return the raw maps; ``features``, if it is a list, is given those of every network."""
     count = len(networks) * max(1, draws)
     maps: list[Tensor] = []
     kept: Tensor | None = None
     filled = 0
-    # Whatever the caller's own context says. Inside another autocast context torch would keep its bfloat16 copies of the
-    # weights, and answer with them when the weights have long been others.
+    # Whatever the caller's own context says. Inside another autocast context torch would keep its bfloat16 copies of
+    # the weights, and answer with them when the weights have long been others.
     with torch.autocast(x.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
         for network in networks:
+            if features is not None and draws:
+                features.append(pooled_features(network, x, half))
             with _asking(network, draws > 0, generator):
                 for _ in range(max(1, draws)):
-                    latest = network(x)
+                    if features is None or draws:
+                        latest = network(x)
+                    else:
+                        latest, found = network.forward_with_features(x)
+                        features.append(found)
                     if torch.is_grad_enabled() or count * latest.numel() <= SMALL:
                         maps.append(latest)
                         continue

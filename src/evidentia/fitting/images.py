@@ -13,14 +13,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from evidentia.distributions import Gaussian, Mixture
+from evidentia.distributions import Faded, Gaussian, Mixture, StudentT
 from evidentia.errors import InputError, InputTypeError
-from evidentia.fitting.image_networks import ImageRecipe, answer_of, raw_maps
+from evidentia.fitting.image_networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
 from evidentia.fitting.image_training import CompiledLosses, train_network
 from evidentia.fitting.pairs import LARGEST, Pairs, as_images, hold_out_images, pad_images, padding, read_pairs
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
 from evidentia.methods import BayesByBackprop, Evidential, LeastSquares, MCDropout, Method
 from evidentia.nn import UNet
+from evidentia.nn.appearance import FEWEST, ImageFading, Seen, appearance
 from evidentia.nn.checks import is_whole
 from evidentia.persistence import load_model, refusing_misfits, save_model
 from evidentia.prediction import Answer, Deferred, Prediction
@@ -31,6 +32,8 @@ __all__ = ["FittedImages", "fit_images"]
 
 PART = 24  # images that are asked about at once, or fewer:
 PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # pixels of all members together that one part may have
+EVIDENCE = ("fading", "plain")
+FADING = "fading."  # between the number of a network and the name of a tensor in model files
 HELD = 1 << 25  # pixels of all members together up to which a prediction is kept in memory
 
 
@@ -50,6 +53,7 @@ class FittedImages:
         scale: likewise.
         draws: if not 0, each network predicts with so many draws of its dropout; these are then the members.
         seed: of the draws.
+        fading: for each network, how much of its evidence counts for an image; None counts all of it everywhere.
     """
 
     method: Method
@@ -60,6 +64,7 @@ class FittedImages:
     scale: float = 1.0
     draws: int = 0
     seed: int = 0
+    fading: tuple[ImageFading, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.networks:
@@ -68,17 +73,20 @@ class FittedImages:
             raise InputError(f"draws must be at least 0, got {self.draws}")
         if self.draws and not self.recipe.dropout:
             raise InputError("draws are those of dropout, and these networks were trained without; set recipe.dropout")
+        if self.fading is not None and len(self.fading) != len(self.networks):
+            raise InputError(f"{len(self.networks)} networks need as many fadings, got {len(self.fading)}")
 
     def __repr__(self) -> str:
         draws = f", draws={self.draws}" if self.draws else ""
-        return f"FittedImages({self.method}, networks={len(self.networks)}{draws})"
+        fading = ", fading" if self.fading is not None else ""
+        return f"FittedImages({self.method}, networks={len(self.networks)}{draws}{fading})"
 
     @classmethod
     def join(cls, models: Iterable["FittedImages"]) -> "FittedImages":
         """Return one model with the networks of several: an ensemble.
 
         They must have one method, recipe and scale of targets; fits to the same images with the same ``validation``
-        have. Of least squares, choose the noise again afterwards.
+        have. All of them fade or none. Of least squares, choose the noise again afterwards.
         """
         models = list(models)
         if not models:
@@ -91,10 +99,17 @@ class FittedImages:
                     continue
                 if ours != theirs:
                     raise InputError(f"models that differ in their {name} cannot be joined: {ours} and {theirs}")
+        fadings = [model.fading for model in models]
+        some = [each for each in fadings if each is not None]
+        if some and len(some) < len(models):
+            raise InputError(
+                "models with and without fading cannot be joined; replace(model, fading=None) goes without"
+            )
         return replace(
             first,
             networks=tuple(network for model in models for network in model.networks),
             training=tuple(training for model in models for training in model.training),
+            fading=tuple(each for several in some for each in several) if some else None,
         )
 
     @property
@@ -113,14 +128,19 @@ class FittedImages:
 
     def to(self, device: str | torch.device) -> Self:
         """Move the networks to this device, and return the model."""
+        there = resolve_device(device)
         for network in self.networks:
-            network.to(resolve_device(device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(there, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for fading in self.fading or ():
+            _place(fading, there)
         return self
 
     # Predictions ------------------------------------------------------------------------------------------------------
 
     def predict(self, images: Any, *, generator: torch.Generator | None = None) -> Prediction:
         """Return what the networks say about images, (N, H, W), in the units of the targets.
+
+        Networks with fading say less about an image the less it looks like those they were trained on.
 
         Where all answers would be too many to keep (50 draws of hundreds of images, say), the prediction computes them
         a few images at a time, whenever it is asked for something; its parts are then best read in one loop over
@@ -143,23 +163,76 @@ class FittedImages:
         deferred = Deferred(source, sizes, (count, height, width), self.members)
         if count * pixels > HELD:
             return Prediction(deferred)
-        return Prediction(Prediction(deferred).answers, members=0)
+        return Prediction(deferred).computed()
 
     def answers(self, images: Tensor, generator: torch.Generator | None = None) -> Answer:
-        """Return what each member says about images, (members, N, H, W), all at once.
+        """Return what each member says about images, (members, N, H, W), all at once, before any fading.
 
         ``images`` are bytes (N, H, W, 3), or floats (N, 3, H, W) from 0 to 1, by which there are gradients.
         """
-        height, width = self._size(images)
+        x = self._seen_by_networks(images)
+        return self._answer(raw_maps(self.networks, x, self.draws, self._half, generator), self._size(images))
+
+    def faded_answers(self, images: Tensor, generator: torch.Generator | None = None) -> Answer | Faded:
+        """Return the same with the share of each member's evidence that counts; without fading, :meth:`answers`."""
+        if self.fading is None:
+            return self.answers(images, generator)
+        x, size = self._seen_by_networks(images), self._size(images)
+        raw, features = maps_and_features(self.networks, x, self.draws, self._half, generator)
+        looks = appearance(x[..., : size[0], : size[1]])
+        shares = [fading(Seen(looks, pooled)) for fading, pooled in zip(self.fading, features, strict=True)]
+        keep = torch.stack(shares).repeat_interleave(max(1, self.draws), 0)[..., None, None]
+        answer = self._answer(raw, size)
+        assert not isinstance(answer, StudentT)
+        return Faded(answer, keep, validate_args=False)
+
+    def fit_fading(self, images: Any, validation: Any = None) -> "FittedImages":
+        """Return the model with evidence that fades for images that look unlike these, on which it was trained.
+
+        Args:
+            images: that the networks were trained on, at least ten, as :meth:`predict` takes them.
+            validation: images that they were not trained on, which say what is usual; without, or with fewer than ten,
+                the training images do.
+
+        A model of least squares is returned as it is: its noise is one number, which says nothing of an image.
+        """
+        if isinstance(self.method, LeastSquares):
+            return self
+        inputs = [None if part is None else self._inputs(part) for part in (images, validation)]
+        fadings = []
+        for network in self.networks:
+            train, held = (None if part is None or not len(part) else self._seen(network, part) for part in inputs)
+            if train is None:
+                raise InputError("there are no training images")
+            fadings.append(_place(ImageFading.fit(train, held), self.device))
+        return replace(self, fading=tuple(fadings))
+
+    def _seen(self, network: UNet, inputs: Tensor) -> Seen:
+        """Return what is known of images before the network's answer."""
+        parts = []
+        for part in inputs.split(PART):
+            x, (height, width) = self._seen_by_networks(part), self._size(part)
+            parts.append(Seen(appearance(x[..., :height, :width]), pooled_features(network, x, self._half)).cpu())
+        return Seen.cat(parts)
+
+    @property
+    def _half(self) -> bool:
+        """Whether networks compute in bfloat16."""
+        return self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
+
+    def _seen_by_networks(self, images: Tensor) -> Tensor:
+        """Return images as floats (N, 3, H, W) on the model's device, with sides that the networks can take."""
+        multiple = self.networks[0].multiple
         if images.dtype == torch.uint8:
-            x = to_network(pad_images(images.to(self.device), self.networks[0].multiple))
-        else:
-            right, bottom = padding((height, width), self.networks[0].multiple)
-            x = images.to(torch.float32)
-            x = nn.functional.pad(x, (0, right, 0, bottom), mode="replicate") if right or bottom else x
-        half = self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
-        raw = raw_maps(self.networks, x.to(self.device), self.draws, half, generator)
-        answer = answer_of(self.method, raw[..., :height, :width])
+            return to_network(pad_images(images.to(self.device), multiple))
+        right, bottom = padding(self._size(images), multiple)
+        x = images.to(torch.float32)
+        x = nn.functional.pad(x, (0, right, 0, bottom), mode="replicate") if right or bottom else x
+        return x.to(self.device)
+
+    def _answer(self, raw: Tensor, size: tuple[int, int]) -> Answer:
+        """Return the answer that padded raw maps stand for, in the units of the targets."""
+        answer = answer_of(self.method, raw[..., : size[0], : size[1]])
         return answer if (self.loc, self.scale) == (0.0, 1.0) else answer.affine(self.loc, self.scale)  # type: ignore[no-any-return]
 
     def _inputs(self, images: Any) -> Tensor:
@@ -209,6 +282,8 @@ class FittedImages:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all that the model knows: tensors by name, and plain values."""
         tensors = {f"{k}.{name}": t for k, net in enumerate(self.networks) for name, t in net.state_dict().items()}
+        for k, fading in enumerate(self.fading or ()):
+            tensors |= {f"{k}.{FADING}{name}": t.double() for name, t in fading.state_dict().items()}
         return tensors, {
             "model": "images",
             "method": method_state(self.method),
@@ -219,6 +294,7 @@ class FittedImages:
             "scale": self.scale,
             "draws": self.draws,
             "seed": self.seed,
+            "fading": self.fading is not None,
         }
 
     @classmethod
@@ -231,16 +307,25 @@ class FittedImages:
         loc, scale = (float(settings[name]) for name in ("loc", "scale"))
         if not abs(loc) <= LARGEST or not 1 / LARGEST <= scale <= LARGEST:
             raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
-        networks = []
+        fades = settings.get("fading", False)  # models of earlier versions do not
+        if type(fades) is not bool:
+            raise InputError(f"fading is true or false, not {fades!r}")
+        networks, fadings = [], []
         for k in range(count):
-            weights = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
+            own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
+            weights = {n: t for n, t in own.items() if not n.startswith(FADING)}
             _check_weights(weights, recipe)
             networks.append(recipe.network(method.outputs, 0).eval())
             networks[-1].load_state_dict(weights)
-        if sum(len(list(n.state_dict())) for n in networks) != len(tensors):
+            if fades:
+                found = {n.removeprefix(FADING): t for n, t in own.items() if n.startswith(FADING)}
+                fadings.append(_fading_from(found, recipe))
+        if sum(len(list(m.state_dict())) for m in [*networks, *fadings]) != len(tensors):
             raise InputError("there are tensors that belong to no network")
         training = tuple(training_from_state(each) for each in settings["training"])
-        return cls(method, tuple(networks), recipe, training, loc, scale, int(settings["draws"]), int(settings["seed"]))
+        draws, seed = int(settings["draws"]), int(settings["seed"])
+        kept = tuple(fadings) if fades else None
+        return cls(method, tuple(networks), recipe, training, loc, scale, draws, seed, kept)
 
     def save(self, folder: str | Path) -> Path:
         """Write a model folder, to be read by :func:`evidentia.load`, on any device. Nothing in it is ever executed."""
@@ -268,18 +353,18 @@ class _Source:
         self.states: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def __call__(self, part: int) -> Answer:
+    def __call__(self, part: int) -> Answer | Faded:
         if not self.model.draws:
-            return self.model.answers(self.parts[part])
+            return self.model.faded_answers(self.parts[part])
         if self.generator is None:
             seed = np.random.SeedSequence([self.model.seed, part]).generate_state(1)[0]
-            return self.model.answers(self.parts[part], torch.Generator(self.model.device).manual_seed(int(seed)))
+            return self.model.faded_answers(self.parts[part], torch.Generator(self.model.device).manual_seed(int(seed)))
         if part not in self.states:
             self.states[part] = self.generator.get_state()
-            return self.model.answers(self.parts[part], self.generator)
+            return self.model.faded_answers(self.parts[part], self.generator)
         again = torch.Generator(self.generator.device)
         again.set_state(self.states[part])
-        return self.model.answers(self.parts[part], again)
+        return self.model.faded_answers(self.parts[part], again)
 
 
 def _recipe_from(saved: dict[str, Any]) -> ImageRecipe:
@@ -302,6 +387,22 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
         raise InputError("the tensors are not those of a network of this recipe")
 
 
+def _place(fading: ImageFading, device: torch.device) -> ImageFading:
+    """Move a fading to a device, and return it; mps has no float64."""
+    return fading.to(device, torch.float32 if device.type == "mps" else torch.float64)
+
+
+def _fading_from(tensors: dict[str, Tensor], recipe: ImageRecipe) -> ImageFading:
+    """Return the fading of a network of this recipe; raise unless the tensors have its shapes and possible values."""
+    fading = ImageFading([recipe.width * 2**k for k in range(recipe.blocks)])
+    if not all(t.dtype == torch.float64 for t in tensors.values()):
+        raise InputError("the tensors of the fading are not float64")
+    fading.load_state_dict(tensors)
+    if not (bool((fading.least > 0).all() & (fading.scale > 0).all()) and fading.reach >= 0 and fading.power >= 0):
+        raise InputError("the numbers of the fading are out of range")
+    return fading
+
+
 # Fits -----------------------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +422,7 @@ def fit_images(
     seed: int = 0,
     device: str | torch.device = "auto",
     checkpoint: str | Path | None = None,
+    evidence: str = "fading",
     losses: CompiledLosses | None = None,
     keep_diverged: bool = False,
     progress: bool = False,
@@ -348,6 +450,9 @@ def fit_images(
         device: "auto", "cpu", "cuda" or "mps".
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`; with several networks one each,
             whose names end in .1, .2, ….
+        evidence: "fading" lets each network's evidence count the less, the less an image looks like those it was
+            trained on (:class:`evidentia.nn.appearance.ImageFading`): it widens Gaussians too. "plain" counts all of it
+            everywhere. Least squares stays plain, and so does a fit to fewer than ten training images.
         losses: compiled losses to share with other calls.
         keep_diverged: return networks that diverged too, with the best weights they had, instead of leaving them out
             with a warning, or raising if all did.
@@ -359,6 +464,8 @@ def fit_images(
     recipe = ImageRecipe() if recipe is None else recipe
     method, target_device = Evidential() if method is None else method, resolve_device(device)
     _check_fit(method, recipe)
+    if evidence not in EVIDENCE:
+        raise InputError(f"evidence is {' or '.join(EVIDENCE)}, not {evidence!r}")
     members, seed = _whole("members", members, least=1), _whole("seed", seed, least=0)
     pairs = read_pairs(images, targets, unknown)
     train_pairs, held = _split(pairs, validation, groups, unknown, seed)
@@ -378,6 +485,8 @@ def fit_images(
             )
             models.append(FittedImages(method, (network,), recipe, (training,), loc, scale, seed=seed))
         model = FittedImages.join(models if keep_diverged else _usable(models))
+        if evidence == "fading" and len(train_pairs) >= FEWEST:
+            model = model.fit_fading(train_pairs.images, None if held is None else held.images)
         return model if held is None else model.choose_noise(held, None)
 
 

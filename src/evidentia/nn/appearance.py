@@ -17,11 +17,13 @@ from evidentia.errors import InputError, InputTypeError
 from evidentia.nn.checks import check_counts
 from evidentia.nn.density import FeatureDensity
 
-__all__ = ["APPEARANCE", "BLOCKS", "FEWEST", "ImageFading", "Seen", "appearance"]
+__all__ = ["APPEARANCE", "BLOCKS", "COLOURS", "FEWEST", "ImageFading", "Seen", "appearance"]
 
 BINS = 16  # of each histogram
 CHANNELS = 3
-APPEARANCE = BINS * (CHANNELS + 1)
+COLOURS = BINS * CHANNELS
+"""Number of features that `appearance` returns for an image's colours, before those of its gradients."""
+APPEARANCE = COLOURS + BINS
 """Number of features that `appearance` returns for an image."""
 
 BLOCKS = 3
@@ -79,6 +81,10 @@ class Seen(NamedTuple):
 
     appearance: Tensor
     pooled: tuple[Tensor, ...]
+
+    def cpu(self) -> "Seen":
+        """Return the same on the CPU."""
+        return Seen(self.appearance.cpu(), tuple(block.cpu() for block in self.pooled))
 
     @classmethod
     def cat(cls, parts: Sequence["Seen"]) -> "Seen":
@@ -194,7 +200,7 @@ class ImageFading(nn.Module):
             found = [block.shape[1] for block in seen.pooled]
             raise InputError(f"ImageFading expects blocks of {list(self.channels)} channels, got {found}")
         pooled = zip(seen.pooled[:BLOCKS], self.least, strict=True)
-        colours, gradients = seen.appearance.to(dtype).split([BINS * CHANNELS, BINS], 1)
+        colours, gradients = seen.appearance.to(dtype).split([COLOURS, BINS], 1)
         return [*((block.to(dtype) + least).log() for block, least in pooled), colours, gradients]
 
     def features(self, seen: Seen) -> Tensor:
@@ -210,7 +216,8 @@ class ImageFading(nn.Module):
         """Return the distances of images from the training images, in units of what is usual, (N,)."""
         with torch.autocast(seen.appearance.device.type, enabled=False):
             x = self.features(seen)
-            return self.density(x) / (self._components(x) @ self.trend).exp()
+            distance: Tensor = self.density(x) / (self._components(x) @ self.trend).exp()
+        return distance
 
     def forward(self, seen: Seen) -> Tensor:
         distance = self.distance(seen)

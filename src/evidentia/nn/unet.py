@@ -107,6 +107,15 @@ class UNet(nn.Module):
         features = tuple(m.mean((2, 3), dtype=torch.promote_types(m.dtype, torch.float32)) for m in maps)
         return self._apply_head(self._decode(maps)), features
 
+    def pooled(self, x: Tensor, blocks: int) -> tuple[Tensor, ...]:
+        """Return the features of the first blocks, as :meth:`forward_with_features` does, without the rest."""
+        self._check(x)
+        found = []
+        for k, block in zip(range(blocks), self.encoder, strict=False):
+            x = block(x if k == 0 else self.drops[k - 1](max_pool2d(x, 2)))
+            found.append(x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32)))
+        return tuple(found)
+
     def _encode(self, x: Tensor) -> list[Tensor]:
         """Return the output of every encoder block, from the finest to the coarsest."""
         self._check(x)

@@ -12,6 +12,7 @@ __all__ = [
     "BLOCKS",
     "EPSILONS",
     "EXPERIMENT",
+    "FADED",
     "FRAME",
     "GROUPS",
     "SHOWN_EPSILONS",
@@ -95,6 +96,8 @@ STUDIED = (
     "dropout, 10",
     "dropout of likelihoods, 10",
 )
+
+FADED = "evidential"  # the model that is also studied with evidence that fades
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from evidentia.reproduce.arrays import Arrays, write_arrays
 from evidentia.reproduce.depth.data import DepthData, load, mean_of_training
 from evidentia.reproduce.depth.figures import MAPS, write_figures
 from evidentia.reproduce.depth.page import page
-from evidentia.reproduce.depth.plan import GROUPS, SHOWN_EPSILONS, STUDIED, NetworkGroup, Plan
+from evidentia.reproduce.depth.plan import FADED, GROUPS, SHOWN_EPSILONS, STUDIED, NetworkGroup, Plan
 from evidentia.reproduce.depth.recipes import METHODS, group_recipe, plan_record
 from evidentia.reproduce.depth.scores import (
     alive_channels,
@@ -36,6 +36,7 @@ from evidentia.reproduce.depth.scores import (
     density_scores,
     error_scores,
     gradient_sign,
+    histogram_scores,
     image_scores,
 )
 from evidentia.reproduce.depth.tables import table_rows, write_tables
@@ -144,6 +145,7 @@ def _trained_network(
         recipe=recipe,
         standardise=False,  # as in the paper: λ has the unit 1/y
         keep_diverged=True,  # a result like any other
+        evidence="plain",  # as in the paper: a model with fading is studied beside it
         seed=seed,
         device=device,
         checkpoint=checkpoint,
@@ -197,11 +199,30 @@ def _study(model: FittedImages, name: str, trial: int, data: DepthData) -> tuple
         distance, blocks = density_scores(network, data.train.images, data.validation.images, images)
         unfamiliar["feature distance"] = _sides(distance["inside"], distance["outside"])
         result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
+        if name == FADED:
+            result |= _study_fading(model, data)
         if len(network.head) > 1:
             result["alive channels"] = alive_channels(network, data.test.images)
     result |= curves(inside, data.test.maps) | {"unfamiliar": unfamiliar}
     result["attack"] = _rounded(attack(model, data.test, generator=draws))
     return result, _maps(model, inside, outside, data, draws) if trial == 0 else {}
+
+
+def _study_fading(model: FittedImages, data: DepthData) -> dict[str, Any]:
+    """Return what fading makes of an evidential network, and what colours alone tell: the same images, no new training.
+
+    Attacked images are not among them: their distance from clean ones is small, and the attack is on the mean.
+    """
+    faded = model.fit_fading(data.train.images, data.validation.images)
+    inside, outside = faded.predict(data.test.images), faded.predict(data.outside)
+    scores_inside, scores_outside = image_scores(inside), image_scores(outside)
+    unfamiliar = {score: _sides(scores_inside[score], scores_outside[score]) for score in scores_inside}
+    images = {"inside": data.test.images, "outside": data.outside}
+    calibration = curves(inside, data.test.maps)["calibration"]["predictive"]["error"]
+    return {
+        "fading": error_scores(inside, data.test.maps) | {"calibration": calibration, "unfamiliar": unfamiliar},
+        "colour histograms": _sides(**histogram_scores(data.train.images, images)),
+    }
 
 
 def _sides(inside: Tensor, outside: Tensor) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.fitting import FittedImages, Pairs
 from evidentia.fitting.pairs import pad_images
 from evidentia.nn import FeatureDensity, UNet
+from evidentia.nn.appearance import COLOURS, appearance
 from evidentia.prediction import Prediction
 from evidentia.reproduce.depth.plan import BLOCKS, EPSILONS
 from evidentia.reproduce.depth.trials import Array, shown_score
@@ -29,6 +30,7 @@ __all__ = [
     "density_scores",
     "error_scores",
     "gradient_sign",
+    "histogram_scores",
     "image_scores",
 ]
 
@@ -166,6 +168,25 @@ def _distances(learned: Tensor, usual: Tensor, asked: dict[str, Tensor], logarit
     density = FeatureDensity.fit(learned)
     distance = density(usual)
     return {name: ((density(x) - distance.mean()) / distance.std().clamp(min=1e-12)).cpu() for name, x in asked.items()}
+
+
+@torch.no_grad()
+def histogram_scores(train: Tensor, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the distance of each image's colour histograms from those of the training images, without any network.
+
+    What a network's features tell more than this is what they are worth. Histograms have 16 bins for each of red, green
+    and blue, of whose shares the square roots are taken.
+
+    Args:
+        train: images (N, H, W, 3) of bytes that the density is fitted to.
+        images: sets of images to score, by name.
+    """
+
+    def features(pixels: Tensor) -> Tensor:
+        return torch.cat([appearance(to_network(x))[:, :COLOURS] for x in pixels.split(32)])
+
+    density = FeatureDensity.fit(features(train))
+    return {name: density(features(pixels)).cpu() for name, pixels in images.items()}
 
 
 @torch.no_grad()

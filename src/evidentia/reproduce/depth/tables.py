@@ -145,11 +145,21 @@ def doubt_rows(record: Record) -> Rows:
 
 
 def unfamiliar_rows(record: Record) -> Rows:
-    """Return a row for each model and a column for each score: the AUROC of telling images from elsewhere."""
+    """Return a row for each model and a column for each score: the AUROC of telling images from elsewhere.
+
+    Below the evidential model are the same networks with evidence that fades, and the distance of colour histograms.
+    """
     rows: Rows = []
     for name, trials in studied_models(record).items():
         scores = {s: spread(trial_values(trials, "unfamiliar", s, "auroc")) for s in trials[0]["unfamiliar"]}
         rows.append({"model": name, **scores})
+        if "fading" in trials[0]:
+            faded = trials[0]["fading"]["unfamiliar"]
+            scores = {s: spread(trial_values(trials, "fading", "unfamiliar", s, "auroc")) for s in faded}
+            rows.append({"model": f"{name}, fading", **scores})
+        if "colour histograms" in trials[0]:
+            alone = spread(trial_values(trials, "colour histograms", "auroc"))
+            rows.append({"model": "colour histograms, no network", "feature distance": alone})
     return _with_equal_columns(rows)
 
 
