@@ -198,22 +198,21 @@ class FittedImages:
         """
         if isinstance(self.method, LeastSquares):
             return self
-        inputs = [None if part is None else self._inputs(part) for part in (images, validation)]
-        fadings = []
-        for network in self.networks:
-            train, held = (None if part is None or not len(part) else self._seen(network, part) for part in inputs)
-            if train is None:
-                raise InputError("there are no training images")
-            fadings.append(_place(ImageFading.fit(train, held), self.device))
-        return replace(self, fading=tuple(fadings))
+        train = self.seen(images)
+        held = [None] * len(train) if validation is None else self.seen(validation)
+        fadings = (ImageFading.fit(known, usual) for known, usual in zip(train, held, strict=True))
+        return replace(self, fading=tuple(_place(fading, self.device) for fading in fadings))
 
-    def _seen(self, network: UNet, inputs: Tensor) -> Seen:
-        """Return what is known of images before the network's answer."""
-        parts = []
-        for part in inputs.split(PART):
-            x, (height, width) = self._seen_by_networks(part), self._size(part)
-            parts.append(Seen(appearance(x[..., :height, :width]), pooled_features(network, x, self._half)).cpu())
-        return Seen.cat(parts)
+    def seen(self, images: Any) -> tuple[Seen, ...]:
+        """Return what each network's fading knows of images, on the CPU: how they look, and pooled features."""
+        inputs = self._inputs(images)
+        parts: list[list[Seen]] = [[] for _ in self.networks]
+        for few in inputs.split(PART):
+            x, (height, width) = self._seen_by_networks(few), self._size(few)
+            looks = appearance(x[..., :height, :width])
+            for network, found in zip(self.networks, parts, strict=True):
+                found.append(Seen(looks, pooled_features(network, x, self._half)).cpu())
+        return tuple(Seen.cat(found) for found in parts)
 
     @property
     def _half(self) -> bool:
