@@ -28,6 +28,7 @@ from evidentia.data.target import check_numbers
 from evidentia.distributions import Transform
 from evidentia.errors import InputError
 from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, hold_out, search
+from evidentia.fitting.fading import choose_power, rows_of_a_fold, with_fading
 from evidentia.fitting.targets import choose_transform, prepare_target
 from evidentia.formulas import penalties
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
@@ -162,10 +163,32 @@ class Regressor(_ScikitLearn):
         self.target_names_ = None if named is None else [str(name) for name in named]
         target = self._prepare_target(method, x, target, rows, base, options)
         method = self._choose(method, x, target, rows, base, options)
-        members = hold_out(rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1))
-        self.fitted_ = _usable(fit(method, x, target, members, **options), members, target, weights)
+        members: Sequence[Member] = hold_out(
+            rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1)
+        )
+        fitted, members = _usable(fit(method, x, target, members, **options), members, target, weights)
+        self.fitted_ = self._fade(fitted, method, x, target, rows, base, members, options)
         self._summarise_training()
         return self
+
+    def _fade(
+        self,
+        fitted: Fitted,
+        method: Method,
+        x: Array,
+        y: Array,
+        rows: NDArray[np.int64],
+        seed: int,
+        members: Sequence[Member],
+        options: dict[str, Any],
+    ) -> Fitted:
+        """Return the model with evidence that fades away from its training rows, if that was asked for."""
+        if self._evidence == "plain":
+            return fitted
+        recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
+        quiet = options | {"recipe": recipe, "progress": bool(self.verbose)}
+        power = choose_power(method, x, y, rows, seed, validation_share=self.validation_share, **quiet)
+        return with_fading(fitted, x, members, power)
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
         """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
@@ -253,6 +276,18 @@ class Regressor(_ScikitLearn):
         check_is_fitted(self, "encoding_")
         return self.encoding_.to_frame()
 
+    @property
+    def _evidence(self) -> Any:
+        """What becomes of the evidence away from the training rows, for regressors that have a choice."""
+        return getattr(self, "evidence", "plain")
+
+    @property
+    def fading_power_(self) -> float | None:
+        """The power by which evidence fades with the distance from the training rows, or None where it does not."""
+        check_is_fitted(self, "fitted_")
+        fading = self.fitted_.fading
+        return None if fading is None else float(fading.power[0])
+
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
         """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
         return self.predict_distribution(X).interval(coverage)
@@ -285,6 +320,8 @@ class Regressor(_ScikitLearn):
         if self.target_transform is not None and self.target_transform not in ("positive", "log", "auto"):
             known = "'positive', 'log', 'auto' or None"
             raise InputError(f"target_transform must be {known}, got {self.target_transform!r}")
+        if self._evidence not in ("fading", "plain"):
+            raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
         _layers(self.hidden)
         resolve_device(self.device)
         self._method()
@@ -441,8 +478,13 @@ def _are_texts(value: Any, count: int) -> bool:
     return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
 
 
-def _usable(fitted: Fitted, members: Sequence[Member], y: Array, weights: Array | None) -> Fitted:
-    """Return the model without the networks that learned nothing; warn about them, and raise if none is left."""
+def _usable(
+    fitted: Fitted, members: Sequence[Member], y: Array, weights: Array | None
+) -> tuple[Fitted, Sequence[Member]]:
+    """Return the model without the networks that learned nothing, and the rows of those that are left.
+
+    A warning says how many there were; it is an error if none is left.
+    """
     training, count = fitted.training, len(members)
     diverged = int(training.diverged.sum())
     advice = "lower learning_rate, and look for outliers in X and y"
@@ -454,7 +496,7 @@ def _usable(fitted: Fitted, members: Sequence[Member], y: Array, weights: Array 
     if poor:
         _warn(f"{poor} of {count} networks do far worse on held-out rows than a constant would; {advice}")
     kept = training.best_score.isfinite().nonzero().flatten().tolist()
-    return fitted if len(kept) == count else fitted.select(kept)
+    return (fitted, members) if len(kept) == count else (fitted.select(kept), [members[i] for i in kept])
 
 
 def _warn(message: str) -> None:
@@ -545,6 +587,7 @@ _ATTRIBUTES = {
     "training_": "Steps and seconds of the training, and for each network the step whose weights were kept and whether "
     "it diverged.",
     "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',
+    "fading_power_": "The power by which evidence fades with the distance from the training rows; None if it does not.",
     "target_names_": "Names of the targets, if y had any, else None.",
     "target_transform_": 'The transform of the target that was used: "positive", "log" or None.',
     "transform_": "Its numbers, :class:`evidentia.distributions.Transform`, or None.",
@@ -595,6 +638,11 @@ class EvidentialRegressor(Regressor):
         0.01, 'λ of the evidence penalty, for standardised targets. "auto" chooses it by cross-validation.'
     )
     penalty: str = _parameter("error", "Name of the evidence penalty, see :mod:`evidentia.formulas.penalties`.")
+    evidence: str = _parameter(
+        "fading",
+        'What becomes of the evidence away from the training rows. "fading": less of it counts the farther away, so '
+        'that intervals widen; how fast is learned from the training rows. "plain": all of it counts, as in the paper.',
+    )
 
     def _method(self) -> Method:
         if not isinstance(self.penalty, str):
@@ -615,6 +663,11 @@ class EnsembleRegressor(Regressor):
     """
 
     members: int = _parameter(5, "Networks in the ensemble.")
+    evidence: str = _parameter(
+        "plain",
+        '"fading" widens predictions away from the training rows, as for :class:`EvidentialRegressor`: the variance is '
+        'divided by the share of the evidence that counts. "plain" is the usual ensemble.',
+    )
 
     def _method(self) -> Method:
         return GaussianLikelihood()

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from evidentia.data.encoding import Scaling
-from evidentia.distributions import Mixture
+from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.groups import groups_of_members
@@ -21,7 +21,7 @@ from evidentia.fitting.members import Member
 from evidentia.fitting.scaled_table import ScaledTable, check_table
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
 from evidentia.methods.base import Method, Network, Recipe
-from evidentia.nn import Population
+from evidentia.nn import FadingEvidence, Population
 from evidentia.prediction import Answer, Prediction
 from evidentia.threads import in_threads, one_thread
 from evidentia.training import Part, TableBatches, Training, resolve_device, train_parts
@@ -30,7 +30,7 @@ from evidentia.training.checkpoint import fingerprint
 __all__ = ["Fitted", "fit"]
 
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
-CPU_CHUNK = 1 << 20  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
+CPU_CHUNK = 1 << 18  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
 
 
 @torch.inference_mode(False)
@@ -174,6 +174,7 @@ class Fitted:
         scale_x: how each network sees features.
         scale_y: how each network sees targets.
         one_target: whether targets were given as (N,).
+        fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
         training: the result of the training that made the networks.
     """
 
@@ -182,6 +183,7 @@ class Fitted:
     scale_x: Scaling
     scale_y: Scaling
     one_target: bool
+    fading: FadingEvidence | None = None
     training: Training = field(init=False)
 
     def scaled_answer(self, module: nn.Module, x: Tensor) -> Answer:
@@ -190,7 +192,10 @@ class Fitted:
 
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """Return the mixture of these members (default: all) on features (N, F), in the units of y."""
-        return Prediction(self.answers(x, members), members=0)
+        answer, keep = self.ask(x, members)
+        if keep is None:
+            return Prediction(answer, members=0)
+        return Prediction(faded_answer(answer, keep), members=0)
 
     def select(self, members: Sequence[int]) -> "Fitted":
         """Return a model of some of the networks."""
@@ -201,6 +206,7 @@ class Fitted:
             population=self.population.select(chosen),
             scale_x=self.scale_x.select(chosen),
             scale_y=self.scale_y.select(chosen),
+            fading=None if self.fading is None else self.fading.select(chosen),
         )
         some.training = self.training
         return some
@@ -216,6 +222,8 @@ class Fitted:
         tensors = {f"population.{name}": p for name, p in self.population.state_dict().items()}
         for side, scaling in (("x", self.scale_x), ("y", self.scale_y)):
             tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
+        if self.fading is not None:
+            tensors |= {f"fading.{name}": t for name, t in self.fading.state_dict().items()}
         population = self.population
         network = {
             "seeds": list(population.seeds),
@@ -253,62 +261,101 @@ class Fitted:
         if settings["one_target"] and targets != 1:
             raise InputError(f"the networks have {targets} targets, not one")
         scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
-        fitted = cls(method, population.eval(), *scalings, settings["one_target"])
+        fading = _fading(tensors, population)
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"], fading)
         fitted.training = training_from_state(settings["training"])
         return fitted
 
-    def _networks(self, chosen: Sequence[int], dtype: torch.dtype) -> Population:
-        """Return the networks that predict for these members, in this dtype.
+    def _networks(self, chosen: Sequence[int], dtype: torch.dtype) -> tuple[Population, FadingEvidence | None]:
+        """Return the networks that predict for these members, and how their evidence fades, in this dtype.
 
         A trained model keeps the last ones, because to copy them takes longer than to predict a row. They are made anew
         when the weights have moved or were written to; writing through ``.data`` is not noticed, as in autograd.
         """
-        weights = list(self.population.parameters())
+        weights = [*self.population.parameters(), *(() if self.fading is None else self.fading.buffers())]
         fixed = hasattr(self, "training") and not any(p.is_inference() for p in weights)
         state = [chosen, dtype, *((p.data_ptr(), p._version) for p in weights)] if fixed else None
-        population, method, known, networks = self.__dict__.get("_kept", (None,) * 4)
-        if fixed and population is self.population and method is self.method and known == state:
-            kept: Population = networks
-            return kept
+        parts, known, kept = self.__dict__.get("_kept", ((None,) * 3, None, None))
+        same = self.population is parts[0] and self.method is parts[1] and self.fading is parts[2]
+        if fixed and same and known == state:
+            networks: tuple[Population, FadingEvidence | None] = kept
+            return networks
         some = self.method.networks(self.population, chosen).to(dtype).eval()
+        fading = None if self.fading is None else self.fading.select(chosen).to(some.weights[0].device, dtype)
         if fixed:
-            self.__dict__["_kept"] = self.population, self.method, state, some
-        return some
+            self.__dict__["_kept"] = (self.population, self.method, self.fading), state, (some, fading)
+        return some, fading
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: all but the networks that are kept for predictions."""
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
-    @torch.no_grad()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what was pickled; models of earlier versions keep all evidence."""
+        self.__dict__.update({"fading": None, **state})
+
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
-        """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other."""
+        """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
+
+        Nothing is faded.
+        """
+        return self._ask(x, members, fading=False)[0]
+
+    def ask(self, x: ArrayLike, members: Sequence[int] | None = None) -> tuple[Answer, Tensor | None]:
+        """Return what each network says, and the share of its evidence that counts, (networks, N), where it fades."""
+        return self._ask(x, members, fading=True)
+
+    @torch.no_grad()
+    def _ask(self, x: ArrayLike, members: Sequence[int] | None, fading: bool) -> tuple[Answer, Tensor | None]:
         chosen = list(range(self.population.members)) if members is None else list(members)
         features = torch.from_numpy(np.array(x, dtype=float))
         if features.ndim != 2 or features.shape[1] != self.population.sizes[0]:
             raise InputError(f"x must have shape (N, {self.population.sizes[0]}), got {tuple(features.shape)}")
-        target_device = self.population.weights[0].device
-        # in float64 on the CPU, so that a row's answer does not depend on how many others are asked for with it
-        dtype = torch.float64 if target_device.type == "cpu" else torch.float32
-        some = self._networks(chosen, dtype)
+        target_device, dtype = self._computed_in
+        some, fade = self._networks(chosen, dtype)
         scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
 
-        def answer_to(chunk: Tensor) -> Answer:
-            answer = self.scaled_answer(some, scale_x(chunk).to(target_device, dtype))
-            moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
+        def ask_about(chunk: Tensor) -> tuple[Any, ...]:
+            scaled = scale_x(chunk).to(target_device, dtype)
+            if fade is None or not fading:
+                found: tuple[Any, ...] = (self.scaled_answer(some, scaled),)
+            else:
+                raw, inner = some.forward_with_features(scaled)
+                found = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), fade(inner)
+            moved: tuple[Any, ...] = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), found)
             return moved
 
         on_cpu = target_device.type == "cpu"
         each = some.members * (max(some.sizes) if on_cpu else 1)
         chunks = features.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each))
         with one_thread() if on_cpu else nullcontext(1) as threads:
-            parts = in_threads(answer_to, chunks, threads)
-        whole = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
+            parts = in_threads(ask_about, chunks, threads)
+        whole, *keep = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = whole.affine(scale_y.loc, scale_y.scale)
         if self.one_target:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
-        answers: Answer = whole
-        return answers
+        return whole, keep[0] if keep else None
+
+    @property
+    def _computed_in(self) -> tuple[torch.device, torch.dtype]:
+        """Device and dtype of predictions: float64 on the CPU, so that an answer does not depend on the other rows."""
+        device = self.population.weights[0].device
+        return device, torch.float64 if device.type == "cpu" else torch.float32
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units)."""
+        device, dtype = self._computed_in
+        some, _ = self._networks(list(range(self.population.members)), dtype)
+        return some.forward_with_features(self.scale_x(x).to(device, dtype))[1].cpu()
+
+
+def faded_answer(answer: Answer, keep: Tensor) -> Faded:
+    """Return the answers (networks, N) or (networks, N, T) with the share of evidence to keep, (networks, N)."""
+    assert isinstance(answer, NormalInverseGamma | Gaussian)
+    extra = (1,) * (len(answer.batch_shape) - 2)
+    return Faded(answer, keep.view(*keep.shape, *extra), validate_args=False)
 
 
 def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
@@ -347,6 +394,30 @@ def _scaling(tensors: dict[str, Tensor], side: str, shape: tuple[int, int, int])
     if not bool((scale > 0).all()):
         raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
     return Scaling(loc, scale)
+
+
+def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidence | None:
+    """Return how the evidence of a saved model fades; None if it does not, as in models of earlier versions."""
+    found = {name.removeprefix("fading."): t for name, t in tensors.items() if name.startswith("fading.")}
+    if not found:
+        return None
+    first, *hidden, _ = population.sizes
+    units = hidden[0] if hidden else first
+    projection = found.get("projection")
+    rank = projection.shape[-1] - 1 if projection is not None and projection.ndim == 3 else 0
+    if not 0 < rank <= units:
+        raise InputError("the evidence of the model fades along no directions")
+    fading = FadingEvidence(units, rank, population.members)
+    for name, buffer in fading.state_dict().items():
+        tensor = found.pop(name, None)
+        if tensor is None or tensor.shape != buffer.shape or tensor.dtype != buffer.dtype:
+            raise InputError(f"fading.{name} of the model is not {buffer.dtype} {tuple(buffer.shape)}")
+        if not bool(tensor.isfinite().all()) or (name not in ("mean", "projection") and bool((tensor < 0).any())):
+            raise InputError(f"fading.{name} of the model has values that are not finite, or negative ones")
+        buffer.copy_(tensor)
+    if found:
+        raise InputError(f"there is no place for the tensor 'fading.{next(iter(found))}'")
+    return fading
 
 
 def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:

@@ -47,19 +47,18 @@ class FadingEvidence(nn.Module):
     """
 
     mean: Tensor
-    directions: Tensor
-    precision: Tensor
+    projection: Tensor
     rest: Tensor
     reach: Tensor
     power: Tensor
 
-    def __init__(self, features: int, rank: int | None = 16, members: int | None = None) -> None:
+    def __init__(self, features: int, rank: int | None = 32, members: int | None = None) -> None:
         super().__init__()
         check_counts(features=features, **({} if rank is None else {"rank": rank}))
         lead = () if members is None else (members,)
         kept = features if rank is None else min(rank, features)
-        shapes = {"mean": (features,), "directions": (features, kept), "precision": (kept,)}
-        for name in ("mean", "directions", "precision", "rest", "reach", "power"):
+        shapes = {"mean": (features,), "projection": (features, kept + 1)}
+        for name in ("mean", "projection", "rest", "reach", "power"):
             shape = (*lead, *shapes.get(name, ()))
             self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64))
 
@@ -71,7 +70,7 @@ class FadingEvidence(nn.Module):
         validation: Tensor | Iterable[Tensor] | None = None,
         *,
         power: float | Sequence[float] = 2.0,
-        rank: int | None = 16,
+        rank: int | None = 32,
         ridge: float | None = 0.01,
         quantile: float = 0.9,
     ) -> Self:
@@ -117,42 +116,60 @@ class FadingEvidence(nn.Module):
             raise InputError(f"power must be a number of at least 0, or one for each network, got {power!r}")
         self.power.copy_(values)
 
+    @torch.no_grad()
+    def select(self, members: Sequence[int]) -> "FadingEvidence":
+        """Return the same for copies of some of several networks."""
+        chosen = list(members)
+        some = FadingEvidence(self.mean.shape[-1], self.projection.shape[-1] - 1, len(chosen))
+        for name, buffer in self.named_buffers():
+            some.register_buffer(name, buffer[chosen])
+        return some
+
     def _set_covariance(self, covariance: Tensor) -> None:
-        """Keep the directions of largest variance, and one variance for all others."""
-        kept = self.directions.shape[-1]
+        """Set the projection by which `distance` computes distances with this covariance; the mean must be set.
+
+        With variances v along the directions that are kept and u for all others, the squared distance is
+        |x − μ|²/u − Σ zᵢ² (1/u − 1/vᵢ), and Σ zᵢ²/vᵢ if all directions are kept.
+        """
+        kept = self.projection.shape[-1] - 1
         variances, directions = torch.linalg.eigh(covariance)
-        variances, directions = variances.flip(-1), directions.flip(-1)
+        variances, directions = variances.flip(-1), directions.flip(-1)[..., :kept]
         least = FLOOR * variances[..., :1]
         # features that do not vary at all tell nothing: distances are 0
-        precision = torch.where(least > 0, 1 / variances.clamp(min=least), 0.0)
-        self.directions.copy_(directions[..., :kept])
-        self.precision.copy_(precision[..., :kept])
+        precision = torch.where(least > 0, 1 / torch.maximum(variances, least), 0.0)[..., :kept]
         if kept == variances.shape[-1]:
-            self.rest.zero_()
+            rest, scale = torch.zeros_like(least), precision.sqrt()
         else:
             others = variances[..., kept:].mean(-1, keepdim=True)
-            self.rest.copy_(torch.where(least > 0, 1 / torch.maximum(others, least), 0.0).squeeze(-1))
+            rest = torch.where(least > 0, 1 / torch.maximum(others, least), 0.0)
+            scale = (rest - precision).clamp(min=0).sqrt()
+        self.rest.copy_(rest.squeeze(-1))
+        self.projection.copy_(torch.cat([directions * scale.unsqueeze(-2), self.mean.unsqueeze(-1)], -1))
 
     def distance(self, features: Tensor) -> Tensor:
         """Return the distances of features (…, D) from the training data, of shape (…)."""
-        check_features(self, features, self.mean.shape[-1])
-        several = self.mean.ndim == 2
-        if several and (features.ndim != 3 or len(features) != len(self.mean)):
-            raise InputError(
-                f"FadingEvidence expects features of shape ({len(self.mean)}, N, {self.mean.shape[-1]}), "
-                f"got {tuple(features.shape)}"
-            )
+        self._check(features)
+        dtype = torch.promote_types(torch.promote_types(features.dtype, self.mean.dtype), torch.float32)
         with torch.autocast(features.device.type, enabled=False):
-            dtype = torch.promote_types(torch.promote_types(features.dtype, self.mean.dtype), torch.float32)
-            mean, precision, rest = (t.to(dtype) for t in (self.mean, self.precision, self.rest))
-            if several:
-                mean, precision, rest = mean.unsqueeze(1), precision.unsqueeze(1), rest.unsqueeze(1)
-            centred = features.to(dtype) - mean
-            along = (centred @ self.directions.to(dtype)).square()
-            # what is not along the directions: rounding errors alone can make it negative
-            beside = (centred.square().sum(-1) - along.sum(-1)).clamp(min=0)
-            squared = (along * precision).sum(-1) + beside * rest
+            x, mean, projection, rest = (t.to(dtype) for t in (features, self.mean, self.projection, self.rest))
+            origin = (mean.unsqueeze(-2) @ projection).squeeze(-2)
+            if self.mean.ndim == 2:
+                origin, rest = origin.unsqueeze(1), rest.unsqueeze(1)
+            along = x @ projection - origin
+            # the last projection is that on the mean, x·μ − |μ|², and |x − μ|² = |x|² − |μ|² − 2 (x·μ − |μ|²)
+            size = torch.linalg.vector_norm(x, dim=-1).square() - origin[..., -1] - 2 * along[..., -1]
+            length = torch.linalg.vector_norm(along[..., :-1], dim=-1).square()
+            # differences of rounding errors can be negative
+            squared = torch.where(rest > 0, (rest * size - length).clamp(min=0), length)
         return squared.sqrt().to(torch.promote_types(features.dtype, torch.float32))
+
+    def _check(self, features: Tensor) -> None:
+        """Raise an error if the features are not those of the networks."""
+        check_features(self, features, self.mean.shape[-1])
+        if self.mean.ndim == 2 and (features.ndim != 3 or len(features) != len(self.mean)):
+            networks, size = self.mean.shape
+            shape = tuple(features.shape)
+            raise InputError(f"FadingEvidence expects features of shape ({networks}, N, {size}), got {shape}")
 
     def forward(self, features: Tensor) -> Tensor:
         distance = self.distance(features)
@@ -163,9 +180,8 @@ class FadingEvidence(nn.Module):
         return torch.where(distance <= reach, 1.0, share)
 
     def extra_repr(self) -> str:
-        shape = self.directions.shape
-        members = f", members={shape[0]}" if self.mean.ndim == 2 else ""
-        return f"features={shape[-2]}, rank={shape[-1]}{members}"
+        members = f", members={len(self.mean)}" if self.mean.ndim == 2 else ""
+        return f"features={self.mean.shape[-1]}, rank={self.projection.shape[-1] - 1}{members}"
 
 
 def _checked_batches(features: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:

@@ -114,28 +114,25 @@ class Population(nn.Module):
         return x
 
     def forward_with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs, and those of all hidden layers side by side: (M, N, outputs), (M, N, units).
+        """Return the outputs, (M, N, outputs), and those of the first hidden layer, (M, N, units), from one pass.
 
-        Both come from one pass. A network without hidden layers has its inputs as features.
+        A network without hidden layers has its inputs as features.
         """
-        inner: list[Tensor] = []
         x = self._checked(x)
-        outputs = self._pass(x, self.weights, self.biases, inner)
-        return outputs, torch.cat(inner, -1) if inner else x
+        first = self._hidden(x, self.weights[0], self.biases[0]) if len(self.weights) > 1 else x
+        rest = slice(min(1, len(self.weights) - 1), None)
+        return self._pass(first, list(self.weights)[rest], list(self.biases)[rest]), first
 
-    def _pass(
-        self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor], inner: list[Tensor] | None = None
-    ) -> Tensor:
-        """Return the outputs for features (M, N, F), computed with these weights and biases.
-
-        The outputs of the hidden layers are appended to ``inner``.
-        """
-        *hidden, last = zip(weights, biases, strict=True)
-        for weight, bias in hidden:
-            x = self._drop(ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight)))
-            if inner is not None:
-                inner.append(x)
+    def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
+        """Return the outputs for features (M, N, F), computed with these weights and biases."""
+        *inner, last = zip(weights, biases, strict=True)
+        for weight, bias in inner:
+            x = self._hidden(x, weight, bias)
         return torch.baddbmm(last[1], x, output_major(last[0]))
+
+    def _hidden(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the outputs of a hidden layer."""
+        return self._drop(ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight)))
 
     def _set_dropout(self, rates: Sequence[float]) -> None:
         self.dropout = tuple(rates)

@@ -1,0 +1,183 @@
+"""Evidence that fades away from the training rows: how far they reach, and how fast it fades beyond.
+
+No row from outside is needed to learn this. Short fits to the inner part of the training rows, with both ends of a
+feature or of a random direction left out, show how wrong such networks are where they have seen nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evidentia.distributions import Mixture
+from evidentia.fitting.members import Member, hold_out
+from evidentia.fitting.tables import Fitted, faded_answer, fit
+from evidentia.methods.base import Method, Recipe
+from evidentia.nn import FadingEvidence
+
+__all__ = ["USUAL_POWER", "choose_power", "extrapolation_folds", "with_fading"]
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+USUAL_POWER = 2.0  # where there are too few rows to learn one
+FEWEST = 50  # rows from which a power is learned
+MOST = 2000  # rows that it is learned from
+DIRECTIONS, NETWORKS = 8, 2  # that both ends are left out of, and networks for each
+LEFT_OUT = 1 / 3  # share of the rows in both ends together
+STEPS = 500  # of the short fits
+FAR = 1 / 3  # share of the left-out rows, the farthest, that the power is chosen by
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
+RIDGE = 0.001  # of the covariance of the features
+LEARNED_FROM = 4000  # training rows of a network that its density of features is learned from
+BATCH = 500  # rows whose features are computed at once
+
+
+def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: float) -> Fitted:
+    """Return the model with evidence that fades away from its training rows.
+
+    The features of a network are the outputs of its first hidden layer; their density is learned from at most 4,000 of its
+    training rows, and how far they reach from its validation rows, or the training rows if there are none.
+
+    Args:
+        fitted: a trained model.
+        x: the features (N, F) that it was fitted to.
+        members: the rows of each network, as it was fitted.
+        power: of the distance, by which evidence fades.
+    """
+    train = _same_number([m.train for m in members])
+    validation = _same_number([m.validation for m in members])
+    table = torch.from_numpy(x)
+    learned = _features(fitted, table, train)
+    if validation.shape[1]:
+        fading = FadingEvidence.fit(learned, _features(fitted, table, validation), power=power, ridge=RIDGE)
+    else:
+        fading = FadingEvidence.fit(list(learned), power=power, ridge=RIDGE)
+    faded = replace(fitted, fading=fading)
+    faded.training = fitted.training
+    return faded
+
+
+def _same_number(rows: Sequence[Tensor]) -> Tensor:
+    """Return equally many rows of each network, (M, n): of more than a few thousand some, spread over all."""
+    count = min(LEARNED_FROM, *(len(r) for r in rows)) if len(rows) > 1 else min(LEARNED_FROM, len(rows[0]))
+    return torch.stack([r[torch.linspace(0, len(r) - 1, count).long()] for r in rows])
+
+
+def _features(fitted: Fitted, x: Tensor, rows: Tensor) -> Iterator[Tensor]:
+    """Yield the features of each network's own rows, (M, n, D), a few rows at a time."""
+    for some in rows.split(BATCH, 1):
+        yield fitted.features(x[some])
+
+
+def choose_power(
+    method: Method,
+    x: Array,
+    y: Array,
+    rows: Rows,
+    seed: int,
+    *,
+    recipe: Recipe,
+    validation_share: float = 0.1,
+    **options: Any,
+) -> float:
+    """Return the power by which evidence should fade beyond these rows, learned from these rows alone.
+
+    Networks that did not see the ends of a direction predict them. The power is the one with the best likelihood of the
+    third of these rows that is farthest from what the networks saw: near by, every power says the same. With fewer than
+    50 rows, or without validation rows, it is 2.
+
+    Args:
+        method, x, y, **options: as for :func:`evidentia.fitting.fit`.
+        recipe: for as many rows as `rows_of_a_fold` says; at most 500 of its steps are taken.
+        rows: those that count.
+        seed: of the directions and of the networks.
+        validation_share: of the rows that the networks learn from.
+    """
+    if len(rows) < FEWEST or not validation_share:
+        return USUAL_POWER
+    folds = extrapolation_folds(x, rows, seed)
+    seeds = [seed + k for k in range(NETWORKS)]
+    members = [m for train, _ in folds for m in hold_out(train, seeds, validation_share)]
+    fitted = fit(method, x, y, members, recipe=_short(recipe), **options)
+    faded = with_fading(fitted, x, members, 1.0)
+    usable = fitted.training.best_score.isfinite() & ~fitted.training.diverged
+    distances, scores = [], []
+    for k, (_, test) in enumerate(folds):
+        chosen = [i for i in range(NETWORKS * k, NETWORKS * (k + 1)) if usable[i]]
+        if chosen:
+            distance, score = _scores_by_power(faded, x[test], torch.from_numpy(y[test]), chosen)
+            distances.append(distance)
+            scores.append(score)
+    return best_power(torch.cat(distances), torch.cat(scores, 1)) if scores else USUAL_POWER
+
+
+def extrapolation_folds(x: Array, rows: Rows, seed: int) -> list[tuple[Rows, Rows]]:
+    """Return (inner rows, rows of both ends) for several directions: half of them features, the others random.
+
+    Of more than 2,000 rows, so many are drawn first. A table with one feature has one direction.
+    """
+    random = np.random.default_rng([seed, 2])
+    own = np.sort(random.choice(rows, MOST, replace=False)) if len(rows) > MOST else rows
+    part = x[own]
+    spread = part.std(0)
+    varying = np.flatnonzero((spread > 0) & np.isfinite(spread))
+    scaled = (part[:, varying] - part[:, varying].mean(0)) / spread[varying]
+    if len(varying) < 2:
+        directions = [scaled[:, 0]] if len(varying) else []
+    else:
+        features = random.permutation(len(varying))[: DIRECTIONS // 2]
+        mixed = random.standard_normal((len(varying), DIRECTIONS - len(features)))
+        directions = [*scaled[:, features].T, *(scaled @ mixed).T]
+    folds = []
+    for values in directions:
+        # rows with the same value come in random order: where many share one, they are on both sides
+        order = np.lexsort((random.random(len(values)), values))
+        each = round(len(order) * LEFT_OUT / 2)
+        folds.append((np.sort(own[order[each:-each]]), own[np.concatenate([order[:each], order[-each:]])]))
+    return folds
+
+
+def rows_of_a_fold(rows: int) -> int:
+    """Return how many rows the networks of `choose_power` learn from, of a table of so many."""
+    return round(min(rows, MOST) * (1 - LEFT_OUT))
+
+
+def best_power(distance: Tensor, nll: Tensor) -> float:
+    """Return the power that the far third of the rows prefers; of several that are about as good, the largest.
+
+    Too much doubt is the smaller fault. About as good is what differs from the best by at most one standard error.
+
+    Args:
+        distance: of the rows, (rows,).
+        nll: their negative log likelihood by every power, (powers, rows).
+    """
+    far = nll[:, distance >= distance.quantile(1 - FAR)]
+    worse = far - far[far.mean(1).nan_to_num(torch.inf).argmin()]
+    error = worse.std(1, correction=0) / worse.shape[1] ** 0.5
+    return POWERS[int((worse.mean(1) <= error).nonzero().max())]
+
+
+def _short(recipe: Recipe) -> Recipe:
+    """Return the recipe with fewer steps."""
+    steps = min(STEPS, recipe.settings.steps)
+    settings = recipe.settings
+    every = max(1, min(settings.evaluate_every, steps // 20))
+    warmup = min(1.0, settings.warmup * settings.steps / steps)
+    return replace(recipe, settings=replace(settings, steps=steps, warmup=warmup, evaluate_every=every))
+
+
+def _scores_by_power(faded: Fitted, x: Array, y: Tensor, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the distance of each row in units of the reach, (rows,), and its NLL by every power, (powers, rows)."""
+    assert faded.fading is not None
+    answer, keep = faded.ask(x, members)
+    assert keep is not None
+    scores = []
+    for power in POWERS:
+        each = faded_answer(answer, keep.pow(power)).predictive()
+        nll = -Mixture(each, dim=0, validate_args=False).log_prob(y)
+        scores.append(nll.flatten(1).mean(1) if nll.ndim > 1 else nll)
+    return -keep.log().mean(0), torch.stack(scores)
