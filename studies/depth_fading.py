@@ -33,7 +33,7 @@ from evidentia.metrics import auroc
 from evidentia.nn import FeatureDensity
 from evidentia.nn.appearance import COLOURS, ImageFading, Seen
 from evidentia.prediction import Prediction
-from evidentia.record import write_record
+from evidentia.record import read_record, write_record
 from evidentia.reproduce.depth.data import DepthData, load
 from evidentia.reproduce.depth.plan import Plan
 from evidentia.reproduce.depth.recipes import group_recipe
@@ -220,10 +220,19 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--width", type=int)
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--seconds", action="store_true", help="measure only how long answers take, again")
     options = parser.parse_args()
     device = resolve_device(options.device)
     record = new_record("depth_fading", device, trials=[])
     data = load(find_data(options.data)).to(device)
+    if options.seconds:
+        recipe = group_recipe(Plan(), "evidential")
+        untrained = FittedImages(METHOD, (recipe.network(METHOD.outputs, 0).eval(),), recipe).to(device)
+        record = read_record(options.out)
+        record["seconds"] = seconds(untrained, data.train.images)
+        write_record(options.out, record)
+        print(record["seconds"])
+        return
     record["data"] = data.record()
     for trial in range(options.trials):
         model = trained_model(data, trial, Plan(steps=options.steps), options.width, device)

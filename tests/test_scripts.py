@@ -30,6 +30,7 @@ ARGUMENTS = {
     "studies/accuracy.py": "--every 60",
     "studies/baselines.py": f"--sets yacht {RECORD}",
     "studies/cubic_truth.py": f"--seeds 2 --members 2 --steps 20 {CPU}",
+    "studies/depth_fading.py": f"{UNET} --trials 1 {RECORD}",
     "studies/depth_heads.py": f"{UNET} --seeds 1 {RECORD}",
     "studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
     "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",

@@ -665,8 +665,8 @@ class EnsembleRegressor(Regressor):
     members: int = _parameter(5, "Networks in the ensemble.")
     evidence: str = _parameter(
         "plain",
-        '"fading" widens predictions away from the training rows, as for :class:`EvidentialRegressor`: the variance is '
-        'divided by the share of the evidence that counts. "plain" is the usual ensemble.',
+        '"fading": predictions widen away from the training rows, by a variance that is divided by the share of the '
+        'evidence that counts there; how fast is learned from the training rows. "plain": the usual ensemble.',
     )
 
     def _method(self) -> Method:

@@ -39,8 +39,8 @@ BATCH = 500  # rows whose features are computed at once
 def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: float) -> Fitted:
     """Return the model with evidence that fades away from its training rows.
 
-    The features of a network are the outputs of its first hidden layer; their density is learned from at most 4,000 of its
-    training rows, and how far they reach from its validation rows, or the training rows if there are none.
+    The features of a network are the outputs of its first hidden layer. Their density is learned from at most 4,000 of
+    its training rows; how far these reach, from its validation rows, or from the training rows if there are none.
 
     Args:
         fitted: a trained model.
@@ -63,8 +63,8 @@ def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: floa
 
 def _same_number(rows: Sequence[Tensor]) -> Tensor:
     """Return equally many rows of each network, (M, n): of more than a few thousand some, spread over all."""
-    count = min(LEARNED_FROM, *(len(r) for r in rows)) if len(rows) > 1 else min(LEARNED_FROM, len(rows[0]))
-    return torch.stack([r[torch.linspace(0, len(r) - 1, count).long()] for r in rows])
+    count = min(LEARNED_FROM, *(len(r) for r in rows))
+    return torch.stack([r[torch.from_numpy(np.linspace(0, len(r) - 1, count).astype(np.int64))] for r in rows])
 
 
 def _features(fitted: Fitted, x: Tensor, rows: Tensor) -> Iterator[Tensor]:

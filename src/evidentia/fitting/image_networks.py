@@ -75,9 +75,9 @@ def raw_maps(
 def maps_and_features(
     networks: Sequence[nn.Module], x: Tensor, draws: int, half: bool, generator: torch.Generator | None = None
 ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-    """Return the raw maps, and for every network the pooled features of its encoder.
+    """Return the raw maps, and for every network the pooled features of its first blocks.
 
-    They come from one pass; draws of dropout have one more, without dropout, through the first blocks.
+    They come from one pass; draws of dropout have one more, without dropout, through these blocks.
     """
     features: list[tuple[Tensor, ...]] = []
     maps = _asked(networks, x, draws, half, generator, features)
@@ -118,7 +118,7 @@ def _asked(
                     if features is None or draws:
                         latest = network(x)
                     else:
-                        latest, found = network.forward_with_features(x)
+                        latest, found = network.forward_with_features(x, BLOCKS)
                         features.append(found)
                     if torch.is_grad_enabled() or count * latest.numel() <= SMALL:
                         maps.append(latest)

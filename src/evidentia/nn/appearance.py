@@ -35,10 +35,7 @@ TREND = 8  # principal components that the usual distance depends on
 SHARPEST = 3.0  # deviations along a principal component beyond which the usual distance changes no more
 FOLDS = 5
 
-# Bytes 0 to 15 are the first bin, 16 to 31 the second, …; half a byte below each edge, so that rounding is harmless.
-LEVELS = tuple((256 / BINS * k - 0.5) / 255 for k in range(1, BINS))
-# Differences of neighbouring pixels from a byte to most of the range, equally spaced in their logarithm.
-STEPS = tuple(math.exp(-5.4 + 4.6 * k / (BINS - 2)) - 1 / 255 for k in range(BINS - 1))
+AT_ONCE = 1 << 25  # comparisons of pixels with edges of bins that are kept at once
 
 
 def appearance(images: Tensor) -> Tensor:
@@ -58,8 +55,11 @@ def appearance(images: Tensor) -> Tensor:
         raise InputError(f"appearance expects images of shape (N, {CHANNELS}, H, W), got {tuple(images.shape)}")
     with torch.autocast(images.device.type, enabled=False):
         x = images.to(torch.promote_types(images.dtype, torch.float32))
-        colours = _shares(x, LEVELS)
-        gradients = _shares(_gradient(x.mean(1, keepdim=True)), STEPS)
+        k = torch.arange(BINS - 1, dtype=x.dtype, device=x.device)
+        # Bytes 0 to 15 are the first bin, …; half a byte below each edge, so that rounding is harmless.
+        colours = _shares(x, ((k + 1) * (256 / BINS) - 0.5) / 255)
+        # From less than a byte to half of the range, equally spaced in the logarithm of a byte more.
+        gradients = _shares(_gradient(x.mean(1, keepdim=True)), torch.exp(-5.4 + 4.6 / (BINS - 2) * k) - 1 / 255)
         return torch.cat([colours, gradients], 1).flatten(1).sqrt()
 
 
@@ -70,9 +70,12 @@ def _gradient(grey: Tensor) -> Tensor:
     return torch.sqrt(down.square() + across.square())
 
 
-def _shares(x: Tensor, edges: tuple[float, ...]) -> Tensor:
+def _shares(x: Tensor, edges: Tensor) -> Tensor:
     """Return the share of pixels (N, C, H, W) in each bin, (N, C, bins), the first of them below the first edge."""
-    above = torch.stack([(x >= edge).to(x.dtype).mean((2, 3)) for edge in edges], 2)
+    step = max(1, AT_ONCE // max(1, x.numel()))
+    pixels = x.unsqueeze(2)
+    counts = [(pixels >= some[:, None, None]).sum((3, 4)) for some in edges.split(step)]
+    above = torch.cat(counts, 2).to(x.dtype) / (x.shape[2] * x.shape[3])
     return pad(above, (1, 0), value=1.0) - pad(above, (0, 1))
 
 
@@ -124,8 +127,8 @@ class ImageFading(nn.Module):
             check_counts(channels=count)
         features = sum(self.channels) + APPEARANCE
         shapes: dict[str, tuple[int, ...]] = {
-            "least": (len(self.channels),),
-            "scale": (len(self.channels) + 2,),
+            "least": (sum(self.channels),),
+            "scale": (features,),
             "directions": (features, TREND),
             "trend": (TREND + 1,),
             "reach": (),
@@ -157,10 +160,12 @@ class ImageFading(nn.Module):
         new = cls([block.shape[1] for block in train.pooled]).to(train.appearance.device)
         new.power.fill_(power)
         # otherwise a channel that is zero in one image decides alone
-        means = [block.double().mean() for block in train.pooled[:BLOCKS]]
-        new.least.copy_(torch.stack([0.01 * mean if mean > 0 else torch.ones_like(mean) for mean in means]))
-        spreads = torch.stack([part.var(0, correction=0).mean().sqrt() for part in new._parts(train)])
-        new.scale.copy_(torch.where(spreads > 0, spreads, 1.0))
+        means = [block.double().mean().expand(block.shape[1]) for block in train.pooled[:BLOCKS]]
+        new.least.copy_(torch.cat([torch.where(mean > 0, 0.01 * mean, 1.0) for mean in means]))
+        new.scale.fill_(1.0)
+        parts = new.features(train).split([*new.channels, COLOURS, BINS], 1)
+        spreads = [part.var(0, correction=0).mean().sqrt().expand(part.shape[1]) for part in parts]
+        new.scale.copy_(torch.cat([torch.where(spread > 0, spread, 1.0) for spread in spreads]))
         x = new.features(train)
         unseen = new._set_density(x)
         enough = validation is not None and len(validation.appearance) >= FEWEST
@@ -186,43 +191,38 @@ class ImageFading(nn.Module):
         used = int((spreads[:TREND] > 1e-6 * spreads[0]).sum()) if len(x) >= 10 * TREND else 0
         self.directions.zero_()
         self.directions[:, :used] = directions[:used].mT / spreads[:used]
-        z = self._components(x)
+        z = torch.cat([x.new_ones(len(x), 1), self._components(x)], 1)
         penalty = FEWEST * torch.eye(TREND + 1, dtype=x.dtype, device=x.device)
         penalty[0, 0] = 1e-9
         log = unseen.clamp(min=1e-12).log()
         self.trend.copy_(torch.linalg.solve(z.mT @ z + penalty, z.mT @ log))
         return (log - z @ self.trend).exp()
 
-    def _parts(self, seen: Seen) -> list[Tensor]:
-        """Return the parts of the features in float64, or in float32 on devices that have no more."""
-        dtype = self.least.dtype
-        if tuple(block.shape[1] for block in seen.pooled[:BLOCKS]) != self.channels:
+    def features(self, seen: Seen) -> Tensor:
+        """Return all features, each part in units of its spread, (N, D), in the dtype of the buffers."""
+        blocks = seen.pooled[:BLOCKS]
+        if tuple(block.shape[1] for block in blocks) != self.channels:
             found = [block.shape[1] for block in seen.pooled]
             raise InputError(f"ImageFading expects blocks of {list(self.channels)} channels, got {found}")
-        pooled = zip(seen.pooled[:BLOCKS], self.least, strict=True)
-        colours, gradients = seen.appearance.to(dtype).split([COLOURS, BINS], 1)
-        return [*((block.to(dtype) + least).log() for block, least in pooled), colours, gradients]
-
-    def features(self, seen: Seen) -> Tensor:
-        """Return all features, each part in units of its spread, (N, D)."""
-        return torch.cat([part / scale for part, scale in zip(self._parts(seen), self.scale, strict=True)], 1)
+        dtype = self.least.dtype
+        logs = (torch.cat(blocks, 1).to(dtype) + self.least).log()
+        return torch.cat([logs, seen.appearance.to(dtype)], 1) / self.scale
 
     def _components(self, x: Tensor) -> Tensor:
-        """Return 1 and the first principal components of features, in units of their deviation, (N, 9)."""
-        along = ((x - self.density.mean) @ self.directions).clamp(-SHARPEST, SHARPEST)
-        return torch.cat([torch.ones_like(along[:, :1]), along], 1)
+        """Return the first principal components of features, in units of their deviation, (N, 8)."""
+        return ((x - self.density.mean) @ self.directions).clamp(-SHARPEST, SHARPEST)
 
     def distance(self, seen: Seen) -> Tensor:
         """Return the distances of images from the training images, in units of what is usual, (N,)."""
         with torch.autocast(seen.appearance.device.type, enabled=False):
             x = self.features(seen)
-            distance: Tensor = self.density(x) / (self._components(x) @ self.trend).exp()
+            usual = torch.exp(self._components(x) @ self.trend[1:] + self.trend[0])
+            distance: Tensor = self.density(x) / usual
         return distance
 
     def forward(self, seen: Seen) -> Tensor:
         distance = self.distance(seen)
-        share = (self.reach / distance).pow(self.power).clamp(min=LEAST)
-        return torch.where(distance <= self.reach, 1.0, share)
+        return torch.where(distance <= self.reach, 1.0, (self.reach / distance).pow(self.power).clamp(min=LEAST))
 
     def extra_repr(self) -> str:
         return f"channels={list(self.channels)}"

@@ -100,7 +100,8 @@ class FadingEvidence(nn.Module):
             covariance = torch.lerp(covariance, target, ledoit_wolf(train.double() - mean, covariance, target))
         else:
             covariance = covariance + ridge * target
-        new = cls(mean.shape[-1], rank, len(mean) if mean.ndim == 2 else None).to(mean.device)
+        with torch.device(mean.device):
+            new = cls(mean.shape[-1], rank, len(mean) if mean.ndim == 2 else None)
         new.mean.copy_(mean)
         new._set_covariance(covariance)
         known = _checked_batches(train if validation is None else validation)
@@ -111,7 +112,7 @@ class FadingEvidence(nn.Module):
 
     def set_power(self, power: float | Sequence[float]) -> None:
         """Set the power, one for all networks or one each."""
-        values = torch.as_tensor(power, dtype=self.power.dtype)
+        values = torch.as_tensor(power, dtype=self.power.dtype, device=self.power.device)
         if values.shape not in ((), self.power.shape) or not bool((values.isfinite() & (values >= 0)).all()):
             raise InputError(f"power must be a number of at least 0, or one for each network, got {power!r}")
         self.power.copy_(values)
@@ -120,7 +121,8 @@ class FadingEvidence(nn.Module):
     def select(self, members: Sequence[int]) -> "FadingEvidence":
         """Return the same for copies of some of several networks."""
         chosen = list(members)
-        some = FadingEvidence(self.mean.shape[-1], self.projection.shape[-1] - 1, len(chosen))
+        with torch.device(self.mean.device):
+            some = FadingEvidence(self.mean.shape[-1], self.projection.shape[-1] - 1, len(chosen))
         for name, buffer in self.named_buffers():
             some.register_buffer(name, buffer[chosen])
         return some

@@ -94,8 +94,8 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self._apply_head(self._decode(self._encode(x)))
 
-    def forward_with_features(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the raw maps, and the spatial mean of every encoder block's output.
+    def forward_with_features(self, x: Tensor, blocks: int | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the raw maps, and the spatial mean of the output of every encoder block, or of the first so many.
 
         Both come from one pass, so that a score of the features, such as :class:`~evidentia.nn.FeatureDensity`, costs
         next to nothing.
@@ -104,8 +104,7 @@ class UNet(nn.Module):
             The maps, (N, outputs, H, W); and features (N, width·2ᵏ) of block k = 0, 1, …, in float32 at least.
         """
         maps = self._encode(x)
-        features = tuple(m.mean((2, 3), dtype=torch.promote_types(m.dtype, torch.float32)) for m in maps)
-        return self._apply_head(self._decode(maps)), features
+        return self._apply_head(self._decode(maps)), tuple(_pool(m) for m in maps[:blocks])
 
     def pooled(self, x: Tensor, blocks: int) -> tuple[Tensor, ...]:
         """Return the features of the first blocks, as :meth:`forward_with_features` does, without the rest."""
@@ -113,7 +112,7 @@ class UNet(nn.Module):
         found = []
         for k, block in zip(range(blocks), self.encoder, strict=False):
             x = block(x if k == 0 else self.drops[k - 1](max_pool2d(x, 2)))
-            found.append(x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32)))
+            found.append(_pool(x))
         return tuple(found)
 
     def _encode(self, x: Tensor) -> list[Tensor]:
@@ -214,6 +213,11 @@ def _convolve_doubled(x: Tensor, skip: Tensor, conv: nn.Conv2d) -> Tensor:
     sums = sum(pad(doubled, (i, 1 - i, j, 1 - j)) for i in (0, 1) for j in (0, 1))
     kernel = cast(Tensor, sums).flip(2, 3).transpose(0, 1)
     return conv_transpose2d(x, kernel, stride=2, padding=1) + conv2d(skip, beside, conv.bias, padding=1)
+
+
+def _pool(x: Tensor) -> Tensor:
+    """Return the mean over all pixels, in float32 at least."""
+    return x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _layers(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
