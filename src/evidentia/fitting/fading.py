@@ -18,11 +18,24 @@ from evidentia.fitting.members import Member, hold_out
 from evidentia.fitting.tables import Fitted, faded_answer, fit
 from evidentia.methods.base import Method, Recipe
 from evidentia.nn import FadingEvidence
+from evidentia.prediction import Answer
 
-__all__ = ["USUAL_POWER", "choose_power", "extrapolation_folds", "with_fading"]
+__all__ = [
+    "USUAL_POWER",
+    "best_power",
+    "choose_power",
+    "extrapolation_folds",
+    "fold_members",
+    "learned_power",
+    "rows_of_a_fold",
+    "scores_by_power",
+    "short_recipe",
+    "with_fading",
+]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
+Fold = tuple[Rows, Rows]  # inner rows, rows of both ends
 USUAL_POWER = 2.0  # where there are too few rows to learn one
 FEWEST = 50  # rows from which a power is learned
 MOST = 2000  # rows that it is learned from
@@ -100,23 +113,34 @@ def choose_power(
     if len(rows) < FEWEST or not validation_share:
         return USUAL_POWER
     folds = extrapolation_folds(x, rows, seed)
+    members = fold_members(folds, seed, validation_share)
+    fitted = fit(method, x, y, members, recipe=short_recipe(recipe), **options)
+    return learned_power(fitted, x, y, folds, members)
+
+
+def fold_members(folds: Sequence[Fold], seed: int, validation_share: float = 0.1) -> list[Member]:
+    """Return the members that learn from the inner rows of each fold, two for each."""
     seeds = [seed + k for k in range(NETWORKS)]
-    members = [m for train, _ in folds for m in hold_out(train, seeds, validation_share)]
-    fitted = fit(method, x, y, members, recipe=_short(recipe), **options)
+    return [m for inner, _ in folds for m in hold_out(inner, seeds, validation_share)]
+
+
+def learned_power(fitted: Fitted, x: Array, y: Array, folds: Sequence[Fold], members: Sequence[Member]) -> float:
+    """Return the power that the ends of the folds prefer, by networks that were fitted to `fold_members`."""
     faded = with_fading(fitted, x, members, 1.0)
     usable = fitted.training.best_score.isfinite() & ~fitted.training.diverged
     distances, scores = [], []
-    for k, (_, test) in enumerate(folds):
+    for k, (_, ends) in enumerate(folds):
         chosen = [i for i in range(NETWORKS * k, NETWORKS * (k + 1)) if usable[i]]
         if chosen:
-            distance, score = _scores_by_power(faded, x[test], torch.from_numpy(y[test]), chosen)
-            distances.append(distance)
-            scores.append(score)
+            answer, keep = faded.ask(x[ends], chosen)
+            assert keep is not None
+            distances.append(-keep.log().mean(0))
+            scores.append(scores_by_power(answer, keep, torch.from_numpy(y[ends])))
     return best_power(torch.cat(distances), torch.cat(scores, 1)) if scores else USUAL_POWER
 
 
-def extrapolation_folds(x: Array, rows: Rows, seed: int) -> list[tuple[Rows, Rows]]:
-    """Return (inner rows, rows of both ends) for several directions: half of them features, the others random.
+def extrapolation_folds(x: Array, rows: Rows, seed: int) -> list[Fold]:
+    """Return folds by several directions: half of them features, the others random.
 
     Of more than 2,000 rows, so many are drawn first. A table with one feature has one direction.
     """
@@ -161,23 +185,25 @@ def best_power(distance: Tensor, nll: Tensor) -> float:
     return POWERS[int((worse.mean(1) <= error).nonzero().max())]
 
 
-def _short(recipe: Recipe) -> Recipe:
-    """Return the recipe with fewer steps."""
-    steps = min(STEPS, recipe.settings.steps)
-    settings = recipe.settings
+def short_recipe(recipe: Recipe) -> Recipe:
+    """Return the recipe with at most 500 steps."""
+    settings, steps = recipe.settings, min(STEPS, recipe.settings.steps)
     every = max(1, min(settings.evaluate_every, steps // 20))
     warmup = min(1.0, settings.warmup * settings.steps / steps)
     return replace(recipe, settings=replace(settings, steps=steps, warmup=warmup, evaluate_every=every))
 
 
-def _scores_by_power(faded: Fitted, x: Array, y: Tensor, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the distance of each row in units of the reach, (rows,), and its NLL by every power, (powers, rows)."""
-    assert faded.fading is not None
-    answer, keep = faded.ask(x, members)
-    assert keep is not None
+def scores_by_power(answer: Answer, keep: Tensor, y: Tensor) -> Tensor:
+    """Return the negative log likelihood of every row by every power, (powers, rows).
+
+    Args:
+        answer: of the networks, (networks, N) or (networks, N, T).
+        keep: the share of their evidence that a power of 1 keeps, (networks, N).
+        y: targets, (N,) or (N, T).
+    """
     scores = []
     for power in POWERS:
-        each = faded_answer(answer, keep.pow(power)).predictive()
-        nll = -Mixture(each, dim=0, validate_args=False).log_prob(y)
-        scores.append(nll.flatten(1).mean(1) if nll.ndim > 1 else nll)
-    return -keep.log().mean(0), torch.stack(scores)
+        mixture = Mixture(faded_answer(answer, keep.pow(power)).predictive(), dim=0, validate_args=False)
+        nll = -mixture.log_prob(y)
+        scores.append(nll.mean(1) if nll.ndim > 1 else nll)
+    return torch.stack(scores)
