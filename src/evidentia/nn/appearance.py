@@ -73,9 +73,9 @@ def _gradient(grey: Tensor) -> Tensor:
 def _shares(x: Tensor, edges: Tensor) -> Tensor:
     """Return the share of pixels (N, C, H, W) in each bin, (N, C, bins), the first of them below the first edge."""
     step = max(1, AT_ONCE // max(1, x.numel()))
-    pixels = x.unsqueeze(2)
-    counts = [(pixels >= some[:, None, None]).sum((3, 4)) for some in edges.split(step)]
-    above = torch.cat(counts, 2).to(x.dtype) / (x.shape[2] * x.shape[3])
+    pixels = x.flatten(2).contiguous().unsqueeze(2)  # pixels beside each other in memory: sums are several times faster
+    shares = [(pixels >= some[:, None]).sum(3, dtype=x.dtype) for some in edges.split(step)]
+    above = torch.cat(shares, 2) / pixels.shape[3]
     return pad(above, (1, 0), value=1.0) - pad(above, (0, 1))
 
 
