@@ -54,7 +54,8 @@ class FadingEvidence(nn.Module):
 
     def __init__(self, features: int, rank: int | None = 32, members: int | None = None) -> None:
         super().__init__()
-        check_counts(features=features, **({} if rank is None else {"rank": rank}))
+        given = {"features": features, "rank": rank, "members": members}
+        check_counts(**{name: count for name, count in given.items() if count is not None})
         lead = () if members is None else (members,)
         kept = features if rank is None else min(rank, features)
         shapes = {"mean": (features,), "projection": (features, kept + 1)}
@@ -63,6 +64,7 @@ class FadingEvidence(nn.Module):
             self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64))
 
     @classmethod
+    @torch.inference_mode(False)  # whose tensors could not be written to later
     @torch.no_grad()
     def fit(
         cls,
@@ -89,7 +91,9 @@ class FadingEvidence(nn.Module):
         """
         if not 0 < quantile <= 1:
             raise InputError(f"quantile is a share of the validation data in (0, 1], got {quantile}")
-        if validation is None and not isinstance(train, Tensor | Sequence):
+        if ridge is not None and not 0 <= ridge < math.inf:
+            raise InputError(f"ridge is a share of the mean variance of at least 0, or None, got {ridge}")
+        if validation is None and isinstance(train, Iterator):
             raise InputTypeError("without validation features the training features are read twice: pass a list")
         mean, covariance = _moments(train)
         size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
@@ -100,19 +104,28 @@ class FadingEvidence(nn.Module):
             covariance = torch.lerp(covariance, target, ledoit_wolf(train.double() - mean, covariance, target))
         else:
             covariance = covariance + ridge * target
+        if not bool(covariance.isfinite().all()):
+            raise InputError("the features are so large that their covariance is not finite; scale them first")
         with torch.device(mean.device):
             new = cls(mean.shape[-1], rank, len(mean) if mean.ndim == 2 else None)
         new.mean.copy_(mean)
         new._set_covariance(covariance)
-        known = _checked_batches(train if validation is None else validation)
-        distances = torch.cat([new.distance(batch.double()) for batch in known], -1)
+        known = [
+            new.distance(batch.double()) for batch in _checked_batches(train if validation is None else validation)
+        ]
+        distances = torch.cat(known, -1) if known else new.reach.new_empty(0)
+        if not distances.shape[-1]:
+            raise InputError("there are no validation features; None takes the training features in their place")
         new.reach.copy_(distances.kthvalue(math.ceil(quantile * distances.shape[-1]), -1).values)
         new.set_power(power)
         return new
 
     def set_power(self, power: float | Sequence[float]) -> None:
         """Set the power, one for all networks or one each."""
-        values = torch.as_tensor(power, dtype=self.power.dtype, device=self.power.device)
+        try:
+            values = torch.as_tensor(power, dtype=self.power.dtype, device=self.power.device)
+        except (TypeError, ValueError) as error:
+            raise InputTypeError(f"power must be a number, or one for each network, got {power!r}") from error
         if values.shape not in ((), self.power.shape) or not bool((values.isfinite() & (values >= 0)).all()):
             raise InputError(f"power must be a number of at least 0, or one for each network, got {power!r}")
         self.power.copy_(values)
@@ -150,6 +163,10 @@ class FadingEvidence(nn.Module):
 
     def distance(self, features: Tensor) -> Tensor:
         """Return the distances of features (…, D) from the training data, of shape (…)."""
+        return self._squared_distance(features).sqrt().to(_returned_dtype(features))
+
+    def _squared_distance(self, features: Tensor) -> Tensor:
+        """Return the squares of the distances, in the dtype in which they are computed."""
         self._check(features)
         dtype = torch.promote_types(torch.promote_types(features.dtype, self.mean.dtype), torch.float32)
         with torch.autocast(features.device.type, enabled=False):
@@ -159,11 +176,12 @@ class FadingEvidence(nn.Module):
                 origin, rest = origin.unsqueeze(1), rest.unsqueeze(1)
             along = x @ projection - origin
             # the last projection is that on the mean, x·μ − |μ|², and |x − μ|² = |x|² − |μ|² − 2 (x·μ − |μ|²)
-            size = torch.linalg.vector_norm(x, dim=-1).square() - origin[..., -1] - 2 * along[..., -1]
+            norm = torch.linalg.vector_norm(x, dim=-1).square()
+            size = norm - origin[..., -1] - 2 * along[..., -1]
             length = torch.linalg.vector_norm(along[..., :-1], dim=-1).square()
-            # differences of rounding errors can be negative
+            # differences of rounding errors can be negative, and those of squares that overflow are not numbers
             squared = torch.where(rest > 0, (rest * size - length).clamp(min=0), length)
-        return squared.sqrt().to(torch.promote_types(features.dtype, torch.float32))
+            return torch.where(norm == math.inf, norm, squared)
 
     def _check(self, features: Tensor) -> None:
         """Raise an error if the features are not those of the networks."""
@@ -174,27 +192,41 @@ class FadingEvidence(nn.Module):
             raise InputError(f"FadingEvidence expects features of shape ({networks}, N, {size}), got {shape}")
 
     def forward(self, features: Tensor) -> Tensor:
-        distance = self.distance(features)
-        reach, power = self.reach.to(distance.dtype), self.power.to(distance.dtype)
+        squared = self._squared_distance(features)
+        reach, power = self.reach.to(squared.dtype), self.power.to(squared.dtype)
         if self.mean.ndim == 2:
             reach, power = reach.unsqueeze(1), power.unsqueeze(1)
-        share = (reach / distance).pow(power).clamp(min=LEAST)
-        return torch.where(distance <= reach, 1.0, share)
+        # without the root of the distance, whose gradient at the mean is not finite
+        near = squared.detach().sqrt() <= reach
+        ratio = torch.where(near, 1.0, reach.square()) / torch.where(near, 1.0, squared)
+        return ratio.pow(power / 2).clamp(min=LEAST).to(_returned_dtype(features))
 
     def extra_repr(self) -> str:
         members = f", members={len(self.mean)}" if self.mean.ndim == 2 else ""
         return f"features={self.mean.shape[-1]}, rank={self.projection.shape[-1] - 1}{members}"
 
 
+def _returned_dtype(features: Tensor) -> torch.dtype:
+    return torch.promote_types(features.dtype, torch.float32)
+
+
 def _checked_batches(features: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
-    """Yield batches of features, one after the other, after checking them."""
+    """Yield batches of features, one after the other, after checking them; those without rows are left out."""
+    first = None
     for batch in [features] if isinstance(features, Tensor) else features:
         if not isinstance(batch, Tensor) or not batch.is_floating_point():
             raise InputTypeError(f"features are floating-point tensors, got {type(batch).__name__}")
         if batch.ndim not in (2, 3) or not batch.shape[-1]:
             raise InputError(f"features have the shape (N, D), or (M, N, D) of M networks, got {tuple(batch.shape)}")
-        check_finite(batch.movedim(-2, 0).flatten(1))
-        yield batch
+        sizes = (*batch.shape[:-2], batch.shape[-1])
+        first = first or sizes
+        if sizes != first:
+            raise InputError(
+                f"batches of features differ in more than rows: networks and features are {first}, {sizes}"
+            )
+        if batch.shape[-2]:
+            check_finite(batch.movedim(-2, 0).flatten(1))
+            yield batch
 
 
 def _moments(features: Tensor | Iterable[Tensor]) -> tuple[Tensor, Tensor]:
