@@ -159,7 +159,7 @@ def choice(model: FittedImages, data: DepthData, device: torch.device) -> dict[s
 
 def result(model: FittedImages, data: DepthData) -> dict[str, Any]:
     """Return errors, calibration and AUROC on test images and images from elsewhere, with fading and without."""
-    faded = model.fit_fading(data.train.images, data.validation.images)
+    faded = model.fit_fading(data.train.images, data.validation.images, data.validation.maps)
     found: dict[str, Any] = {}
     pairs = {"inside": data.test.images, "outside": data.outside}
     for name, each in (("plain", model), ("fading", faded)):
@@ -182,7 +182,7 @@ def result(model: FittedImages, data: DepthData) -> dict[str, Any]:
 
 def in_float32(model: FittedImages, data: DepthData) -> dict[str, float]:
     """Return what changes where the network computes in float32, as on a CPU, and the fading was fitted in bfloat16."""
-    faded = model.fit_fading(data.train.images, data.validation.images)
+    faded = model.fit_fading(data.train.images, data.validation.images, data.validation.maps)
     exact = replace(faded, recipe=replace(faded.recipe, settings=replace(faded.recipe.settings, precision="float32")))
     both = [each.predict(data.test.images) for each in (faded, exact)]
     change = np.abs(np.log(both[1].familiarity / both[0].familiarity))

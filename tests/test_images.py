@@ -520,3 +520,172 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
     table = ev.GaussianRegressor(steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
     with pytest.raises(ev.InputError, match="does not hold a model of images"):
         FittedImages.load(table)
+
+
+# Evidence that fades --------------------------------------------------------------------------------------------------
+
+
+BRIEF = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
+
+
+def noise(count=5, height=21, width=30):
+    return np.random.default_rng(9).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def two_models(**options):
+    """The same network, with fading and without."""
+    images, depth = millimetres(30)
+    model = fit_images(images, depth, validation=0.4, recipe=BRIEF, device="cpu", **options)
+    for fading in model.fading or ():
+        fading.power.fill_(2.0)  # whatever the few validation images say
+    return model, replace(model, fading=None), images
+
+
+def test_less_is_said_about_images_unlike_those_of_training():
+    model, plain, images = two_models()
+    model.fading[0].power.fill_(4.0)
+    inside, outside = model.predict(images), model.predict(noise())
+    assert inside.familiarity.shape == (30,)
+    assert np.median(inside.familiarity) > 0.5
+    assert outside.familiarity.max() < 0.1
+    before = plain.predict(noise())
+    assert before.familiarity is None
+    assert np.array_equal(outside.mean, before.mean)
+    share = outside.familiarity[:, None, None]
+    assert outside.decompose("paper").aleatoric == pytest.approx(before.decompose("paper").aleatoric, rel=1e-5)
+    assert outside.decompose("paper").epistemic == pytest.approx(before.decompose("paper").epistemic / share, rel=1e-4)
+    assert np.all(np.ptp(outside.interval(0.9), axis=-1) > 1.5 * np.ptp(before.interval(0.9), axis=-1))
+    alpha, nu = (getattr(before.answers, name)[0] for name in ("alpha", "nu"))
+    w = torch.from_numpy(share)
+    assert torch.allclose(outside.answers.alpha[0] - 1, w * (alpha - 1), rtol=1e-4, atol=1e-6)
+    assert torch.allclose(outside.answers.nu[0], w * nu, rtol=1e-4)
+    assert "fading" in repr(model)
+    assert "fading" not in repr(plain)
+
+
+def test_answers_before_fading_are_those_of_the_networks():
+    model, plain, _ = two_models()
+    x = to_network(torch.from_numpy(noise())).requires_grad_()
+    assert torch.equal(model.answers(x).gamma, plain.answers(x).gamma)
+    assert torch.equal(model.answers(x).nu, plain.answers(x).nu)
+    (gradient,) = torch.autograd.grad(model.answers(x).gamma.sum(), x)
+    assert gradient.abs().max() > 0
+    assert type(plain.faded_answers(x)) is ev.NormalInverseGamma
+    assert np.array_equal(model.predict(noise()).plain_answers.nu, plain.predict(noise()).answers.nu)
+
+
+def test_a_prediction_in_parts_fades_as_a_whole_one(monkeypatch):
+    model, _, _ = two_models(members=2)
+    several = np.concatenate([millimetres(4, seed=1)[0], noise()])
+    whole = model.predict(several)
+    assert whole.familiarity[-5:].max() < whole.familiarity[:4].min()
+    monkeypatch.setattr(room, "PART", 2)
+    monkeypatch.setattr(room, "HELD", 1)
+    parts = model.predict(several)
+    assert parts.familiarity == pytest.approx(whole.familiarity, rel=1e-4)
+    assert parts[3:].std == pytest.approx(whole[3:].std, rel=1e-4)
+
+
+def test_gaussians_widen_and_least_squares_stays_plain():
+    model, plain, _ = two_models(method=GaussianLikelihood())
+    faded, before = model.predict(noise()), plain.predict(noise())
+    assert faded.std == pytest.approx(before.std / np.sqrt(faded.familiarity)[:, None, None], rel=1e-4)
+    model, _, images = two_models(method=LeastSquares())
+    assert model.fading is None
+    assert model.fit_fading(images) is model
+
+
+def test_the_power_is_the_largest_that_costs_no_likelihood():
+    images, depth = millimetres(30)
+    model = fit_images(images[:18], depth[:18], validation=0, recipe=BRIEF, device="cpu")
+    assert float(model.fading[0].power) == 2  # nothing to judge by
+    held = images[18:], depth[18:]
+    known = ~np.isnan(depth[18:])
+
+    def nll(each):
+        return np.where(known, -each.predict(held[0]).log_prob(np.nan_to_num(depth[18:])), 0).sum((1, 2)) / known.sum(
+            (1, 2)
+        )
+
+    def power_chosen_by(targets):
+        chosen = model.fit_fading(images[:18], held[0], targets)
+        return float(chosen.fading[0].power)
+
+    plain, good = nll(replace(model, fading=None)), []
+    for power in (4.0, 3.0, 2.0, 1.0):
+        faded = model.fit_fading(images[:18], held[0])
+        assert float(faded.fading[0].power) == 4
+        faded.fading[0].power.fill_(power)
+        rise = nll(faded) - plain
+        good += [power] if rise.mean() <= rise.std(ddof=1) / np.sqrt(12) else []
+    assert power_chosen_by(depth[18:]) == max(good, default=0.0)
+    far = depth[18:] + 1e5  # where the network is wrong by far, less evidence is better
+    assert power_chosen_by(far) == 4
+    assert power_chosen_by(model.predict(held[0]).mean) == 0  # where it is right everywhere, less is worse
+
+
+def test_every_draw_of_dropout_fades_alike():
+    images, depth = millimetres(30)
+    model = fit_images(images, depth, recipe=replace(BRIEF, dropout=0.5), device="cpu")
+    drawn = replace(model, draws=4).predict(noise())
+    assert drawn.members == 4
+    assert drawn.familiarity == pytest.approx(model.predict(noise()).familiarity, rel=1e-5)
+    assert drawn.decompose().epistemic.max() > 0
+
+
+def test_plain_evidence_and_too_few_images():
+    images, depth = millimetres(30)
+    quick = {"recipe": BRIEF, "device": "cpu"}
+    assert fit_images(images, depth, evidence="plain", **quick).fading is None
+    assert fit_images(images[:9], depth[:9], **quick).fading is None
+    assert len(fit_images(images, depth, validation=0, members=2, **quick).fading) == 2
+    with pytest.raises(ev.InputError, match="evidence is fading or plain, not 'fade'"):
+        fit_images(images, depth, evidence="fade", **quick)
+
+
+def test_fading_is_saved_and_models_without_it_are_read(tmp_path):
+    model, plain, _ = two_models(members=2)
+    again = FittedImages.load(model.save(tmp_path / "model"))
+    for mine, theirs in zip(again.fading, model.fading, strict=True):
+        assert all(
+            torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
+        )
+    assert np.array_equal(again.predict(noise()).std, model.predict(noise()).std)
+    tensors, settings = plain.state()
+    assert settings.pop("fading") is False  # as in models of earlier versions
+    save_model(tmp_path / "earlier", tensors, settings)
+    assert FittedImages.load(tmp_path / "earlier").fading is None
+
+
+def forge(tensors, name, change):
+    return tensors | {name: change(tensors[name])}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, s: ({k: v for k, v in t.items() if k != "0.fading.reach"}, s),
+        lambda t, s: (forge(t, "0.fading.power", lambda p: -p), s),
+        lambda t, s: (forge(t, "0.fading.least", lambda p: p[:-1]), s),
+        lambda t, s: (forge(t, "0.fading.scale", torch.zeros_like), s),
+        lambda t, s: (forge(t, "0.fading.density.whiten", lambda p: p.float()), s),
+        lambda t, s: (t, s | {"fading": "yes"}),
+        lambda t, s: (t, s | {"fading": False}),
+    ],
+)
+def test_a_fading_that_does_not_fit_is_refused(change, tmp_path):
+    model, _, _ = two_models()
+    save_model(tmp_path / "model", *change(*model.state()))
+    with pytest.raises(ev.InputError, match="does not hold a model that can be used"):
+        ev.load(tmp_path / "model")
+
+
+def test_joined_models_all_fade_or_none():
+    model, plain, _ = two_models()
+    joined = FittedImages.join([model, model])
+    assert joined.fading == (*model.fading, *model.fading)
+    assert FittedImages.join([plain, plain]).fading is None
+    with pytest.raises(ev.InputError, match="with and without fading"):
+        FittedImages.join([model, plain])
+    with pytest.raises(ev.InputError, match="2 networks need as many fadings, got 1"):
+        replace(joined, fading=model.fading)

@@ -33,6 +33,7 @@ __all__ = ["FittedImages", "fit_images"]
 PART = 24  # images that are asked about at once, or fewer:
 PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # pixels of all members together that one part may have
 EVIDENCE = ("fading", "plain")
+POWERS = (4.0, 3.0, 2.0, 1.0)  # with which evidence may fade
 FADING = "fading."  # between the number of a network and the name of a tensor in model files
 HELD = 1 << 25  # pixels of all members together up to which a prediction is kept in memory
 
@@ -186,22 +187,32 @@ class FittedImages:
         assert not isinstance(answer, StudentT)
         return Faded(answer, keep, validate_args=False)
 
-    def fit_fading(self, images: Any, validation: Any = None) -> "FittedImages":
+    def fit_fading(self, images: Any, validation: Any = None, targets: Any = None) -> "FittedImages":
         """Return the model with evidence that fades for images that look unlike these, on which it was trained.
 
         Args:
             images: that the networks were trained on, at least ten, as :meth:`predict` takes them.
             validation: images that they were not trained on, which say what is usual; without, or with fewer than ten,
                 the training images do.
+            targets: maps of at least ten validation images. Then the power with which evidence fades is the largest of
+                4, 3, 2 and 1 with which their likelihood is not worse than without fading, by more than a standard
+                error; if there is none, nothing fades. Without targets it is 4, or 2 if there are fewer than ten
+                validation images to judge by.
 
         A model of least squares is returned as it is: its noise is one number, which says nothing of an image.
         """
         if isinstance(self.method, LeastSquares):
             return self
         train = self.seen(images)
-        held = [None] * len(train) if validation is None else self.seen(validation)
-        fadings = (ImageFading.fit(known, usual) for known, usual in zip(train, held, strict=True))
-        return replace(self, fading=tuple(_place(fading, self.device) for fading in fadings))
+        usual: tuple[Seen, ...] | list[None] = [None] * len(train) if validation is None else self.seen(validation)
+        few = validation is None or len(usual[0].appearance) < FEWEST  # type: ignore[union-attr]
+        fadings = [ImageFading.fit(a, b, power=2.0 if few else 4.0) for a, b in zip(train, usual, strict=True)]
+        faded = replace(self, fading=tuple(_place(fading, self.device) for fading in fadings), draws=0)
+        if targets is not None and not few:
+            pairs = read_pairs(self._inputs(validation), targets)
+            for k in range(len(fadings)):
+                _choose_power(replace(faded, networks=faded.networks[k : k + 1], fading=faded.fading[k : k + 1]), pairs)  # type: ignore[index]
+        return replace(faded, draws=self.draws)
 
     def seen(self, images: Any) -> tuple[Seen, ...]:
         """Return what each network's fading knows of images, on the CPU: how they look, and pooled features."""
@@ -386,6 +397,35 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
         raise InputError("the tensors are not those of a network of this recipe")
 
 
+@torch.no_grad()
+def _choose_power(model: FittedImages, pairs: Pairs) -> None:
+    """Set the power of the one network's fading to the largest that costs these pairs no likelihood."""
+    assert model.fading is not None
+    (fading,) = model.fading
+    rises: dict[float, list[Tensor]] = {power: [] for power in POWERS}
+    for part in pairs.chunks(PART):
+        part = part.to(model.device)
+        known = ~part.maps.isnan()
+        y = torch.where(known, part.maps, 0.0)
+        fading.power.fill_(1.0)
+        given = model.faded_answers(part.images)
+        assert isinstance(given, Faded)
+
+        def nll(keep: Tensor | float, given: Faded = given, y: Tensor = y, known: Tensor = known) -> Tensor:
+            each = -Faded(given.plain, keep, validate_args=False).predictive().log_prob(y)[0]
+            return torch.where(known, each, 0.0).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
+
+        plain, seen = nll(1.0), known.any(2).any(1)
+        for power, found in rises.items():
+            found.append((nll(given.keep**power) - plain)[seen].double())
+    fading.power.zero_()
+    for power, found in rises.items():
+        rise = torch.cat(found)
+        if len(rise) >= FEWEST and float(rise.mean()) <= float(rise.std()) / len(rise) ** 0.5:
+            fading.power.fill_(power)
+            return
+
+
 def _place(fading: ImageFading, device: torch.device) -> ImageFading:
     """Move a fading to a device, and return it; mps has no float64."""
     return fading.to(device, torch.float32 if device.type == "mps" else torch.float64)
@@ -450,8 +490,9 @@ def fit_images(
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`; with several networks one each,
             whose names end in .1, .2, ….
         evidence: "fading" lets each network's evidence count the less, the less an image looks like those it was
-            trained on (:class:`evidentia.nn.appearance.ImageFading`): it widens Gaussians too. "plain" counts all of it
-            everywhere. Least squares stays plain, and so does a fit to fewer than ten training images.
+            trained on (:class:`evidentia.nn.appearance.ImageFading`), as far as that costs the validation images no
+            likelihood (:meth:`FittedImages.fit_fading`); it widens Gaussians too. "plain" counts all of it everywhere.
+            Least squares stays plain, and so does a fit to fewer than ten training images.
         losses: compiled losses to share with other calls.
         keep_diverged: return networks that diverged too, with the best weights they had, instead of leaving them out
             with a warning, or raising if all did.
@@ -485,7 +526,7 @@ def fit_images(
             models.append(FittedImages(method, (network,), recipe, (training,), loc, scale, seed=seed))
         model = FittedImages.join(models if keep_diverged else _usable(models))
         if evidence == "fading" and len(train_pairs) >= FEWEST:
-            model = model.fit_fading(train_pairs.images, None if held is None else held.images)
+            model = model.fit_fading(train_pairs.images, *(() if held is None else (held.images, held.maps)))
         return model if held is None else model.choose_noise(held, None)
 
 

@@ -213,7 +213,7 @@ def _study_fading(model: FittedImages, data: DepthData) -> dict[str, Any]:
 
     Attacked images are not among them: their distance from clean ones is small, and the attack is on the mean.
     """
-    faded = model.fit_fading(data.train.images, data.validation.images)
+    faded = model.fit_fading(data.train.images, data.validation.images, data.validation.maps)
     inside, outside = faded.predict(data.test.images), faded.predict(data.outside)
     scores_inside, scores_outside = image_scores(inside), image_scores(outside)
     unfamiliar = {score: _sides(scores_inside[score], scores_outside[score]) for score in scores_inside}
