@@ -32,6 +32,7 @@ from evidentia.reproduce.depth.scores import (
     density_scores,
     error_scores,
     gradient_sign,
+    histogram_scores,
     image_scores,
 )
 from evidentia.reproduce.protocol import Context
@@ -188,6 +189,14 @@ def test_distance_of_features_tells_what_was_never_seen():
         assert block["validation"].mean() == pytest.approx(0, abs=1e-4)
         assert block["validation"].std() == pytest.approx(1, abs=1e-4)
         assert abs(block["inside"].mean()) < 0.7
+
+
+def test_colour_histograms_tell_other_colours_and_nothing_else():
+    train, inside = images(200, 16, 16), images(40, 16, 16, seed=1)
+    shuffled = inside.flatten(1, 2)[:, torch.randperm(256, generator=torch.Generator().manual_seed(0))].view_as(inside)
+    found = histogram_scores(train, {"inside": inside, "dark": inside // 2, "shuffled": shuffled})
+    assert metrics.auroc(found["inside"], found["dark"]) > 0.99
+    assert torch.allclose(found["inside"], found["shuffled"])
 
 
 def test_only_the_first_blocks_tell():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import evidentia as ev
-from evidentia.record import write_record
+from evidentia.record import read_record, write_record
 from evidentia.report.pages import read_template
 from evidentia.reproduce.arrays import arrays_path, read_arrays
 from evidentia.reproduce.depth import figures as depth_figures
@@ -183,6 +183,19 @@ def test_unfamiliar_images_by_score_with_the_range_over_trials():
     blocks = block_rows(record)
     assert [row["block"] for row in blocks] == [1, 2]
     assert blocks[0]["gaussian"] == "0.600 (0.600 to 0.600)"
+
+
+def test_fading_and_colour_histograms_have_rows_where_they_were_studied():
+    record = fake_record()
+    for trial, area in zip(record["results"]["evidential"], (0.9, 0.94), strict=True):
+        trial["fading"] = {"unfamiliar": {"epistemic entropy": {"auroc": area}, "total entropy": {"auroc": 0.5}}}
+        trial["colour histograms"] = {"auroc": 0.875}
+    evidential, faded, colours, gaussian = unfamiliar_rows(record)
+    assert [r["model"] for r in (evidential, gaussian)] == ["evidential", "gaussian"]
+    assert (faded["model"], faded["epistemic entropy"]) == ("evidential, fading", "0.92 (0.90 to 0.94)")
+    assert faded["feature distance"] is None
+    assert colours["model"] == "colour histograms, no network"
+    assert colours["feature distance"] == "0.88 (0.88 to 0.88)"
 
 
 def test_attack_says_by_how_much_each_rises():
@@ -364,6 +377,62 @@ def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path
     assert "| evidential | earlier | 0.003 | −0.400 (−0.400 to −0.400) | 0.190 (0.180 to 0.200) |" in text
     assert "| evidential | now | 0.0003 | −0.500 (−0.500 to −0.500) | 0.160 (0.150 to 0.170) |" in text
     assert "a mean validation NLL of −0.500; at the earlier rate it was −0.400" in " ".join(text.split())
+
+
+def fading_trial(area, rise):
+    """What a network of studies/depth_fading.py says with fading and without."""
+    said = {"rmse": 0.15, "nll": -0.5, "calibration": 0.05, "coverage_90": 0.8}
+    row = {"quantile": 0.5, "power": 4.0, "auroc": 0.96, "nll rises by": -0.01, "error": 0.005}
+    return {
+        "choice": {
+            "distances": {"all": {"dark": 0.9, "noisy": 0.8}, "colours": {"dark": 0.6, "noisy": 0.7}},
+            "rows": [row | {"nll of shifts rises by": rise}],
+        },
+        "plain": said | {"auroc": {"epistemic entropy": 0.7}},
+        "fading": said | {"nll": -0.6, "auroc": {"epistemic entropy": area}},
+        "familiarity": {"inside": 0.8, "outside": 0.3},
+        "distance": 0.95,
+        "colour histograms": 0.875,
+        "nll rises by": {"mean": -0.1, "error": 0.01},
+    }
+
+
+def test_the_page_shows_what_fading_gives(tmp_path):
+    assert "Evidence that fades" not in written_page(tmp_path / "depth", fake_record())
+    seconds = {"plain": {"1": 1.0, "32": 2.0}, "fading": {"1": 1.25, "32": 2.2}}
+    trials = [fading_trial(0.9, 0.02), fading_trial(0.94, -0.06)]
+    found = {"run": "depth_fading", "trials": trials, "seconds": seconds, "data": {"outside": "CamVid"}}
+    write_record(tmp_path / "depth_fading", found)
+    text = page(tmp_path / "depth", "depth")
+    assert "| plain | 0.700 (0.700 to 0.700) |" in text
+    assert "| fading | 0.920 (0.900 to 0.940) |" in text
+    assert "| all | 0.850 |\n| colours | 0.650 |" in text
+    assert "| 0.5 | 4 | 0.960 | −0.010 | 0.005 | −0.020 |" in text
+    words = " ".join(text.split())
+    assert "has an AUROC of 0.875; the distance that evidence fades by has 0.950" in words
+    assert "1.25 times as long for one image and 1.10 times for 32" in words
+    assert "0.80 for test images and 0.30 for CamVid" in words
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.skipif(not DOCS.exists(), reason="a source distribution has no records")
+def test_the_page_on_images_says_what_the_record_of_fading_says():
+    trials = read_record(DOCS / "results" / "depth_fading")["trials"]
+    said = (DOCS / "images.md").read_text()
+    for kind in ("plain", "fading"):
+        area = spread(trial_values(trials, kind, "auroc", "epistemic entropy"), 3)
+        nll = signed(float(trial_values(trials, kind, "nll").mean()), 3, plus=False)
+        assert f'| epistemic entropy, `evidence="{kind}"` | {area} | {nll} |' in said
+    assert f"| distance d | {spread(trial_values(trials, 'distance'), 3)} | – |" in said
+    (colours,) = set(trial_values(trials, "colour histograms"))
+    assert f"| distance of colour histograms, without any network | {colours:.3f} | – |" in said
+    fading = trial_values(trials, "fading", "auroc", "epistemic entropy")
+    assert fading.mean() >= 0.89
+    assert fading.min() >= 0.86
+    rows = [row for trial in trials for row in trial["choice"]["rows"] if (row["quantile"], row["power"]) == (0.5, 4)]
+    assert all(row["nll rises by"] <= row["error"] for row in rows)
 
 
 def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):

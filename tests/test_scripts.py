@@ -174,6 +174,14 @@ def test_claims_are_those_of_the_records():
     alone = found["frame"]["validation images without their frame"]["feature distance"]
     assert f"{areas['logarithms'].max():.3f}; the frame alone gives {alone:.3f}" in said["studies"]
 
+    trials = record("depth_fading")["trials"]
+    plain, fading = (np.array([t[kind]["auroc"]["epistemic entropy"] for t in trials]) for kind in ("plain", "fading"))
+    least = f"{fading.mean():.3f} (at least {fading.min():.3f} in each of {len(trials)} networks)"
+    colours = f"{plain.mean():.3f}, colour histograms {trials[0]['colour histograms']:.3f}"
+    assert f"{least} instead of {colours}" in said["studies"]
+    nll = [np.mean([t[kind]["nll"] for t in trials]) for kind in ("fading", "plain")]
+    assert f"test NLL {nll[0]:.3f} instead of {nll[1]:.3f}".replace("-", "−") in said["studies"]
+
     rows = record("members")["rows"]
     means = {
         (name, count): np.mean([row["nll"] for row in rows if (row["set"], row["members"]) == (name, count)])

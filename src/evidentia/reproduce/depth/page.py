@@ -38,10 +38,8 @@ def page(folder: Path, link: str) -> str:
     ``link`` is the path from the page to the folder.
     """
     record, beside = read_record(folder), folder.parent
-    unfamiliar, heads, recipes, earlier, speed = (
-        find_record(beside / name)
-        for name in ("depth_unfamiliar", "depth_heads", "depth_recipe", "depth_earlier", "bench_depth")
-    )
+    names = ("depth_unfamiliar", "depth_fading", "depth_heads", "depth_recipe", "depth_earlier", "bench_depth")
+    unfamiliar, fading, heads, recipes, earlier, speed = (find_record(beside / name) for name in names)
     values = {
         **_opening_values(record),
         "run_folder": folder.name,
@@ -54,6 +52,7 @@ def page(folder: Path, link: str) -> str:
         **_head_values(record),
         **_table_values(record),
         **_shift_values(unfamiliar),
+        **_fading_values(fading),
         **_channel_values(heads),
         **_recipe_values(recipes),
         **_earlier_values(record, earlier),
@@ -308,6 +307,62 @@ def _shift_values(record: Record | None) -> Values:
         "frame_alone_auroc": alone,
         "frame_removed_aurocs": " or ".join(removed),
     }
+
+
+def _fading_values(record: Record | None) -> Values:
+    """Return what studies/depth_fading.py found: what was chosen by which numbers, and what it gives on CamVid."""
+    if record is None or not record["trials"]:
+        return {}
+    trials, seconds = record["trials"], record["seconds"]
+    labels = {"rmse": "RMSE", "nll": "NLL", "calibration": "calibration error", "coverage_90": "in 90 % intervals"}
+    rows = [
+        {
+            "evidence": kind,
+            "AUROC, epistemic entropy": spread(trial_values(trials, kind, "auroc", "epistemic entropy"), 3),
+        }
+        | {label: spread(trial_values(trials, kind, key), 3) for key, label in labels.items()}
+        for kind in ("plain", "fading")
+    ]
+    distances = [trial["choice"]["distances"] for trial in trials]
+    features = [
+        {"features": name, "AUROC": number(float(np.mean([list(found[name].values()) for found in distances])))}
+        for name in distances[0]
+    ]
+    one, many = seconds["plain"]
+    return {
+        "fading_record": "depth_fading/record.json",
+        "fading_trials": len(trials),
+        "fading_elsewhere": record["data"]["outside"],
+        "fading_table": markdown(rows),
+        "histogram_auroc": number(float(trial_values(trials, "colour histograms").mean())),
+        "fading_distance_auroc": spread(trial_values(trials, "distance"), 3),
+        "fading_nll": ", ".join(
+            f"{signed(trial['nll rises by']['mean'], 3)} ± {number(trial['nll rises by']['error'])}" for trial in trials
+        ),
+        "fading_inside": number(float(trial_values(trials, "familiarity", "inside").mean()), 2),
+        "fading_outside": number(float(trial_values(trials, "familiarity", "outside").mean()), 2),
+        "fading_time_one": number(seconds["fading"][one] / seconds["plain"][one], 2),
+        "fading_time_many": number(seconds["fading"][many] / seconds["plain"][many], 2),
+        "fading_many": many,
+        "fading_shifts": len(distances[0]["all"]),
+        "fading_features": markdown(features),
+        "fading_powers": markdown(_power_rows([trial["choice"]["rows"] for trial in trials])),
+    }
+
+
+def _power_rows(trials: list[Rows]) -> Rows:
+    """Return the means over trials of what every reach and power gives."""
+    found = []
+    for same in zip(*trials, strict=True):
+        mean = {key: float(np.mean([row[key] for row in same])) for key in same[0]}
+        row = {
+            "reach: quantile": f"{mean['quantile']:g}",
+            "power": f"{mean['power']:g}",
+            "AUROC": number(mean["auroc"]),
+        }
+        row |= {"NLL rises by": signed(mean["nll rises by"], 3), "standard error": number(mean["error"])}
+        found.append(row | {"NLL of shifts rises by": signed(mean["nll of shifts rises by"], 3)})
+    return found
 
 
 def _channel_values(record: Record | None) -> Values:

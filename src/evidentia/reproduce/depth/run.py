@@ -19,6 +19,7 @@ from evidentia.errors import InputError
 from evidentia.fitting import CompiledLosses, FittedImages, fit_images
 from evidentia.methods import LeastSquares
 from evidentia.metrics import auroc
+from evidentia.nn.appearance import FEWEST
 from evidentia.persistence import is_model
 from evidentia.prediction import Prediction
 from evidentia.record import environment, write_record
@@ -199,7 +200,7 @@ def _study(model: FittedImages, name: str, trial: int, data: DepthData) -> tuple
         distance, blocks = density_scores(network, data.train.images, data.validation.images, images)
         unfamiliar["feature distance"] = _sides(distance["inside"], distance["outside"])
         result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
-        if name == FADED:
+        if name == FADED and len(data.train) >= FEWEST:
             result |= _study_fading(model, data)
         if len(network.head) > 1:
             result["alive channels"] = alive_channels(network, data.test.images)
