@@ -320,7 +320,7 @@ class Regressor(_ScikitLearn):
         if self.target_transform is not None and self.target_transform not in ("positive", "log", "auto"):
             known = "'positive', 'log', 'auto' or None"
             raise InputError(f"target_transform must be {known}, got {self.target_transform!r}")
-        if self._evidence not in ("fading", "plain"):
+        if not isinstance(self._evidence, str) or self._evidence not in ("fading", "plain"):
             raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
         _layers(self.hidden)
         resolve_device(self.device)
@@ -471,6 +471,8 @@ def load(folder: str | Path) -> Regressor:
     with refusing_misfits(folder):
         given = settings["parameters"].items()
         parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
+        if any(f.name == "evidence" for f in fields(Regressor._registry[name])):
+            parameters.setdefault("evidence", "plain")  # of earlier versions, which kept all of it
         return Regressor._registry[name](**parameters)._restore(tensors, settings)
 
 

@@ -63,6 +63,8 @@ def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: floa
     """
     train = _same_number([m.train for m in members])
     validation = _same_number([m.validation for m in members])
+    if train.shape[1] < 2:  # one row has no spread
+        train = torch.cat([train, validation], 1)
     table = torch.from_numpy(x)
     learned = _features(fitted, table, train)
     if validation.shape[1]:
@@ -101,7 +103,7 @@ def choose_power(
 
     Networks that did not see the ends of a direction predict them. The power is the one with the best likelihood of the
     third of these rows that is farthest from what the networks saw: near by, every power says the same. With fewer than
-    50 rows, or without validation rows, it is 2.
+    50 rows, without validation rows, or if no feature varies, it is 2.
 
     Args:
         method, x, y, **options: as for :func:`evidentia.fitting.fit`.
@@ -113,6 +115,8 @@ def choose_power(
     if len(rows) < FEWEST or not validation_share:
         return USUAL_POWER
     folds = extrapolation_folds(x, rows, seed)
+    if not folds:
+        return USUAL_POWER
     members = fold_members(folds, seed, validation_share)
     fitted = fit(method, x, y, members, recipe=short_recipe(recipe), **options)
     return learned_power(fitted, x, y, folds, members)
@@ -147,7 +151,8 @@ def extrapolation_folds(x: Array, rows: Rows, seed: int) -> list[Fold]:
     random = np.random.default_rng([seed, 2])
     own = np.sort(random.choice(rows, MOST, replace=False)) if len(rows) > MOST else rows
     part = x[own]
-    spread = part.std(0)
+    with np.errstate(over="ignore"):
+        spread = part.std(0)
     varying = np.flatnonzero((spread > 0) & np.isfinite(spread))
     scaled = (part[:, varying] - part[:, varying].mean(0)) / spread[varying]
     if len(varying) < 2:
@@ -173,16 +178,18 @@ def rows_of_a_fold(rows: int) -> int:
 def best_power(distance: Tensor, nll: Tensor) -> float:
     """Return the power that the far third of the rows prefers; of several that are about as good, the largest.
 
-    Too much doubt is the smaller fault. About as good is what differs from the best by at most one standard error.
+    Too much doubt is the smaller fault. About as good is what differs from the best by at most one standard error. Rows
+    at a distance of 0 keep all evidence by every power and do not count; if there are no others, it is the usual one.
 
     Args:
         distance: of the rows, (rows,).
         nll: their negative log likelihood by every power, (powers, rows).
     """
-    far = nll[:, distance >= distance.quantile(1 - FAR)]
-    worse = far - far[far.mean(1).nan_to_num(torch.inf).argmin()]
+    far = nll[:, (distance >= distance.quantile(1 - FAR)) & (distance > 0)]
+    worse = far - far[far.mean(1).nan_to_num(torch.inf, torch.inf).argmin()]
     error = worse.std(1, correction=0) / worse.shape[1] ** 0.5
-    return POWERS[int((worse.mean(1) <= error).nonzero().max())]
+    good = (worse.mean(1) <= error).nonzero()
+    return POWERS[int(good.max())] if len(good) else USUAL_POWER
 
 
 def short_recipe(recipe: Recipe) -> Recipe:

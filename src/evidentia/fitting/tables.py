@@ -234,6 +234,7 @@ class Fitted:
             "method": method_state(self.method),
             "network": network,
             "one_target": self.one_target,
+            "fades": self.fading is not None,
             "training": training_state(self.training),
         }
 
@@ -262,6 +263,8 @@ class Fitted:
             raise InputError(f"the networks have {targets} targets, not one")
         scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
         fading = _fading(tensors, population)
+        if settings.get("fades", fading is not None) is not (fading is not None):
+            raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
         fitted = cls(method, population.eval(), *scalings, settings["one_target"], fading)
         fitted.training = training_from_state(settings["training"])
         return fitted
