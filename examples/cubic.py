@@ -63,6 +63,7 @@ def report(answers: dict) -> None:
         "predictive std, median": (lambda p, _: np.median(p.std), f"{NOISE}"),
         "  its aleatoric part": (lambda p, _: np.median(p.aleatoric_std), f"{NOISE}"),
         "  its epistemic part": (lambda p, _: np.median(p.epistemic_std), "0"),
+        "half of the 90 % interval at x = ±6": (lambda _, far: np.diff(far.interval(0.9)).mean() / 2, "≥ error"),
         "epistemic std at x = ±6": (lambda _, far: far.epistemic_std.mean(), "≥ error"),
         "error of the prediction at x = ±6": (lambda _, far: np.abs(far.mean - ends[:, 0] ** 3).mean(), ""),
     }
@@ -99,7 +100,7 @@ def draw(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> None:
         for ax in (above, below):
             ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("y")
-    axes[1, 0].set_ylabel("size")
+    axes[1, 0].set_ylabel("std or error")
     axes[0, 0].legend(loc="upper left", frameon=False, fontsize=8.5)
     axes[1, 0].legend(loc="upper center", frameon=False, fontsize=8.5)
     path.parent.mkdir(parents=True, exist_ok=True)
