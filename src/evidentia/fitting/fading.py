@@ -186,6 +186,8 @@ def best_power(distance: Tensor, nll: Tensor) -> float:
         nll: their negative log likelihood by every power, (powers, rows).
     """
     far = nll[:, (distance >= distance.quantile(1 - FAR)) & (distance > 0)]
+    if not far.shape[1]:
+        return USUAL_POWER
     worse = far - far[far.mean(1).nan_to_num(torch.inf, torch.inf).argmin()]
     error = worse.std(1, correction=0) / worse.shape[1] ** 0.5
     good = (worse.mean(1) <= error).nonzero()
