@@ -4,6 +4,7 @@ No row from outside is needed to learn this. Short fits to the inner part of the
 feature or of a random direction left out, show how wrong such networks are where they have seen nothing.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -117,6 +118,8 @@ def choose_power(
     folds = extrapolation_folds(x, rows, seed)
     if not folds:
         return USUAL_POWER
+    if options.get("progress"):
+        sys.stderr.write("networks that do not see the ends of the data, to learn how fast evidence fades\n")
     members = fold_members(folds, seed, validation_share)
     fitted = fit(method, x, y, members, recipe=short_recipe(recipe), **options)
     return learned_power(fitted, x, y, folds, members)
