@@ -21,6 +21,7 @@ RECORD = "--device cpu --out {out}"  # of a script that writes a record
 UNET = "--width 4 --steps 4"
 ARGUMENTS = {
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
+    "benchmarks/bench_fading.py": f"--rows 60 --fits 1 --repeats 2 --steps 20 {CPU}",
     "benchmarks/bench_intervals.py": "--small",
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
@@ -34,6 +35,8 @@ ARGUMENTS = {
     "studies/depth_heads.py": f"{UNET} --seeds 1 {RECORD}",
     "studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
     "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
+    "studies/fading_shifts.py": f"--data {{data}} --steps 20 {RECORD}",
+    "studies/fading_tables.py": f"--sets yacht --features 1 --splits 1 --steps 5 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
     "studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
@@ -57,10 +60,14 @@ def write_small_tables(folder):
     (folder / "shift").mkdir(parents=True)
     days = pd.date_range("2011-01-01", periods=80).strftime("%m/%d/%y")
     bikes = pd.DataFrame({"dteday": days, "hr": rng.integers(0, 24, 80), "casual": 1, "registered": 2})
+    bikes = bikes.assign(instant=range(80), yr=[0] * 50 + [1] * 30)
     bikes.assign(cnt=rng.permutation(80)).to_csv(folder / "shift" / "bike_hour.csv", index=False)
-    houses = pd.DataFrame({"rooms": rng.random(80), "ocean_proximity": rng.choice(["NEAR", "FAR"], 80)})
+    houses = pd.DataFrame({"rooms": rng.random(80), "ocean_proximity": rng.choice(["NEAR", "INLAND"], 80)})
     houses.loc[3, "rooms"] = np.nan
     houses.assign(median_house_value=rng.random(80)).to_csv(folder / "shift" / "california_housing.csv", index=False)
+    for colour in ("red", "white"):
+        wine = pd.DataFrame({"acidity": rng.random(60), "alcohol": rng.random(60), "quality": rng.random(60)})
+        wine.to_csv(folder / "shift" / f"winequality-{colour}.csv", index=False, sep=";")
 
 
 def run_script(script, arguments, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """Modules from which networks are built."""
 
+from evidentia.nn.appearance import ImageFading
 from evidentia.nn.density import FeatureDensity
 from evidentia.nn.fading import FadingEvidence
 from evidentia.nn.heads import GaussianHead, NIGConv2d, NIGHead
@@ -13,6 +14,7 @@ __all__ = [
     "FadingEvidence",
     "FeatureDensity",
     "GaussianHead",
+    "ImageFading",
     "NIGConv2d",
     "NIGHead",
     "Population",
