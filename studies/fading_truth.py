@@ -19,7 +19,7 @@ from evidentia.datasets.cubic import cubic
 from evidentia.fitting import Fitted, fit, hold_out
 from evidentia.fitting.fading import choose_power, rows_of_a_fold, with_fading
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
-from evidentia.record import write_record
+from evidentia.record import find_record, write_record
 from evidentia.training import resolve_device
 from shared import device_and_record, new_record, option_parser
 
@@ -83,8 +83,18 @@ def stated_by(fitted: Fitted, each: int, count: int, way: str = "identified") ->
     return deviations(variance)
 
 
-def evidential(rows: int, options: argparse.Namespace) -> tuple[dict[str, Deviations], list[float]]:
-    """Return what evidential mixtures and single networks state, and the powers that were learned."""
+def half_intervals(fitted: Fitted, each: int, count: int) -> Deviations:
+    """Return half of the width of 68 % intervals, which contain the noise: a deviation that heavy tails do not move."""
+
+    def squared(x: np.ndarray) -> np.ndarray:
+        models = [fitted.predict(x[:, None], range(k * each, (k + 1) * each)) for k in range(count)]
+        return np.stack([np.diff(model.interval(0.68))[:, 0] / 2 for model in models]) ** 2
+
+    return deviations(squared)
+
+
+def evidential(rows: int, options: argparse.Namespace) -> dict[str, Deviations]:
+    """Return what evidential mixtures and single networks state."""
     method, members = Evidential(0.01), options.members
     fitted, x, y, own = fitted_to(method, rows, range(options.seeds), members, options)
     folds = recipe_for(method, rows_of_a_fold(rows), options)
@@ -96,13 +106,15 @@ def evidential(rows: int, options: argparse.Namespace) -> tuple[dict[str, Deviat
     assert faded.fading is not None
     faded.fading.set_power([power for power in powers for _ in range(members)])
     first = range(0, options.seeds * members, members)
-    stated = {
+    print(f"{rows} rows: powers {', '.join(f'{power:g}' for power in powers)}", flush=True)
+    return {
         "evidential mixture, fading": stated_by(faded, members, options.seeds),
+        "  half of its 68 % interval": half_intervals(faded, members, options.seeds),
         "evidential mixture, plain": stated_by(fitted, members, options.seeds),
+        "  half of its 68 % interval, plain": half_intervals(fitted, members, options.seeds),
         "one network, fading": stated_by(faded.select(first), 1, options.seeds),
         "one network, the paper's β/(ν(α−1))": stated_by(fitted.select(first), 1, options.seeds, "paper"),
     }
-    return stated, powers
 
 
 def baselines(rows: int, options: argparse.Namespace) -> dict[str, Deviations]:
@@ -129,20 +141,30 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS, help="of dropout and of the weights' distribution")
     parser.add_argument("--steps", type=int, help="training steps (default: the recipes')")
     options = parser.parse_args()
-    record: dict[str, Any] = new_record("fading_truth", resolve_device(options.device), stated={}, powers={})
+    settings = {name: getattr(options, name) for name in ("refits", "seeds", "members", "draws", "steps")}
+    new = new_record("fading_truth", resolve_device(options.device), parameters=settings, stated={})
+    record = find_record(options.out) or new
+    if record["parameters"] != settings:
+        parser.error(f"{options.out} holds a run with other options, {record['parameters']}; choose another folder")
     sizes = [int(rows) for rows in options.rows.split(",")]
     for rows in sizes:
-        stated, powers = evidential(rows, options)
-        record["stated"][str(rows)] = reference(rows, options) | stated | baselines(rows, options)
-        record["powers"][str(rows)] = powers
-        write_record(options.out, record)
-        print(f"{rows} rows; powers {', '.join(f'{p:g}' for p in powers)}", flush=True)
+        stated = record["stated"].setdefault(str(rows), {})
+        for part in (reference, evidential, baselines):
+            if part.__name__ not in stated:  # a run that was stopped continues
+                stated[part.__name__] = part(rows, options)
+                write_record(options.out, record)
+    print_table(record, sizes)
+    print(device_and_record(record, options.out))
+
+
+def print_table(record: dict[str, Any], sizes: list[int]) -> None:
+    """Print the median over the data sets of what each method states, by place and number of rows."""
+    by_rows = {rows: {k: v for part in record["stated"][str(rows)].values() for k, v in part.items()} for rows in sizes}
     for place in PLACES:
         print(f"\nmedian epistemic std, {place:15s}" + "".join(f"{rows:>9d}" for rows in sizes))
-        for name in record["stated"][str(sizes[0])]:
-            values = [np.median(record["stated"][str(rows)][name][place]) for rows in sizes]
+        for name in by_rows[sizes[0]]:
+            values = [np.median(by_rows[rows][name][place]) for rows in sizes]
             print(f"{name:37s}" + "".join(f"{value:9.2f}" for value in values))
-    print(device_and_record(record, options.out))
 
 
 if __name__ == "__main__":

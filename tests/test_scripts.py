@@ -35,8 +35,10 @@ ARGUMENTS = {
     "studies/depth_heads.py": f"{UNET} --seeds 1 {RECORD}",
     "studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
     "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
+    "studies/fading_cubic.py": f"--activations silu --seeds 2 --members 2 --steps 20 {RECORD}",
     "studies/fading_shifts.py": f"--data {{data}} --steps 20 {RECORD}",
     "studies/fading_tables.py": f"--sets yacht --features 1 --splits 1 --steps 5 {RECORD}",
+    "studies/fading_truth.py": f"--rows 60 --refits 3 --seeds 2 --members 2 --draws 2 --steps 20 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
     "studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
@@ -188,6 +190,17 @@ def test_claims_are_those_of_the_records():
     assert f"{least} instead of {colours}" in said["studies"]
     nll = [np.mean([t[kind]["nll"] for t in trials]) for kind in ("fading", "plain")]
     assert f"test NLL {nll[0]:.3f} instead of {nll[1]:.3f}".replace("-", "−") in said["studies"]
+
+    rows = record("fading_cubic")["rows"]
+    held = {
+        kind: [
+            sum(sum(row["holds"]) for row in rows if (row["activation"], row["kind"]) == (activation, kind))
+            for activation in ("silu", "relu", "tanh")
+        ]
+        for kind in ("fading", "plain")
+    }
+    with_fading = "{} of 20 ends ±6 with silu, at {} with relu and at {} with tanh".format(*held["fading"])
+    assert f"{with_fading}, instead of {{}}, {{}} and {{}}".format(*held["plain"]) in said["studies"]
 
     rows = record("members")["rows"]
     means = {
