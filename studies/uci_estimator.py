@@ -2,12 +2,13 @@
 
 Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
-    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--device cuda] [--out FOLDER]
+    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain] [--device cuda]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
 """
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,11 @@ from shared import device_and_record, new_record, option_parser
 SCORES = {"rmse": metrics.rmse, "nll": metrics.nll, "crps": metrics.crps, "coverage_90": metrics.coverage}
 
 
-def scores_of(table: uci.UCITable, k: int, device: str, steps: int | None) -> dict:
+def scores_of(table: uci.UCITable, k: int, device: str, **parameters: Any) -> dict:
     """Return the scores of a regressor on the test rows of split k, and how it was trained."""
     train, test = table.splits[k]
     started = time.perf_counter()
-    model = EvidentialRegressor(steps=steps, device=device, random_state=k).fit(table.x[train], table.y[train])
+    model = EvidentialRegressor(**parameters, device=device, random_state=k).fit(table.x[train], table.y[train])
     seconds = time.perf_counter() - started
     p = model.predict_distribution(table.x[test])
     return {
@@ -42,8 +43,10 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(uci.SETS), help="names with commas (default: all nine)")
     parser.add_argument("--splits", type=int, help="splits of each set, from the first on (default: all)")
     parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
+    parser.add_argument("--evidence", default="fading", help="fading or plain")
     options = parser.parse_args()
-    parameters = EvidentialRegressor(steps=options.steps).get_params()
+    chosen = {"steps": options.steps, "evidence": options.evidence}
+    parameters = EvidentialRegressor(**chosen).get_params()
     record = new_record("uci_estimator", resolve_device(options.device), parameters=parameters, sets={})
     if before := find_record(options.out):
         record["sets"] = before["sets"]
@@ -52,7 +55,7 @@ def main() -> None:
         table = uci.load(name, options.data)
         rows = record["sets"].setdefault(name, [])
         for k in range(len(rows), len(table.splits[: options.splits])):
-            rows.append(scores_of(table, k, options.device, options.steps))
+            rows.append(scores_of(table, k, options.device, **chosen))
             write_record(options.out, record)
         scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}
         diverged = sum(sum(row["training"]["diverged"]) for row in rows)
