@@ -202,6 +202,19 @@ def test_claims_are_those_of_the_records():
     with_fading = "{} of 20 ends ±6 with silu, at {} with relu and at {} with tanh".format(*held["fading"])
     assert f"{with_fading}, instead of {{}}, {{}} and {{}}".format(*held["plain"]) in said["studies"]
 
+    stated = record("fading_truth")["stated"].values()
+    medians = {
+        name: [np.median({**s["reference"], **s["evidential"]}[name]["|x| < 3.8"]) for s in stated]
+        for name in (
+            "evidential mixture, fading",
+            "networks refitted to fresh data",
+            "one network, the paper's β/(ν(α−1))",
+        )
+    }
+    mixture, truth, paper = ("{:.2f}, {:.2f} and {:.2f}".format(*values) for values in medians.values())
+    claim = f"the fading mixture states {mixture} where refitted networks scatter by {truth}"
+    assert f"{claim}; the paper's formula states {paper}" in said["studies"]
+
     rows = record("members")["rows"]
     means = {
         (name, count): np.mean([row["nll"] for row in rows if (row["set"], row["members"]) == (name, count)])
