@@ -97,6 +97,7 @@ class Table:
     splits: list[Split]
     device: str
     steps: int | None
+    only_fading: bool = False
 
     def recipe(self, rows: int) -> Recipe:
         recipe = Recipe.for_rows(rows)
@@ -149,7 +150,7 @@ def powers_of(table: Table, method: Method, chosen: Sequence[Split]) -> list[dic
         )
         first += len(members)
         found.append({"mahalanobis": learned_power(model, table.x, table.learned, own, members)})
-        if not isinstance(method, Evidential):
+        if table.only_fading or not isinstance(method, Evidential):
             continue
         distances, scores = [], []
         for k, (_, ends) in enumerate(own):
@@ -238,10 +239,8 @@ def results_of(table: Table, with_crps: bool) -> list[dict]:
 
     outer = [k for k, s in enumerate(table.splits) if s.kind != "standard"]
     inner = [k for k, s in enumerate(table.splits) if s.kind == "standard"]
-    for method, plain, faded in (
-        (Evidential(0.01), "mixture", "fading"),
-        (GaussianLikelihood(), "ensemble", "ensemble fading"),
-    ):
+    methods = [(Evidential(0.01), "mixture", "fading"), (GaussianLikelihood(), "ensemble", "ensemble fading")]
+    for method, plain, faded in methods[:1] if table.only_fading else methods:
         for group in (outer, inner):
             chosen = [table.splits[k] for k in group]
             if not chosen:
@@ -252,12 +251,16 @@ def results_of(table: Table, with_crps: bool) -> list[dict]:
                 rows[k].setdefault("powers", {})[faded] = powers
                 add(k, plain, model.predict(table.x[test]))
                 add(k, faded, with_fading(model, table.x, members, powers["mahalanobis"]).predict(table.x[test]))
+                if table.only_fading:
+                    continue
                 if plain == "mixture":
                     keep = neighbour_share(table, model, members, test).pow(powers["neighbours"])
                     answer = faded_answer(model.answers(table.x[test]), keep)
                     add(k, "fading, neighbours", Prediction(answer, members=0))
                 else:
                     add(k, "Laplace", laplace(table, model, members, test))
+    if table.only_fading:
+        return rows
     tails = [k for k, s in enumerate(table.splits) if s.kind == "tail"]
     for method, name, members in ((MCDropout(8, 0.05), "dropout", 1), (Coupled(0.0), "coupled", MEMBERS)):
         chosen = [table.splits[k] for k in tails]
@@ -283,6 +286,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5, help="standard splits of each set")
     parser.add_argument("--features", type=int, help="features whose ends are left out (default: all)")
     parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
+    parser.add_argument("--only-fading", action="store_true", help="the mixture with fading and without, nothing else")
     options = parser.parse_args()
     device = str(resolve_device(options.device))
     record = new_record("fading_tables", resolve_device(options.device), members=MEMBERS, sets={})
@@ -299,7 +303,9 @@ def main() -> None:
             kept = set(sorted(kept)[: options.features])
             found = [s for s in found if s.kind == "standard" or s.name in kept]
         learned = prepare_target(data.y, np.arange(len(data.y)), None, 0).values
-        rows = results_of(Table(data.x, data.y, learned, found, device, options.steps), name == "wine")
+        rows = results_of(
+            Table(data.x, data.y, learned, found, device, options.steps, options.only_fading), name == "wine"
+        )
         record["sets"][name] = rows
         write_record(options.out, record)
         show(name, rows)

@@ -605,7 +605,9 @@ def test_ensembles_may_fade():
     assert b.familiarity is None
     assert np.array_equal(a.mean, b.mean)
     _, keep = faded.fitted_.ask(faded.encoding_.transform(faded._read(x * 9, faded.encoding_)))
-    variance = (b.answers.scale**2 / keep).mean(0) + b.answers.loc.var(0, correction=0)
+    usual = faded.fitted_.usual().scale
+    scale = torch.maximum(b.answers.scale, b.answers.scale**keep * usual ** (1 - keep))
+    variance = (scale**2 / keep).mean(0) + b.answers.loc.var(0, correction=0)
     np.testing.assert_allclose(a.std, variance.sqrt(), rtol=1e-6)
     np.testing.assert_allclose(a.familiarity, keep.mean(0), rtol=1e-6)
 

@@ -139,6 +139,8 @@ class Prediction:
       ``distribution.variance`` is larger, as its tails are heavier, and grows like :math:`1/w^2`;
     - what fading adds to the variance is epistemic. In ``"identified"`` the aleatoric part is the mean of the members'
       predictive variances before fading, and one network has an epistemic part too;
+    - where the answer has a ``settled`` form, as those of regressors have, that is what fades and what has the noise:
+      away from its training data, what a network states moves towards what it usually states;
     - with a transform of the target, moments are those of the discounted members in the units of y, and the aleatoric
       part is that of the members before fading, but at most the total.
 
@@ -413,7 +415,8 @@ class Prediction:
         """Mean of the members' variances before fading, in the units of y."""
 
         def of_part(part: Prediction) -> tuple[Tensor]:
-            return (part._mixture_of(part.plain_answers).within_variance,)
+            given = part._given
+            return (part._mixture_of(given.base if isinstance(given, Faded) else given).within_variance,)
 
         with torch.no_grad():
             within: Tensor = self._in_one_pass(of_part)[0]
@@ -788,7 +791,7 @@ def _join(answers: Sequence[Given]) -> Given:
 def _moments_of(p: Prediction, with_familiarity: bool = False) -> _Moments:
     """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
     given = p._given
-    plain = _plain_of(given)
+    plain = given.base if isinstance(given, Faded) else given
     familiarity = _familiarity_of(given, len(p.shape)) if with_familiarity else None
     if p.transform is not None:
         mixture = p._mixture_of(given.discounted() if isinstance(given, Faded) else plain)

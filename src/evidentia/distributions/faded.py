@@ -1,6 +1,5 @@
 """What a network said, and how much of its evidence counts at each input."""
 
-from collections.abc import Iterable
 from typing import Any, Self
 
 import torch
@@ -28,10 +27,13 @@ class Faded:
         plain: what the network said, a :class:`~evidentia.NormalInverseGamma` or a :class:`~evidentia.Gaussian`.
         keep: the share of the evidence to keep, in (0, 1]: a number, or a tensor that broadcasts to the shape of
             ``plain``. It gets the dtype of ``plain``. Less than 1e-12 counts as that.
+        settled: what counts in the place of ``plain``, of its type and shape; by default that itself. Far from its
+            training data a network states any noise and any evidence: ``plain.settle(keep, typical)`` moves these
+            towards what it usually says.
         validate_args: whether to check the values of ``keep``; None follows torch's global switch.
 
-    It is a pytree node over ``plain`` and ``keep``, so that ``torch.compile``, ``torch.func.vmap`` and ``torch.export``
-    can return it; there, ``validate_args=False`` leaves out the check, which must read values.
+    It is a pytree node over ``plain``, ``keep`` and ``settled``, so that ``torch.compile``, ``torch.func.vmap`` and
+    ``torch.export`` can return it; there, ``validate_args=False`` leaves out the check, which must read values.
 
     >>> answer = Faded(NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0), keep=0.1)
     >>> answer.plain.predictive().df.item(), round(answer.predictive().df.item(), 4)
@@ -40,13 +42,22 @@ class Faded:
 
     plain: NormalInverseGamma | Gaussian
     keep: Tensor
+    settled: NormalInverseGamma | Gaussian | None
 
     def __init__(
-        self, plain: NormalInverseGamma | Gaussian, keep: Tensor | float, *, validate_args: bool | None = None
+        self,
+        plain: NormalInverseGamma | Gaussian,
+        keep: Tensor | float,
+        settled: NormalInverseGamma | Gaussian | None = None,
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         if not isinstance(plain, NormalInverseGamma | Gaussian):
             hint = "; pass the network's answer and not its predictive()" if isinstance(plain, StudentT) else ""
             raise InputTypeError(f"Faded takes a NormalInverseGamma or a Gaussian, not {type(plain).__name__}{hint}")
+        if settled is not None and (type(settled) is not type(plain) or settled.batch_shape != plain.batch_shape):
+            raise InputError(f"Faded: settled must have the type and the shape {tuple(plain.batch_shape)} of plain")
+        self.settled = settled
         first = _first_leaf(plain)
         if isinstance(keep, Tensor) and keep.device != first.device:
             raise InputError(f"Faded: keep lies on {keep.device} and plain on {first.device}; move them to one")
@@ -65,13 +76,21 @@ class Faded:
         """Shape of ``plain`` and of ``keep``."""
         return self.plain.batch_shape
 
+    @property
+    def base(self) -> NormalInverseGamma | Gaussian:
+        """What fades: ``settled``, or else ``plain``."""
+        return self.plain if self.settled is None else self.settled
+
     def faded(self) -> NormalInverseGamma | Gaussian:
         """Return the distribution with less evidence, of the type of ``plain``."""
-        return self.plain.fade(self.keep)
+        if isinstance(self.plain, NormalInverseGamma) and isinstance(self.settled, NormalInverseGamma):
+            leaves = nig.fade_settled(self.plain.parameters, self.settled.parameters, self.keep)
+            return self.plain._from_leaves(torch.broadcast_tensors(*leaves))
+        return self.base.fade(self.keep)
 
     def discounted(self) -> NormalInverseGamma | Gaussian:
         """Return the distribution whose variance :class:`~evidentia.Prediction` states, of the type of ``plain``."""
-        return self.plain.discount(self.keep) if isinstance(self.plain, NormalInverseGamma) else self.faded()
+        return self.base.discount(self.keep) if isinstance(self.base, NormalInverseGamma) else self.faded()
 
     def predictive(self) -> StudentT | Gaussian:
         """Return the distribution of a new y, with less evidence."""
@@ -80,17 +99,18 @@ class Faded:
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
         """Return the same for loc + scale·y, as in other units."""
         plain = self.plain.affine(loc, scale)
-        return self._unchecked(plain, self.keep.expand(plain.batch_shape))
+        settled = None if self.settled is None else self.settled.affine(loc, scale)
+        return self._unchecked(plain, self.keep.expand(plain.batch_shape), settled)
 
     def __repr__(self) -> str:
         shown = f"{self.keep.item():.4g}" if self.keep.numel() == 1 else f"{tuple(self.keep.shape)}"
         return f"Faded({self.plain!r}, keep: {shown})"
 
     @classmethod
-    def _unchecked(cls, plain: Any, keep: Any) -> Self:
+    def _unchecked(cls, plain: Any, keep: Any, settled: Any = None) -> Self:
         """Return it of valid parts, or of the placeholders that tree functions put in their stead."""
         new = cls.__new__(cls)
-        new.plain, new.keep = plain, keep
+        new.plain, new.keep, new.settled = plain, keep, settled
         return new
 
 
@@ -99,17 +119,16 @@ def _first_leaf(plain: NormalInverseGamma | Gaussian) -> Tensor:
     return leaf
 
 
-def _unflatten(values: Iterable[Any], _: Any) -> Faded:
-    return Faded._unchecked(*values)
+def _parts(d: Faded) -> dict[str, Any]:
+    """Return the parts that there are, by name."""
+    parts = {"plain": d.plain, "keep": d.keep, "settled": d.settled}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 _pytree.register_pytree_node(
     Faded,
-    lambda d: ([d.plain, d.keep], None),
-    _unflatten,
+    lambda d: (list(_parts(d).values()), None),
+    lambda values, _: Faded._unchecked(*values),
     serialized_type_name="evidentia.Faded",
-    flatten_with_keys_fn=lambda d: (
-        [(_pytree.GetAttrKey("plain"), d.plain), (_pytree.GetAttrKey("keep"), d.keep)],
-        None,
-    ),
+    flatten_with_keys_fn=lambda d: ([(_pytree.GetAttrKey(name), part) for name, part in _parts(d).items()], None),
 )

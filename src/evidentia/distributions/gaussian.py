@@ -61,6 +61,16 @@ class Gaussian(Univariate, Normal):
         check_keep("fade", keep, bool(self._validate_args))
         return self._from_leaves(torch.broadcast_tensors(self.loc, gaussian.fade(self.scale, keep)))
 
+    def settle(self, keep: Tensor | float, typical: "Gaussian") -> Self:
+        """Return the distribution with a deviation that moves up to the usual one, where little is known.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1]; with 1 nothing changes.
+            typical: what the network usually says; its mean does not count.
+        """
+        check_keep("settle", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(self.loc, gaussian.settle(self.scale, keep, typical.scale)))
+
     def half_spread(self) -> Tensor:
         """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
         return gaussian.half_spread(self.scale)

@@ -229,6 +229,18 @@ class NormalInverseGamma(TreeDistribution):
         check_keep("fade", keep, bool(self._validate_args))
         return self._from_leaves(torch.broadcast_tensors(*nig.fade(self.parameters, keep)))
 
+    def settle(self, keep: Tensor | float, typical: "NormalInverseGamma") -> Self:
+        """Return the distribution with ν, α and β moved towards what a network usually says, where little is known.
+
+        See :func:`evidentia.formulas.nig.settle`. The prediction stays, and with ``keep`` = 1 everything.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1].
+            typical: what the network usually says; its prediction does not count.
+        """
+        check_keep("settle", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(*nig.settle(self.parameters, keep, typical.parameters)))
+
     def update(self, y: Tensor, dim: int | None = None) -> Self:
         """Return the posterior after observing y.
 

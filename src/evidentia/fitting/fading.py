@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evidentia.distributions import Mixture
+from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
 from evidentia.fitting.members import Member, hold_out
 from evidentia.fitting.tables import Fitted, faded_answer, fit
 from evidentia.methods.base import Method, Recipe
@@ -44,7 +44,7 @@ DIRECTIONS, NETWORKS = 8, 2  # that both ends are left out of, and networks for 
 LEFT_OUT = 1 / 3  # share of the rows in both ends together
 STEPS = 500  # of the short fits
 FAR = 1 / 3  # share of the left-out rows, the farthest, that the power is chosen by
-POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
+POWERS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
 RIDGE = 0.001  # of the covariance of the features
 LEARNED_FROM = 4000  # training rows of a network that its density of features is learned from
 BATCH = 500  # rows whose features are computed at once
@@ -72,9 +72,28 @@ def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: floa
         fading = FadingEvidence.fit(learned, _features(fitted, table, validation), power=power, ridge=RIDGE)
     else:
         fading = FadingEvidence.fit(list(learned), power=power, ridge=RIDGE)
-    faded = replace(fitted, fading=fading)
+    faded = replace(
+        fitted, fading=fading, typical=_typical(fitted, table, validation if validation.shape[1] else train)
+    )
     faded.training = fitted.training
     return faded
+
+
+def _typical(fitted: Fitted, x: Tensor, rows: Tensor) -> Answer:
+    """Return what each network usually says, (M, 1, T): medians over rows of its evidence and of its noise."""
+    answers = [fitted.own(x[some])[0] for some in rows.split(BATCH, 1)]
+    answer = torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
+
+    def median(values: Tensor) -> Tensor:
+        return values.median(1, keepdim=True).values
+
+    if isinstance(answer, NormalInverseGamma):
+        nu, alpha_minus_one = median(answer.nu), median(answer.alpha_minus_one)
+        beta = median(answer.beta / answer.alpha) * (1 + alpha_minus_one)
+        return NormalInverseGamma(torch.zeros_like(nu), nu, alpha_minus_one=alpha_minus_one, beta=beta)
+    assert isinstance(answer, Gaussian)
+    scale = median(answer.scale)
+    return Gaussian(torch.zeros_like(scale), scale)
 
 
 def _same_number(rows: Sequence[Tensor]) -> Tensor:
@@ -142,7 +161,7 @@ def learned_power(fitted: Fitted, x: Array, y: Array, folds: Sequence[Fold], mem
             answer, keep = faded.ask(x[ends], chosen)
             assert keep is not None
             distances.append(-keep.log().mean(0))
-            scores.append(scores_by_power(answer, keep, torch.from_numpy(y[ends])))
+            scores.append(scores_by_power(answer, keep, torch.from_numpy(y[ends]), faded.usual(chosen)))
     return best_power(torch.cat(distances), torch.cat(scores, 1)) if scores else USUAL_POWER
 
 
@@ -205,17 +224,18 @@ def short_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, settings=replace(settings, steps=steps, warmup=warmup, evaluate_every=every))
 
 
-def scores_by_power(answer: Answer, keep: Tensor, y: Tensor) -> Tensor:
+def scores_by_power(answer: Answer, keep: Tensor, y: Tensor, typical: Answer | None = None) -> Tensor:
     """Return the negative log likelihood of every row by every power, (powers, rows).
 
     Args:
         answer: of the networks, (networks, N) or (networks, N, T).
         keep: the share of their evidence that a power of 1 keeps, (networks, N).
         y: targets, (N,) or (N, T).
+        typical: what the networks usually say, if they are to settle.
     """
     scores = []
     for power in POWERS:
-        mixture = Mixture(faded_answer(answer, keep.pow(power)).predictive(), dim=0, validate_args=False)
+        mixture = Mixture(faded_answer(answer, keep.pow(power), typical).predictive(), dim=0, validate_args=False)
         nll = -mixture.log_prob(y)
         scores.append(nll.mean(1) if nll.ndim > 1 else nll)
     return torch.stack(scores)

@@ -175,6 +175,7 @@ class Fitted:
         scale_y: how each network sees targets.
         one_target: whether targets were given as (N,).
         fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
+        typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
         training: the result of the training that made the networks.
     """
 
@@ -184,6 +185,7 @@ class Fitted:
     scale_y: Scaling
     one_target: bool
     fading: FadingEvidence | None = None
+    typical: Answer | None = None
     training: Training = field(init=False)
 
     def scaled_answer(self, module: nn.Module, x: Tensor) -> Answer:
@@ -195,7 +197,7 @@ class Fitted:
         answer, keep = self.ask(x, members)
         if keep is None:
             return Prediction(answer, members=0)
-        return Prediction(faded_answer(answer, keep), members=0)
+        return Prediction(faded_answer(answer, keep, self.usual(members)), members=0)
 
     def select(self, members: Sequence[int]) -> "Fitted":
         """Return a model of some of the networks."""
@@ -207,6 +209,7 @@ class Fitted:
             scale_x=self.scale_x.select(chosen),
             scale_y=self.scale_y.select(chosen),
             fading=None if self.fading is None else self.fading.select(chosen),
+            typical=_of_rows(self.typical, chosen),
         )
         some.training = self.training
         return some
@@ -224,6 +227,8 @@ class Fitted:
             tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
         if self.fading is not None:
             tensors |= {f"fading.{name}": t for name, t in self.fading.state_dict().items()}
+        if self.typical is not None:
+            tensors |= {f"typical.{name}": getattr(self.typical, name).contiguous() for name in self.typical.leaves}
         population = self.population
         network = {
             "seeds": list(population.seeds),
@@ -265,7 +270,8 @@ class Fitted:
         fading = _fading(tensors, population)
         if settings.get("fades", fading is not None) is not (fading is not None):
             raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
-        fitted = cls(method, population.eval(), *scalings, settings["one_target"], fading)
+        typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"], fading, typical)
         fitted.training = training_from_state(settings["training"])
         return fitted
 
@@ -295,7 +301,7 @@ class Fitted:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what was pickled; models of earlier versions keep all evidence."""
-        self.__dict__.update({"fading": None, **state})
+        self.__dict__.update({"fading": None, "typical": None, **state})
 
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
         """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
@@ -346,19 +352,57 @@ class Fitted:
         device = self.population.weights[0].device
         return device, torch.float64 if device.type == "cpu" else torch.float32
 
-    @torch.no_grad()
+    def usual(self, members: Sequence[int] | None = None) -> Answer | None:
+        """Return what networks usually say, in the units of y: (networks, 1) or (networks, 1, T)."""
+        if self.typical is None:
+            return None
+        chosen = list(range(self.population.members)) if members is None else list(members)
+        some, scale = _of_rows(self.typical, chosen), self.scale_y.select(chosen).scale
+        assert isinstance(some, NormalInverseGamma | Gaussian)
+        some = some.affine(0.0, scale)
+        return torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), some) if self.one_target else some
+
     def features(self, x: Tensor) -> Tensor:
         """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units)."""
+        return self.own(x)[1]
+
+    @torch.no_grad()
+    def own(self, x: Tensor) -> tuple[Answer, Tensor]:
+        """Return each member's answer to its own rows (M, N, F), for scaled targets, and their features, on the CPU."""
         device, dtype = self._computed_in
         some, _ = self._networks(list(range(self.population.members)), dtype)
-        return some.forward_with_features(self.scale_x(x).to(device, dtype))[1].cpu()
+        raw, inner = some.forward_with_features(self.scale_x(x).to(device, dtype))
+        answer = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs)))
+        return torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer), inner.cpu()
 
 
-def faded_answer(answer: Answer, keep: Tensor) -> Faded:
-    """Return the answers (networks, N) or (networks, N, T) with the share of evidence to keep, (networks, N)."""
+def _of_rows(answer: Answer | None, chosen: Sequence[int]) -> Answer | None:
+    """Return the answers of some of the networks."""
+    rows = list(chosen)
+    return None if answer is None else torch.utils._pytree.tree_map(lambda p: p[rows], answer)
+
+
+def faded_answer(answer: Answer, keep: Tensor, typical: Answer | None = None) -> Faded:
+    """Return answers of which a share of the evidence counts, settled where that is less than all.
+
+    Args:
+        answer: of the networks, (networks, N) or (networks, N, T).
+        keep: the share of the evidence to keep, (networks, N).
+        typical: what the networks usually say, (networks, 1) or (networks, 1, T), if they are to settle.
+    """
     assert isinstance(answer, NormalInverseGamma | Gaussian)
-    extra = (1,) * (len(answer.batch_shape) - 2)
-    return Faded(answer, keep.view(*keep.shape, *extra), validate_args=False)
+    share = keep.view(*keep.shape, *(1,) * (len(answer.batch_shape) - 2))
+    return Faded(answer, share, None if typical is None else _settled(answer, keep, typical), validate_args=False)
+
+
+def _settled(answer: Any, keep: Tensor, typical: Any) -> Any:
+    """Return the answers, settled in the columns of rows that are unfamiliar to any network; the others stay."""
+    rows = (keep < 1).any(0).nonzero().squeeze(1)
+    if not len(rows):
+        return answer
+    share = keep[:, rows].view(len(keep), len(rows), *(1,) * (len(answer.batch_shape) - 2))
+    few = torch.utils._pytree.tree_map(lambda p: p[:, rows], answer).settle(share, typical)
+    return torch.utils._pytree.tree_map(lambda whole, part: whole.index_copy(1, rows, part), answer, few)
 
 
 def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
@@ -422,6 +466,24 @@ def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidenc
     if found:
         raise InputError(f"there is no place for the tensor 'fading.{next(iter(found))}'")
     return fading
+
+
+def _typical(tensors: dict[str, Tensor], method: Method, shape: tuple[int, int, int]) -> Answer | None:
+    """Return what the networks of a saved model usually say; None if it does not tell."""
+    found = {name.removeprefix("typical."): t for name, t in tensors.items() if name.startswith("typical.")}
+    if not found:
+        return None
+    kind = type(method.answer(torch.zeros(1, method.outputs, device="cpu")))
+    for name in kind.leaves:
+        tensor = found.pop(name, None)
+        if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+            raise InputError(f"typical.{name} of the model is not float64 {shape}")
+        if not bool(tensor.isfinite().all()) or (name not in ("gamma", "loc") and not bool((tensor > 0).all())):
+            raise InputError(f"typical.{name} of the model has values that are not finite, or not positive")
+    if found:
+        raise InputError(f"there is no place for the tensor 'typical.{next(iter(found))}'")
+    usual: Answer = kind._from_leaves(tensors[f"typical.{name}"] for name in kind.leaves)
+    return usual
 
 
 def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:

@@ -26,6 +26,7 @@ __all__ = [
     "log_prob",
     "mean_absolute",
     "mean_distance",
+    "settle",
     "sf",
 ]
 
@@ -39,6 +40,12 @@ def from_raw(raw: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
     """
     loc, scale = raw.to(torch.promote_types(raw.dtype, torch.float32)).unbind(dim)
     return loc, softplus(scale, threshold=40) + SCALE_FLOOR
+
+
+def settle(scale: Tensor, keep: Tensor | float, typical: Tensor) -> Tensor:
+    r"""Return :math:`\max(\sigma, \sigma^w\sigma_0^{1-w})`, a deviation that moves up to the usual one as w falls."""
+    w = kept_share(keep, scale)
+    return torch.maximum(scale, scale * (typical / scale).pow(1 - w))
 
 
 def fade(scale: Tensor, keep: Tensor | float) -> Tensor:

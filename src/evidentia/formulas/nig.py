@@ -33,6 +33,7 @@ __all__ = [
     "epistemic_variance",
     "evidence",
     "fade",
+    "fade_settled",
     "from_raw",
     "kept_share",
     "kl_divergence",
@@ -42,6 +43,7 @@ __all__ = [
     "predictive_scale",
     "predictive_variance",
     "replicates_nll",
+    "settle",
     "variance_of_variance",
 ]
 
@@ -294,6 +296,45 @@ def fade(p: Parameters, keep: Tensor | float) -> Parameters:
     kept = w * p.alpha_minus_one
     # the ratio is 1 exactly for w = 1, so that nothing changes then
     return Parameters(p.gamma, w * p.nu, kept, p.beta * ((1 + kept) / (1 + p.alpha_minus_one)))
+
+
+def settle(p: Parameters, keep: Tensor | float, typical: Parameters) -> Parameters:
+    r"""Return the parameters with what a network says where it knows little moved towards what it usually says.
+
+    .. math:: \nu_w = \min(\nu, \nu^w \nu_0^{1-w}), \qquad (\alpha-1)_w = (\alpha-1)^w (\alpha_0-1)^{1-w}, \qquad
+              (\beta/\alpha)_w = \max\bigl(\beta/\alpha,\; (\beta/\alpha)^w (\beta_0/\alpha_0)^{1-w}\bigr)
+
+    Away from its training data a network states any ν, α and β; α near 1 makes its variance huge, and β near 0 its
+    intervals narrow. With w = 1 nothing changes. γ stays as it is.
+
+    Args:
+        p: what the network says.
+        keep: w, the share of its evidence that counts.
+        typical: what it usually says, with the index 0 above; its γ does not count.
+    """
+    w = kept_share(keep, p.nu)
+
+    def between(own: Tensor, usual: Tensor) -> Tensor:
+        # exact for w = 1, and where the two are equal
+        return own * (usual / own).pow(1 - w)
+
+    nu = torch.minimum(p.nu, between(p.nu, typical.nu))
+    alpha_minus_one = between(p.alpha_minus_one, typical.alpha_minus_one)
+    own = p.beta / (1 + p.alpha_minus_one)
+    size = torch.maximum(own, between(own, typical.beta / (1 + typical.alpha_minus_one)))
+    changed = w < 1
+    beta = torch.where(changed, size * (1 + alpha_minus_one), p.beta)
+    return Parameters(p.gamma, nu, torch.where(changed, alpha_minus_one, p.alpha_minus_one), beta)
+
+
+def fade_settled(p: Parameters, settled: Parameters, keep: Tensor | float) -> Parameters:
+    r"""Return `fade` of settled parameters, with no more degrees of freedom than the network stated.
+
+    So every central interval of the predictive Student t widens as w falls, here too.
+    """
+    faded = fade(settled, keep)
+    kept = torch.minimum(faded.alpha_minus_one, p.alpha_minus_one)
+    return Parameters(p.gamma, faded.nu, kept, settled.beta * ((1 + kept) / (1 + settled.alpha_minus_one)))
 
 
 def kept_share(keep: Tensor | float, like: Tensor) -> Tensor:
