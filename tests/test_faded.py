@@ -14,6 +14,7 @@ from scipy import stats
 import evidentia as ev
 import oracles
 from evidentia.distributions import Transform, Transformed
+from evidentia.errors import InputError
 from evidentia.formulas import gaussian, nig
 from evidentia.prediction import Deferred, Prediction
 from oracles import exact
@@ -560,3 +561,87 @@ def test_scores_are_those_of_the_faded_mixture():
     assert np.array_equal(p.entropy(), q.entropy())
     assert ev.metrics.nll(p, y) == ev.metrics.nll(q, y)
     assert ev.metrics.nll(ev.Faded(evidential((5,)), 0.5), y) > 0
+
+
+# Settling -------------------------------------------------------------------------------------------------------------
+
+
+def test_settling_is_the_formula():
+    p, usual = random_parameters(200, torch.float32, seed=1), random_parameters(200, torch.float32, seed=2)
+    w = torch.logspace(-12, 0, 200)
+    found = nig.settle(p, w, usual)
+    for i in range(0, 200, 7):
+        own, typical = ([exact(v[i]) for v in q] for q in (p, usual))
+        share = exact(w[i])
+        nu = min(own[1], own[1] ** share * typical[1] ** (1 - share))
+        alpha_minus_one = own[2] ** share * typical[2] ** (1 - share)
+        size = own[3] / (1 + own[2])
+        size = max(size, size**share * (typical[3] / (1 + typical[2])) ** (1 - share))
+        for got, true in zip(found[1:], (nu, alpha_minus_one, size * (1 + alpha_minus_one)), strict=True):
+            assert abs(float(got[i]) / true - 1) < 1e-5
+    assert torch.equal(found.gamma, p.gamma)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_familiar_does_not_settle(dtype):
+    p, usual = random_parameters(1000, dtype, seed=1), random_parameters(1000, dtype, seed=2)
+    one = torch.ones(1000, dtype=dtype)
+    for found in (nig.settle(p, one, usual), nig.fade_settled(p, nig.settle(p, one, usual), one)):
+        assert all(torch.equal(a, b) for a, b in zip(found, p, strict=True))
+    scale = p.beta
+    assert torch.equal(gaussian.settle(scale, one, usual.beta), scale)
+
+
+def test_intervals_never_narrow_where_answers_settle():
+    p, usual = random_parameters(300, torch.float64, seed=3), random_parameters(300, torch.float64, seed=4)
+    before = None
+    for w in [1.0, 0.9, 0.7, 0.5, 0.2, 0.1, 0.03, 1e-2, 1e-3, 1e-5, 1e-8]:
+        share = torch.full((300,), w, dtype=torch.float64)
+        found = nig.fade_settled(p, nig.settle(p, share, usual), share)
+        scale, df = nig.predictive_scale(*found[1:]).numpy(), 2 * (1 + found.alpha_minus_one.numpy())
+        width = np.stack([stats.t.isf(q, df) * scale for q in (0.4, 0.25, 0.05, 0.005, 0.0005)])
+        if before is not None:
+            assert (width >= before * (1 - 1e-9)).all()
+        before = width
+
+
+def test_far_away_a_network_says_what_it_usually_says():
+    far = ev.NormalInverseGamma(torch.zeros(2), torch.tensor([1e6, 1e-3]), alpha_minus_one=1e-6, beta=1e-9)
+    usual = ev.NormalInverseGamma(0.0, 2.0, alpha_minus_one=3.0, beta=8.0)
+    settled = far.settle(1e-6, usual)
+    assert torch.allclose(settled.nu, torch.tensor([2.0, 1e-3]), rtol=1e-4)  # never more than it states
+    assert torch.allclose(settled.beta / settled.alpha, torch.tensor(2.0), rtol=1e-4)
+    assert torch.allclose(settled.alpha_minus_one, torch.tensor(3.0), rtol=1e-4)
+    p = ev.Prediction(ev.Faded(far, 1e-6, settled))
+    half = np.diff(p.interval(0.6827))[:, 0] / 2
+    assert ((p.std / half > 0.7) & (p.std / half < 1.3)).all()  # and not the root of a variance without end
+    assert torch.equal(p.plain_answers.nu[0], far.nu)
+    wide = ev.Gaussian(torch.zeros(2), torch.tensor([1e-9, 7.0])).settle(1e-6, ev.Gaussian(0.0, 2.0))
+    assert torch.allclose(wide.scale, torch.tensor([2.0, 7.0]), rtol=1e-4)
+
+
+def test_settled_answers_have_the_type_and_shape_of_the_plain_ones():
+    plain = ev.NormalInverseGamma(torch.zeros(3), 1.0, alpha_minus_one=1.0, beta=1.0)
+    for other in (ev.Gaussian(torch.zeros(3), 1.0), ev.NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0)):
+        with pytest.raises(InputError, match="type and the shape"):
+            ev.Faded(plain, 0.5, other)
+
+
+def test_settled_predictions_are_indexed_joined_and_mapped():
+    random = np.random.default_rng(0)
+    plain = ev.NormalInverseGamma(*(torch.from_numpy(random.uniform(1.1, 3, (4, 6))) for _ in range(4)))
+    keep = torch.from_numpy(random.uniform(0.01, 1, (4, 6)))
+    usual = ev.NormalInverseGamma(*(torch.from_numpy(random.uniform(1.1, 3, (4, 1))) for _ in range(4)))
+    p = ev.Prediction(ev.Faded(plain, keep, plain.settle(keep, usual)), members=0)
+    assert not np.allclose(p.std, ev.Prediction(ev.Faded(plain, keep), members=0).std)
+    joined = ev.Prediction.cat([p[:2], p[2:]])
+    mapped = torch.utils._pytree.tree_map(lambda leaf: leaf.clone(), p)
+    for other in (joined, mapped, p.to("cpu"), pickle.loads(pickle.dumps(p))):
+        assert np.array_equal(other.std, p.std)
+        assert np.array_equal(other.interval(0.9), p.interval(0.9))
+        assert np.array_equal(other.plain_answers.nu, plain.nu)
+    moved = p.answers.affine(3.0, 2.0)
+    again = ev.Faded(plain, keep, plain.settle(keep, usual)).affine(3.0, 2.0).faded()
+    assert torch.allclose(moved.beta, again.beta)
+    parts = p.decompose()
+    np.testing.assert_allclose(parts.aleatoric + parts.epistemic, p.variance, rtol=1e-12)

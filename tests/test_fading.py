@@ -11,8 +11,9 @@ from sklearn.covariance import LedoitWolf
 from sklearn.model_selection import cross_val_score
 
 import evidentia as ev
+from evidentia.errors import InputError
+from evidentia.fitting import Fitted, hold_out
 from evidentia.fitting import fading as fitting
-from evidentia.fitting import hold_out
 from evidentia.fitting.fading import POWERS, best_power, choose_power, extrapolation_folds, with_fading
 from evidentia.methods import Evidential
 from evidentia.nn import FadingEvidence
@@ -662,3 +663,29 @@ def test_folds_that_diverge_leave_the_usual_power(monkeypatch):
     model = ev.EvidentialRegressor(**QUICK).fit(x, y)
     assert model.fading_power_ == fitting.USUAL_POWER
     assert np.isfinite(model.predict_distribution(x * 100).std).all()
+
+
+@pytest.mark.parametrize("members", [1, 4])
+def test_far_away_a_regressor_is_no_surer_than_inside(members):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((300, 4))
+    y = x.sum(1) + 0.3 * random.standard_normal(300)
+    model = ev.EvidentialRegressor(hidden=(32, 32), members=members, steps=300, random_state=0).fit(x, y)
+    directions = random.standard_normal((100, 4))
+    far = 50 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    p, inside = model.predict_distribution(far), model.predict_distribution(x)
+    assert p.familiarity.max() < 0.1
+    assert p.std.min() > np.median(inside.std)
+    assert np.diff(p.interval(0.9)).min() > np.median(np.diff(inside.interval(0.9)))
+
+
+def test_what_a_network_usually_says_is_saved_and_checked(tmp_path):
+    x, y = table(100)
+    model = ev.EvidentialRegressor(**QUICK).fit(x, y)
+    again = ev.load(model.save(tmp_path / "model"))
+    assert np.array_equal(again.predict_distribution(x * 9).std, model.predict_distribution(x * 9).std)
+    tensors, settings = model.fitted_.state()
+    usual = tensors["typical.nu"]
+    for change in ({"typical.nu": -usual}, {"typical.nu": usual[:1]}, {"typical.x": usual}):
+        with pytest.raises(InputError, match="typical"):
+            Fitted.from_state({**tensors, **change}, settings)
