@@ -10,7 +10,7 @@ from evidentia.record import read_record
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 METHODS = {
     "mixture": "mixture",
-    "fading": "fading",
+    "fading, unsettled": "fading",
     "neighbours": "fading, neighbours",
     "ensemble": "ensemble",
     "ensemble, fading": "ensemble fading",
@@ -45,6 +45,23 @@ def table(kind, score="nll"):
     return "\n".join(lines)
 
 
+def now_table():
+    """The table of the rule as it is, of tails, gaps and standard splits."""
+    kinds = {"tail": "tails", "gap": "gaps", "standard": "standard splits"}
+    head = ["set", *(f"{words}: mixture | fading" for words in kinds.values()), "in 90 % on tails: mixture | fading"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * 9}"]
+    for name, rows in now().items():
+        cells = [number(mean(rows, kind, method)) for kind in kinds for method in ("mixture", "fading")]
+        cells += [number(mean(rows, "tail", method, "coverage_90")) for method in ("mixture", "fading")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def now():
+    """The sets that the rule as it is was measured on, each with its splits."""
+    return dict(sorted(read_record(RESULTS / "fading_now")["sets"].items()))
+
+
 def shift_table():
     """The table of the other kinds of rows, as the page has it."""
     head = (
@@ -71,6 +88,21 @@ def page():
 )
 def test_the_tables_of_splits(kind, score):
     assert table(kind, score) in page()
+
+
+def test_the_table_of_the_rule_as_it_is():
+    assert now_table() in page()
+    for rows in now().values():
+        assert mean(rows, "tail", "fading") < mean(rows, "tail", "mixture") + 0.01
+        assert mean(rows, "gap", "fading") <= mean(rows, "gap", "mixture") + 0.05
+        assert abs(mean(rows, "standard", "fading") - mean(rows, "standard", "mixture")) < 0.02
+    kin8nm, crps = now()["kin8nm"], [mean(now()["wine"], "tail", m, "crps") for m in ("mixture", "fading")]
+    cost = mean(kin8nm, "tail", "fading") - mean(kin8nm, "tail", "mixture")
+    assert f"On Kin8nm fading costs {cost:.3f} on tails" in page()
+    assert "it is {:.3f} for the mixture\nand {:.3f} with fading".format(*crps) in page()
+    tables = (RESULTS.parent / "tables.md").read_text()
+    for name in ("energy", "yacht"):
+        assert "from {:.2f} to {:.2f}".format(*(mean(now()[name], "tail", m) for m in ("mixture", "fading"))) in tables
 
 
 def test_the_table_of_shifts():

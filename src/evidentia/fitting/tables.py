@@ -330,8 +330,10 @@ class Fitted:
             if fade is None or not fading:
                 found: tuple[Any, ...] = (self.scaled_answer(some, scaled),)
             else:
-                raw, inner = some.forward_with_features(scaled)
-                found = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), fade(inner)
+                inner = some.features(scaled)
+                keep = fade(inner)  # while the features are in the processor's cache
+                raw = some.forward_from(inner)
+                found = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), keep
             moved: tuple[Any, ...] = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), found)
             return moved
 
@@ -371,7 +373,8 @@ class Fitted:
         """Return each member's answer to its own rows (M, N, F), for scaled targets, and their features, on the CPU."""
         device, dtype = self._computed_in
         some, _ = self._networks(list(range(self.population.members)), dtype)
-        raw, inner = some.forward_with_features(self.scale_x(x).to(device, dtype))
+        inner = some.features(self.scale_x(x).to(device, dtype))
+        raw = some.forward_from(inner)
         answer = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs)))
         return torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer), inner.cpu()
 
@@ -396,13 +399,14 @@ def faded_answer(answer: Answer, keep: Tensor, typical: Answer | None = None) ->
 
 
 def _settled(answer: Any, keep: Tensor, typical: Any) -> Any:
-    """Return the answers, settled in the columns of rows that are unfamiliar to any network; the others stay."""
-    rows = (keep < 1).any(0).nonzero().squeeze(1)
-    if not len(rows):
-        return answer
-    share = keep[:, rows].view(len(keep), len(rows), *(1,) * (len(answer.batch_shape) - 2))
-    few = torch.utils._pytree.tree_map(lambda p: p[:, rows], answer).settle(share, typical)
-    return torch.utils._pytree.tree_map(lambda whole, part: whole.index_copy(1, rows, part), answer, few)
+    """Return the answers, settled where a network keeps less than all of its evidence, which is mostly not."""
+    mask = keep < 1
+    tree_map = torch.utils._pytree.tree_map
+    with one_thread():
+        share = keep[mask].view(-1, *(1,) * (len(answer.batch_shape) - 2))
+        usual = tree_map(lambda p: p.expand(answer.batch_shape)[mask], typical)
+        few = tree_map(lambda p: p[mask], answer).settle(share, usual)
+        return tree_map(lambda whole, part: whole.index_put((mask,), part), answer, few)
 
 
 def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:

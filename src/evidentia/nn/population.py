@@ -113,15 +113,18 @@ class Population(nn.Module):
             )
         return x
 
-    def forward_with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs, (M, N, outputs), and those of the first hidden layer, (M, N, units), from one pass.
+    def features(self, x: Tensor) -> Tensor:
+        """Return the outputs of the first hidden layer, (M, N, units), by which evidence fades.
 
         A network without hidden layers has its inputs as features.
         """
         x = self._checked(x)
-        first = self._hidden(x, self.weights[0], self.biases[0]) if len(self.weights) > 1 else x
+        return self._hidden(x, self.weights[0], self.biases[0]) if len(self.weights) > 1 else x
+
+    def forward_from(self, features: Tensor) -> Tensor:
+        """Return the outputs, (M, N, outputs), for what :meth:`features` returned."""
         rest = slice(min(1, len(self.weights) - 1), None)
-        return self._pass(first, list(self.weights)[rest], list(self.biases)[rest]), first
+        return self._pass(features, list(self.weights)[rest], list(self.biases)[rest])
 
     def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
         """Return the outputs for features (M, N, F), computed with these weights and biases."""
