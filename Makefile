@@ -30,7 +30,8 @@ imports: .venv/installed
 	$(BIN)/lint-imports
 
 pytest: .venv/installed  ## one process per core, each with one thread: torch's threads wait by spinning
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal tests src
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile README.md docs  # the blocks of a page share their names
 
 proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 	$(BIN)/pytest -m slow
