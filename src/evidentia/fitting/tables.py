@@ -458,8 +458,7 @@ def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidenc
     rank = projection.shape[-1] - 1 if projection is not None and projection.ndim == 3 else 0
     if not 0 < rank <= units:
         raise InputError("the evidence of the model fades along no directions")
-    with torch.device("cpu"):
-        fading = FadingEvidence(units, rank, population.members)
+    fading = FadingEvidence(units, rank, population.members, "cpu")
     for name, buffer in fading.state_dict().items():
         tensor = found.pop(name, None)
         if tensor is None or tensor.shape != buffer.shape or tensor.dtype != buffer.dtype:

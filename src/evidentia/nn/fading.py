@@ -39,6 +39,7 @@ class FadingEvidence(nn.Module):
         features: D.
         rank: number of directions; None is D.
         members: M, or None for one network.
+        device: of the buffers.
 
     >>> fading = FadingEvidence.fit(torch.randn(500, 8), torch.randn(100, 8), power=2.0)
     >>> near, far = fading(torch.stack([torch.zeros(8), torch.full((8,), 9.0)]))
@@ -52,7 +53,13 @@ class FadingEvidence(nn.Module):
     reach: Tensor
     power: Tensor
 
-    def __init__(self, features: int, rank: int | None = 32, members: int | None = None) -> None:
+    def __init__(
+        self,
+        features: int,
+        rank: int | None = 32,
+        members: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
         super().__init__()
         given = {"features": features, "rank": rank, "members": members}
         check_counts(**{name: count for name, count in given.items() if count is not None})
@@ -61,7 +68,7 @@ class FadingEvidence(nn.Module):
         shapes = {"mean": (features,), "projection": (features, kept + 1)}
         for name in ("mean", "projection", "rest", "reach", "power"):
             shape = (*lead, *shapes.get(name, ()))
-            self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64))
+            self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64, device=device))
 
     @classmethod
     @torch.inference_mode(False)  # whose tensors could not be written to later
@@ -106,8 +113,7 @@ class FadingEvidence(nn.Module):
             covariance = covariance + ridge * target
         if not bool(covariance.isfinite().all()):
             raise InputError("the features are so large that their covariance is not finite; scale them first")
-        with torch.device(mean.device):
-            new = cls(mean.shape[-1], rank, len(mean) if mean.ndim == 2 else None)
+        new = cls(mean.shape[-1], rank, len(mean) if mean.ndim == 2 else None, mean.device)
         new.mean.copy_(mean)
         new._set_covariance(covariance)
         known = [
@@ -134,8 +140,7 @@ class FadingEvidence(nn.Module):
     def select(self, members: Sequence[int]) -> "FadingEvidence":
         """Return the same for copies of some of several networks."""
         chosen = list(members)
-        with torch.device(self.mean.device):
-            some = FadingEvidence(self.mean.shape[-1], self.projection.shape[-1] - 1, len(chosen))
+        some = FadingEvidence(self.mean.shape[-1], self.projection.shape[-1] - 1, len(chosen), self.mean.device)
         for name, buffer in self.named_buffers():
             some.register_buffer(name, buffer[chosen])
         return some
