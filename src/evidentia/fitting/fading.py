@@ -81,7 +81,7 @@ def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: floa
 
 def _typical(fitted: Fitted, x: Tensor, rows: Tensor) -> Answer:
     """Return what each network usually says, (M, 1, T): medians over rows of its evidence and of its noise."""
-    answers = [fitted.own(x[some])[0] for some in rows.split(BATCH, 1)]
+    answers = [fitted.own(x[some]) for some in rows.split(BATCH, 1)]
     answer = torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
 
     def median(values: Tensor) -> Tensor:

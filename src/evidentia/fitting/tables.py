@@ -364,19 +364,21 @@ class Fitted:
         some = some.affine(0.0, scale)
         return torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), some) if self.one_target else some
 
+    @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units)."""
-        return self.own(x)[1]
-
-    @torch.no_grad()
-    def own(self, x: Tensor) -> tuple[Answer, Tensor]:
-        """Return each member's answer to its own rows (M, N, F), for scaled targets, and their features, on the CPU."""
         device, dtype = self._computed_in
         some, _ = self._networks(list(range(self.population.members)), dtype)
-        inner = some.features(self.scale_x(x).to(device, dtype))
-        raw = some.forward_from(inner)
-        answer = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs)))
-        return torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer), inner.cpu()
+        return some.features(self.scale_x(x).to(device, dtype)).cpu()
+
+    @torch.no_grad()
+    def own(self, x: Tensor) -> Answer:
+        """Return each member's answer to its own rows (M, N, F), for scaled targets, on the CPU."""
+        device, dtype = self._computed_in
+        some, _ = self._networks(list(range(self.population.members)), dtype)
+        answer = self.scaled_answer(some, self.scale_x(x).to(device, dtype))
+        moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
+        return moved
 
 
 def _of_rows(answer: Answer | None, chosen: Sequence[int]) -> Answer | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas.nig import KEEP_FLOOR
 from evidentia.nn.checks import check_counts
 from evidentia.nn.density import FeatureDensity
 
@@ -30,7 +31,6 @@ BLOCKS = 3
 """Encoder blocks whose pooled features count: the first, which see how things look more than what they are."""
 FEWEST = 10
 """Images that a distance needs: with fewer to learn from there is no fading."""
-LEAST = 1e-12  # share of the evidence that is always kept
 TREND = 8  # principal components that the usual distance depends on
 SHARPEST = 3.0  # deviations along a principal component beyond which the usual distance changes no more
 FOLDS = 5
@@ -222,7 +222,7 @@ class ImageFading(nn.Module):
 
     def forward(self, seen: Seen) -> Tensor:
         distance = self.distance(seen)
-        return torch.where(distance <= self.reach, 1.0, (self.reach / distance).pow(self.power).clamp(min=LEAST))
+        return torch.where(distance <= self.reach, 1.0, (self.reach / distance).pow(self.power).clamp(min=KEEP_FLOOR))
 
     def extra_repr(self) -> str:
         return f"channels={list(self.channels)}"

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas.nig import KEEP_FLOOR
 from evidentia.nn.checks import check_counts, check_features
 from evidentia.nn.density import FLOOR, check_finite, ledoit_wolf
 
 __all__ = ["FadingEvidence"]
-
-LEAST = 1e-12
-"""Smallest share of the evidence that is kept: intervals are then a million times as wide, which says enough."""
 
 
 class FadingEvidence(nn.Module):
@@ -204,7 +202,7 @@ class FadingEvidence(nn.Module):
         # without the root of the distance, whose gradient at the mean is not finite
         near = squared.detach().sqrt() <= reach
         ratio = torch.where(near, 1.0, reach.square()) / torch.where(near, 1.0, squared)
-        return ratio.pow(power / 2).clamp(min=LEAST).to(_returned_dtype(features))
+        return ratio.pow(power / 2).clamp(min=KEEP_FLOOR).to(_returned_dtype(features))
 
     def extra_repr(self) -> str:
         members = f", members={len(self.mean)}" if self.mean.ndim == 2 else ""
