@@ -17,7 +17,7 @@ from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.distributions._base import count_invalid
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import gaussian, penalties
-from evidentia.formulas.nig import nll
+from evidentia.formulas.nig import censored_nll, nll
 from evidentia.formulas.penalties import EXTRA_TERMS, Penalty
 from evidentia.nn.checks import check_counts
 
@@ -40,6 +40,7 @@ def evidential_loss(
     extra: Mapping[str, float] | None = None,
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
+    censored: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
@@ -54,15 +55,19 @@ def evidential_loss(
         mask: boolean, True where a target counts. Missing targets are NaN and must be masked on purpose, with
             ``mask=~y.isnan()``; an unmasked NaN makes the loss NaN.
         sample_weight: non-negative, of the shape of y; with ``"mean"`` the weighted mean is returned.
+        censored: integers or booleans of the shape of y, for targets of which only a bound is known. 0 or False: y is
+            the value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
+            log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
+            are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
 
     Returns:
         A scalar, or with ``reduction="none"`` a tensor of the shape of y.
 
-    Tensors ``weight`` and ``sample_weight`` are checked for negative and non-finite values on the CPU only, and not
-    inside ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or
-    break the graph. There, a negative weight gives a wrong loss and a NaN gives NaN.
+    Values of the tensors ``weight``, ``sample_weight`` and ``censored`` are checked on the CPU only, and not inside
+    ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or break the
+    graph. There, a negative weight gives a wrong loss, a NaN gives NaN, and of ``censored`` the sign counts.
 
     >>> import torch, evidentia as ev
     >>> answer = ev.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
@@ -77,9 +82,16 @@ def evidential_loss(
     y = _checked_target(y, nig.batch_shape, nig.gamma, mask)  # masked entries may be NaN, in y and in the answer
     weight = _checked_weight("weight", weight, y)
     parameters = nig.parameters if mask is None else [torch.where(mask, p, 1.0) for p in nig.parameters]
-    loss = nll(y, *parameters) + weight * _of_shape("the penalty", penalty_of(y, *parameters), y)
+    nearest = y  # for penalties
+    if censored is None:
+        loss = nll(y, *parameters)
+    else:
+        censored = _checked_censored(censored, y, mask)
+        loss = censored_nll(y, censored, *parameters)
+        nearest = _nearest_allowed(y, censored, parameters[0])
+    loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y)
     for name, term_weight in (extra or {}).items():
-        term = penalties.lookup(name, EXTRA_TERMS)(y, *parameters)
+        term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
         loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
     return _reduce(loss, mask, sample_weight, reduction)
 
@@ -90,13 +102,14 @@ def gaussian_loss(
     *,
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
+    censored: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """Return the negative log likelihood of y under the answer of a Gaussian head (the paper's Eq. 2).
 
     Args:
         normal: answer of a Gaussian head.
-        y, mask, sample_weight, reduction: as in :func:`evidential_loss`.
+        y, mask, sample_weight, censored, reduction: as in :func:`evidential_loss`.
 
     >>> import torch, evidentia as ev
     >>> ev.gaussian_loss(ev.Gaussian(torch.zeros(2), 1.0), torch.tensor([0.0, 1.0]))
@@ -106,7 +119,11 @@ def gaussian_loss(
         raise InputTypeError(f"gaussian_loss takes a Gaussian, not {type(normal).__name__}")
     y = _checked_target(y, normal.batch_shape, normal.loc, mask)
     loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
-    return _reduce(-gaussian.log_prob(y, loc, scale), mask, sample_weight, reduction)
+    if censored is None:
+        loss = -gaussian.log_prob(y, loc, scale)
+    else:
+        loss = gaussian.censored_nll(y, _checked_censored(censored, y, mask), loc, scale)
+    return _reduce(loss, mask, sample_weight, reduction)
 
 
 def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> Tensor:
@@ -129,6 +146,36 @@ def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | N
         raise InputTypeError("mask must be a boolean tensor, True where a target counts; for missing ones ~y.isnan()")
     _of_shape("mask", mask, y)
     return torch.where(mask, y, 0.0)
+
+
+def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what is known of each target, 0 for masked ones, or raise an error if it does not fit y."""
+    if not isinstance(censored, Tensor) or censored.is_floating_point() or censored.is_complex():
+        kind = censored.dtype if isinstance(censored, Tensor) else type(censored).__name__
+        raise InputTypeError(
+            f"censored must be a tensor of integers or booleans, not {kind}: "
+            "0 where y is the value, 1 where the value is at least y, -1 where it is at most y"
+        )
+    bounds = _of_shape("censored", censored, y)
+    if mask is not None:
+        bounds = torch.where(mask, bounds, 0)
+    if bounds.device.type != "cpu" or torch.compiler.is_compiling():
+        return bounds
+    valid = bounds.sign() == bounds
+    try:
+        if valid.all():
+            return bounds
+    except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
+        return bounds
+    raise InputError(
+        f"censored must be 0 (y is the value), 1 (at least y) or -1 (at most y); {count_invalid(bounds, valid)}"
+    )
+
+
+def _nearest_allowed(y: Tensor, censored: Tensor, gamma: Tensor) -> Tensor:
+    """Return the value nearest to γ that is compatible with what is known: γ where it does not contradict a bound."""
+    allowed = ((censored > 0) & (gamma >= y)) | ((censored < 0) & (gamma <= y))
+    return torch.where(allowed, gamma, y)
 
 
 def _checked_weight(name: str, weight: Any, y: Tensor) -> float | Tensor:
@@ -221,7 +268,8 @@ class WeightSchedule(Protocol):
         Args:
             nig: the network's answer for the batch.
             y: targets of the batch.
-            mask: True where a target counts; None counts all.
+            mask: True where a target counts; None counts all. Bounds of censored targets have no error to adapt to:
+                pass ``censored == 0``.
         """
 
 

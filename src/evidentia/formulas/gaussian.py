@@ -13,9 +13,11 @@ from torch.nn.functional import softplus
 
 from evidentia.formulas.nig import kept_share
 from evidentia.formulas.special import LOG_2PI, in_float64
+from evidentia.formulas.student_t import excess
 
 __all__ = [
     "cdf",
+    "censored_nll",
     "crps",
     "entropy",
     "fade",
@@ -23,7 +25,9 @@ __all__ = [
     "half_spread",
     "icdf",
     "isf",
+    "log_cdf",
     "log_prob",
+    "log_sf",
     "mean_absolute",
     "mean_distance",
     "settle",
@@ -78,6 +82,39 @@ def cdf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def sf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return P(Y > y) = 1 − cdf(y), with full relative accuracy in the upper tail."""
     return in_float64(lambda y, loc, scale: _lower((loc - y) / scale), y, loc, scale)
+
+
+def log_cdf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """Return ln P(Y ≤ y), also where the probability itself is below the smallest float."""
+    return in_float64(lambda y, loc, scale: -_bound_nll(loc - y, scale), y, loc, scale)
+
+
+def log_sf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """Return ln P(Y > y), also where the probability itself is below the smallest float."""
+    return in_float64(lambda y, loc, scale: -_bound_nll(y - loc, scale), y, loc, scale)
+
+
+def censored_nll(y: Tensor, censored: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return the negative log likelihood of targets of which some are only bounds.
+
+    .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
+
+    where ``censored`` is 0, positive and negative.
+    """
+    known = censored == 0
+    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
+    value = -log_prob(torch.where(known, y, loc), loc, scale)
+    bound = in_float64(
+        lambda y, sign, loc, scale: _bound_nll(excess(y, sign, loc), scale), y, censored.sign(), loc, scale
+    )
+    return torch.where(known, value, bound)
+
+
+def _bound_nll(excess: Tensor, scale: Tensor) -> Tensor:
+    """Return −ln P(Z > excess/scale) for a standard normal Z; 0 or infinite, without gradients, for infinite bounds."""
+    endless = excess.isinf()
+    found = -torch.special.log_ndtr(-torch.where(endless, 0.0, excess) / scale)
+    return torch.where(endless, torch.where(excess > 0, math.inf, 0.0), found)
 
 
 def icdf(p: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

@@ -25,7 +25,22 @@ from torch import Tensor
 from evidentia.formulas import student_tail
 from evidentia.formulas.special import LOG_2PI, half_line_rule, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
-__all__ = ["cdf", "crps", "entropy", "half_spread", "icdf", "isf", "log_prob", "mean_distance", "sf", "variance"]
+__all__ = [
+    "bound_nll",
+    "cdf",
+    "censored_nll",
+    "crps",
+    "entropy",
+    "half_spread",
+    "icdf",
+    "isf",
+    "log_cdf",
+    "log_prob",
+    "log_sf",
+    "mean_distance",
+    "sf",
+    "variance",
+]
 
 
 def log_prob(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -73,6 +88,67 @@ def cdf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return P(Y > y) = 1 − cdf(y), with full relative accuracy in the upper tail."""
     return in_float64(lambda y, df, loc, scale: _lower((loc - y) / scale, df), y, df, loc, scale)
+
+
+def log_cdf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """Return ln P(Y ≤ y), also where the probability itself is below the smallest float."""
+    return in_float64(lambda y, df, loc, scale: -bound_nll(loc - y, scale * df.sqrt(), df), y, df, loc, scale)
+
+
+def log_sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """Return ln P(Y > y), also where the probability itself is below the smallest float."""
+    return in_float64(lambda y, df, loc, scale: -bound_nll(y - loc, scale * df.sqrt(), df), y, df, loc, scale)
+
+
+def censored_nll(y: Tensor, censored: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return the negative log likelihood of targets of which some are only bounds.
+
+    .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
+
+    where ``censored`` is 0, positive and negative.
+    """
+    known = censored == 0
+    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
+    value = -log_prob(torch.where(known, y, loc), df, loc, scale)
+
+    def bound(y: Tensor, sign: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+        return bound_nll(excess(y, sign, loc), scale * df.sqrt(), df)
+
+    return torch.where(known, value, in_float64(bound, y, censored.sign(), df, loc, scale))
+
+
+def excess(y: Tensor, sign: Tensor, loc: Tensor) -> Tensor:
+    """Return how far ``loc`` lies on the wrong side of bounds y; negative on the right side, 0 where y is a value.
+
+    Args:
+        y: bounds, and values.
+        sign: 1 for lower bounds, −1 for upper bounds, 0 for values.
+        loc: where the distribution is centred.
+    """
+    return torch.where(sign == 0, 0.0, torch.where(sign < 0, loc - y, y - loc))
+
+
+def bound_nll(excess: Tensor, width: Tensor, df: Tensor) -> Tensor:
+    r"""Return :math:`-\ln P(T > \sqrt n\,d/w)` for the standard t; float64 only.
+
+    .. math:: \tfrac12\ln\pi - \rho(\tfrac n2) + \tfrac n2\ln(1 + s^2) - \ln G, \qquad s = d/w \ge 0
+
+    For s < 0 it is :math:`-\ln(1 - P(T > \sqrt n|s|))`. No probability is formed in the upper tail, so none underflows.
+    For an infinite bound the result is 0 or infinite, without gradients.
+
+    Args:
+        excess: the distance d of the bound from the location, positive if the location is on its wrong side.
+        width: w, the scale times :math:`\sqrt n`.
+        df: n.
+    """
+    endless = excess.isinf()
+    s = torch.where(endless, 0.0, excess) / width
+    left = s < 0
+    size = torch.where(left, -s, s)
+    upper = rho(0.5 * df) - 0.5 * math.log(math.pi) - 0.5 * df * _log1p_ratio(size, torch.ones_like(df))
+    upper = upper + _log_integral(size, df)
+    found = -torch.where(left, torch.log1p(-upper.exp()), upper)
+    return torch.where(endless, torch.where(excess > 0, math.inf, 0.0), found)
 
 
 def icdf(p: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -175,11 +251,13 @@ def _tanh(t: Tensor, df: Tensor) -> Tensor:
 
 
 def _tail_slope_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logarithm of the factor before G, and G₁ = ∫ E e^(−E) ds, for the derivative of the tail by n.
+    """Return the logarithm of the factor before G, and G₁, for the derivative of the tail by n."""
+    body = rho(0.5 * df) - 0.5 * df * _log1p_ratio(t, df) - 0.5 * math.log(math.pi)
+    return body, _slope_integral(_tanh(t, df), df)
 
-    Here E(s) = n ln(cosh s + τ sinh s), so that G = ∫ e^(−E) ds.
-    """
-    tau = _tanh(t, df)
+
+def _slope_integral(tau: Tensor, df: Tensor) -> Tensor:
+    """Return G₁ = ∫ E e^(−E) ds. Here E(s) = n ln(cosh s + τ sinh s), so that G = ∫ e^(−E) ds."""
     # E ≈ n(τs + s²/2) reaches 1 at s = unit; with u = s/unit the integrand lies between exp(−u) and exp(−u²)
     unit = (2 / df) / (tau + (tau * tau + 2 / df).sqrt())
     g1 = torch.zeros_like(unit)
@@ -188,8 +266,62 @@ def _tail_slope_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
         # by cosh s − 1 = 2 sinh²(s/2) and sinh s = 2 sinh(s/2) cosh(s/2) the sum has positive terms only
         e = df * torch.log1p(2 * half * (half + tau * (1 + half * half).sqrt()))
         g1 = g1 + weight * e * torch.exp(-e)
-    body = rho(0.5 * df) - 0.5 * df * _log1p_ratio(t, df) - 0.5 * math.log(math.pi)
-    return body, g1 * unit
+    return g1 * unit
+
+
+class _LogIntegral(torch.autograd.Function):
+    """Compute ln G for s = t/√n ≥ 0 and n, with derivatives by both.
+
+    ∂ ln G/∂s = ns/(1+s²) − 1/(G√(1+s²)), where the last term is the hazard, and ∂ ln G/∂n = −G₁/(nG).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(s: Tensor, df: Tensor) -> Tensor:
+        def of_chunk(s: Tensor, df: Tensor) -> Tensor:
+            shape = student_tail.shape_of(df)
+            return student_tail.tail(s * shape.root, shape).integral.log()
+
+        return student_tail.by_chunks(of_chunk, s, df)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        by_s, by_df = ctx.needs_input_grad
+        s, df, found = ctx.saved_tensors
+        return (
+            grad * _LogIntegral.slope_by_s(s, df, found) if by_s else None,
+            grad * _LogIntegral.slope_by_df(s, df, found) if by_df else None,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, s_tangent: Tensor | None, df_tangent: Tensor | None) -> Tensor:
+        s, df, found = ctx.saved_tensors
+        tangent = torch.zeros_like(found)
+        if s_tangent is not None:
+            tangent = tangent + s_tangent * _LogIntegral.slope_by_s(s, df, found)
+        if df_tangent is not None:
+            tangent = tangent + df_tangent * _LogIntegral.slope_by_df(s, df, found)
+        return tangent
+
+    @staticmethod
+    def slope_by_s(s: Tensor, df: Tensor, found: Tensor) -> Tensor:
+        cosine = torch.rsqrt(1 + s * s)
+        return df * s * cosine * cosine - torch.exp(-found) * cosine
+
+    @staticmethod
+    def slope_by_df(s: Tensor, df: Tensor, found: Tensor) -> Tensor:
+        return -_slope_integral(_tanh(s, torch.ones_like(s)), df) * torch.exp(-found) / df
+
+
+def _log_integral(s: Tensor, df: Tensor) -> Tensor:
+    found: Tensor = _LogIntegral.apply(s, df)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _quantile(p: Tensor, df: Tensor) -> Tensor:

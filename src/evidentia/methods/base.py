@@ -31,16 +31,35 @@ class Method(ABC):
         """Return the distribution of shape (…) that raw outputs (…, outputs) stand for."""
 
     @abstractmethod
-    def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+    def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None) -> Tensor:
         """Return what is minimised, elementwise.
 
-        ``networks`` is the module that answered. A method whose numbers differ from member to member, or change during
-        training, keeps them there, as buffers that :meth:`build` registers.
+        Args:
+            answer: what the networks say.
+            y: targets, or bounds of them.
+            networks: the module that answered. A method whose numbers differ from member to member, or change during
+                training, keeps them there, as buffers that :meth:`build` registers.
+            censored: of the shape of y; 0 where y is the value, 1 where the value is at least y, −1 where it is at most
+                y. None: all are values. A method that cannot learn from bounds raises an InputError.
         """
 
-    def loss_of_raw(self, raw: Tensor, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+    def loss_of_raw(
+        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of raw outputs (…, outputs): a quick twin of the loss of their answer, where there is one."""
-        return self.loss(self.answer(raw), y, networks)
+        if censored is None:
+            return self.loss(self.answer(raw), y, networks)
+        return self.loss(self.answer(raw), y, networks, censored)
+
+    def nll(self, answer: Any, y: Tensor, censored: Tensor | None = None) -> Tensor:
+        """Return the negative log likelihood of targets or bounds, elementwise: what validation rows are scored by."""
+        predictive = answer.predictive()
+        if censored is None:
+            nll: Tensor = -predictive.log_prob(y)
+        else:
+            parameters = (getattr(predictive, name) for name in predictive.arguments)
+            nll = predictive.formulas.censored_nll(y, censored, *parameters)
+        return nll
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
         """Return the networks to train."""

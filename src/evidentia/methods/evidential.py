@@ -48,13 +48,22 @@ class Evidential(Method):
     def answer(self, raw: Tensor) -> NormalInverseGamma:
         return NormalInverseGamma.from_raw(raw)
 
-    def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+    def loss(
+        self,
+        answer: NormalInverseGamma,
+        y: Tensor,
+        networks: nn.Module | None = None,
+        censored: Tensor | None = None,
+    ) -> Tensor:
         weight: Any = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
-        return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, reduction="none")
+        return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, censored=censored, reduction="none")
 
-    def loss_of_raw(self, raw: Tensor, y: Tensor, networks: nn.Module | None = None) -> Tensor:
-        if self.penalty != "error" or self.extra or type(self).loss is not Evidential.loss:
-            return super().loss_of_raw(raw, y, networks)
+    def loss_of_raw(
+        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+    ) -> Tensor:
+        plain = self.penalty == "error" and not self.extra and type(self).loss is Evidential.loss
+        if not plain or censored is not None:
+            return super().loss_of_raw(raw, y, networks, censored)
         weight = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
         return loss_and_gradient(raw, y, weight)
 

@@ -23,8 +23,10 @@ class GaussianLikelihood(Method):
     def answer(self, raw: Tensor) -> Gaussian:
         return Gaussian.from_raw(raw)
 
-    def loss(self, answer: Gaussian, y: Tensor, networks: nn.Module | None = None) -> Tensor:
-        return gaussian_loss(answer, y, reduction="none")
+    def loss(
+        self, answer: Gaussian, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+    ) -> Tensor:
+        return gaussian_loss(answer, y, censored=censored, reduction="none")
 
     def fused(self, population: Population) -> dict[str, Any] | None:
         device = population.weights[0].device

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian
+from evidentia.errors import InputError
 from evidentia.methods.base import Method
 
 __all__ = ["LeastSquares"]
@@ -27,5 +28,11 @@ class LeastSquares(Method):
         noise = torch.full((), self.noise, dtype=loc.dtype, device=loc.device)
         return Gaussian(loc, noise.expand_as(loc), validate_args=False)
 
-    def loss(self, answer: Gaussian, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+    def loss(
+        self, answer: Gaussian, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+    ) -> Tensor:
+        if censored is not None:
+            raise InputError(
+                "least squares has no likelihood to learn from censored targets; use Evidential or GaussianLikelihood"
+            )
         return (y - answer.loc).square()

@@ -7,6 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from evidentia.distributions import NormalInverseGamma
+from evidentia.errors import InputError
 from evidentia.formulas import penalties
 from evidentia.formulas.nig import nll
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Network, Recipe
@@ -29,7 +30,15 @@ class ReleasedEvidential(Evidential):
 
     weight: float | Sequence[float] = 0.0
 
-    def loss(self, answer: NormalInverseGamma, y: Tensor, networks: nn.Module | None = None) -> Tensor:
+    def loss(
+        self,
+        answer: NormalInverseGamma,
+        y: Tensor,
+        networks: nn.Module | None = None,
+        censored: Tensor | None = None,
+    ) -> Tensor:
+        if censored is not None:
+            raise InputError("the authors' loss is not defined for censored targets; use Evidential")
         parameters = answer.parameters
         excess = penalties.error(y, *parameters) - AIM
         assert networks is not None
