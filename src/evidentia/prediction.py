@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
+from evidentia.distributions.mixture import normalised_weights, short_weights
 from evidentia.errors import InputError, InputTypeError
+from evidentia.formulas import mixture as mixtures
 from evidentia.formulas import nig
 from evidentia.plots import Predicted, draw
 from evidentia.threads import one_thread
@@ -108,6 +110,8 @@ class Prediction:
             or a :class:`~evidentia.Faded`, which says too how much of the evidence counts.
         members: the dimension of the answer along which several networks stand. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
+        weights: how much each network counts, (members,): numbers ≥ 0, not all 0, which are divided by their sum. None:
+            all count the same. A Mixture brings its own.
         transform: how the variable of the answer becomes y, where y cannot be negative. None: it is y.
 
     Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
@@ -115,8 +119,10 @@ class Prediction:
     mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
     apart by torch's tree functions, whose leaves are those of the answer that was given.
 
-    The predictive distribution is the equal-weight mixture of the members' own; its mean, variance, density, quantiles
-    and intervals do not depend on how the variance is divided. There are two ways to divide it:
+    The predictive distribution is the mixture of the members' own, with equal weights or those given; its mean,
+    variance, density, quantiles and intervals do not depend on how the variance is divided. With weights, every mean
+    over members below is a weighted one, ``familiarity`` included, and a network of weight 0 counts nowhere. There are
+    two ways to divide the variance:
 
     ``"paper"``
         aleatoric :math:`\beta/(\alpha-1)`, epistemic :math:`\beta/(\nu(\alpha-1))` (plus the variance of the members'
@@ -152,12 +158,17 @@ class Prediction:
     (Prediction(shape=(5, 3), members=1), Prediction(shape=(3,), members=5))
     >>> Prediction(answer)[:2].std.shape
     (2, 3)
+    >>> Prediction(answer, members=0, weights=[1, 1, 1, 1, 4])
+    Prediction(shape=(3,), members=5, weights=[0.125, 0.125, 0.125, 0.125, 0.5])
     """
+
+    _weights: Tensor | None = None  # of sum 1, float64 on the CPU
 
     def __init__(
         self,
         answer: Given | Mixture | Transformed | Deferred,
         members: int | None = None,
+        weights: ArrayLike | Tensor | None = None,
         *,
         transform: Transform | None = None,
     ) -> None:
@@ -169,6 +180,7 @@ class Prediction:
         if isinstance(answer, Deferred):
             self._deferred = answer
             self.shape, self.members = answer.shape, answer.members
+            self._set_weights(weights)
             return
         if isinstance(answer, Transformed):
             if transform is not None:
@@ -177,13 +189,27 @@ class Prediction:
         if isinstance(answer, Mixture):
             if members is not None:
                 raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
+            if weights is not None:
+                raise InputError("a Mixture has the weights of its members; leave out weights=, or give them to it")
+            self._weights = None if answer.weights is None else _same_in_all_rows(answer.weights)
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
+        elif weights is not None and members is None:
+            raise InputError("weights= says how much each member counts; say with members= along which dimension")
         self._whole = _members_first(answer, members)
         self.members, *shape = self._whole.batch_shape
         self.shape = tuple(shape)
+        self._set_weights(weights)
 
     shape: tuple[int, ...]
     members: int
+
+    def _set_weights(self, weights: Any) -> None:
+        """Keep the weights of the members, if any are given; that of a single one says nothing."""
+        if weights is not None:
+            given = weights if isinstance(weights, Tensor) else torch.from_numpy(real_numbers("weights", weights))
+            self._weights = normalised_weights("Prediction", given, self.members, validate=True).cpu()
+        if self.members == 1:
+            self._weights = None
 
     # What it is made of -----------------------------------------------------------------------------------------------
 
@@ -202,12 +228,38 @@ class Prediction:
         given = self._given
         return given.plain if isinstance(given, Faded) else given
 
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """How much each member counts, (members,), of sum 1; None: all count the same."""
+        return None if self._weights is None else self._weights.detach().numpy().copy()
+
+    @property
+    def _several(self) -> bool:
+        """Whether more than one member counts, so that their means can differ."""
+        if self._weights is None:
+            return self.members > 1
+        return int((self._weights > 0).sum()) > 1
+
+    def _mean_over_members(self, x: Tensor) -> Tensor:
+        """Return the mean of something that each member has, with the members in dimension 0."""
+        return mixtures.mean(x, self._weights_like(x))
+
+    def _weights_like(self, x: Tensor) -> Tensor | None:
+        """Return the weights on the device of x and with its dimensions."""
+        return None if self._weights is None else self._weights.to(x.device).view(-1, *(1,) * (x.ndim - 1))
+
     def computed(self) -> "Prediction":
         """Return the prediction with all answers in memory, those of a deferred one computed now."""
         if self._deferred is None:
             return self
-        new = Prediction(self._given, members=0, transform=self.transform)
+        new = self._of_members(self._given, self.transform)
         new.index, new.names = self.index, self.names
+        return new
+
+    def _of_members(self, given: Given, transform: Transform | None) -> "Prediction":
+        """Return a prediction of other answers of the same members, which lie in dimension 0."""
+        new = Prediction(given, members=0, transform=transform)
+        new._weights = self._weights
         return new
 
     @property
@@ -225,7 +277,9 @@ class Prediction:
 
     def _mixture_of(self, answers: Answer) -> Mixture | Transformed:
         """Return the mixture of the members' distributions of a new y, in the units of y."""
-        mixture = Mixture(answers.predictive(), dim=0, validate_args=False)
+        each = answers.predictive()
+        weights = None if self._weights is None else self._weights.to(each.loc.device)
+        mixture = Mixture(each, dim=0, weights=weights, validate_args=False)
         return mixture if self.transform is None else Transformed(mixture, self.transform)
 
     def parts(self) -> Iterator["Prediction"]:
@@ -234,7 +288,7 @@ class Prediction:
             first = 0
             for k, size in enumerate(self._deferred.sizes):
                 transform = self._transform_at((slice(first, first + size),))
-                yield Prediction(self._deferred.compute(k), members=0, transform=transform)
+                yield self._of_members(self._deferred.compute(k), transform)
                 first += size
         elif not self.shape or not len(self):
             yield self
@@ -262,7 +316,7 @@ class Prediction:
             part, first = self._deferred.rows_of(keys[0])
             inside = (first, *keys[1:])
         chosen = _on_leaves(lambda p: p[(slice(None), *_on_device(inside, p.device))], part)
-        some = Prediction(chosen, members=0, transform=self._transform_at(keys))
+        some = self._of_members(chosen, self._transform_at(keys))
         some._label_like(self, keys)
         return some
 
@@ -306,13 +360,16 @@ class Prediction:
 
     def detach(self) -> Self:
         """Return the prediction without the graph that made it."""
-        return self._apply(Tensor.detach)
+        new = self._apply(Tensor.detach)
+        new._weights = None if self._weights is None else self._weights.detach()
+        return new
 
     @classmethod
     def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
         """Return several predictions as one, row after row; they have as many members and one kind of answer.
 
-        Either all of them fade or none: nobody has measured the familiarity of rows of a prediction without fading.
+        Their members have the same weights. Either all of them fade or none: nobody has measured the familiarity of
+        rows of a prediction without fading.
         """
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
@@ -331,8 +388,12 @@ class Prediction:
         if len(kinds) > 1:
             found = ", ".join(f"{p!r}" for p in predictions[:3])
             raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
+        if not all(_same_weights(predictions[0], p) for p in predictions):
+            found = "; ".join(f"{p!r}" for p in predictions[:3])
+            raise InputError(f"only predictions whose members have the same weights can be joined, got {found}")
         transform = Transform.cat(transforms, [p.shape for p in predictions]) if transforms else None
         joined = cls(_join(given), members=0, transform=transform)
+        joined._weights = predictions[0]._weights
         joined.names = predictions[0].names
         if all(p.index is not None for p in predictions):
             first, *rest = (p.index for p in predictions)
@@ -375,7 +436,7 @@ class Prediction:
     @property
     def default_decomposition(self) -> str:
         """How the variance is divided unless another way is asked for."""
-        return "identified" if self.members > 1 or (self.transform is not None and self._fades) else "paper"
+        return "identified" if self._several or (self.transform is not None and self._fades) else "paper"
 
     @property
     def _fades(self) -> bool:
@@ -399,7 +460,7 @@ class Prediction:
             aleatoric = torch.minimum(self._plain_within, found.variance)
             epistemic = (found.between + (found.within - self._plain_within)).clamp(min=0)
         else:
-            aleatoric, epistemic = found.within, _sum_of(found.between if self.members > 1 else None, found.added)
+            aleatoric, epistemic = found.within, _sum_of(found.between if self._several else None, found.added)
         return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
 
     @cached_property
@@ -429,7 +490,7 @@ class Prediction:
         Targets, or pixels, of one row are averaged.
         """
         if self._deferred is None or (self.transform is not None and not self.transform.has_moments):
-            found = _familiarity_of(self._given, len(self.shape))
+            found = _familiarity_of(self)
         else:
             found = self._moments.familiarity
         return None if found is None else _numpy(found)
@@ -505,8 +566,9 @@ class Prediction:
             rows = draws if part.shape == self.shape else draws[:, first : first + len(part)]
             step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
             predictive = part.answers.predictive()
+            steps = None if part._weights is None else mixtures.steps(part._weights.detach()).to(device)
             for k in range(0, int(n), step):
-                drawn = _draw(predictive, min(step, int(n) - k), generator)
+                drawn = _draw(predictive, min(step, int(n) - k), generator, steps)
                 if part.transform is not None:
                     drawn = part.transform.forward(drawn).to(drawn.dtype)
                 rows[k : k + step] = _numpy(drawn)
@@ -686,8 +748,9 @@ class Prediction:
         return Predicted(str(name), p.median, ends, y[chosen], pit, depth, total, unit)
 
     def __repr__(self) -> str:
+        weights = "" if self._weights is None else f", weights={short_weights(self._weights)}"
         transform = "" if self.transform is None else f", transform={self.transform.kind!r}"
-        return f"Prediction(shape={self.shape}, members={self.members}{transform})"
+        return f"Prediction(shape={self.shape}, members={self.members}{weights}{transform})"
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for notebooks; only these are computed."""
@@ -792,36 +855,61 @@ def _moments_of(p: Prediction, with_familiarity: bool = False) -> _Moments:
     """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
     given = p._given
     plain = given.base if isinstance(given, Faded) else given
-    familiarity = _familiarity_of(given, len(p.shape)) if with_familiarity else None
+    familiarity = _familiarity_of(p) if with_familiarity else None
     if p.transform is not None:
         mixture = p._mixture_of(given.discounted() if isinstance(given, Faded) else plain)
         within, between = mixture.within_variance, mixture.between_variance
         aleatoric = within if isinstance(plain, Gaussian) else None
-        epistemic = between if isinstance(plain, Gaussian) and p.members > 1 else None
+        epistemic = between if isinstance(plain, Gaussian) and p._several else None
         return _Moments(mixture.mean, within, between, aleatoric, epistemic, None, familiarity)
     own: Tensor | None = None
     if isinstance(plain, NormalInverseGamma):
         noise = plain.aleatoric_variance
         means, doubt = plain.gamma, noise / plain.nu
-        aleatoric, own = noise.mean(0), doubt.mean(0)
+        aleatoric, own = p._mean_over_members(noise), p._mean_over_members(doubt)
         within = aleatoric + own
     else:
         means, doubt = plain.mean, plain.variance
-        within = doubt.mean(0)
+        within = p._mean_over_members(doubt)
         aleatoric = within if isinstance(plain, Gaussian) else None
-    mean = means.mean(0)
-    between = (means - mean).square().mean(0)
-    added = nig.added_variance(doubt, given.keep).mean(0) if isinstance(given, Faded) else None
-    others = _sum_of(between if p.members > 1 else None, added)
+    mean = p._mean_over_members(means)
+    between = mixtures.spread_of_means(means, p._weights_like(means))
+    added = p._mean_over_members(nig.added_variance(doubt, given.keep)) if isinstance(given, Faded) else None
+    others = _sum_of(between if p._several else None, added)
     epistemic = None if aleatoric is None else _sum_of(own, others)
     return _Moments(mean, within, between, aleatoric, epistemic, added, familiarity)
 
 
-def _familiarity_of(given: Given, dimensions: int) -> Tensor | None:
+def _familiarity_of(p: Prediction) -> Tensor | None:
     """Return the mean share of evidence of each row, over members, targets and pixels; None without fading."""
+    given = p._given
     if not isinstance(given, Faded):
         return None
-    return given.keep.detach().mean((0, *range(2, dimensions + 1)))
+    keep = given.keep.detach()
+    if p._weights is None:
+        return keep.mean((0, *range(2, keep.ndim)))
+    share = p._mean_over_members(keep)
+    return share.mean(tuple(range(1, share.ndim))) if share.ndim > 1 else share
+
+
+def _same_in_all_rows(weights: Tensor) -> Tensor:
+    """Return weights as (members,) on the CPU; those that torch.func.vmap returns have a dimension of rows before."""
+    weights = weights.double().cpu()
+    if weights.ndim > 1:
+        rows = weights.reshape(-1, weights.shape[-1])
+        if not len(rows) or not bool((rows == rows[0]).all()):
+            raise InputError("the members of a prediction have the same weights in all rows, and these differ")
+        weights = rows[0]
+    return weights
+
+
+def _same_weights(first: Prediction, second: Prediction) -> bool:
+    """Return whether the weights are the same to rounding, so that they may have been normalised again."""
+    if first._weights is second._weights:
+        return True
+    equal = torch.full((first.members,), 1 / first.members, dtype=torch.float64)
+    one, other = (equal if p._weights is None else p._weights.detach() for p in (first, second))
+    return bool((one - other).abs().max() <= 1e-12)
 
 
 def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -894,12 +982,18 @@ def _some(entries: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(entries, PLOTTED, replace=False))
 
 
-def _draw(each: StudentT | Gaussian, n: int, generator: torch.Generator) -> Tensor:
-    """Return n draws of the predictive distribution of each row: of a member chosen at random, (n, *rows)."""
+def _draw(each: StudentT | Gaussian, n: int, generator: torch.Generator, steps: Tensor | None) -> Tensor:
+    """Return n draws of the predictive distribution of each row: of a member chosen at random, (n, *rows).
+
+    The steps are the sums of the members' weights up to each, None where all members count the same.
+    """
     with torch.no_grad():
         shape = (n, *each.batch_shape[1:])
         options: Any = {"generator": generator, "device": generator.device}
-        member = torch.randint(each.batch_shape[0], shape, **options)
+        if steps is None:
+            member = torch.randint(each.batch_shape[0], shape, **options)
+        else:
+            member = torch.searchsorted(steps, torch.rand(shape, dtype=torch.float64, **options), right=True)
         noise = torch.randn(shape, dtype=each.loc.dtype, **options)
         if isinstance(each, StudentT):  # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
             half = 0.5 * each.df.gather(0, member)
@@ -919,22 +1013,27 @@ def _root(x: Array | None) -> Array | None:
 def _flatten(p: Prediction) -> tuple[list[Any], Any]:
     """Return the answer, as it was given, and which of its dimensions is the members', counted from the right.
 
-    With a transform of the target, the second is a pair of that dimension and the transform.
+    The weights of the members follow the answer, if there are any. With a transform of the target, the second is a pair
+    of that dimension and the transform.
     """
     answer, members = p._given, cast(int | None, -1 - len(p.shape))
     if p.members == 1 and isinstance(_first_leaf(answer), Tensor):
         answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), answer), None
-    return [answer], members if p.transform is None else (members, p.transform)
+    parts = [answer] if p._weights is None else [answer, p._weights]
+    return parts, members if p.transform is None else (members, p.transform)
 
 
 def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
-    (answer,) = values
+    answer, *rest = values
+    weights = rest[0] if rest else None
     members, transform = context if isinstance(context, tuple) else (context, None)
     if isinstance(answer, Given) and isinstance(_first_leaf(answer), Tensor):
-        return Prediction(answer, members, transform=transform)
+        new = Prediction(answer, members, transform=transform)
+        new._weights = _same_in_all_rows(weights) if isinstance(weights, Tensor) else None
+        return new
     new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
     new.__dict__ = {"_whole": answer, "_deferred": None, "index": None, "names": None, "shape": (), "members": 1}
-    new.transform = transform
+    new.transform, new._weights = transform, weights
     return new
 
 

@@ -1,6 +1,5 @@
-"""Equal-weight mixtures, the joint answer of several networks or of several samples of one."""
+"""Mixtures, the joint answer of several networks or of several samples of one."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -10,30 +9,38 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from evidentia.distributions._base import Univariate, as_value
+from evidentia.distributions._base import Univariate, as_value, count_invalid
 from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import mixture
 
-__all__ = ["Mixture"]
+__all__ = ["Mixture", "normalised_weights", "short_weights"]
 
 
 class Mixture(Distribution):
-    """Mixture, with equal weights, of the members along one dimension of a distribution.
+    """Mixture of the members along one dimension of a distribution, with equal weights or with given ones.
 
     The variance follows the law of total variance: ``within_variance`` is the mean of the members' variances,
-    ``between_variance`` the variance of their means.
+    ``between_variance`` the variance of their means. With weights, every mean over members is a weighted one. A member
+    of weight 0 counts nowhere, and its parameters may be NaN.
+
+    Moments, density, tails and quantiles have derivatives with respect to the weights, also where a weight is 0; CRPS
+    and entropy with respect to the positive ones.
 
     Args:
         components: a :class:`~evidentia.StudentT` or a :class:`~evidentia.Gaussian`; of a Normal Inverse-Gamma, mix
             its ``predictive()``.
         dim: the dimension of the components' batch shape along which the members lie.
+        weights: how much each member counts, a tensor (members,) of numbers ≥ 0, not all 0. They are kept in float64
+            and divided by their sum. None: all count the same.
         validate_args: whether to check values; None does as the components do.
 
     >>> from evidentia import Gaussian
     >>> two = Mixture(Gaussian(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
     >>> two.mean, two.within_variance, two.between_variance
     (tensor(5.), tensor(1.), tensor(25.))
+    >>> Mixture(two.components, weights=torch.tensor([3.0, 1.0])).mean
+    tensor(2.5000)
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -41,8 +48,16 @@ class Mixture(Distribution):
 
     components: Univariate
     dim: int
+    weights: Tensor | None = None
 
-    def __init__(self, components: Univariate, dim: int = 0, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        components: Univariate,
+        dim: int = 0,
+        *,
+        weights: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         if not isinstance(components, Univariate):
             kind = type(components).__name__
             hint = "; mix its predictive()" if hasattr(components, "predictive") else ""
@@ -55,11 +70,22 @@ class Mixture(Distribution):
             )
         # count the dimension from the right, so that sample dimensions on the left do not move it
         validate = components._validate_args if validate_args is None else validate_args
-        self._set_components(components, dim % ndim - ndim, validate)
+        if weights is not None:
+            if isinstance(weights, Tensor) and weights.device != components.loc.device:
+                raise InputError(
+                    f"Mixture: weights lie on {weights.device} and the components on {components.loc.device}; move "
+                    "them to one"
+                )
+            weights = normalised_weights("Mixture", weights, components.batch_shape[dim], validate)
+        self._set_components(components, dim % ndim - ndim, validate, weights)
 
-    def _set_components(self, components: Any, dim: int, validate_args: bool | None) -> None:
-        """Initialise the mixture without a check, with a negative ``dim``."""
-        self.components, self.dim = components, dim
+    def _set_components(self, components: Any, dim: int, validate_args: bool | None, weights: Any = None) -> None:
+        """Initialise the mixture without a check, with a negative ``dim``.
+
+        The weights sum to 1 over their last dimension. They may have more dimensions before it, of the components'
+        batch shape left of the members, as those of a mixture that ``torch.func.vmap`` returns.
+        """
+        self.components, self.dim, self.weights = components, dim, weights
         shape = getattr(components, "batch_shape", ())
         rest = [size for k, size in enumerate(shape) if k != len(shape) + dim]
         Distribution.__init__(self, torch.Size(rest), validate_args=validate_args)
@@ -73,42 +99,67 @@ class Mixture(Distribution):
         shape = list(batch_shape)
         shape.insert(len(shape) + 1 + self.dim, self.members)
         new: Self = self.__new__(type(self)) if _instance is None else _instance
-        new._set_components(self.components.expand(shape), self.dim, self._validate_args)
+        new._set_components(self.components.expand(shape), self.dim, self._validate_args, self.weights)
         return new
+
+    def __repr__(self) -> str:
+        weights = "" if self.weights is None else f", weights: {short_weights(self.weights)}"
+        return f"Mixture({self.components!r}, dim: {self.dim}{weights})"
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
     @property
     def mean(self) -> Tensor:
-        return self.components.mean.mean(self.dim)
+        return self._mean_of(self.components.mean)
 
     @property
     def within_variance(self) -> Tensor:
         """Mean of the members' variances."""
-        return self.components.variance.mean(self.dim)
+        return self._mean_of(self.components.variance)
 
     @property
     def between_variance(self) -> Tensor:
-        """Variance of the members' means (the sum of squares is divided by their number)."""
-        return self._variance_of(self.components.mean)
+        """Variance of the members' means: the mean of the squared distances from their mean."""
+        return mixture.spread_of_means(self.components.mean, self._aligned_weights, self.dim)
 
     @property
     def variance(self) -> Tensor:
         return self.within_variance + self.between_variance
 
+    @property
+    def _aligned_weights(self) -> Tensor | None:
+        """Weights that broadcast with what members have, values of their distributions included."""
+        if self.weights is None or self.dim == -1:
+            return self.weights
+        return self.weights.reshape(*self.weights.shape, *(1,) * (-1 - self.dim))
+
+    def _weights_first(self, batch_shape: torch.Size) -> Tensor | None:
+        """Return the weights as (members, *batch_shape), for this batch shape of the mixture."""
+        aligned = self._aligned_weights
+        if aligned is None:
+            return None
+        shape = list(batch_shape)
+        shape.insert(len(shape) + 1 + self.dim, self.members)
+        return aligned.expand(shape).movedim(self.dim, 0).double()
+
+    def _mean_of(self, x: Tensor) -> Tensor:
+        """Return the mean over members of something that each of them has."""
+        return mixture.mean(x, self._aligned_weights, self.dim)
+
     # Density and tails ------------------------------------------------------------------------------------------------
 
     def log_prob(self, value: Tensor | float) -> Tensor:
         """Return the log density."""
-        return torch.logsumexp(self.components.log_prob(self._for_members(value)), self.dim) - math.log(self.members)
+        each = self.components.log_prob(self._for_members(value))
+        return mixture.log_mean_exp(each, self._aligned_weights, self.dim)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Return P(Y ≤ value), exact in the lower tail."""
-        return self.components.cdf(self._for_members(value)).mean(self.dim)
+        return self._mean_of(self.components.cdf(self._for_members(value)))
 
     def sf(self, value: Tensor | float) -> Tensor:
         """Return P(Y > value), exact in the upper tail."""
-        return self.components.sf(self._for_members(value)).mean(self.dim)
+        return self._mean_of(self.components.sf(self._for_members(value)))
 
     def icdf(self, value: Tensor | float) -> Tensor:
         """Return the quantile with probability ``value`` below it, exact in the lower tail.
@@ -137,7 +188,7 @@ class Mixture(Distribution):
         distance = each.mean_distance(double._for_members(value.double()))
         single = self.members == 1
         spread = each.half_spread().squeeze(self.dim) if single else self._by_formula(mixture.half_spread)
-        return (distance.mean(self.dim) - spread).to(self._result_dtype(value))
+        return (self._mean_of(distance) - spread).to(self._result_dtype(value))
 
     def entropy(self) -> Tensor:
         r"""Return the differential entropy :math:`-\int p\ln p` in nats, by quadrature.
@@ -148,11 +199,12 @@ class Mixture(Distribution):
             return self.components.entropy().squeeze(self.dim)
         return self._by_formula(mixture.entropy).to(self.components.loc.dtype)
 
-    def _by_formula(self, formula: Callable[[Tensor | None, Tensor, Tensor], Tensor]) -> Tensor:
+    def _by_formula(self, formula: Callable[[Tensor | None, Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
         """Return a function of ``evidentia.formulas.mixture`` of this mixture, in float64 and in the batch shape."""
         flat = self._flat_components(self.batch_shape).double()
         df = flat.df if isinstance(flat, StudentT) else None
-        return formula(df, flat.loc, flat.scale).reshape(self.batch_shape)
+        weights = self._flat_weights(self.batch_shape)
+        return formula(df, flat.loc, flat.scale, weights).reshape(self.batch_shape)
 
     def _flat_components(self, batch_shape: torch.Size) -> Univariate:
         """Return the components, expanded to this batch shape of the mixture, with the shape (members, rows)."""
@@ -161,11 +213,13 @@ class Mixture(Distribution):
         leaves = (getattr(full, name).movedim(self.dim, 0).reshape(self.members, size) for name in full.leaves)
         return full._from_leaves(leaves)
 
-    def _variance_of(self, x: Tensor) -> Tensor:
-        return (x - x.mean(self.dim, keepdim=True)).square().mean(self.dim)  # torch.var warns where there are no rows
+    def _flat_weights(self, batch_shape: torch.Size) -> Tensor | None:
+        """Return the weights with the shape (members, rows) of `_flat_components`."""
+        weights = self._weights_first(batch_shape)
+        return None if weights is None else weights.reshape(self.members, batch_shape.numel())
 
     def _double(self) -> "Mixture":
-        return Mixture(self.components.double(), self.dim, validate_args=False)
+        return _unchecked(self.components.double(), self.dim, self.weights)
 
     def _result_dtype(self, value: Tensor) -> torch.dtype:
         return torch.promote_types(value.dtype, self.components.loc.dtype)
@@ -173,8 +227,16 @@ class Mixture(Distribution):
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         every = self.components.sample(sample_shape)
         shape = torch.Size(sample_shape) + self.batch_shape
-        chosen = torch.randint(self.members, shape, device=every.device).unsqueeze(self.dim)
+        chosen = self._draw_members(shape, every.device).unsqueeze(self.dim)
         return every.gather(every.ndim + self.dim, chosen).squeeze(self.dim)
+
+    def _draw_members(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return the number of a member for each draw."""
+        weights = self._aligned_weights
+        if weights is None:
+            return torch.randint(self.members, shape, device=device)
+        level = torch.rand(shape, dtype=torch.float64, device=device).unsqueeze(self.dim)
+        return (level >= mixture.steps(weights.detach(), self.dim)).sum(self.dim)
 
     def _as_tensor(self, value: Any) -> Tensor:
         return as_value(type(self).__name__, value, self.components.loc)
@@ -215,19 +277,70 @@ class Mixture(Distribution):
         each = self._flat_components(p.shape)
         df = each.df if isinstance(each, StudentT) else None
         tails = (torch.where(high, 1 - p, p).flatten(), (upper ^ high).flatten())
-        return mixture.quantile(df, each.loc, each.scale, *tails).view(p.shape)
+        weights = self._flat_weights(p.shape)
+        return mixture.quantile(df, each.loc, each.scale, *tails, weights).view(p.shape)
 
 
-def _unflatten(values: Any, dim: int) -> Mixture:
+def normalised_weights(owner: str, weights: Any, members: int, validate: bool) -> Tensor:
+    """Return weights of so many members in float64, divided by their sum.
+
+    Args:
+        owner: name of what has the weights, for error messages.
+        weights: a tensor (members,).
+        members: number of members.
+        validate: whether to look at the values, which ends a compiled graph.
+
+    Raises:
+        InputTypeError: for what is no tensor of real numbers.
+        InputError: for another number of weights, for negative ones, NaN, infinity, and if all are 0.
+    """
+    if not isinstance(weights, Tensor):
+        kind = type(weights).__name__
+        raise InputTypeError(f"{owner}: weights must be a tensor, not {kind}; torch.as_tensor makes one")
+    if weights.dtype == torch.bool or weights.is_complex():
+        raise InputTypeError(f"{owner}: weights must be real numbers, not {weights.dtype}")
+    if tuple(weights.shape) != (members,):
+        raise InputError(
+            f"{owner}: weights have one number for each member, the shape ({members},); got the shape "
+            f"{tuple(weights.shape)}"
+        )
+    given = weights.double()
+    if validate:
+        valid = given.isfinite() & (given >= 0)
+        if not bool(valid.all()):
+            raise InputError(f"{owner}: weights must be finite and ≥ 0; {count_invalid(given, valid)}")
+        if not bool((given > 0).any()):
+            raise InputError(f"{owner}: all weights are 0, and at least one member must count")
+    share = given / given.detach().amax()  # so that the sum of huge weights is finite
+    return share / share.sum()
+
+
+def short_weights(weights: Any) -> str:
+    """Return weights as text; of many, the smallest and the largest."""
+    if not isinstance(weights, Tensor):
+        return repr(weights)  # what tree functions put in the place of tensors
+    numbers = weights.detach().flatten().tolist()
+    if len(numbers) > 8:
+        return f"{min(numbers):.3g} … {max(numbers):.3g}"
+    return "[" + ", ".join(f"{w:.3g}" for w in numbers) + "]"
+
+
+def _unchecked(components: Any, dim: int, weights: Any = None) -> Mixture:
+    """Return a mixture of valid parts, or of the placeholders that tree functions put in their stead."""
     new = Mixture.__new__(Mixture)
-    new._set_components(values[0], dim, validate_args=False)
+    new._set_components(components, dim, False, weights)
     return new
+
+
+def _parts(m: Mixture) -> dict[str, Any]:
+    """Return the components, and the weights where there are any, by name."""
+    return {"components": m.components} if m.weights is None else {"components": m.components, "weights": m.weights}
 
 
 _pytree.register_pytree_node(
     Mixture,
-    lambda m: ([m.components], m.dim),
-    _unflatten,
+    lambda m: (list(_parts(m).values()), m.dim),
+    lambda values, dim: _unchecked(next(parts := iter(values)), dim, *parts),
     serialized_type_name="evidentia.Mixture",
-    flatten_with_keys_fn=lambda m: ([(_pytree.GetAttrKey("components"), m.components)], m.dim),
+    flatten_with_keys_fn=lambda m: ([(_pytree.GetAttrKey(name), part) for name, part in _parts(m).items()], m.dim),
 )

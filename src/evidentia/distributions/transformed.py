@@ -14,7 +14,7 @@ from evidentia.distributions._base import Univariate, as_value
 from evidentia.distributions.mixture import Mixture
 from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
-from evidentia.formulas import transforms
+from evidentia.formulas import mixture, transforms
 
 __all__ = ["Transform", "Transformed"]
 
@@ -140,7 +140,8 @@ class Transformed(Distribution):
     df from 2 + 1e-6 to 1e8 and scales from 1e-4 to 1e4 of the transform's.
 
     Args:
-        base: a mixture, or one distribution, of the variable on the whole real line.
+        base: a mixture, or one distribution, of the variable on the whole real line. The weights of a mixture are those
+            of its members here too.
         transform: how it becomes the target.
 
     >>> from evidentia.distributions import Gaussian
@@ -170,6 +171,11 @@ class Transformed(Distribution):
         return self.base.members
 
     @property
+    def weights(self) -> Tensor | None:
+        """How much each member counts; None: all count the same."""
+        return self.base.weights
+
+    @property
     def components(self) -> Univariate:
         """The members' distributions of the variable before the transform."""
         return self.base.components
@@ -183,22 +189,26 @@ class Transformed(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        return self._member_moments[0].mean(0).to(self._dtype)
+        return self._mean_of(self._member_moments[0]).to(self._dtype)
 
     @property
     def within_variance(self) -> Tensor:
         """Mean of the members' variances."""
-        return self._member_moments[1].mean(0).to(self._dtype)
+        return self._mean_of(self._member_moments[1]).to(self._dtype)
 
     @property
     def between_variance(self) -> Tensor:
-        """Variance of the members' means (the sum of squares is divided by their number)."""
-        means = self._member_moments[0]
-        return (means - means.mean(0, keepdim=True)).square().mean(0).to(self._dtype)
+        """Variance of the members' means: the mean of the squared distances from their mean."""
+        weights = self.base._weights_first(self.batch_shape)
+        return mixture.spread_of_means(self._member_moments[0], weights).to(self._dtype)
 
     @property
     def variance(self) -> Tensor:
         return self.within_variance + self.between_variance
+
+    def _mean_of(self, x: Tensor) -> Tensor:
+        """Return the mean over members, which lie in dimension 0."""
+        return mixture.mean(x, self.base._weights_first(self.batch_shape))
 
     @cached_property
     def _member_moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -257,7 +267,8 @@ class Transformed(Distribution):
         df, _, loc, scale = self._flat(shape)
         numbers = (t.expand(shape).reshape(-1) for t in (y.double(), *self._numbers()))
         target, s, shift = numbers
-        return transforms.crps(target, df, loc, scale, s, shift).view(shape).to(self._result_dtype(y))
+        weights = self.base._flat_weights(shape)
+        return transforms.crps(target, df, loc, scale, s, shift, weights).view(shape).to(self._result_dtype(y))
 
     def entropy(self) -> Tensor:
         r"""Return the differential entropy in nats, before zeros are cut off.
@@ -268,7 +279,7 @@ class Transformed(Distribution):
         before = self.base.entropy().double()
         if self.transform.kind == "log":
             return (before + self.base.mean.double()).to(self._dtype)
-        free = self._member_moments[2].mean(0)
+        free = self._mean_of(self._member_moments[2])
         return (before + (self.base.mean.double() - free) / self._numbers()[0]).to(self._dtype)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:

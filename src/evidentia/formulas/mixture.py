@@ -1,7 +1,8 @@
-r"""Equal-weight mixtures of Student t or normal members: quantiles, the mean distance of two draws, and the entropy.
+r"""Mixtures of Student t or normal members: quantiles, the mean distance of two draws, and the entropy.
 
-The arguments ``df`` (None for normal members), ``loc`` and ``scale`` have the shape (members, rows) and should be
-float64. Results have the shape (rows,).
+The arguments ``df`` (None for normal members), ``loc``, ``scale`` and ``weights`` have the shape (members, rows) and
+should be float64. Results have the shape (rows,). Weights are at least 0 and sum to 1 over the members; without them
+(None) all members count the same. A member of weight 0 is left out, whatever its parameters are, NaN included.
 
 Quantiles are found by Halley's method within a bracket. For normal members the mean distance has a closed form; else
 it and the entropy are integrated numerically, row by row: the real
@@ -26,7 +27,7 @@ from evidentia.formulas import gaussian, student_tail
 from evidentia.formulas.special import LOG_2PI, rho_excess
 from evidentia.threads import one_thread
 
-__all__ = ["entropy", "half_spread", "quantile"]
+__all__ = ["entropy", "half_spread", "log_mean_exp", "mean", "quantile", "spread_of_means", "steps", "without_idle"]
 
 _TAIL = 1e-9  # mass of a member that lies beyond its outermost panel, on either side
 _NORMAL_REACH = 6.0  # the normal quantile of that mass
@@ -35,6 +36,7 @@ _TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a pan
 _AT_ONCE = {"cpu": (1 << 15) - 1}  # numbers in an array: these stay in the cache, and one thread works on them
 _ELSEWHERE = 1 << 22  # the same on a GPU
 _FEW = 64  # rows from which on it pays to search for the rest alone
+_LARGEST_EXPONENT = 80.0  # of what is added with weight 0: its exponential is finite, also in float32
 
 
 def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]]:
@@ -50,9 +52,81 @@ def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]
 _NODES, _WEIGHTS, _PARTIAL = _panel_rule(8)
 
 
+def mean(x: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tensor:
+    r"""Return :math:`\sum_k w_k x_k` along a dimension, in the dtype of x; without weights, the mean.
+
+    Where a weight is 0, an x that is not finite does not count. Derivatives with respect to the weights are the x.
+
+    Args:
+        x: values of the members.
+        weights: a tensor that broadcasts with x.
+        dim: the dimension of the members.
+    """
+    if weights is None:
+        return x.mean(dim)
+    return (weights * _counted(x, weights, 0.0)).sum(dim).to(x.dtype)
+
+
+def spread_of_means(means: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tensor:
+    r"""Return the variance of members' means, :math:`\sum_k w_k (x_k - \sum_l w_l x_l)^2`; arguments as in `mean`."""
+    if weights is None:
+        return (means - means.mean(dim, keepdim=True)).square().mean(dim)  # torch.var warns where there are no rows
+    counted = _counted(means, weights, 0.0).double()
+    distance = counted - (weights * counted).sum(dim, keepdim=True)
+    return (weights * distance.square()).sum(dim).to(means.dtype)
+
+
+def log_mean_exp(x: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tensor:
+    r"""Return :math:`\ln\sum_k w_k e^{x_k}` along a dimension, as of log densities; arguments as in `mean`.
+
+    The logarithms of weights do not occur, so that a weight of 0 has a derivative too.
+    """
+    if weights is None:
+        return torch.logsumexp(x, dim) - math.log(x.shape[dim])
+    counted = _counted(x, weights, -math.inf).double()
+    largest = torch.where(weights > 0, counted, -math.inf).detach().amax(dim, keepdim=True)
+    largest = torch.where(largest.isfinite(), largest, 0.0)
+    total = (weights * (counted - largest).clamp(max=_LARGEST_EXPONENT).exp()).sum(dim)
+    nothing = total == 0
+    logarithm = torch.where(nothing, 1.0, total).log()  # so that the derivative of nothing is 0 and not NaN
+    return (torch.where(nothing, -math.inf, logarithm) + largest.squeeze(dim)).to(x.dtype)
+
+
+def steps(weights: Tensor, dim: int = 0) -> Tensor:
+    """Return the sums of the weights up to each member, of which the last is 1: a uniform number chooses a member.
+
+    The member is the number of steps that are at most the uniform number; one of weight 0 is never chosen.
+    """
+    total = weights.double().cumsum(dim)
+    return total / total.narrow(dim, -1, 1)
+
+
+def _counted(x: Tensor, weights: Tensor, other: float) -> Tensor:
+    """Return x with another number where it is not finite and has no weight."""
+    return torch.where((weights > 0) | x.isfinite(), x, other)
+
+
+def without_idle(
+    df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Return the parameters; members of weight 0 have those of the heaviest member, and so need no panels."""
+    if weights is None:
+        return df, loc, scale
+    heaviest, counts = weights.detach().argmax(0, keepdim=True), weights > 0
+    loc, scale = (torch.where(counts, p, p.gather(0, heaviest)) for p in (loc, scale))
+    return None if df is None else torch.where(counts, df, df.gather(0, heaviest)), loc, scale
+
+
+def _average(x: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean over members of finite values, (members, …)."""
+    return x.mean(0) if weights is None else (weights * x).sum(0)
+
+
 @one_thread()
 @torch.no_grad()
-def quantile(df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor) -> Tensor:
+def quantile(
+    df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor, weights: Tensor | None = None
+) -> Tensor:
     """Return the points at which a tail of the mixture is q ≤ ½, to a relative 1e-12 of the tail, or to rounding.
 
     It is NaN where q or a parameter is, and infinite for q = 0. Has no gradients.
@@ -61,15 +135,17 @@ def quantile(df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Te
         df, loc, scale: parameters of the members, (members, rows).
         q: probabilities, (rows,).
         upper: whether q is the upper tail, (rows,); else it is the lower one.
+        weights: of the members, (members, rows).
     """
+    df, loc, scale = without_idle(df, loc, scale, weights)
     sign = torch.where(upper, 1.0, -1.0).to(loc.dtype)  # a lower tail is the upper one of the mirrored mixture
     step = max(1, student_tail.chunk_size(loc) // len(loc))
     found = []
     for first in range(0, len(q), step):
         rows = slice(first, first + step)
-        n, m, s = _select(rows, df, loc, scale)
+        n, m, s, w = _select(rows, df, loc, scale, weights)
         standard = _Normal() if n is None else _Student(student_tail.shape_of(n))
-        found.append(sign[rows] * _search(standard, sign[rows] * m, s, q[rows]))
+        found.append(sign[rows] * _search(standard, sign[rows] * m, s, q[rows], w))
     return torch.cat(found) if found else loc.new_empty(0)
 
 
@@ -113,7 +189,7 @@ class _Student:
         return torch.where(z < 0, 1 - beyond, beyond), density, torch.where(z < 0, slope, -slope)
 
 
-def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
+def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor, weights: Tensor | None) -> Tensor:
     """Return the points at which the upper tail of the mixture is q.
 
     Halley's method for the logarithm of the tail, with a step to the middle of the bracket where Halley's would leave
@@ -131,11 +207,12 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor)
             if count == 0:
                 break
             keep = open_rows.nonzero().squeeze(1)
-            standard, loc, scale = standard.select(keep), loc[:, keep], scale[:, keep]
+            standard, (loc, scale, weights) = standard.select(keep), _select(keep, loc, scale, weights)
             x, q, left, right, index = x[keep], q[keep], left[keep], right[keep], index[keep]
             open_rows = open_rows[keep]
         tail, density, slope = standard.at((x - loc) / scale)
-        tail, density, slope = tail.mean(0), (density / scale).mean(0), (slope / (scale * scale)).mean(0)
+        tail, density = _average(tail, weights), _average(density / scale, weights)
+        slope = _average(slope / (scale * scale), weights)
         beyond = torch.log(tail / q)  # > 0: the quantile lies to the right
         left, right = torch.where(beyond >= 0, x, left), torch.where(beyond <= 0, x, right)
         middle = 0.5 * (left + right)
@@ -149,16 +226,17 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor)
     return found
 
 
-def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
+def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Return half the mean distance of two independent draws, :math:`\tfrac12\mathbb E|X-X'|`; needs df > 1.
 
     Normal members have a closed form; otherwise it is :math:`\int F(1-F)`. Beyond the panels, at a distance d from the
     member, a tail has the mass :math:`F \approx p\,d/n` and follows a power of d, so that its integral is known.
     """
+    df, loc, scale = without_idle(df, loc, scale, weights)
     if df is None:
-        return _normal_half_spread(loc, scale)
+        return _normal_half_spread(loc, scale, weights)
 
-    def integral(edges: Tensor, df: Tensor, *shape: Tensor) -> Tensor:
+    def integral(edges: Tensor, df: Tensor, *shape: Any) -> Tensor:
         x, h = _nodes(edges)
         density = _density(x, df, *shape)
         below, below_area = _tail_beyond(edges[0], df, *shape)
@@ -171,45 +249,50 @@ def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
         upper = above + (mass.flip(0).cumsum(0).flip(0).unsqueeze(1) - inside)
         return (h * (weights * lower * upper).sum(1)).sum(0) + below_area + above_area
 
-    return _integrate(integral, df, loc, scale)
+    return _integrate(integral, df, loc, scale, weights)
 
 
-def _normal_half_spread(loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return :math:`\frac1{2M^2}\sum_{ij}\mathbb E|X_i - X_j|`.
+def _normal_half_spread(loc: Tensor, scale: Tensor, weights: Tensor | None) -> Tensor:
+    r"""Return :math:`\frac12\sum_{ij}w_iw_j\mathbb E|X_i - X_j|`, or without weights :math:`\frac1{2M^2}\sum_{ij}…`.
 
     The difference :math:`X_i - X_j` is normal with deviation :math:`\sqrt{\sigma_i^2 + \sigma_j^2}`.
     """
     members = len(loc)
-    total = scale.sum(0) / math.sqrt(math.pi)  # the pairs of a member with itself
+    own = scale if weights is None else weights.square() * scale
+    total = own.sum(0) / math.sqrt(math.pi)  # the pairs of a member with itself
     for i in range(1, members):
         sigma = torch.hypot(scale[i], scale[:i])
-        total = total + gaussian.mean_absolute(loc[i] - loc[:i], sigma).sum(0)
-    return total / members**2
+        pairs = gaussian.mean_absolute(loc[i] - loc[:i], sigma)
+        total = total + (pairs if weights is None else weights[i] * weights[:i] * pairs).sum(0)
+    return total / members**2 if weights is None else total
 
 
-def entropy(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
+def entropy(df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Return the differential entropy, :math:`-\int p\ln p`."""
+    df, loc, scale = without_idle(df, loc, scale, weights)
 
-    def integral(edges: Tensor, df: Tensor | None, *shape: Tensor) -> Tensor:
+    def integral(edges: Tensor, df: Tensor | None, *shape: Any) -> Tensor:
         x, h = _nodes(edges)
         density = _density(x, df, *shape)
         surprise = -density * density.clamp(min=torch.finfo(density.dtype).tiny).log()  # 0 where there is no density
         return (h * (edges.new_tensor(_WEIGHTS).unsqueeze(1) * surprise).sum(1)).sum(0)
 
-    return _integrate(integral, df, loc, scale)
+    return _integrate(integral, df, loc, scale, weights)
 
 
 @one_thread()
-def _integrate(integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
+def _integrate(
+    integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None
+) -> Tensor:
     """Return ``integral(edges, *parameters)`` of all rows, block by block; NaN where a parameter is not finite.
 
-    The parameters are those of :func:`_density_parameters`.
+    The parameters are those of :func:`_density_parameters`, and the weights.
     """
     if loc.shape[1] == 0:
         return loc.sum(0)
-    valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale) if p is not None]).all(0)
+    valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale, weights) if p is not None]).all(0)
     loc = loc - loc.detach().mean(0)  # a common offset would only cost digits
-    prepared = _density_parameters(df, loc, scale)
+    prepared = (*_density_parameters(df, loc, scale), weights)
     at_once = _AT_ONCE.get(loc.device.type, _ELSEWHERE)
     step = max(1, at_once // len(loc))
     blocks = []
@@ -277,12 +360,13 @@ def _density_parameters(df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[
     return df, loc, 1 / (scale * df.sqrt()), rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()
 
 
-def _density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
+def _density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor, weights: Tensor | None) -> Tensor:
     """Return the density of the mixture at x, (…, rows)."""
     total = torch.zeros_like(x)
     for k in range(len(loc)):  # one member after the other, so that what is computed at once stays small
-        total = total + _log_density(x, None if df is None else df[k], loc[k], factor[k], peak[k]).exp()
-    return total / len(loc)
+        each = _log_density(x, None if df is None else df[k], loc[k], factor[k], peak[k]).exp()
+        total = total + (each if weights is None else weights[k] * each)
+    return total / len(loc) if weights is None else total
 
 
 def _log_density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
@@ -293,11 +377,13 @@ def _log_density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak
     return torch.addcmul(peak, torch.log1p(u * u), -0.5 * (df + 1))
 
 
-def _tail_beyond(edge: Tensor, df: Tensor, loc: Tensor, factor: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+def _tail_beyond(
+    edge: Tensor, df: Tensor, loc: Tensor, factor: Tensor, peak: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Return the mass beyond the outermost edge, and the integral of that tail."""
     distance = (edge - loc).abs()
     mass = _log_density(edge, df, loc, factor, peak).exp() * distance / df
-    return mass.mean(0), (mass * distance / (df - 1)).mean(0)
+    return _average(mass, weights), _average(mass * distance / (df - 1), weights)
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evidentia.formulas import mixture
 from evidentia.formulas.special import LOG_2PI, rho_excess
 
 __all__ = ["crps", "inverse_softplus", "log_slope", "moments", "softplus"]
@@ -157,8 +158,16 @@ def _moment_tails(
     return free, clipped, square
 
 
-def crps(y: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor, s: Tensor, shift: Tensor) -> Tensor:
-    r"""Return the CRPS of an equal-weight mixture, :math:`\int_0^\infty (F_Y(t) - 1[t \ge y])^2\,dt`, (rows,).
+def crps(
+    y: Tensor,
+    df: Tensor | None,
+    loc: Tensor,
+    scale: Tensor,
+    s: Tensor,
+    shift: Tensor,
+    weights: Tensor | None = None,
+) -> Tensor:
+    r"""Return the CRPS of a mixture, :math:`\int_0^\infty (F_Y(t) - 1[t \ge y])^2\,dt`, (rows,).
 
     In z it is :math:`\int (F(z) - 1[z \ge z_y])^2 g'(z)\,dz` from :math:`g^{-1}(\varepsilon)` on. F is the sum of the
     densities at the nodes, from the nearer end. A target below 0 adds its distance from 0.
@@ -167,7 +176,9 @@ def crps(y: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor, s: Tensor, sh
         y: targets, (rows,).
         df, loc, scale: of the members, (members, rows); df is None for normal members, and otherwise > 1.
         s, shift: as in `moments`, (rows,).
+        weights: of the members, (members, rows), ≥ 0 and of sum 1; None: all count the same.
     """
+    df, loc, scale = mixture.without_idle(df, loc, scale, weights)
     y, loc, scale, shift = y / s, loc / s, scale / s, shift / s  # from here on s = 1
     target = inverse_softplus(y.clamp(min=0) + shift)
     zero = inverse_softplus(shift)
@@ -177,10 +188,11 @@ def crps(y: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor, s: Tensor, sh
 
     def integral(edges: Tensor, rows: Tensor) -> Tensor:
         x, h = _nodes(edges)
-        n, m, sigma = _take(df, rows), loc[:, rows], scale[:, rows]
-        density = _per_panel(_log_density(x.unsqueeze(1), n, m, sigma).exp().mean(1), h)
-        below = _mass_beyond(edges[0], n, m, sigma)
-        above = _mass_beyond(edges[-1], n, m, sigma)
+        n, m, sigma, w = _take(df, rows), loc[:, rows], scale[:, rows], _take(weights, rows)
+        density = _log_density(x.unsqueeze(1), n, m, sigma).exp()
+        density = _per_panel(density.mean(1) if w is None else (w * density).sum(1), h)
+        below = _mass_beyond(edges[0], n, m, sigma, w)
+        above = _mass_beyond(edges[-1], n, m, sigma, w)
         inside = h.unsqueeze(1) * torch.einsum("kl,plr->pkr", loc.new_tensor(_PARTIAL), density)
         mass = h * _weighted(density)
         # sum each tail from its own end, so that neither is a small difference of large numbers
@@ -309,12 +321,13 @@ def _log_density(x: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> Te
     return (rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()) - 0.5 * (df + 1) * torch.log1p(z * z / df)
 
 
-def _mass_beyond(edge: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
+def _mass_beyond(edge: Tensor, df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None) -> Tensor:
     """Return the mass of the mixture beyond its outermost edge, which follows a power of the distance."""
     if df is None:
         return torch.zeros_like(edge)
-    return (_log_density(edge, df, loc, scale).exp() * (edge - loc).abs() / df).mean(0)
+    mass = _log_density(edge, df, loc, scale).exp() * (edge - loc).abs() / df
+    return mass.mean(0) if weights is None else (weights * mass).sum(0)
 
 
-def _take(df: Tensor | None, rows: Tensor) -> Tensor | None:
-    return None if df is None else df[..., rows]
+def _take(parameter: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if parameter is None else parameter[..., rows]
