@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from html import escape
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Answer", "Decomposition", "Deferred", "Prediction"]
+__all__ = ["Answer", "Decomposition", "Deferred", "Guarantee", "Prediction"]
 
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Gaussian
@@ -78,6 +78,22 @@ class Deferred:
         first = np.concatenate([[0], np.cumsum(self.sizes)])
         parts = [_rows_of(self.compute(int(k)), rows[part == k] - first[k]) for k in np.unique(part)]
         return _rows_of(_join(parts), np.argsort(np.argsort(part, kind="stable")))
+
+
+class Guarantee(Protocol):
+    """Where the intervals of a prediction come from, if they hold more surely than its distribution says."""
+
+    def ends(self, prediction: "Prediction", coverages: Sequence[float]) -> Array:
+        """Return the ends of several intervals of the prediction that has this guarantee, (*shape, coverages, 2)."""
+        ...
+
+    def at(self, keys: tuple[Any, ...]) -> "Guarantee":
+        """Return the guarantee of a part of the prediction, chosen by indices as of NumPy arrays."""
+        ...
+
+    def joined(self, others: Sequence[Any]) -> "Guarantee":
+        """Return the guarantee of this prediction and others, row after row."""
+        ...
 
 
 class _Moments(NamedTuple):
@@ -163,6 +179,7 @@ class Prediction:
     """
 
     _weights: Tensor | None = None  # of sum 1, float64 on the CPU
+    guarantee: Guarantee | None = None  # of its intervals; that of a regressor with ``conformal``
 
     def __init__(
         self,
@@ -253,7 +270,7 @@ class Prediction:
         if self._deferred is None:
             return self
         new = self._of_members(self._given, self.transform)
-        new.index, new.names = self.index, self.names
+        new.index, new.names, new.guarantee = self.index, self.names, self.guarantee
         return new
 
     def _of_members(self, given: Given, transform: Transform | None) -> "Prediction":
@@ -318,6 +335,8 @@ class Prediction:
         chosen = _on_leaves(lambda p: p[(slice(None), *_on_device(inside, p.device))], part)
         some = self._of_members(chosen, self._transform_at(keys))
         some._label_like(self, keys)
+        if self.guarantee is not None:
+            some.guarantee = self.guarantee.at(tuple(k.cpu().numpy() if isinstance(k, Tensor) else k for k in keys))
         return some
 
     def _transform_at(self, keys: tuple[Any, ...]) -> Transform | None:
@@ -395,10 +414,71 @@ class Prediction:
         joined = cls(_join(given), members=0, transform=transform)
         joined._weights = predictions[0]._weights
         joined.names = predictions[0].names
+        guarantees = [p.guarantee for p in predictions]
+        first_guarantee, *other_guarantees = guarantees
+        if len({each is None for each in guarantees}) > 1:
+            raise InputError("the intervals of some of these predictions have a guarantee and of others none")
+        if first_guarantee is not None:
+            joined.guarantee = first_guarantee.joined(other_guarantees)
         if all(p.index is not None for p in predictions):
             first, *rest = (p.index for p in predictions)
             joined.index = first.append(rest) if hasattr(first, "append") else np.concatenate([first, *rest])
         return joined
+
+    def scaled(self, factor: ArrayLike) -> "Prediction":
+        """Return the prediction with every row's distribution stretched about the row's mean.
+
+        The mean, the shape of the distribution, the members' weights, the familiarity and the shares of the
+        decomposition stay; every deviation is multiplied by the factor. With a transform of the target it acts before
+        the transform, about the mean of that variable. A guarantee of the intervals is lost.
+
+        Args:
+            factor: > 0; a number, one for each row, or an array with the dimensions of the prediction whose sizes are
+                those of the prediction or 1.
+
+        >>> from evidentia import Gaussian
+        >>> p = Prediction(Gaussian(torch.tensor([1.0, 2.0]), 1.0)).scaled([1.0, 3.0])
+        >>> p.mean, p.std
+        (array([1., 2.], dtype=float32), array([1., 3.], dtype=float32))
+        """
+        by = self._factor(factor)
+        new = self._apply(lambda p: p)
+        new.guarantee = None
+        if self._deferred is None:
+            new._whole = self._stretched(self._given, by)
+            return new
+        deferred = self._deferred
+        rows = torch.split(by.expand(len(self), *by.shape[1:]), list(deferred.sizes))
+        new._deferred = replace(deferred, compute=lambda k: self._stretched(deferred.compute(k), rows[k]))
+        return new
+
+    def _factor(self, factor: ArrayLike) -> Tensor:
+        """Return a factor as a float64 tensor with the dimensions of the prediction, after checking it."""
+        by = torch.from_numpy(real_numbers("factor", factor))
+        if by.ndim and by.ndim < len(self.shape):
+            by = by.view(*by.shape, *(1,) * (len(self.shape) - 1)) if tuple(by.shape) == self.shape[:1] else by
+        by = by.view((1,) * len(self.shape)) if not by.ndim else by
+        if by.ndim != len(self.shape) or any(a not in (1, b) for a, b in zip(by.shape, self.shape, strict=True)):
+            raise InputError(
+                f"factor is a number, one for each row, or an array that fits the shape {self.shape} of the "
+                f"prediction; got shape {np.shape(factor)}"
+            )
+        valid = by.isfinite() & (by > 0)
+        if not bool(valid.all()):
+            raise InputError(f"factor must be finite and greater than 0; {int((~valid).sum())} values are not")
+        return by
+
+    def _stretched(self, given: Given, by: Tensor) -> Given:
+        """Return what members said, stretched about its mean."""
+        plain = _plain_of(given)
+        loc = plain.gamma if isinstance(plain, NormalInverseGamma) else plain.loc
+        factor = by.to(loc.device, loc.dtype)
+        mean = self._mean_over_members(loc)
+        around: Answer = _stretch(plain, factor, mean)
+        if not isinstance(given, Faded):
+            return around
+        settled = None if given.settled is None else _stretch(given.settled, factor, mean)
+        return Faded._unchecked(around, given.keep, settled)
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
@@ -531,11 +611,17 @@ class Prediction:
         return found[..., 0] if levels.ndim == 0 else found
 
     def interval(self, coverage: float = 0.9) -> Array:
-        """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
+        """Return the central interval that holds a new y with this probability: its ends in a new last dimension.
+
+        With a guarantee, as predictions of regressors with ``conformal`` have, it is that interval, stretched as
+        calibration rows ask for at this coverage.
+        """
         return self._ends(_coverages([coverage]))[..., 0, :]
 
     def _ends(self, coverages: Sequence[float]) -> Array:
         """Return the ends of several central intervals in one pass: (*shape, coverages, 2)."""
+        if self.guarantee is not None:
+            return self.guarantee.ends(self, coverages)
         ends = [(0.5 * (1 - coverage), upper) for coverage in coverages for upper in (False, True)]
         found = self._by_parts(lambda mixture: _quantiles(mixture, ends))
         return found.reshape(*self.shape, len(coverages), 2)
@@ -917,6 +1003,20 @@ def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     if first is None or second is None:
         return second if first is None else first
     return first + second
+
+
+def _stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
+    """Return an answer stretched about a mean, which has no dimension of members."""
+    leaves: tuple[Tensor, ...]
+    if isinstance(answer, NormalInverseGamma):
+        around = mean + factor * (answer.gamma - mean)
+        leaves = (around, answer.nu, answer.alpha_minus_one, factor.square() * answer.beta)
+    elif isinstance(answer, StudentT):
+        around = mean + factor * (answer.loc - mean)
+        leaves = (answer.df, around, factor * answer.scale, answer.df_minus_two)
+    else:
+        leaves = (mean + factor * (answer.loc - mean), factor * answer.scale)
+    return answer._from_leaves(torch.broadcast_tensors(*leaves))
 
 
 def _plain_of(given: Given) -> Answer:

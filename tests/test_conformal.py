@@ -1,0 +1,425 @@
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+import evidentia as ev
+from evidentia.data.table import read_table
+from evidentia.distributions import Transform
+from evidentia.fitting import conformal
+from evidentia.fitting.conformal import (
+    CalibrationRows,
+    CrossConformal,
+    Frame,
+    Groups,
+    SplitConformal,
+    cross_ends,
+    deal_folds,
+    fewest_rows,
+    quantile_of_scores,
+    rank_of,
+    scores_of,
+    set_apart,
+    stretch,
+)
+from evidentia.prediction import Prediction
+
+
+def gaussian(mean, std=1.0, **options):
+    return Prediction(ev.Gaussian(torch.as_tensor(np.asarray(mean, dtype=float)), std), **options)
+
+
+def skewed(rows, seed=0, targets=None, members=3):
+    """A mixture of three Student t whose means differ."""
+    g = np.random.default_rng(seed)
+    shape = (members, rows) if targets is None else (members, rows, targets)
+    numbers = (g.uniform(3, 9, shape), g.normal(0, 3, shape), g.uniform(0.3, 2, shape))
+    return Prediction(ev.StudentT(*map(torch.from_numpy, numbers)), members=0)
+
+
+# Ranks --------------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_those_of_decimal_numbers():
+    for percent in range(1, 100):
+        for rows in range(1, 250):
+            exact = -(-(rows + 1) * percent // 100)
+            assert rank_of(percent / 100, rows) == exact
+        least = fewest_rows(percent / 100)
+        assert rank_of(percent / 100, least) <= least
+        assert least == 1 or rank_of(percent / 100, least - 1) > least - 1
+
+
+@pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, math.nan, math.inf])
+def test_a_coverage_that_is_none_is_refused(coverage):
+    with pytest.raises(ev.InputError, match="between 0 and 1"):
+        fewest_rows(coverage)
+
+
+@pytest.mark.parametrize("coverage", [None, "0.9", True, [0.9]])
+def test_a_coverage_that_is_no_number_is_refused(coverage):
+    with pytest.raises(ev.InputTypeError, match="coverage must be a number"):
+        fewest_rows(coverage)
+
+
+def test_too_few_scores_say_how_many_are_needed():
+    with pytest.raises(ev.InputError, match=r"8 rows .* needs 9: .* at most 0\.888"):
+        quantile_of_scores(np.arange(8.0), 0.9)
+    assert quantile_of_scores(np.arange(9.0), 0.9) == 8.0
+
+
+def test_scores_that_are_not_numbers_are_the_largest():
+    assert quantile_of_scores([math.nan, 1.0, 2.0], 0.5) == 2.0
+    assert quantile_of_scores([math.nan, 1.0, 2.0], 0.75) == math.inf
+
+
+# Scores -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coverage", [0.05, 0.5, 0.9, 0.999])
+def test_a_score_is_the_smallest_factor_that_holds_y(coverage):
+    p, y = skewed(200), np.random.default_rng(1).normal(0, 8, 200)
+    frame = Frame.of(p.interval(coverage), p.mean)
+    assert (frame.lower < frame.centre).all()
+    assert (frame.centre < frame.upper).all()
+    s = scores_of(frame, y)
+    for factor, inside in ((s * (1 + 1e-9) + 1e-12, True), (s * (1 - 1e-6), False)):
+        low, high = stretch(frame, factor).T
+        holds = (low <= y) & (y <= high)
+        assert holds.all() if inside else not holds[s > 0].any()
+
+
+def test_the_centre_is_the_mean_in_the_inner_half_and_else_the_end_of_that_half():
+    # brute force: the nearest point of the inner half to the mean
+    g = np.random.default_rng(0)
+    ends = np.sort(g.normal(0, 5, (500, 2)), axis=1)
+    mean = g.normal(0, 5, 500)
+    centre = Frame.of(ends, mean).centre
+    for (low, high), m, c in zip(ends, mean, centre, strict=True):
+        grid = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 1001)
+        assert abs(c - grid[np.argmin(np.abs(grid - m))]) <= (high - low) / 2000 + 1e-12
+
+
+def test_an_interval_without_width_holds_its_centre_and_nothing_else():
+    frame = Frame.of(np.array([[1e9, 1e9]] * 3), [1e9] * 3)
+    assert scores_of(frame, [1e9, 1e9 + 1, 1e9 - 1]).tolist() == [0, math.inf, math.inf]
+    assert stretch(frame, [1.0, math.inf, 0.0]).tolist() == [[1e9, 1e9]] * 3
+
+
+def test_a_prediction_that_is_not_a_number_has_an_infinite_score():
+    assert scores_of(Frame.of([[math.nan, math.nan]], [0.0]), [0.0]).tolist() == [math.inf]
+
+
+@pytest.mark.parametrize("kind", ["positive", "log"])
+def test_scores_under_a_transform_are_those_of_intervals_in_the_units_of_y(kind):
+    base = skewed(100)
+    transform = Transform(kind, 2.0, 0.3) if kind == "positive" else Transform(kind)
+    p = Prediction(base.answers, members=0, transform=transform)
+    y = np.abs(np.random.default_rng(2).normal(0, 6, 100))
+    y[:20] = 0.0
+    s = CalibrationRows(p, y, np.full(100, -1)).scores(0.9)[:, 0]
+    if kind == "log":
+        assert np.isinf(s[:20]).all()
+    frame = Frame.of(base.interval(0.9), base.mean)
+    for factor, inside in ((s * (1 + 1e-9) + 1e-9, True), (s * (1 - 1e-6), False)):
+        z = stretch(frame, np.where(np.isinf(factor), 1e3, factor))
+        low, high = (transform.forward(torch.from_numpy(z[:, k].copy())).numpy() for k in (0, 1))
+        holds = ((low <= y) & (y <= high))[np.isfinite(s) & ((s > 0) | inside)]
+        assert holds.all() if inside else not holds.any()
+
+
+# Split --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "coverage"), [(9, 0.9), (37, 0.9), (100, 0.5), (199, 0.95)])
+def test_coverage_of_split_has_the_beta_law(rows, coverage):
+    """The model is wrong by a factor of two; the coverage of its stretched intervals is known from scipy."""
+    g = np.random.default_rng(3)
+    half = stats.norm.ppf(0.5 + coverage / 2)
+    frame = Frame.of(np.tile([-half, half], (rows, 1)), np.zeros(rows))
+    found = []
+    for _ in range(3000):
+        factor = quantile_of_scores(scores_of(frame, g.normal(0, 2, rows)), coverage)
+        found.append(1 - 2 * stats.norm.sf(factor * half / 2))
+    rank = math.ceil((rows + 1) * round(coverage * 100) / 100 - 1e-9)
+    law = stats.beta(rank, rows + 1 - rank)
+    assert coverage - 1e-12 <= law.mean() <= coverage + 1 / (rows + 1) + 1e-12
+    assert abs(np.mean(found) - law.mean()) < 5 * law.std() / math.sqrt(len(found))
+    assert stats.kstest(found, law.cdf).pvalue > 1e-6
+
+
+def test_split_covers_skewed_mixtures_of_every_size():
+    """Scale and shift differ from row to row, the model's own coverage is far off, and y has heavy tails."""
+    g, rows, sets = np.random.default_rng(4), 60, 400
+    p = skewed(rows * sets)
+    y = p.mean + 1.5 * p.std * g.standard_t(3, rows * sets) + 0.5
+    frame = Frame.of(p.interval(0.8), p.mean)
+    scores = scores_of(frame, y).reshape(rows, sets)
+    factors = quantile_of_scores(scores[:-1], 0.8)
+    first = SplitConformal(
+        CalibrationRows(p[np.arange(rows - 1) * sets], y[: (rows - 1) * sets : sets], np.full(59, -1))
+    )
+    assert first.factors(0.8)[-1, 0] == pytest.approx(factors[0], rel=1e-12)
+    low, high = stretch(frame.at(slice(-sets, None)), factors).T
+    hits = (low <= y[-sets:]) & (y[-sets:] <= high)
+    assert np.mean(scores[-1] <= 1) < 0.7
+    assert np.mean(hits) > 0.8 - 5 * math.sqrt(0.16 / sets)
+
+
+def test_rows_are_set_apart_at_random():
+    learn, calibrate = set_apart(np.arange(5, 105), seed=0)
+    assert len(calibrate) == 20
+    assert sorted([*learn, *calibrate]) == list(range(5, 105))
+    assert not np.array_equal(set_apart(np.arange(5, 105), seed=1)[1], calibrate)
+    assert [len(part) for part in set_apart(np.arange(18), seed=0)] == [9, 9]
+    assert [len(part) for part in set_apart(np.arange(100), seed=0, most=15)] == [85, 15]
+    with pytest.raises(ev.InputError, match="at least 18 rows"):
+        set_apart(np.arange(17), seed=0)
+    counts = np.zeros(40)
+    for seed in range(2000):
+        counts[set_apart(np.arange(40), seed)[1]] += 1
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+# CV+ ----------------------------------------------------------------------------------------------------------------
+
+
+def without_fold(x, y, folds):
+    """Least squares without each fold."""
+    models = []
+    for fold in folds:
+        kept = np.setdiff1d(np.arange(len(y)), fold)
+        models.append(np.linalg.lstsq(np.c_[np.ones(len(kept)), x[kept]], y[kept], rcond=None)[0])
+    return models
+
+
+def paper(x, y, folds, models, new, alpha):
+    """Equation (13) of Barber et al. 2021, one row after the other."""
+    lows, highs = [], []
+    for fold, b in zip(folds, models, strict=True):
+        for i in fold:
+            residual = abs(y[i] - (b[0] + b[1] * x[i]))
+            lows.append(b[0] + b[1] * new - residual)
+            highs.append(b[0] + b[1] * new + residual)
+    n = len(lows)
+    return sorted(lows)[math.floor(alpha * (n + 1) + 1e-9) - 1], sorted(highs)[
+        math.ceil((1 - alpha) * (n + 1) - 1e-9) - 1
+    ]
+
+
+def cross_of(x, y, folds, models, groups=None):
+    codes = np.full(len(y), -1) if groups is None else groups
+    rows = (
+        CalibrationRows(gaussian(b[0] + b[1] * x[f], 0.7), y[f], codes[f]) for f, b in zip(folds, models, strict=True)
+    )
+    return tuple(rows)
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.95])
+def test_cross_intervals_are_those_of_the_paper(coverage):
+    """With one scale for all rows the scores are the absolute errors, in other units."""
+    g = np.random.default_rng(5)
+    x = g.normal(size=64)
+    y = 2 * x + g.standard_t(4, 64)
+    folds = deal_folds(np.full(64, -1), seed=0)
+    models = without_fold(x, y, folds)
+    cross = CrossConformal(cross_of(x, y, folds, models))
+    new = g.normal(0, 3, 30)
+    at_new = [gaussian(b[0] + b[1] * new, 0.7) for b in models]
+    found = cross.intervals(at_new, np.full(30, -1), np.zeros(30, dtype=int), coverage)
+    expected = [paper(x, y, folds, models, each, 1 - coverage) for each in new]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+def test_cross_intervals_in_small_parts_are_the_same(monkeypatch):
+    g = np.random.default_rng(6)
+    x = g.normal(size=(40, 2))
+    y = x + g.normal(size=(40, 2))
+    folds = deal_folds(np.full(40, -1), seed=0)
+    rows = tuple(CalibrationRows(gaussian(x[f] * 0.9, 0.5), y[f], np.full(len(f), -1)) for f in folds)
+    new = [gaussian(g.normal(size=(17, 2)), 0.5) for _ in folds]
+    codes, targets = np.full((17, 2), -1), np.tile([0, 1], (17, 1))
+    whole = CrossConformal(rows).intervals(new, codes, targets, 0.9)
+    monkeypatch.setattr(conformal, "AT_ONCE", 100)
+    np.testing.assert_array_equal(CrossConformal(rows).intervals(new, codes, targets, 0.9), whole)
+    # a target alone is as if there were no other
+    alone = tuple(CalibrationRows(gaussian(x[f, 1] * 0.9, 0.5), y[f, 1], np.full(len(f), -1)) for f in folds)
+    second = CrossConformal(alone).intervals([p[:, 1] for p in new], codes[:, 0], np.zeros(17, dtype=int), 0.9)
+    np.testing.assert_allclose(second, whole[:, 1], rtol=1e-12)
+
+
+def test_cross_intervals_hold_their_share_on_exchangeable_rows():
+    g = np.random.default_rng(7)
+    hits = []
+    for seed in range(1000):
+        x = g.normal(size=33)
+        y = x**2 + g.standard_t(3, 33)
+        folds = deal_folds(np.full(32, -1), seed)
+        models = without_fold(x[:32], y[:32], folds)
+        frames = [Frame.of([[b[0] + b[1] * x[32] - 1, b[0] + b[1] * x[32] + 1]], [0.0]) for b in models]
+        scores = [np.abs(y[f] - b[0] - b[1] * x[f])[:, None] for f, b in zip(folds, models, strict=True)]
+        frames = [f._replace(centre=(f.lower + f.upper) / 2) for f in frames]
+        ends = [stretch(frame, own) for frame, own in zip(frames, scores, strict=True)]
+        ((low, high),) = cross_ends([e[..., 0] for e in ends], [e[..., 1] for e in ends], 0.9)
+        hits.append(low <= y[32] <= high)
+    # the theorem says at least 1 − 2α − 0.084 at n = 32; what is seen in practice is about 1 − α
+    assert np.mean(hits) > 0.9 - 5 * math.sqrt(0.09 / len(hits))
+
+
+def test_cross_ends_of_too_few_scores_are_refused():
+    with pytest.raises(ev.InputError, match="4 rows"):
+        cross_ends([np.zeros((2, 1))] * 2, [np.zeros((2, 1))] * 2, 0.9)
+
+
+def test_folds_have_one_size_and_equal_shares_of_every_group():
+    codes = np.r_[np.full(37, 0), np.full(100, 1), np.full(5, 2), np.full(10, -1)]
+    folds = deal_folds(codes, seed=0)
+    assert len({len(fold) for fold in folds}) == 1
+    together = np.concatenate(folds)
+    assert len(set(together)) == len(together)
+    for fold in folds:
+        assert [int((codes[fold] == code).sum()) for code in (0, 1)] == [4, 12]
+        assert int((codes[fold] == 2).sum() + (codes[fold] == -1).sum()) == 1
+    assert len(np.concatenate(deal_folds(np.full(1000, -1), seed=0, most=80))) == 80
+    with pytest.raises(ev.InputError, match="at least 16 rows"):
+        deal_folds(np.full(15, -1), seed=0)
+
+
+# Groups -------------------------------------------------------------------------------------------------------------
+
+
+def groups_table(rows=60):
+    site = np.where(np.arange(rows) % 3 == 0, "b", "a").astype(object)
+    site[:2] = [None, "rare"]
+    return read_table(pd.DataFrame({"x": np.arange(rows, dtype=float), "site": site, "shift": np.arange(rows) % 2}))
+
+
+def test_groups_are_equal_values_of_their_columns():
+    table = groups_table()
+    groups = Groups.learn(table, "site")
+    assert groups.keys == (("a",), ("b",))
+    codes = groups.codes(table)
+    assert codes[:6].tolist() == [-1, -1, 0, 1, 0, 0]
+    assert Groups.learn(table, 1) == groups
+    both = Groups.learn(table, ["site", "shift"])
+    assert set(both.keys) == {(site, shift) for site in "ab" for shift in (0.0, 1.0)}
+    assert Groups.learn(table, "x").keys == ()
+    assert Groups.from_dict(both.to_dict()) == both
+    unseen = read_table(pd.DataFrame({"x": [0.0], "site": ["elsewhere"], "shift": [1]}))
+    assert groups.codes(unseen).tolist() == [-1]
+
+
+@pytest.mark.parametrize("columns", ["nowhere", 3, -1, 1.0, True, None, [], ["site", "site"], [["site"]], {"site": 1}])
+def test_columns_that_are_not_there_are_refused(columns):
+    with pytest.raises(ev.InputError, match="conformal_groups"):
+        Groups.learn(groups_table(), columns)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        None,
+        {},
+        {"columns": [], "keys": []},
+        {"columns": ["a"], "keys": [["x", "y"]]},
+        {"columns": ["a"], "keys": [[math.nan]]},
+        {"columns": ["a"], "keys": [[["x"]]]},
+        {"columns": ["a"], "keys": [["x"], ["x"]]},
+        {"columns": [1], "keys": []},
+        {"columns": "a", "keys": []},
+    ],
+)
+def test_groups_from_a_hostile_file_are_refused(saved):
+    with pytest.raises(ev.InputError):
+        Groups.from_dict(saved)
+
+
+def test_every_group_with_rows_enough_has_its_own_factor():
+    """One group is noisier by ten; a rare one has the factor of all rows."""
+    g = np.random.default_rng(8)
+    codes = np.r_[np.zeros(300, dtype=int), np.ones(300, dtype=int), np.full(5, 2)]
+    y = g.normal(size=605) * np.where(codes == 1, 10, 1)
+    groups = Groups(("site",), (("a",), ("b",), ("c",)))
+    split = SplitConformal(CalibrationRows(gaussian(np.zeros(605)), y, codes), groups)
+    a, b, c, whole = split.factors(0.9)[:, 0]
+    half = stats.norm.ppf(0.95)
+    for found, own in ((a, y[:300]), (b, y[300:600])):
+        assert found == pytest.approx(sorted(np.abs(own))[math.ceil(301 * 0.9) - 1] / half)
+    assert c == whole == pytest.approx(sorted(np.abs(y))[math.ceil(606 * 0.9) - 1] / half)
+    with pytest.raises(ev.InputError, match="605 rows"):
+        split.factors(0.9999)
+    assert split.factors(0.998)[0, 0] == split.factors(0.998)[-1, 0]  # 300 rows are too few, 605 enough
+
+
+def test_groups_of_cv_plus_use_their_own_scores():
+    g = np.random.default_rng(9)
+    codes = np.repeat([0, 1], 80)
+    x = g.normal(size=160)
+    y = x + g.normal(size=160) * np.where(codes == 1, 10, 1)
+    folds = deal_folds(codes, seed=0)
+    models = without_fold(x, y, folds)
+    cross = CrossConformal(cross_of(x, y, folds, models, codes), Groups(("site",), (("a",), ("b",))))
+    new = np.linspace(-1, 1, 6)
+    at_new = [gaussian(b[0] + b[1] * new, 0.7) for b in models]
+    found = cross.intervals(at_new, np.array([0, 1, -1] * 2), np.zeros(6, dtype=int), 0.9)
+    for k, code in enumerate([0, 1, -1] * 2):
+        own = [fold if code < 0 else fold[codes[fold] == code] for fold in folds]
+        np.testing.assert_allclose(found[k], paper(x, y, own, models, new[k], 0.1), atol=1e-9)
+
+
+# State --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("targets", [None, 2])
+def test_rows_come_back_from_their_state(targets):
+    p = skewed(50, targets=targets)
+    y = p.mean + 1.0
+    groups = Groups(("site",), (("a",),))
+    split = SplitConformal(CalibrationRows(p, y, np.where(np.arange(50) < 30, 0, -1)), groups)
+    tensors, settings = split.state()
+    back = SplitConformal.from_state(tensors, settings, None, targets)
+    for coverage in (0.31, 0.9):
+        np.testing.assert_array_equal(back.factors(coverage), split.factors(coverage))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(split)).factors(0.5), split.factors(0.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("y", torch.full((50,), math.nan, dtype=torch.float64)),
+        ("y", torch.zeros(49, dtype=torch.float64)),
+        ("y", torch.zeros(50, dtype=torch.float32)),
+        ("y", torch.tensor(0.0, dtype=torch.float64)),
+        ("loc", torch.zeros(3, 49, dtype=torch.float64)),
+        ("loc", torch.tensor(1.0, dtype=torch.float64)),
+        ("scale", torch.zeros(3, 50, dtype=torch.float64)),
+        ("df", torch.full((3, 50), -1.0, dtype=torch.float64)),
+        ("groups", torch.full((50,), 7)),
+        ("groups", torch.full((50,), -2)),
+        ("groups", torch.zeros(50)),
+        ("other", torch.zeros(50)),
+        ("weights", torch.zeros(2, dtype=torch.float64)),
+        ("scale", None),
+        ("y", None),
+    ],
+)
+def test_a_hostile_state_is_refused(name, value):
+    p = skewed(50)
+    tensors, settings = SplitConformal(CalibrationRows(p, p.mean, np.full(50, -1))).state()
+    tensors.pop(f"conformal.0.{name}", None)
+    if value is not None:
+        tensors[f"conformal.0.{name}"] = value
+    with pytest.raises(ev.InputError):
+        SplitConformal.from_state(tensors, settings, None, None)
+
+
+@pytest.mark.parametrize("saved", [None, {}, {"parts": 2, "groups": None}, {"parts": 1, "groups": []}])
+def test_hostile_settings_are_refused(saved):
+    p = skewed(50)
+    tensors, _ = SplitConformal(CalibrationRows(p, p.mean, np.full(50, -1))).state()
+    with pytest.raises(ev.InputError):
+        SplitConformal.from_state(tensors, saved, None, None)
