@@ -1,0 +1,501 @@
+"""Boosted trees as one more feature of a table: learned out of fold, evaluated here, and saved as plain arrays.
+
+Trees of `sklearn.ensemble.HistGradientBoostingRegressor` predict targets that jump or depend on few columns better than
+a network does, and a network that sees their prediction as a feature takes it from there. It must not see predictions
+of trees for rows that these trees have learned from: those are too good, and the network would trust them too much.
+So the rows are divided into folds, each fold is predicted by trees that learned from the others, and rows that come
+later are predicted by the mean of all folds.
+
+**How a tree is evaluated.** Not by walking from its root to a leaf, which takes a Python step for each level, but as in
+QuickScorer (Lucchese et al., SIGIR 2015). The leaves are numbered from left to right, and every split holds the set of
+leaves of its left branch, as the bits of an integer. A row that goes right at a split cannot end in that set, whether
+it passes the split or not. After all splits of a tree, in any order, the lowest leaf that remains is the row's leaf.
+So there is no pointer to follow, and nothing in a damaged file can lead the evaluation in a circle.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evidentia.errors import EvidentiaError, InputError, InputTypeError
+
+__all__ = ["Trees"]
+
+Array = NDArray[np.float64]
+
+MOST_ROWS = 50_000  # that a fold's trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
+MOST_COLUMNS = 100  # that a fold's trees look at: each costs as much as 10,000 rows, and useless ones do harm
+LARGEST = 1e300  # values of x beyond it, infinite ones too, count as ±it: so all thresholds are finite, as files want
+MOST_LEAVES = 31  # of a tree, scikit-learn's own default; a set of leaves must fit into the bits of an int32
+
+_RANKED = 5_000_000  # values that are ranked to choose columns: half a second
+_BLOCK = 2**15  # elements of an intermediate array: a few of them stay in a core's cache
+_TABLE_ROWS = 256  # from so many rows on, the tables of `_table` are worth making
+_TABLE_COLUMNS = 64  # and up to so many columns, looking into one table a column is faster than comparing all splits
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Boosted trees of several folds and targets, as arrays that start with (folds, targets, trees).
+
+    Trees with fewer leaves than the largest are filled up with splits that exclude nothing and leaves that are never
+    reached. An object holds no other state, and may be used by several threads.
+
+    Attributes:
+        features: how many columns x has.
+        baseline: what the sum of the trees starts from, (folds, targets).
+        value: what a leaf adds, (…, leaves).
+        threshold: a row goes left if its value is at most this, (…, leaves − 1), as all that follow.
+        feature: the column that a split looks at.
+        missing_left: whether a row without a value goes left.
+        left_leaves: the leaves of the left branch, leaf k as bit k.
+    """
+
+    features: int
+    baseline: Array
+    value: Array
+    threshold: Array
+    feature: NDArray[np.int32]
+    missing_left: NDArray[np.bool_]
+    left_leaves: NDArray[np.int32]
+
+    @classmethod
+    def fit(
+        cls,
+        x: Array,
+        y: Array,
+        seed: int,
+        *,
+        folds: int = 8,
+        weights: Array | None = None,
+        groups: NDArray[Any] | None = None,
+    ) -> tuple[Self, Array]:
+        """Return trees learned from all rows, and a prediction (N, T) of each row by trees that have not seen it.
+
+        A row and its copy usually land in different folds. Then the trees that predict the one have seen the other,
+        and its out-of-fold prediction is as flattering as an in-fold one. Copies that are independent measurements at
+        the same x do no harm; for rows that belong together (copies, one patient, one day), pass ``groups``.
+
+        Args:
+            x: values (N, F); NaN is missing, which trees treat as a value of its own. Values beyond ±1e300 count as
+                ±1e300.
+            y: targets (N, T), finite, at most 1e300 in size.
+            seed: decides the folds, and which rows of a large table the trees learn from. Results are the same for
+                the same seed, on any number of cores.
+            folds: how many; fewer if there are not two rows (or groups) for each, and at least two.
+            weights: how much each row counts (N,), not negative. A row of weight 0 is never learned from, so its
+                prediction is that of all folds.
+            groups: a label for each row (N,), of any type that can be sorted; rows of one group are in one fold.
+
+        Raises:
+            InputError: if shapes do not match, values are not finite, or there are fewer than two rows or groups.
+        """
+        x, y = _matrix(x, "x", None), _matrix(y, "y", None)
+        weights = _check_rows(x, y, seed, folds, weights)
+        rng = np.random.default_rng(seed)
+        fold_of_row = _folds(rng, weights > 0, folds, groups)
+        # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
+        exponent = np.frexp(np.abs(y).max(axis=0))[1]
+        y = np.ldexp(y, -exponent)
+        models = []
+        for fold in range(fold_of_row.max() + 1):
+            rows = np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0))
+            rows = np.sort(rng.choice(rows, min(len(rows), MOST_ROWS), replace=False))
+            models.append(_fit_fold(x, y, rows, weights[rows], exponent, rng))
+        trees = cls(x.shape[1], **_stack(models))
+        return trees, trees._predict_out_of_fold(x, fold_of_row)
+
+    def predict(self, x: Array) -> Array:
+        """Return the mean of the folds' predictions for rows x (N, F) that the trees have not learned from, (N, T)."""
+        x = _matrix(x, "x", self.features)
+        folds, targets = self.baseline.shape
+        out = np.zeros((len(x), targets))
+        size = max(1, _BLOCK // max(1, self.value.shape[2] * len(x)))  # of few rows, many models at once
+        for first in range(0, folds * targets, size):
+            sums = self._sums(x, slice(first, first + size))
+            for k, column in enumerate(sums, start=first):
+                # divided first: the sum of the folds could overflow, and must not depend on how many are done at once
+                out[:, k % targets] += column / folds
+        return out
+
+    def predict_fold(self, x: Array, fold: int) -> Array:
+        """Return the predictions of one fold's trees alone, (N, T): to the last bit, those of scikit-learn's model."""
+        x = _matrix(x, "x", self.features)
+        folds, targets = self.baseline.shape
+        if not 0 <= fold < folds:
+            raise InputError(f"there is no fold {fold}; the trees have the folds 0 to {folds - 1}")
+        models = range(fold * targets, (fold + 1) * targets)
+        return np.stack([self._sums(x, slice(k, k + 1))[0] for k in models], axis=1)
+
+    def _predict_out_of_fold(self, x: Array, fold_of_row: NDArray[np.int64]) -> Array:
+        """Return the prediction of each row by the trees of its fold; by those of all folds if it is in none, −1."""
+        out = np.empty((len(x), self.baseline.shape[1]))
+        out[fold_of_row < 0] = self.predict(x[fold_of_row < 0])
+        for fold in range(len(self.baseline)):
+            out[fold_of_row == fold] = self.predict_fold(x[fold_of_row == fold], fold)
+        return out
+
+    def _sums(self, x: Array, models: slice) -> Array:
+        """Return the predictions of some models, numbered fold by fold and target by target: (models, N)."""
+        names = ("baseline", "value", "threshold", "feature", "missing_left", "left_leaves")
+        baseline, value, *splits = (
+            getattr(self, name).reshape(-1, *getattr(self, name).shape[2:])[models] for name in names
+        )
+        count, trees, leaves = value.shape
+        remaining = _remaining_leaves(self.features, len(x), *splits)
+        out = np.empty((count, len(x)))
+        start = np.arange(0, value.size, leaves, dtype=np.int32)[:, None]
+        for rows in _blocks(len(x), count * trees):
+            columns_of_x = np.clip(x[rows].T, -LARGEST, LARGEST, order="C")
+            leaf = _lowest_bit(remaining(columns_of_x))
+            leaf += start
+            added = value.reshape(-1).take(leaf).reshape(count, trees, -1)
+            # one tree after the other, as scikit-learn does: another order would round otherwise
+            total = np.repeat(baseline[:, None], added.shape[2], axis=1)
+            for tree in range(trees):
+                total += added[:, tree]
+            out[:, rows] = total
+        return out
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return copies of all arrays as tensors, by name: what a file holds of the trees."""
+        return {name: torch.from_numpy(getattr(self, name).copy()) for name in _DTYPES}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], features: int, targets: int) -> Self:
+        """Return the trees that `tensors` described, after checking that any x leads to finite predictions.
+
+        Raises:
+            InputError: if a tensor is missing, or of another dtype or shape, or has values that no tree has.
+        """
+        if set(tensors) != set(_DTYPES):
+            raise InputError(f"trees need the tensors {', '.join(_DTYPES)}, not {', '.join(map(str, tensors))}")
+        for name, dtype in _DTYPES.items():
+            if not isinstance(tensors[name], Tensor) or tensors[name].dtype != dtype:
+                raise InputError(f"the {name} of trees is not a tensor of {dtype}")
+        arrays = {name: tensors[name].detach().cpu().contiguous().numpy().copy() for name in _DTYPES}
+        _check_shapes(arrays, targets)
+        _check_values(arrays, features)
+        return cls(features, **arrays)
+
+
+_DTYPES = {
+    "baseline": torch.float64,
+    "value": torch.float64,
+    "threshold": torch.float64,
+    "feature": torch.int32,
+    "missing_left": torch.bool,
+    "left_leaves": torch.int32,
+}
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _matrix(values: Any, name: str, columns: int | None) -> Array:
+    """Return values as float64, after checking that they are a table with so many columns, or at least one."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputTypeError(f"{name} of trees has the dtype {array.dtype}; pass real numbers")
+    if array.ndim != 2 or (array.shape[1] < 1 if columns is None else array.shape[1] != columns):
+        expected = "at least one column" if columns is None else f"{columns} columns"
+        raise InputError(f"{name} of trees has the shape {array.shape}; pass a table (rows, columns) with {expected}")
+    return array.astype(np.float64, copy=False)
+
+
+def _check_rows(x: Array, y: Array, seed: int, folds: int, weights: Array | None) -> Array:
+    """Return a weight for each row, one if none are given, after checking that all arguments of `Trees.fit` fit."""
+    if len(x) != len(y):
+        raise InputError(f"x has {len(x)} rows and y has {len(y)}; pass one row of y for each of x")
+    if not bool((np.abs(y) <= LARGEST).all()):
+        raise InputError("y has values that are NaN, infinite or beyond ±1e300; remove these rows, or scale y")
+    for name, number, least in (("seed", seed, 0), ("folds", folds, 2)):
+        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
+            raise InputError(f"{name} = {number!r}; pass a whole number of at least {least}")
+    if weights is None:
+        return np.ones(len(x))
+    weights = np.asarray(weights)
+    if weights.dtype.kind not in "fiub":
+        raise InputTypeError(f"weights of trees have the dtype {weights.dtype}; pass real numbers")
+    if weights.shape != (len(x),):
+        raise InputError(f"weights have the shape {weights.shape}; pass one number for each of {len(x)} rows")
+    if not bool(((weights >= 0) & (weights < np.inf)).all()):
+        raise InputError("weights must be finite and not negative")
+    return weights.astype(np.float64)
+
+
+def _check_shapes(arrays: dict[str, NDArray[Any]], targets: int) -> None:
+    """Raise unless the arrays of a file have shapes that belong together."""
+    baseline, value = arrays["baseline"].shape, arrays["value"].shape
+    if len(baseline) != 2 or baseline[0] < 1 or baseline[1] != targets:
+        raise InputError(f"the baseline of trees has the shape {baseline}, not (folds, {targets})")
+    if len(value) != 4 or value[:2] != baseline or not 1 <= value[3] <= MOST_LEAVES:
+        raise InputError(f"the value of trees has the shape {value}, not {(*baseline, 'trees', f'1 to {MOST_LEAVES}')}")
+    for name in ("threshold", "feature", "missing_left", "left_leaves"):
+        if arrays[name].shape != (*value[:3], value[3] - 1):
+            raise InputError(
+                f"the {name} of trees has the shape {arrays[name].shape}, not {(*value[:3], value[3] - 1)}"
+            )
+
+
+def _check_values(arrays: dict[str, NDArray[Any]], features: int) -> None:
+    """Raise unless every split looks at a column that exists, leaves a leaf to end in, and all sums are finite."""
+    feature, left_leaves, leaves = arrays["feature"], arrays["left_leaves"], arrays["value"].shape[3]
+    if not bool(((feature >= 0) & (feature < features)).all()):
+        raise InputError(f"trees look at columns that do not exist: there are {features}")
+    # the rightmost leaf is in no left branch
+    if not bool(((left_leaves >= 0) & (left_leaves < 1 << (leaves - 1))).all()):
+        raise InputError(f"trees have splits with leaves that do not exist: there are {leaves}")
+    if not bool((np.abs(arrays["threshold"]) <= LARGEST).all()):
+        raise InputError("trees have thresholds that are NaN or beyond ±1e300")
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.abs(arrays["baseline"]) + np.abs(arrays["value"]).max(axis=3).sum(axis=2)
+    if not bool((largest < np.inf).all()):
+        raise InputError("trees have leaves or baselines that are NaN or infinite, or whose sum is")
+
+
+# Fitting --------------------------------------------------------------------------------------------------------------
+
+
+def _folds(
+    rng: np.random.Generator, used: NDArray[np.bool_], folds: int, groups: NDArray[Any] | None
+) -> NDArray[np.int64]:
+    """Return the fold of each row that is used, −1 for the others; rows of one group have one fold."""
+    unit = np.arange(int(used.sum()))
+    if groups is not None:
+        groups = np.asarray(groups)
+        if groups.shape != used.shape:
+            raise InputError(f"groups have the shape {groups.shape}; pass one label for each of {len(used)} rows")
+        unit = np.unique(groups[used], return_inverse=True)[1].reshape(-1)
+    count = int(unit.max(initial=-1)) + 1
+    if count < 2:
+        what = "rows with a positive weight" if groups is None else "groups with a positive weight"
+        raise InputError(f"trees out of fold need at least two {what}, and there are {count}; fit without trees")
+    result = np.full(len(used), -1)
+    result[used] = rng.permutation(count)[unit] % max(2, min(folds, count // 2))
+    return result
+
+
+def _fit_fold(
+    x: Array, y: Array, rows: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
+) -> list[dict[str, NDArray[Any]]]:
+    """Return the trees of each target that learned from these rows, in the units that y had before it was scaled."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    same = bool((weights == weights[0]).all())
+    weight = None if same else weights / weights.mean()  # scikit-learn's limits on a split are for weights around 1
+    chosen = _columns(x, y, rows)
+    models = []
+    for target in range(y.shape[1]):
+        columns = chosen[target]
+        part = np.clip(x[np.ix_(rows, columns)], -LARGEST, LARGEST)
+        # one thread of this process, as in `evidentia.threads`: on a busy machine several wait for each other
+        with threadpool_limits(limits=1, user_api="openmp"):
+            model = _fit_model(part, y[rows, target], weight, int(rng.integers(2**31)))
+            arrays = _read_model(model)
+            _check_reading(model, arrays, part[:: max(1, len(part) // 50)])
+        arrays["feature"] = columns.astype(np.int32)[arrays["feature"]]
+        for name in ("baseline", "value"):
+            arrays[name] = np.ldexp(arrays[name], exponent[target])
+        models.append(arrays)
+    return models
+
+
+def _fit_model(x: Array, y: Array, weights: Array | None, seed: int) -> Any:
+    """Return a fitted regressor of scikit-learn, with its defaults, but without early stopping."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    model = HistGradientBoostingRegressor(max_leaf_nodes=MOST_LEAVES, early_stopping=False, random_state=seed)
+    return model.fit(x, y, sample_weight=weights)
+
+
+def _columns(x: Array, y: Array, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return for each target the columns that its trees may look at: all of them, or the most promising of many.
+
+    A column is promising by the rank correlation of the target with its value, or with the distance of its value from
+    the middle, whichever is larger. Only rows that the trees learn from are looked at.
+    """
+    if x.shape[1] <= MOST_COLUMNS:
+        return [np.arange(x.shape[1])] * y.shape[1]
+    from scipy.stats import rankdata
+
+    few = rows[:: max(1, len(rows) * x.shape[1] // _RANKED)]
+    part = x[few]
+    rank = rankdata(np.where(np.isnan(part), np.inf, part), axis=0)  # missing values as the largest, all alike
+    middle = (len(few) + 1) / 2
+    target = rankdata(y[few], axis=0) - middle
+    score = np.zeros((y.shape[1], x.shape[1]))
+    for values in (rank - middle, np.abs(rank - middle)):
+        values -= values.mean(axis=0)
+        size = np.sqrt((values**2).sum(axis=0))
+        np.maximum(score, np.abs(target.T @ values) / np.where(size > 0, size, np.inf), out=score)
+    order = np.argsort(-score, axis=1, kind="stable")[:, :MOST_COLUMNS]
+    return list(np.sort(order, axis=1))
+
+
+def _read_model(model: Any) -> dict[str, NDArray[Any]]:
+    """Return the trees of one model of scikit-learn as arrays with a row for each tree.
+
+    scikit-learn has no public access to them. ``_baseline_prediction`` and ``_predictors[i][k].nodes``, whose order is
+    that of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
+    """
+    try:
+        trees = [tree.nodes for (tree,) in model._predictors]
+        arrays: dict[str, NDArray[Any]] = {
+            "baseline": np.asarray(model._baseline_prediction, dtype=np.float64).reshape(()),
+            "value": np.zeros((len(trees), MOST_LEAVES)),
+            "threshold": np.zeros((len(trees), MOST_LEAVES - 1)),
+            "feature": np.zeros((len(trees), MOST_LEAVES - 1), dtype=np.int32),
+            "missing_left": np.zeros((len(trees), MOST_LEAVES - 1), dtype=np.bool_),
+            "left_leaves": np.zeros((len(trees), MOST_LEAVES - 1), dtype=np.int32),
+        }
+        for k, nodes in enumerate(trees):
+            leaf = nodes["is_leaf"] == 1
+            splits, leaves_before = nodes[~leaf], np.cumsum(leaf) - leaf
+            first, end = leaves_before[~leaf], leaves_before[splits["right"]]  # of the leaves in the left branch
+            arrays["value"][k, : leaf.sum()] = nodes["value"][leaf]
+            # infinite where only missing values go right
+            arrays["threshold"][k, : len(splits)] = np.minimum(splits["num_threshold"], LARGEST)
+            arrays["feature"][k, : len(splits)] = splits["feature_idx"]
+            arrays["missing_left"][k, : len(splits)] = splits["missing_go_to_left"] == 1
+            arrays["left_leaves"][k, : len(splits)] = (1 << end) - (1 << first)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise EvidentiaError(f"{_unknown_layout()} ({type(error).__name__}: {error})") from error
+    return arrays
+
+
+def _check_reading(model: Any, arrays: dict[str, NDArray[Any]], x: Array) -> None:
+    """Raise unless the arrays predict some rows, and one without any value, exactly as the model itself does."""
+    x = np.concatenate([x, np.full((1, x.shape[1]), np.nan)])
+    if not np.array_equal(Trees(x.shape[1], **_stack([[arrays]])).predict_fold(x, 0)[:, 0], model.predict(x)):
+        raise EvidentiaError(f"{_unknown_layout()} (its predictions are others)")
+
+
+def _unknown_layout() -> str:
+    import sklearn
+
+    return (
+        f"scikit-learn {sklearn.__version__} keeps its trees in a way that is not known here; "
+        "install a version from 1.6 to 1.9, or fit without trees"
+    )
+
+
+def _stack(models: list[list[dict[str, NDArray[Any]]]]) -> dict[str, Any]:
+    """Return the arrays of all folds and targets in one of each kind, without leaves that no tree has."""
+    arrays = {name: np.array([[model[name] for model in fold] for fold in models]) for name in _DTYPES}
+    highest = int(arrays["left_leaves"].max(initial=0)).bit_length()  # the leaf to the right of it is in no left branch
+    for name in ("value", "threshold", "feature", "missing_left", "left_leaves"):
+        arrays[name] = np.ascontiguousarray(arrays[name][..., : highest + (name == "value")])
+    return arrays
+
+
+# Evaluation -----------------------------------------------------------------------------------------------------------
+
+
+def _blocks(rows: int, trees: int) -> Iterator[slice]:
+    """Yield the rows in blocks, such that the trees' leaves of a block stay in a core's cache."""
+    size = max(1, _BLOCK // max(1, trees))
+    return (slice(first, first + size) for first in range(0, rows, size))
+
+
+def _remaining_leaves(
+    features: int,
+    rows: int,
+    threshold: Array,
+    feature: NDArray[np.int32],
+    missing_left: NDArray[np.bool_],
+    left_leaves: NDArray[np.int32],
+) -> "_Scan | _Table":
+    """Return the quicker of two functions from columns (F, rows) to the leaves of each tree that remain, as bits."""
+    if len(feature) == 1 and rows >= _TABLE_ROWS:
+        columns = np.flatnonzero(np.bincount(feature[left_leaves > 0]))
+        if 0 < len(columns) <= _TABLE_COLUMNS:
+            return _Table(columns, threshold[0], feature[0], missing_left[0], left_leaves[0])
+    return _Scan(features, threshold, feature, missing_left, left_leaves)
+
+
+def _lowest_bit(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the position of the lowest bit of positive numbers: the exponent of that bit as a float32."""
+    lowest = numbers & -numbers
+    return cast(NDArray[np.int32], (lowest.astype(np.float32).view(np.int32) >> 23) - 127)
+
+
+class _Scan:
+    """Leaves that remain, found by comparing with every split: the quicker way for few rows or many columns."""
+
+    def __init__(
+        self,
+        features: int,
+        threshold: Array,
+        feature: NDArray[np.int32],
+        missing_left: NDArray[np.bool_],
+        left_leaves: NDArray[np.int32],
+    ) -> None:
+        # splits first, so that what is compared and excluded at once is contiguous: (splits, trees of all models, 1)
+        def arranged(array: NDArray[Any]) -> NDArray[Any]:
+            return np.ascontiguousarray(array.reshape(-1, array.shape[2]).T)[:, :, None]
+
+        self.threshold, self.left_leaves = arranged(threshold), arranged(left_leaves)
+        self.feature = arranged(feature)[:, :, 0]
+        self.feature_or_twin = arranged(feature + features * missing_left)[:, :, 0]
+
+    def __call__(self, x: Array) -> NDArray[np.int32]:
+        """Return the leaves that remain of each tree for columns x (F, rows), as bits: (trees of all models, rows)."""
+        feature, missing = self.feature, np.isnan(x)
+        if missing.any():
+            # each column twice: for splits where missing values go right they are larger than any threshold
+            x = np.concatenate([np.where(missing, np.inf, x), np.where(missing, -np.inf, x)])
+            feature = self.feature_or_twin
+        splits, trees = feature.shape
+        excluded = np.zeros((trees, x.shape[1]), dtype=np.int32)
+        size = max(1, _BLOCK // max(1, excluded.size))
+        for first in range(0, splits, size):
+            part = slice(first, first + size)
+            right = x[feature[part]] > self.threshold[part]
+            excluded |= np.bitwise_or.reduce(right * self.left_leaves[part], axis=0)
+        return ~excluded & np.int32(2**31 - 1)
+
+
+class _Table:
+    """Leaves that remain, found by one look into a table for each column: the quicker way for many rows.
+
+    The thresholds of all splits at a column divide its values into ranges. For every range, and for missing values, a
+    table holds which leaves of each tree remain after all splits at that column. What remains after all columns is in
+    the tables of all of them.
+    """
+
+    def __init__(
+        self,
+        columns: NDArray[np.int64],
+        threshold: Array,
+        feature: NDArray[np.int32],
+        missing_left: NDArray[np.bool_],
+        left_leaves: NDArray[np.int32],
+    ) -> None:
+        self.tables = []
+        for column in columns:
+            tree, split = np.nonzero((feature == column) & (left_leaves > 0))
+            at = threshold[tree, split]
+            # a missing value is sorted after infinity, so that its range is the last
+            ends, range_before = np.unique(np.append(at, np.inf), return_inverse=True)
+            table = np.zeros((len(ends) + 1, len(feature)), dtype=np.int32)
+            excluded = left_leaves[tree, split]
+            np.bitwise_or.at(table, (range_before[:-1] + 1, tree), excluded)
+            np.bitwise_or.accumulate(table[:-1], axis=0, out=table[:-1])
+            right = ~missing_left[tree, split]
+            np.bitwise_or.at(table[-1], tree[right], excluded[right])
+            self.tables.append((int(column), ends, ~table & np.int32(2**31 - 1)))
+
+    def __call__(self, x: Array) -> NDArray[np.int32]:
+        """Return the leaves that remain of each tree for columns x (F, rows), as bits: (trees, rows)."""
+        remaining: NDArray[np.int32] | None = None
+        for column, ends, table in self.tables:
+            here = table.take(np.searchsorted(ends, x[column]), axis=0)
+            remaining = here if remaining is None else np.bitwise_and(remaining, here, out=remaining)
+        assert remaining is not None  # there is at least one column
+        return np.ascontiguousarray(remaining.T)
