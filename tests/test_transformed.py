@@ -178,6 +178,26 @@ def test_the_inverse_is_exact_at_both_ends():
     assert torch.allclose(back, t64(1e-9, 1.0, 1e9), rtol=1e-12)
 
 
+@pytest.mark.parametrize("df", [None, 4.0])
+def test_nan_parameters_give_nan_and_spare_other_rows(df):
+    loc = t64([np.nan, 0.5, 2.0, 1.0], [0.0, 1.0, 1.0, 1.0])
+    scale = t64([1.0, 1.0, 0.3, np.nan], [1.0, 2.0, 1.0, 1.0])
+
+    def made(rows):
+        leaves = loc[:, rows], scale[:, rows]
+        each = (
+            ev.Gaussian(*leaves, validate_args=False) if df is None else ev.StudentT(df, *leaves, validate_args=False)
+        )
+        return Transformed(ev.Mixture(each), Transform("positive", 2.0, 0.1))
+
+    whole, good = made(slice(None)), made(slice(1, 3))
+    for one, other in zip(
+        (whole.mean, whole.variance, whole.crps(0.3)), (good.mean, good.variance, good.crps(0.3)), strict=True
+    ):
+        assert one[[0, 3]].isnan().all()
+        assert torch.equal(one[1:3], other)
+
+
 def test_a_prediction_keeps_its_transform(members):
     two = _pytree.tree_map(lambda p: p.unflatten(1, (20, 2)), members)
     transform = Transform("positive", [2.0, 5.0], [0.0, 0.5])

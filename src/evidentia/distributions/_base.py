@@ -5,7 +5,7 @@ A distribution consists of its *leaves*, tensors of one shape and dtype:
 - ``NormalInverseGamma``: gamma, nu, alpha_minus_one, beta;
 - ``StudentT``: df, loc, scale, df_minus_two;
 - ``Gaussian``: loc, scale;
-- ``Mixture``: the leaves of its components.
+- ``Mixture``: the leaves of its components, and its weights where there are any: float64, one for each member.
 
 The leaves are always there, and everything else is computed from them. Each class is a pytree node over its leaves, so
 ``torch.func.vmap``, ``torch.export`` and ``torch.compile`` can return one from a function, and

@@ -104,7 +104,8 @@ class Mixture(Distribution):
 
     def __repr__(self) -> str:
         weights = "" if self.weights is None else f", weights: {short_weights(self.weights)}"
-        return f"Mixture({self.components!r}, dim: {self.dim}{weights})"
+        kind, shape = type(self.components).__name__, tuple(getattr(self.components, "batch_shape", ()))
+        return f"Mixture({kind} {shape}, dim: {self.dim}{weights})"
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
@@ -225,18 +226,22 @@ class Mixture(Distribution):
         return torch.promote_types(value.dtype, self.components.loc.dtype)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
-        every = self.components.sample(sample_shape)
         shape = torch.Size(sample_shape) + self.batch_shape
-        chosen = self._draw_members(shape, every.device).unsqueeze(self.dim)
+        if self.weights is not None:
+            return self._sample_by_weights(shape)
+        every = self.components.sample(sample_shape)
+        chosen = torch.randint(self.members, shape, device=every.device).unsqueeze(self.dim)
         return every.gather(every.ndim + self.dim, chosen).squeeze(self.dim)
 
-    def _draw_members(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Return the number of a member for each draw."""
-        weights = self._aligned_weights
-        if weights is None:
-            return torch.randint(self.members, shape, device=device)
-        level = torch.rand(shape, dtype=torch.float64, device=device).unsqueeze(self.dim)
-        return (level >= mixture.steps(weights.detach(), self.dim)).sum(self.dim)
+    @torch.no_grad()
+    def _sample_by_weights(self, shape: torch.Size) -> Tensor:
+        """Return draws of this shape, each of a member chosen by its weight; the others are not asked."""
+        full, weights = self.expand(shape).components, self._aligned_weights
+        assert weights is not None
+        level = torch.rand(shape, dtype=torch.float64, device=weights.device).unsqueeze(self.dim)
+        chosen = (level >= mixture.steps(weights, self.dim)).sum(self.dim, keepdim=True)
+        leaves = (getattr(full, name).gather(self.dim, chosen).squeeze(self.dim) for name in full.leaves)
+        return full._from_leaves(leaves).sample()
 
     def _as_tensor(self, value: Any) -> Tensor:
         return as_value(type(self).__name__, value, self.components.loc)

@@ -73,7 +73,7 @@ def spread_of_means(means: Tensor, weights: Tensor | None = None, dim: int = 0) 
         return (means - means.mean(dim, keepdim=True)).square().mean(dim)  # torch.var warns where there are no rows
     counted = _counted(means, weights, 0.0).double()
     distance = counted - (weights * counted).sum(dim, keepdim=True)
-    return (weights * distance.square()).sum(dim).to(means.dtype)
+    return (weights * _counted(distance.square(), weights, 0.0)).sum(dim).to(means.dtype)
 
 
 def log_mean_exp(x: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tensor:

@@ -264,7 +264,9 @@ def _edges(
     root = scale if df is None else scale * df.sqrt()
     step = None if df is None else (_BODY_STEP * df.rsqrt()).clamp(max=_TAIL_STEP)
     edges = [lower]
-    rows = (lower < upper).nonzero().squeeze(1)
+    rows = (lower < upper).nonzero().squeeze(1)  # without those of NaN
+    loc, root, reach, marks = (t[:, rows] for t in (loc, root, reach, marks))
+    upper, step = upper[rows], None if step is None else step[:, rows]
     for _ in range(_STEPS):
         if len(rows) == 0:
             break
