@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from evidentia.calibration import Calibration, RecalibratedPrediction, calibrate
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BayesRegressor",
+    "Calibration",
     "ConstantWeight",
     "DropoutRegressor",
     "DualAscent",
@@ -46,8 +48,10 @@ __all__ = [
     "NIGHead",
     "NormalInverseGamma",
     "Prediction",
+    "RecalibratedPrediction",
     "Regressor",
     "StudentT",
+    "calibrate",
     "evidential_loss",
     "fit_images",
     "gaussian_loss",

@@ -339,6 +339,16 @@ class Prediction:
             some.guarantee = self.guarantee.at(tuple(k.cpu().numpy() if isinstance(k, Tensor) else k for k in keys))
         return some
 
+    def _without_transform(self) -> Self:
+        """Return the prediction of the variable before the transform of the target, without a guarantee."""
+        new = self._apply(lambda p: p)
+        new.transform = new.guarantee = None
+        return new
+
+    def _before_transform(self, y: Array) -> Array:
+        """Return the variable before the transform for targets; −∞ for those that the transform cannot have."""
+        return y if self.transform is None else _numpy(self.transform.inverse(torch.from_numpy(np.array(y))))
+
     def _transform_at(self, keys: tuple[Any, ...]) -> Transform | None:
         """Return the transform of the chosen rows and targets."""
         return None if self.transform is None else self.transform.at(self.shape, _on_device(keys, torch.device("cpu")))
@@ -1009,13 +1019,13 @@ def _stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
     """Return an answer stretched about a mean, which has no dimension of members."""
     leaves: tuple[Tensor, ...]
     if isinstance(answer, NormalInverseGamma):
-        around = mean + factor * (answer.gamma - mean)
+        around = answer.gamma + (factor - 1) * (answer.gamma - mean)  # exact for a factor of 1
         leaves = (around, answer.nu, answer.alpha_minus_one, factor.square() * answer.beta)
     elif isinstance(answer, StudentT):
-        around = mean + factor * (answer.loc - mean)
+        around = answer.loc + (factor - 1) * (answer.loc - mean)
         leaves = (answer.df, around, factor * answer.scale, answer.df_minus_two)
     else:
-        leaves = (mean + factor * (answer.loc - mean), factor * answer.scale)
+        leaves = (answer.loc + (factor - 1) * (answer.loc - mean), factor * answer.scale)
     return answer._from_leaves(torch.broadcast_tensors(*leaves))
 
 

@@ -23,7 +23,6 @@ Both are statements on average over rows like those that were calibrated with, a
 chosen x, not for all targets of a row together, and not for rows of another kind.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -465,26 +464,14 @@ class CalibrationRows:
 
 def frame_of(prediction: Prediction, coverage: float) -> Frame:
     """Return a prediction's central intervals and their centres, of the variable before the transform."""
-    before = without_transform(prediction)
+    before = prediction._without_transform()
     return Frame.of(before._ends([coverage])[..., 0, :], before.mean)
-
-
-def without_transform(prediction: Prediction) -> Prediction:
-    """Return the prediction of the variable before the transform of the target, without a guarantee."""
-    before = copy.copy(prediction)
-    for cached in ("_moments", "_plain_within"):
-        before.__dict__.pop(cached, None)
-    before.transform = None
-    before.guarantee = None
-    return before
 
 
 def before_transform(prediction: Prediction, y: Array) -> tuple[Array, Array]:
     """Return what an interval's lower end and its upper end must reach to hold y, before the transform."""
-    if prediction.transform is None:
-        return y, y
-    z: Array = prediction.transform.inverse(torch.from_numpy(np.array(y, dtype=float))).numpy()
-    return z, np.where(y == 0, -np.inf, z)
+    z = prediction._before_transform(y)
+    return (z, z) if prediction.transform is None else (z, np.where(y == 0, -np.inf, z))
 
 
 def _forward(transform: Transform | None, z: Array) -> Array:
@@ -732,7 +719,7 @@ class SplitGuarantee:
 
     def _frame(self, prediction: Prediction, coverage: float) -> Frame:
         """Return the intervals that the prediction had before it was scaled."""
-        before = without_transform(prediction)
+        before = prediction._without_transform()
         mean = np.asarray(before.mean, dtype=float)
         ends = np.asarray(before._ends([coverage])[..., 0, :], dtype=float)
         return Frame.of(mean[..., None] + (ends - mean[..., None]) / np.asarray(self.scale)[..., None], mean)
