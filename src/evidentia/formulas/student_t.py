@@ -300,16 +300,6 @@ class _LogIntegral(torch.autograd.Function):
         )
 
     @staticmethod
-    def jvp(ctx: Any, s_tangent: Tensor | None, df_tangent: Tensor | None) -> Tensor:
-        s, df, found = ctx.saved_tensors
-        tangent = torch.zeros_like(found)
-        if s_tangent is not None:
-            tangent = tangent + s_tangent * _LogIntegral.slope_by_s(s, df, found)
-        if df_tangent is not None:
-            tangent = tangent + df_tangent * _LogIntegral.slope_by_df(s, df, found)
-        return tangent
-
-    @staticmethod
     def slope_by_s(s: Tensor, df: Tensor, found: Tensor) -> Tensor:
         cosine = torch.rsqrt(1 + s * s)
         return df * s * cosine * cosine - torch.exp(-found) * cosine
@@ -319,8 +309,24 @@ class _LogIntegral(torch.autograd.Function):
         return -_slope_integral(_tanh(s, torch.ones_like(s)), df) * torch.exp(-found) / df
 
 
+class _LogIntegralForward(_LogIntegral):
+    """The same with derivatives in forward mode too, as ``torch.func.hessian`` takes them."""
+
+    @staticmethod
+    def jvp(ctx: Any, s_tangent: Tensor | None, df_tangent: Tensor | None) -> Tensor:
+        s, df, found = ctx.saved_tensors
+        tangent = torch.zeros_like(found)
+        if s_tangent is not None:
+            tangent = tangent + s_tangent * _LogIntegral.slope_by_s(s, df, found)
+        if df_tangent is not None:
+            tangent = tangent + df_tangent * _LogIntegral.slope_by_df(s, df, found)
+        return tangent
+
+
 def _log_integral(s: Tensor, df: Tensor) -> Tensor:
-    found: Tensor = _LogIntegral.apply(s, df)  # type: ignore[no-untyped-call]
+    # torch.compile refuses a function that has derivatives in forward mode
+    function = _LogIntegral if torch.compiler.is_compiling() else _LogIntegralForward
+    found: Tensor = function.apply(s, df)  # type: ignore[no-untyped-call]
     return found
 
 
