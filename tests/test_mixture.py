@@ -23,8 +23,9 @@ def student(df, loc, scale):
     return ev.Mixture(ev.StudentT(*(torch.tensor(v, dtype=torch.float64) for v in (df, loc, scale))))
 
 
-def test_random_mixtures_agree_with_brute_force():
-    tried, failed = check(40)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_random_mixtures_agree_with_brute_force(weighted):
+    tried, failed = check(40, weighted=weighted)
     assert tried > 400
     assert failed == []
 

@@ -29,6 +29,7 @@ def checks(share: float) -> dict[str, Check]:
         "forged model folders": lambda: forgeries.check(times(100)),
         "odd tables through fit and predict": lambda: tables.check(times(300)),
         "comparisons of 1,000 random mixtures": lambda: mixtures.check(times(1000)),
+        "comparisons of 500 weighted mixtures": lambda: mixtures.check(times(500), weighted=True),
     }
 
 

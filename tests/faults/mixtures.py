@@ -15,8 +15,11 @@ _CUTS = np.concatenate([-_STEPS[:0:-1], _STEPS])
 _LEVELS = np.array([1e-12, 1e-4, 0.025, 0.25, 0.5, 0.75, 0.95])
 
 
-def check(count: int = 1000, seed: int = 0) -> tuple[int, list[str]]:
-    """Compare ``count`` random mixtures with brute force; return how many comparisons were made, and what failed."""
+def check(count: int = 1000, seed: int = 0, weighted: bool = False) -> tuple[int, list[str]]:
+    """Compare ``count`` random mixtures with brute force; return how many comparisons were made, and what failed.
+
+    Members count the same, or have weights from 1e-9 to 1, some of them 0.
+    """
     random = np.random.default_rng(seed)
     tried, failed = 0, []
     while count > 0:
@@ -25,13 +28,17 @@ def check(count: int = 1000, seed: int = 0) -> tuple[int, list[str]]:
         count -= len(batch)
         df, loc, scale, y = (np.stack(part) for part in zip(*batch, strict=True))
         flat = random.integers(1, max(2, members)) / max(2, members)  # lies in the gap between members far apart
+        weights = _draw_weights(random, members) if weighted else None
         levels = np.unique(np.append(_LEVELS, [flat, random.random()]))
-        answers = _answers(None if normal else df, loc, scale, y, levels)
+        answers = _answers(None if normal else df, loc, scale, y, levels, weights)
+        share = np.full(members, 1 / members) if weights is None else weights / weights.sum()
+        counts = share > 0
         for k in range(len(batch)):
-            row = (None if normal else df[k], loc[k], scale[k])
+            row = (None if normal else df[k][counts], loc[k][counts], scale[k][counts], share[counts])
             problems = _compare(row, y[k], levels, *(part[k] for part in answers))
             tried += 3 + 2 * len(levels)
             where = f"df={None if normal else df[k].tolist()}, loc={loc[k].tolist()}, scale={scale[k].tolist()}"
+            where += "" if weights is None else f", weights={weights.tolist()}"
             failed += [f"{problem} (Mixture with y={y[k]!r}, {where})" for problem in problems]
     return tried, failed
 
@@ -49,10 +56,26 @@ def _draw(random: np.random.Generator, members: int) -> tuple[np.ndarray, ...]:
     return df, loc * unit, scale * unit, y * unit
 
 
-def _answers(df: np.ndarray | None, loc: np.ndarray, scale: np.ndarray, y: np.ndarray, levels: np.ndarray) -> list:
+def _draw_weights(random: np.random.Generator, members: int) -> np.ndarray:
+    """Return weights of which one at least is positive."""
+    weights = 10 ** (-9 * random.random(members) * random.random())
+    weights[random.random(members) < 0.2] = 0
+    weights[random.integers(members)] = 1
+    return weights
+
+
+def _answers(
+    df: np.ndarray | None,
+    loc: np.ndarray,
+    scale: np.ndarray,
+    y: np.ndarray,
+    levels: np.ndarray,
+    weights: np.ndarray | None,
+) -> list:
     """Return the library's (lower quantiles, upper quantiles, CRPS, entropy) of a batch, one row per mixture."""
     m, s = torch.as_tensor(loc), torch.as_tensor(scale)
-    mixture = ev.Mixture(ev.Gaussian(m, s) if df is None else ev.StudentT(torch.as_tensor(df), m, s), dim=1)
+    each = ev.Gaussian(m, s) if df is None else ev.StudentT(torch.as_tensor(df), m, s)
+    mixture = ev.Mixture(each, dim=1, weights=None if weights is None else torch.as_tensor(weights))
     p = torch.as_tensor(levels).unsqueeze(1)
     answers = [mixture.icdf(p).T, mixture.isf(p).T, mixture.crps(torch.as_tensor(y)), mixture.entropy()]
     return [answer.numpy() for answer in answers]
@@ -60,7 +83,8 @@ def _answers(df: np.ndarray | None, loc: np.ndarray, scale: np.ndarray, y: np.nd
 
 def _compare(row, y, levels, lower, upper, crps, entropy) -> list[str]:
     """Return what is wrong with the library's answers for one mixture."""
-    width = math.sqrt(np.mean(row[2] ** 2) + np.var(row[1]))
+    _, loc, scale, share = row
+    width = math.sqrt(share @ scale**2 + share @ (loc - share @ loc) ** 2)
     right_crps, right_entropy = _integrals(*row, y)
     problems = []
     if not abs(crps - right_crps) <= 1e-4 * width:
@@ -81,13 +105,13 @@ def _compare(row, y, levels, lower, upper, crps, entropy) -> list[str]:
     return problems
 
 
-def _tail(df, loc, scale, x, side) -> np.ndarray:
+def _tail(df, loc, scale, share, x, side) -> np.ndarray:
     """Return the mixture's mass below x where side is 1, above x where it is −1."""
     z = (np.asarray(x)[..., None] - loc) / scale * np.asarray(side)[..., None]
-    return (special.ndtr(z) if df is None else special.stdtr(df, z)).mean(-1)
+    return (special.ndtr(z) if df is None else special.stdtr(df, z)) @ share
 
 
-def _integrals(df, loc, scale, y) -> tuple[float, float]:
+def _integrals(df, loc, scale, share, y) -> tuple[float, float]:
     """Return the CRPS ∫(F − 1[x ≥ y])² dx and the entropy −∫ p ln p dx.
 
     Panels are cut at fixed multiples of every member's scale.
@@ -95,12 +119,12 @@ def _integrals(df, loc, scale, y) -> tuple[float, float]:
     edges = np.unique(np.append((loc[:, None] + scale[:, None] * _CUTS).ravel(), y))
     x = edges[:-1, None] + np.diff(edges)[:, None] * (_NODES + 1) / 2
     weights = (np.diff(edges)[:, None] * _WEIGHTS / 2).ravel()
-    crps = weights @ _tail(df, loc, scale, x.ravel(), np.where(x.ravel() < y, 1, -1)) ** 2
+    crps = weights @ _tail(df, loc, scale, share, x.ravel(), np.where(x.ravel() < y, 1, -1)) ** 2
     z = (x.reshape(-1, 1) - loc) / scale
     if df is None:
         log_p = -0.5 * z * z - 0.5 * math.log(2 * math.pi) - np.log(scale)
     else:
         constant = special.gammaln((df + 1) / 2) - special.gammaln(df / 2) - 0.5 * np.log(df * math.pi) - np.log(scale)
         log_p = constant - (df + 1) / 2 * np.log1p(z * z / df)
-    log_p = special.logsumexp(log_p, axis=1) - math.log(len(loc))
+    log_p = special.logsumexp(log_p, b=share, axis=1)
     return float(crps), float(-weights @ (log_p * np.exp(log_p)))
