@@ -371,6 +371,149 @@ def test_groups_of_cv_plus_use_their_own_scores():
         np.testing.assert_allclose(found[k], paper(x, y, own, models, new[k], 0.1), atol=1e-9)
 
 
+# Predictions with a guarantee ---------------------------------------------------------------------------------------
+
+
+def calibrated(targets=None, cross=False, transform=None, groups=None, rows=200, seed=10):
+    """A calibration, and a function that predicts the first new rows with it."""
+    g = np.random.default_rng(seed)
+    named = None if groups is None else Groups(("site",), tuple((name,) for name in groups))
+    labels = np.full(rows, -1) if groups is None else np.arange(rows) % (len(groups) + 1) - 1
+
+    def model(count, k):
+        p = skewed(count, seed=100 * seed + k, targets=targets)
+        return p if transform is None else Prediction(p.answers, members=0, transform=transform)
+
+    def part(k, count, codes):
+        p = model(count, k)
+        y = p.sample(1, seed=k)[0] * (1.5 if transform is None else 2.0) + (
+            g.normal(size=p.shape) if not transform else 0
+        )
+        return CalibrationRows(p, y, codes)
+
+    new = model(30, 50)
+    codes = np.resize(labels, 30)
+    if not cross:
+        split = SplitConformal(part(0, rows, labels), named)
+        return split, new, split.apply(new, codes), codes
+    each = rows // 4
+    made = CrossConformal(tuple(part(k, each, labels[k * each : (k + 1) * each]) for k in range(4)), named)
+    folds = [model(30, 60 + k) for k in range(4)]
+    return made, new, made.apply(new, folds, codes), codes
+
+
+CASES = [
+    {},
+    {"targets": 2},
+    {"cross": True},
+    {"cross": True, "targets": 2},
+    {"groups": ("a", "b")},
+    {"cross": True, "groups": ("a",), "targets": 2},
+    {"transform": Transform("positive", 2.0, 0.3)},
+    {"transform": Transform("log")},
+    {"cross": True, "transform": Transform("positive", 2.0, 0.3)},
+    {"cross": True, "transform": Transform("positive", [2.0, 1.0], [0.3, 0.0]), "targets": 2},
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_distribution_has_the_interval_of_90_percent_and_all_intervals_their_factor(case):
+    made, plain, p, codes = calibrated(**case)
+    transform = plain.transform
+    own = Prediction(plain.answers, members=0)
+    for coverage in (0.5, 0.9, 0.97):
+        frame = Frame.of(own.interval(coverage), own.mean)
+        if case.get("cross"):
+            inner = made.intervals(p.guarantee.folds, p.guarantee.groups, p.guarantee.targets, coverage)
+            ends = p.interval(coverage)
+            assert (ends[..., 0] <= inner[..., 0]).all()
+            assert (ends[..., 1] >= inner[..., 1]).all()
+            touches = np.isclose(ends, inner, rtol=1e-6).any(-1)  # it is no wider than it must be
+            assert touches.all()
+        else:
+            table = made.factors(coverage)
+            factor = np.stack([table[codes, t] for t in range(table.shape[1])], axis=-1).reshape(plain.shape)
+            z = stretch(frame, factor)
+            if transform is not None:
+                z = np.stack([transform.forward(torch.from_numpy(z[..., k].copy())).numpy() for k in (0, 1)], axis=-1)
+            np.testing.assert_allclose(p.interval(coverage), z, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(Prediction(p.distribution).interval(0.9), p.interval(0.9), rtol=1e-6, atol=1e-9)
+    if transform is None:
+        np.testing.assert_allclose(p.mean, plain.mean, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(p.std, plain.std * p.guarantee.scale, rtol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_and_joined_predictions_keep_their_guarantee(case):
+    _, _, p, _ = calibrated(**case)
+    whole = p.interval(0.8)
+    keys = [slice(3, 9), [4, 2, 2], np.arange(30) % 3 == 0, 5, slice(None, None, -1), slice(0, 0)]
+    for key in keys:
+        np.testing.assert_allclose(p[key].interval(0.8), whole[key], rtol=1e-10)
+    if len(p.shape) == 2:
+        np.testing.assert_allclose(p[:, 1].interval(0.8), whole[:, 1], rtol=1e-10)
+        np.testing.assert_allclose(p[2:5, 0].interval(0.8), whole[2:5, 0], rtol=1e-10)
+    np.testing.assert_allclose(Prediction.cat([p[:7], p[7:]]).interval(0.8), whole, rtol=1e-10)
+    np.testing.assert_allclose(pickle.loads(pickle.dumps(p)).interval(0.8), whole, rtol=1e-10)
+    np.testing.assert_allclose(p.computed().detach().to(torch.float64).interval(0.8), whole, rtol=1e-10)
+    frame = p.to_frame(coverage=[0.8, 0.9])
+    first = "lower_0.8" if len(p.shape) == 1 else "y0_lower_0.8"
+    np.testing.assert_allclose(frame[first], whole.reshape(30, -1)[:, 0])
+    y = p.sample(1, seed=0)[0]
+    inside = ((whole[..., 0] <= y) & (y <= whole[..., 1])).mean()
+    assert ev.metrics.coverage(p, y, 0.8) == pytest.approx(inside)
+    assert p.scaled(2.0).guarantee is None
+
+
+def test_guarantees_that_do_not_belong_together_are_not_joined():
+    _, plain, first, _ = calibrated()
+    _, _, second, _ = calibrated(seed=11)
+    with pytest.raises(ev.InputError, match="different models"):
+        Prediction.cat([first, second])
+    with pytest.raises(ev.InputError, match="of others none"):
+        Prediction.cat([first, plain])
+
+
+def test_coverages_that_the_rows_cannot_guarantee_are_refused():
+    _, _, p, _ = calibrated(rows=20)
+    assert p.interval(0.95).shape == (30, 2)
+    with pytest.raises(ev.InputError, match=r"20 rows to calibrate with cannot guarantee a coverage of 0.99"):
+        p.interval(0.99)
+    _, _, p, _ = calibrated(rows=20, cross=True)
+    with pytest.raises(ev.InputError, match=r"20 rows to calibrate with cannot guarantee a coverage of 0.99"):
+        p.interval(0.99)
+
+
+def test_rows_whose_targets_are_impossible_are_said():
+    p = Prediction(ev.Gaussian(torch.zeros(20).double(), 1.0), transform=Transform("log"))
+    split = SplitConformal(CalibrationRows(p, np.zeros(20), np.full(20, -1)))
+    with pytest.raises(ev.InputError, match="another target_transform"):
+        split.apply(p, np.full(20, -1))
+
+
+def test_a_perfect_model_has_a_small_factor_and_not_none():
+    p = Prediction(ev.Gaussian(torch.arange(20.0).double(), 1.0))
+    split = SplitConformal(CalibrationRows(p, np.arange(20.0), np.full(20, -1)))
+    assert 0 < split.apply(p, np.full(20, -1)).std.max() < 1e-5
+
+
+def test_split_holds_in_simulation_for_every_coverage_and_group():
+    """Through `apply` and `interval`: skewed mixtures, a noisy and a quiet group, all as new data."""
+    g = np.random.default_rng(12)
+    codes = (np.arange(6000) % 2).astype(int)
+    p = skewed(6000, seed=3)
+    y = p.sample(1, seed=1)[0] + g.normal(size=6000) * np.where(codes, 8, 0.5)
+    split = SplitConformal(CalibrationRows(p[:2000], y[:2000], codes[:2000]), Groups(("s",), ((0.0,), (1.0,))))
+    new = split.apply(p[2000:], codes[2000:])
+    for coverage in (0.3, 0.8, 0.95):
+        low, high = new.interval(coverage).T
+        inside = (low <= y[2000:]) & (y[2000:] <= high)
+        for code in (0, 1):
+            share = inside[codes[2000:] == code].mean()
+            error = math.sqrt(coverage * (1 - coverage) * (1 / 1000 + 1 / 2000))
+            assert abs(share - coverage) < 5 * error
+
+
 # State --------------------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +528,28 @@ def test_rows_come_back_from_their_state(targets):
     for coverage in (0.31, 0.9):
         np.testing.assert_array_equal(back.factors(coverage), split.factors(coverage))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(split)).factors(0.5), split.factors(0.5))
+
+
+def test_a_member_without_weight_is_not_saved():
+    p = skewed(50)
+    weighted = Prediction(p.answers, members=0, weights=[0.3, 0.0, 0.7])
+    split = SplitConformal(CalibrationRows(weighted, p.mean + 1.0, np.full(50, -1)))
+    tensors, settings = split.state()
+    assert tensors["conformal.0.loc"].shape == (2, 50)
+    back = SplitConformal.from_state(tensors, settings, None, None)
+    np.testing.assert_allclose(back.factors(0.9), split.factors(0.9), rtol=1e-9)
+
+
+def test_a_cross_calibration_comes_back_from_its_state():
+    made, plain, p, codes = calibrated(cross=True, groups=("a",))
+    tensors, settings = made.state()
+    back = CrossConformal.from_state(tensors, settings, [None] * 4, None)
+    again = back.apply(plain, p.guarantee.folds, codes)
+    np.testing.assert_array_equal(again.interval(0.8), p.interval(0.8))
+    with pytest.raises(ev.InputError):
+        CrossConformal.from_state(tensors, settings, [None] * 3, None)
+    with pytest.raises(ev.InputError, match="each of 4 models"):
+        back.apply(plain, p.guarantee.folds[:3], codes)
 
 
 @pytest.mark.parametrize(

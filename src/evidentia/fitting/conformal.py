@@ -478,7 +478,7 @@ def _forward(transform: Transform | None, z: Array) -> Array:
     """Return targets for values before the transform."""
     if transform is None:
         return z
-    y: Array = transform.forward(torch.from_numpy(np.ascontiguousarray(z))).numpy()
+    y: Array = transform.forward(torch.from_numpy(np.array(z))).numpy()
     return y
 
 

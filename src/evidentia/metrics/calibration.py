@@ -49,7 +49,8 @@ def coverage_curve(
     """Return the share of targets in each of several central intervals.
 
     A y lies in the interval exactly if |2F(y) − 1| is at most its coverage; where zero has a probability of its own, as
-    under ``target_transform="positive"``, if P(Y ≤ y) and P(Y ≥ y) are both at least (1 − coverage)/2.
+    under ``target_transform="positive"``, if P(Y ≤ y) and P(Y ≥ y) are both at least (1 − coverage)/2. Where intervals
+    have a guarantee, which stretches each coverage's by a factor of its own, it is those that count.
 
     Returns:
         A share for each coverage; ideally the coverage itself.
@@ -58,7 +59,10 @@ def coverage_curve(
     >>> coverage_curve(ev.Gaussian(torch.zeros(3), 1.0), [-3.0, 0.0, 1.0], [0.5, 0.9])
     array([0.33333333, 0.66666667])
     """
-    below, at = _probabilities(prediction, y, mask)
+    p = as_prediction(prediction)
+    if p.guarantee is not None:
+        return _shares_in_intervals(p, y, coverage, mask)
+    below, at = _probabilities(p, y, mask)
     return _shares("coverage", np.maximum(1 - 2 * at, 2 * below - 1), coverage)
 
 
@@ -112,6 +116,17 @@ def calibration_error(
     """
     curve = calibration_curve(prediction, y, quantiles, mask=mask)
     return float(np.sqrt(np.mean((curve - np.asarray(quantiles, dtype=float)) ** 2)))
+
+
+def _shares_in_intervals(p: Prediction, y: Targets, coverage: ArrayLike, mask: Mask) -> Array:
+    """Return the share of targets in each of several intervals of the prediction itself."""
+    chosen = known_targets(p, mask)
+    target = p._target(y, mask).cpu().numpy()[chosen].astype(float)
+    shares = []
+    for each in np.atleast_1d(np.asarray(coverage, dtype=float)):
+        ends = p.interval(float(each))[chosen]
+        shares.append(mean_of(((ends[..., 0] <= target) & (target <= ends[..., 1])).astype(float)))
+    return np.array(shares)
 
 
 def _probabilities(prediction: Predictive, y: Targets, mask: Mask) -> tuple[Array, Array]:
