@@ -8,10 +8,9 @@ the tails are computed as follows. With :math:`\sinh w = t/\sqrt n` the density 
 .. math:: P(T > t) = \frac{e^{\rho(n/2)}}{\sqrt\pi}\Bigl(1 + \frac{t^2}{n}\Bigr)^{-n/2} G, \qquad
           G = \int_0^\infty \exp\bigl(-n \ln(\cosh s + \tau\sinh s)\bigr)\,ds, \quad \tau = \frac{t}{\sqrt{n+t^2}}.
 
-No term cancels, so a tail of 1e-30 has the same *relative* error as a tail of 0.3. :math:`G` is computed by a
-recurrence and a polynomial in :mod:`evidentia.formulas.student_tail`, its derivative by n as an integral: the integrand
-is smooth, and the trapezoidal rule after the substitution :math:`s \propto e^{x - e^{-x}}` (Takahasi and Mori 1974) is
-exact to 1e-14. Tails and quantiles are computed in float64 and returned in the dtype of the arguments.
+No term cancels, so a tail of 1e-30 has the same *relative* error as a tail of 0.3. :math:`G` and its derivative by n
+are computed by recurrences and polynomials in :mod:`evidentia.formulas.student_tail`. Tails and quantiles are computed
+in float64 and returned in the dtype of the arguments.
 
 Every function has gradients with respect to all its arguments, the degrees of freedom included.
 """
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from evidentia.formulas import student_tail
-from evidentia.formulas.special import LOG_2PI, half_line_rule, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
+from evidentia.formulas.special import LOG_2PI, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
 __all__ = [
     "bound_nll",
@@ -229,10 +228,10 @@ class _UpperTail(torch.autograd.Function):
         by_t = -grad * _density(t, df) if ctx.needs_input_grad[0] else None
         by_df = None
         if ctx.needs_input_grad[1]:
-            body, g1 = _tail_slope_parts(t, df)
-            body = body.exp()
+            body = rho(0.5 * df) - 0.5 * df * _log1p_ratio(t, df) - 0.5 * math.log(math.pi)
             slope = 0.5 * (rho_prime(0.5 * df) - _log1p_ratio(t, df))
-            by_df = grad * (q * slope - body * (g1 - 0.5 * _tanh(t, df)) / df)
+            inner = _integral_slope(t * df.rsqrt(), df) - 0.5 * _tanh(t, df) / df
+            by_df = grad * (q * slope - body.exp() * inner)
         return by_t, by_df
 
 
@@ -241,38 +240,22 @@ def _upper_tail(t: Tensor, df: Tensor) -> Tensor:
     return tail
 
 
-_RULE = half_line_rule(step=0.125, first=-27, last=29)
-
-
 def _tanh(t: Tensor, df: Tensor) -> Tensor:
     """Return τ = tanh w = t/√(n+t²), also for infinite t."""
     t = t.clamp(max=1e150)
     return t * torch.rsqrt(df + t * t)
 
 
-def _tail_slope_parts(t: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logarithm of the factor before G, and G₁, for the derivative of the tail by n."""
-    body = rho(0.5 * df) - 0.5 * df * _log1p_ratio(t, df) - 0.5 * math.log(math.pi)
-    return body, _slope_integral(_tanh(t, df), df)
-
-
-def _slope_integral(tau: Tensor, df: Tensor) -> Tensor:
-    """Return G₁ = ∫ E e^(−E) ds. Here E(s) = n ln(cosh s + τ sinh s), so that G = ∫ e^(−E) ds."""
-    # E ≈ n(τs + s²/2) reaches 1 at s = unit; with u = s/unit the integrand lies between exp(−u) and exp(−u²)
-    unit = (2 / df) / (tau + (tau * tau + 2 / df).sqrt())
-    g1 = torch.zeros_like(unit)
-    for u, weight in _RULE:
-        half = torch.sinh(0.5 * u * unit)
-        # by cosh s − 1 = 2 sinh²(s/2) and sinh s = 2 sinh(s/2) cosh(s/2) the sum has positive terms only
-        e = df * torch.log1p(2 * half * (half + tau * (1 + half * half).sqrt()))
-        g1 = g1 + weight * e * torch.exp(-e)
-    return g1 * unit
+def _integral_slope(s: Tensor, df: Tensor) -> Tensor:
+    """Return −∂G/∂n at s = t/√n, also for infinite t."""
+    return student_tail.by_chunks(student_tail.integral_slope, s.clamp(max=1e150), df)
 
 
 class _LogIntegral(torch.autograd.Function):
     """Compute ln G for s = t/√n ≥ 0 and n, with derivatives by both.
 
-    ∂ ln G/∂s = ns/(1+s²) − 1/(G√(1+s²)), where the last term is the hazard, and ∂ ln G/∂n = −G₁/(nG).
+    ∂ ln G/∂s = ns/(1+s²) − 1/(G√(1+s²)), where the last term is the hazard, and ∂ ln G/∂n = −K/G with the K of
+    `student_tail.integral_slope`.
     """
 
     generate_vmap_rule = True
@@ -306,7 +289,7 @@ class _LogIntegral(torch.autograd.Function):
 
     @staticmethod
     def slope_by_df(s: Tensor, df: Tensor, found: Tensor) -> Tensor:
-        return -_slope_integral(_tanh(s, torch.ones_like(s)), df) * torch.exp(-found) / df
+        return -_integral_slope(s, df) * torch.exp(-found)
 
 
 class _LogIntegralForward(_LogIntegral):

@@ -13,7 +13,7 @@ degrees, where :math:`(1+2r)\sqrt{m/2}\,G_m` with :math:`r = \tau\sqrt{m/2}` is 
 becomes :math:`\tfrac12\sqrt\pi\,(1+2r)\,e^{r^2}\mathrm{erfc}(r)`, for which Shepherd and Laframboise (1981) used
 this variable.) Its values are integrated when the module is imported, so that there is no table to trust.
 
-Everything here is float64 and has no gradients; :mod:`evidentia.formulas.student_t` adds them.
+Everything here is float64; :mod:`evidentia.formulas.student_t` adds gradients.
 """
 
 import math
@@ -28,7 +28,18 @@ from torch import Tensor
 
 from evidentia.formulas.special import half_line_rule
 
-__all__ = ["Shape", "Tail", "by_chunks", "chunk_size", "quantile", "shape_of", "tail", "upper_quantile", "upper_tail"]
+__all__ = [
+    "Shape",
+    "Tail",
+    "by_chunks",
+    "chunk_size",
+    "integral_slope",
+    "quantile",
+    "shape_of",
+    "tail",
+    "upper_quantile",
+    "upper_tail",
+]
 
 CHUNK = 1 << 14  # numbers that are worked on at once: 24 coefficients of each stay in the cache of a CPU
 
@@ -53,23 +64,28 @@ def _powers_from_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.append(p := chebyshev.cheb2poly(c), np.zeros(len(c) - len(p))) for c in series.T], axis=1)
 
 
-def _interpolate() -> list[list[float]]:
-    """Return the coefficients of √(m/2)(1+2r)G_m: powers of 2·centre/(r+centre) − 1 by powers of 4·steps/m − 1."""
+def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
+    """Return the coefficients of √(m/2)(1+2r)G_m: powers of 2·centre/(r+centre) − 1 by powers of 4·steps/m − 1.
+
+    The second are those of −m ∂G_m/∂m in the place of G_m.
+    """
     x, c = (_chebyshev_points(count) for count in _POINTS)
     r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (4 * _STEPS / (1 + c))[None, :]
     tau = r * np.sqrt(2 / m)
     unit = np.sqrt(2 / m) / (r + np.sqrt(r * r + 1))  # the integrand lies between exp(−x/unit) and exp(−(x/unit)²)
-    values = np.zeros(_POINTS)
+    values, slopes = np.zeros(_POINTS), np.zeros(_POINTS)
     for u, weight in half_line_rule(step=0.125, first=-27, last=29):
         half = np.sinh(0.5 * u * unit)
         # cosh s + τ sinh s − 1 with positive terms only
-        values += weight * np.exp(-m * np.log1p(2 * half * (half + tau * np.sqrt(1 + half * half))))
-    values *= unit * np.sqrt(m / 2) * (1 + 2 * r)
-    table: list[list[float]] = _powers_from_values(_powers_from_values(values).T).T.tolist()
-    return table
+        exponent = m * np.log1p(2 * half * (half + tau * np.sqrt(1 + half * half)))
+        values += weight * np.exp(-exponent)
+        slopes += weight * exponent * np.exp(-exponent)
+    size = unit * np.sqrt(m / 2) * (1 + 2 * r)
+    first, second = (_powers_from_values(_powers_from_values(size * v).T).T.tolist() for v in (values, slopes))
+    return first, second
 
 
-_TABLE = _interpolate()
+_TABLE, _SLOPE_TABLE = _interpolate()
 
 
 class Shape(NamedTuple):
@@ -150,6 +166,32 @@ def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
     for k in range(len(coefficients) - 2, -1, -1):
         total = torch.addcmul(coefficients[k], total, x)
     return total
+
+
+def integral_slope(s: Tensor, df: Tensor) -> Tensor:
+    r"""Return :math:`K_n = -\partial G_n/\partial n` for s = t/√n ≥ 0, differentiable.
+
+    From the recurrence of :math:`G_n` follows one for this, again with positive terms only:
+    :math:`K_n = (\tau + vG_{n+2})/n^2 + v\frac{n+1}n K_{n+2}`.
+    """
+    m = df + 2 * _STEPS
+    cosine = torch.rsqrt(1 + s * s)
+    tau, v = (s * cosine).clamp(max=1), cosine * cosine
+    r = torch.sqrt(0.5 * m) * tau
+    x = 2 * torch.reciprocal(1 + r / _CENTRE) - 1
+    powers = _powers(4 * _STEPS / m - 1, _POINTS[1])
+    size = torch.sqrt(2 / m) / (1 + 2 * r)
+    found = []
+    for table in (_TABLE, _SLOPE_TABLE):
+        weights = torch.tensor(table, dtype=df.dtype, device=df.device)
+        found.append(size * _polynomial(torch.tensordot(weights, powers, dims=1), x))
+    g, k = found[0], found[1] / m
+    for step in reversed(range(_STEPS)):
+        n = df + 2 * step
+        g = v * g
+        k = (tau + g) / (n * n) + v * (k + k / n)
+        g = g + (tau + g) / n
+    return k
 
 
 def upper_tail(t: Tensor, df: Tensor) -> Tensor:
