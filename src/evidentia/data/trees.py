@@ -31,11 +31,12 @@ Array = NDArray[np.float64]
 MOST_ROWS = 50_000  # that a fold's trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
 MOST_COLUMNS = 100  # that a fold's trees look at: each costs as much as 10,000 rows, and useless ones do harm
 LARGEST = 1e300  # values of x beyond it, infinite ones too, count as ±it: so all thresholds are finite, as files want
+MOST_TREES = 100  # of a model, scikit-learn's own default; a limit for files, whose trees may be anything
 MOST_LEAVES = 31  # of a tree, scikit-learn's own default; a set of leaves must fit into the bits of an int32
 
 _RANKED = 5_000_000  # values that are ranked to choose columns: half a second
 _BLOCK = 2**15  # elements of an intermediate array: a few of them stay in a core's cache
-_TABLE_ROWS = 256  # from so many rows on, the tables of `_table` are worth making
+_TABLE_ROWS = 32  # from so many rows for each column on, the tables of `_Table` are worth making
 _TABLE_COLUMNS = 64  # and up to so many columns, looking into one table a column is faster than comparing all splits
 
 
@@ -88,8 +89,8 @@ class Trees:
             seed: decides the folds, and which rows of a large table the trees learn from. Results are the same for
                 the same seed, on any number of cores.
             folds: how many; fewer if there are not two rows (or groups) for each, and at least two.
-            weights: how much each row counts (N,), not negative. A row of weight 0 is never learned from, so its
-                prediction is that of all folds.
+            weights: how much each row counts (N,), not negative; only their ratios matter. A row of weight 0 is never
+                learned from, so its prediction is that of all folds.
             groups: a label for each row (N,), of any type that can be sorted; rows of one group are in one fold.
 
         Raises:
@@ -142,17 +143,22 @@ class Trees:
 
     def _sums(self, x: Array, models: slice) -> Array:
         """Return the predictions of some models, numbered fold by fold and target by target: (models, N)."""
-        names = ("baseline", "value", "threshold", "feature", "missing_left", "left_leaves")
-        baseline, value, *splits = (
-            getattr(self, name).reshape(-1, *getattr(self, name).shape[2:])[models] for name in names
+        folds, targets, trees, leaves = self.value.shape
+        baseline, value, threshold, feature, missing_left, left_leaves = (
+            array.reshape(folds * targets, *array.shape[2:])[models] for array in self._arrays()
         )
-        count, trees, leaves = value.shape
-        remaining = _remaining_leaves(self.features, len(x), *splits)
+        count, columns = len(baseline), np.arange(self.features)
+        if self.features > MOST_COLUMNS:  # copy no column that none of these trees looks at
+            columns = np.flatnonzero(np.bincount(feature.ravel(), minlength=1))
+            place = np.zeros(self.features, dtype=np.int32)
+            place[columns] = np.arange(len(columns))
+            feature = place[feature]
+        remaining = _remaining_leaves(len(x), len(columns), threshold, feature, missing_left, left_leaves)
         out = np.empty((count, len(x)))
         start = np.arange(0, value.size, leaves, dtype=np.int32)[:, None]
         for rows in _blocks(len(x), count * trees):
-            columns_of_x = np.clip(x[rows].T, -LARGEST, LARGEST, order="C")
-            leaf = _lowest_bit(remaining(columns_of_x))
+            part = x[rows] if len(columns) == self.features else x[rows, columns]
+            leaf = _lowest_bit(remaining(np.clip(part.T, -LARGEST, LARGEST, order="C")))
             leaf += start
             added = value.reshape(-1).take(leaf).reshape(count, trees, -1)
             # one tree after the other, as scikit-learn does: another order would round otherwise
@@ -161,6 +167,9 @@ class Trees:
                 total += added[:, tree]
             out[:, rows] = total
         return out
+
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        return (getattr(self, name) for name in _DTYPES)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies of all arrays as tensors, by name: what a file holds of the trees."""
@@ -234,8 +243,9 @@ def _check_shapes(arrays: dict[str, NDArray[Any]], targets: int) -> None:
     baseline, value = arrays["baseline"].shape, arrays["value"].shape
     if len(baseline) != 2 or baseline[0] < 1 or baseline[1] != targets:
         raise InputError(f"the baseline of trees has the shape {baseline}, not (folds, {targets})")
-    if len(value) != 4 or value[:2] != baseline or not 1 <= value[3] <= MOST_LEAVES:
-        raise InputError(f"the value of trees has the shape {value}, not {(*baseline, 'trees', f'1 to {MOST_LEAVES}')}")
+    if len(value) != 4 or value[:2] != baseline or not (1 <= value[2] <= MOST_TREES and 1 <= value[3] <= MOST_LEAVES):
+        most = f"{baseline[0]}, {baseline[1]}, 1 to {MOST_TREES}, 1 to {MOST_LEAVES}"
+        raise InputError(f"the value of trees has the shape {value}, not ({most})")
     for name in ("threshold", "feature", "missing_left", "left_leaves"):
         if arrays[name].shape != (*value[:3], value[3] - 1):
             raise InputError(
@@ -288,12 +298,14 @@ def _fit_fold(
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     same = bool((weights == weights[0]).all())
+    weights = weights / weights.max()  # whose sum cannot overflow
     weight = None if same else weights / weights.mean()  # scikit-learn's limits on a split are for weights around 1
     chosen = _columns(x, y, rows)
     models = []
     for target in range(y.shape[1]):
         columns = chosen[target]
         part = np.clip(x[np.ix_(rows, columns)], -LARGEST, LARGEST)
+        part[:, np.isnan(part).all(axis=0)] = 0  # scikit-learn cannot bin a column without any value; a constant it can
         # one thread of this process, as in `evidentia.threads`: on a busy machine several wait for each other
         with threadpool_limits(limits=1, user_api="openmp"):
             model = _fit_model(part, y[rows, target], weight, int(rng.integers(2**31)))
@@ -310,7 +322,9 @@ def _fit_model(x: Array, y: Array, weights: Array | None, seed: int) -> Any:
     """Return a fitted regressor of scikit-learn, with its defaults, but without early stopping."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    model = HistGradientBoostingRegressor(max_leaf_nodes=MOST_LEAVES, early_stopping=False, random_state=seed)
+    model = HistGradientBoostingRegressor(
+        max_iter=MOST_TREES, max_leaf_nodes=MOST_LEAVES, early_stopping=False, random_state=seed
+    )
     return model.fit(x, y, sample_weight=weights)
 
 
@@ -324,7 +338,7 @@ def _columns(x: Array, y: Array, rows: NDArray[np.int64]) -> list[NDArray[np.int
         return [np.arange(x.shape[1])] * y.shape[1]
     from scipy.stats import rankdata
 
-    few = rows[:: max(1, len(rows) * x.shape[1] // _RANKED)]
+    few = rows[:: max(1, -(-len(rows) * x.shape[1] // _RANKED))]
     part = x[few]
     rank = rankdata(np.where(np.isnan(part), np.inf, part), axis=0)  # missing values as the largest, all alike
     middle = (len(few) + 1) / 2
@@ -404,17 +418,17 @@ def _blocks(rows: int, trees: int) -> Iterator[slice]:
 
 
 def _remaining_leaves(
-    features: int,
     rows: int,
+    features: int,
     threshold: Array,
-    feature: NDArray[np.int32],
+    feature: NDArray[Any],
     missing_left: NDArray[np.bool_],
     left_leaves: NDArray[np.int32],
 ) -> "_Scan | _Table":
     """Return the quicker of two functions from columns (F, rows) to the leaves of each tree that remain, as bits."""
-    if len(feature) == 1 and rows >= _TABLE_ROWS:
-        columns = np.flatnonzero(np.bincount(feature[left_leaves > 0]))
-        if 0 < len(columns) <= _TABLE_COLUMNS:
+    if len(feature) == 1 and feature.size > 0 and rows >= _TABLE_ROWS:
+        columns = np.flatnonzero(np.bincount(feature.ravel()))
+        if len(columns) <= min(_TABLE_COLUMNS, rows // _TABLE_ROWS):
             return _Table(columns, threshold[0], feature[0], missing_left[0], left_leaves[0])
     return _Scan(features, threshold, feature, missing_left, left_leaves)
 
@@ -432,13 +446,14 @@ class _Scan:
         self,
         features: int,
         threshold: Array,
-        feature: NDArray[np.int32],
+        feature: NDArray[Any],
         missing_left: NDArray[np.bool_],
         left_leaves: NDArray[np.int32],
     ) -> None:
         # splits first, so that what is compared and excluded at once is contiguous: (splits, trees of all models, 1)
         def arranged(array: NDArray[Any]) -> NDArray[Any]:
-            return np.ascontiguousarray(array.reshape(-1, array.shape[2]).T)[:, :, None]
+            models, trees, splits = array.shape
+            return np.ascontiguousarray(array.reshape(models * trees, splits).T)[:, :, None]
 
         self.threshold, self.left_leaves = arranged(threshold), arranged(left_leaves)
         self.feature = arranged(feature)[:, :, 0]
@@ -473,7 +488,7 @@ class _Table:
         self,
         columns: NDArray[np.int64],
         threshold: Array,
-        feature: NDArray[np.int32],
+        feature: NDArray[Any],
         missing_left: NDArray[np.bool_],
         left_leaves: NDArray[np.int32],
     ) -> None:
