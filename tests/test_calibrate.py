@@ -224,6 +224,11 @@ def test_targets_at_the_means_have_no_scale():
         ev.calibrate(p, np.arange(5.0), "platt")
     with pytest.raises(ev.InputError, match="unknown method None"):
         ev.calibrate(p, np.arange(5.0), None)
+    for shape in ((), (0,), (5, 0)):
+        with pytest.raises(ev.InputError, match="no targets"):
+            ev.calibrate(ev.Gaussian(torch.zeros(shape), 1.0), np.zeros(shape))
+    with pytest.raises(ev.InputError, match="unknown method"):
+        ev.calibrate(p, np.arange(5.0), np.array(["scale", "isotonic"]))
     with pytest.raises(ev.InputError, match="Prediction takes"):
         ev.calibrate(np.zeros(5), np.arange(5.0))
 

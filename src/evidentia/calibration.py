@@ -33,7 +33,7 @@ def calibrate(prediction: Predictive | Any, y: Targets, method: str = "scale", *
     ``"isotonic"``
         A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018): the calibrated P(Y ≤ y) is the
         share of these rows whose own P(Y ≤ y) was at most as large. It corrects shapes too, such as skewness, but
-        needs some hundred rows, and gives no density. (The isotonic regression of ranks on probabilities is the ranks
+        needs a few hundred rows, and gives no density. (The isotonic regression of ranks on probabilities is the ranks
         themselves; between them the map is linear.)
 
     Neither is a guarantee, and neither can make up for rows of another kind.
@@ -55,9 +55,13 @@ def calibrate(prediction: Predictive | Any, y: Targets, method: str = "scale", *
     >>> calibration.apply(answer).std
     array([2., 2., 2., 2.], dtype=float32)
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"unknown method {method!r} of calibration; known are {', '.join(METHODS)}")
     p = as_prediction(prediction)
+    if not p.shape or 0 in p.shape:
+        raise InputError(
+            f"there are no targets to calibrate with: the prediction has the shape {p.shape}, without rows"
+        )
     target = np.asarray(p._target(y, mask).cpu().numpy(), dtype=float)
     known = np.ones(p.shape, dtype=bool) if mask is None else p.known(mask).cpu().numpy()
     stated = _stated(p, target) if method == "isotonic" else None
@@ -237,9 +241,8 @@ def _few(chosen: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], ...]:
 def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
     """Return the factor of the highest likelihood for the chosen targets."""
     rows = _few(chosen, MOST)
-    some = p[rows].computed() if p.shape else p
-    target = y[rows] if p.shape else y
-    z = some._before_transform(target)
+    some = p[rows].computed()
+    z = some._before_transform(y[rows])
     before = some._without_transform()
     mean = np.asarray(before.mean, dtype=float)
     half = np.abs(np.diff(before._ends([0.5])[..., 0, :], axis=-1)[..., 0]) / 2
