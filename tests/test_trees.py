@@ -168,16 +168,19 @@ def test_memory_does_not_grow_with_the_rows():
 # No leakage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [4, module.MOST_COLUMNS + 30])
-def test_a_rows_own_target_does_not_touch_its_prediction(columns):
-    x, y = table(120, columns)
-    y[0] = 100  # so that the scale of y is the same below
+@pytest.mark.parametrize("most_columns", [6, 3])  # all of them, or chosen by their promise
+def test_targets_of_a_fold_do_not_touch_its_predictions(most_columns, monkeypatch):
+    monkeypatch.setattr(module, "MOST_COLUMNS", most_columns)
+    x, y = table(150, 6)
+    fold_of_row = module._folds(np.random.default_rng(0), np.ones(150, dtype=bool), 3, None)
     _, before = Trees.fit(x, y, 0, folds=3)
-    for row in (3, 77):
+    for fold in range(3):
         changed = y.copy()
-        changed[row] = 50
+        # another column decides, within the range of the targets, which sets the scale
+        changed[fold_of_row == fold] = np.clip(3 * x[fold_of_row == fold, -1:], y.min(), y.max())
+        changed[np.abs(y).argmax()] = y[np.abs(y).argmax()]
         _, after = Trees.fit(x, changed, 0, folds=3)
-        assert after[row] == before[row]
+        assert (after[fold_of_row == fold] == before[fold_of_row == fold]).all()
         assert (after != before).any()
 
 
@@ -224,6 +227,8 @@ def test_groups_stay_together():
         Trees.fit(x, y, 0, groups=np.zeros(60))
     with pytest.raises(InputError, match="one label for each of 60 rows"):
         Trees.fit(x, y, 0, groups=np.zeros(6))
+    with pytest.raises(InputTypeError, match="labels of one type"):
+        Trees.fit(x, y, 0, groups=np.array(["a", None, 3] * 20, dtype=object))
 
 
 def test_folds_are_balanced_and_drawn_from_the_seed():
