@@ -514,6 +514,25 @@ def test_split_holds_in_simulation_for_every_coverage_and_group():
             assert abs(share - coverage) < 5 * error
 
 
+def test_what_does_not_fit_together_is_refused():
+    p = skewed(20)
+    rows = CalibrationRows(p, torch.from_numpy(p.mean))
+    assert rows.groups.tolist() == [-1] * 20
+    for y, words in ((p.mean[:5], "shape"), (np.full(20, np.nan), "missing"), (np.full(20, np.inf), "finite")):
+        with pytest.raises(ev.InputError, match=words):
+            CalibrationRows(p, y)
+    for groups in (np.zeros(19, dtype=int), np.zeros(20), np.zeros((20, 1), dtype=int)):
+        with pytest.raises(ev.InputError, match="20 whole numbers"):
+            CalibrationRows(p, p.mean, groups)
+        with pytest.raises(ev.InputError, match="20 whole numbers"):
+            SplitConformal(rows).apply(p, groups)
+    with pytest.raises(ev.InputError, match="not exchangeable"):
+        CalibrationRows(Prediction(ev.Gaussian(torch.zeros(4, 3, 3), 1.0)), np.zeros((4, 3, 3)))
+    with pytest.raises(ev.InputError, match="of 1 targets"):
+        SplitConformal(rows).apply(skewed(20, targets=2))
+    assert SplitConformal(rows).apply(p).interval(0.5).shape == (20, 2)
+
+
 # State --------------------------------------------------------------------------------------------------------------
 
 

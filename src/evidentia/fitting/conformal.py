@@ -387,13 +387,25 @@ class CalibrationRows:
     Args:
         prediction: (rows,) or (rows, targets).
         y: targets, of its shape, in its units.
-        groups: the group of each row, −1 for none.
+        groups: the group of each row, −1 for none. None: there are no groups.
     """
 
     prediction: Prediction
     y: Array
-    groups: Rows
+    groups: Rows = None  # type: ignore[assignment]  # is an array once it is there
     _scores: dict[float, Array] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.prediction.shape) not in (1, 2):
+            raise InputError(
+                "rows to calibrate with are those of a table, (rows,) or (rows, targets); the prediction has the shape "
+                f"{self.prediction.shape}: pixels of an image are not exchangeable"
+            )
+        y = self.prediction._target(self.y).double().cpu().numpy()
+        if not np.isfinite(y).all():
+            raise InputError("targets to calibrate with must be finite")
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "groups", _codes(self.groups, len(y)))
 
     def scores(self, coverage: float) -> Array:
         """Return the scores of the rows at a coverage, (rows, targets); they are computed once."""
@@ -405,8 +417,10 @@ class CalibrationRows:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_scores": {}}
 
-    def __len__(self) -> int:
-        return len(self.y)
+    @property
+    def targets(self) -> int:
+        """Number of targets."""
+        return 1 if self.y.ndim == 1 else self.y.shape[1]
 
     def state(self, prefix: str) -> dict[str, Tensor]:
         """Return everything as tensors whose names begin with this prefix; the transform is not among them."""
@@ -516,14 +530,14 @@ class SplitConformal:
                 table[code] = quantile_of_scores(own, coverage)
         return np.maximum(table, LEAST)
 
-    def apply(self, prediction: Prediction, groups: Rows) -> Prediction:
+    def apply(self, prediction: Prediction, groups: Rows | None = None) -> Prediction:
         """Return a prediction with a guarantee: scaled by the factors of 0.9, with intervals by those of any coverage.
 
         Args:
             prediction: of new rows, by the model that predicted the calibration rows.
-            groups: the group of each row, −1 for none.
+            groups: the group of each row, −1 for none. None: no row is in a group.
         """
-        codes, targets = _labels(prediction, groups)
+        codes, targets = _labels(prediction, groups, self.rows.targets)
         scale = _finite(self.factors(COVERAGE)[codes, targets])
         scaled = prediction.scaled(scale)
         scaled.guarantee = SplitGuarantee(self, codes, targets, scale)
@@ -589,17 +603,17 @@ class CrossConformal:
         own = [scores[part.groups == code] for scores, part in zip(whole, self.rows, strict=True)]
         return own if code >= 0 and sum(map(len, own)) >= fewest_rows(coverage) else whole
 
-    def apply(self, prediction: Prediction, folds: Sequence[Prediction], groups: Rows) -> Prediction:
+    def apply(self, prediction: Prediction, folds: Sequence[Prediction], groups: Rows | None = None) -> Prediction:
         """Return a prediction with a guarantee, scaled such that its intervals contain those of CV+.
 
         Args:
             prediction: of new rows, by any model, such as one that learned from all rows.
             folds: what the model of each fold predicts for them.
-            groups: the group of each row, −1 for none.
+            groups: the group of each row, −1 for none. None: no row is in a group.
         """
         if len(folds) != len(self.rows) or any(p.shape != prediction.shape for p in folds):
             raise InputError(f"CV+ needs a prediction of shape {prediction.shape} from each of {len(self.rows)} models")
-        codes, targets = _labels(prediction, groups)
+        codes, targets = _labels(prediction, groups, self.rows[0].targets)
         ends = self.intervals(folds, codes, targets, COVERAGE)
         scale = _finite(_factor_to_contain(prediction, frame_of(prediction, COVERAGE), ends))
         scaled = prediction.scaled(scale)
@@ -645,12 +659,20 @@ def _groups(saved: Any, parts: int) -> Groups | None:
     return None if saved["groups"] is None else Groups.from_dict(saved["groups"])
 
 
-def _labels(prediction: Prediction, groups: Rows) -> tuple[Rows, Rows]:
-    """Return the group and the number of the target of each value of a prediction."""
+def _codes(groups: Any, rows: int) -> Rows:
+    """Return the group of each of so many rows, −1 for all without groups."""
+    codes = np.full(rows, -1) if groups is None else np.asarray(groups)
+    if codes.shape != (rows,) or codes.dtype.kind not in "iu":
+        raise InputError(f"groups are {rows} whole numbers, one for each row; got {codes.dtype} {codes.shape}")
+    return codes.astype(np.int64)
+
+
+def _labels(prediction: Prediction, groups: Rows | None, expected: int) -> tuple[Rows, Rows]:
+    """Return the group and the number of the target of each value of a prediction with so many targets."""
+    if len(prediction.shape) not in (1, 2) or (prediction.shape[1:] or (1,)) != (expected,):
+        raise InputError(f"the calibration is of {expected} targets, and the prediction has shape {prediction.shape}")
     rows, *targets = prediction.shape
-    codes = np.asarray(groups, dtype=np.int64)
-    if codes.shape != (rows,):
-        raise InputError(f"there are {rows} rows and groups of shape {codes.shape}")
+    codes = _codes(groups, rows)
     if not targets:
         return codes, np.zeros_like(codes)
     return np.repeat(codes[:, None], targets[0], axis=1), np.tile(np.arange(targets[0]), (rows, 1))
