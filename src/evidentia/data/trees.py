@@ -4,8 +4,8 @@ Trees of `sklearn.ensemble.HistGradientBoostingRegressor` predict targets that j
 a network does, and a network that sees their prediction as a feature takes it from there. It must not see predictions
 of trees for rows that these trees have learned from: those are too good, and the network would trust them too much.
 So the rows are divided into folds, each fold is predicted by trees that learned from the others, and rows that come
-later are predicted by the mean of all folds. That mean is a little better than one fold's trees alone (its errors are 2
-to 8 % smaller), so a network trusts the feature slightly less than it could, never more.
+later are predicted by the mean of all folds. That mean is a little better than one fold's trees alone (in trials with
+100 to 50,000 rows its errors were up to 8 % smaller), so a network trusts the feature slightly less than it could.
 
 **How a tree is evaluated.** Not by walking from its root to a leaf, which takes a Python step for each level, but as in
 QuickScorer (Lucchese et al., SIGIR 2015). The leaves are numbered from left to right, and every split holds the set of
@@ -111,6 +111,11 @@ class Trees:
             models.append(_fit_fold(x, y, rows, weights[rows], exponent, rng))
         trees = cls(x.shape[1], **_stack(models))
         return trees, trees._predict_out_of_fold(x, fold_of_row)
+
+    @property
+    def outputs(self) -> int:
+        """Number of columns that :meth:`predict` returns."""
+        return self.baseline.shape[1]
 
     def predict(self, x: Array) -> Array:
         """Return the mean of the folds' predictions for rows x (N, F) that the trees have not learned from, (N, T)."""
