@@ -37,19 +37,30 @@ def population(members, method=None, hidden=(128, 128)):
     return method.build(range(members), 10, method.outputs, Network(hidden))
 
 
+def groups_for(networks, recipe, threads, bins=()):
+    rows = torch.arange(5)
+    members = [Member(rows, rows, k, bins=k in bins) for k in range(networks.members)]
+    return groups_of_members(networks, members, recipe, threads)
+
+
 def test_only_much_work_is_divided():
     recipe = Recipe(Network((128, 128)), Settings(), 64)
-    assert groups_of_members(population(2), recipe, 8) == [range(2)]
-    large = Recipe(Network((256,) * 4), Settings(), 256)
-    assert groups_of_members(population(8, hidden=(256,) * 4), large, 2) == [range(4), range(4, 8)]
-    assert len(groups_of_members(population(8, hidden=(256,) * 4), large, 16)) == 8
-    assert groups_of_members(population(8, hidden=(256,) * 4), large, 1) == [range(8)]
+    assert groups_for(population(2), recipe, 8) == ([[0, 1]], 1)
+    large, networks = Recipe(Network((256,) * 4), Settings(), 256), population(8, hidden=(256,) * 4)
+    assert groups_for(networks, large, 2) == ([[0, 1, 2, 3], [4, 5, 6, 7]], 2)
+    assert groups_for(networks, large, 16)[1] == 8
+    assert groups_for(networks, large, 1) == ([list(range(8))], 1)
+
+
+def test_networks_with_bins_are_a_group_of_their_own():
+    recipe = Recipe(Network((128, 128)), Settings(), 64)
+    assert groups_for(population(4), recipe, 2, bins=(1, 3)) == ([[0, 2], [1, 3]], 1)
 
 
 @pytest.mark.parametrize("method", [MCDropout(), BayesByBackprop()])
 def test_networks_with_noise_stay_together(method):
     large = Recipe(Network((256,) * 4), Settings(), 256)
-    assert len(groups_of_members(population(8, method, (256,) * 4), large, 4)) == 1
+    assert len(groups_for(population(8, method, (256,) * 4), large, 4)[0]) == 1
 
 
 def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):

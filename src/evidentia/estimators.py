@@ -27,8 +27,11 @@ from evidentia.data.table import Table, read_table
 from evidentia.data.target import check_numbers
 from evidentia.distributions import Transform
 from evidentia.errors import InputError
-from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, hold_out, search
+from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, search
 from evidentia.fitting.fading import choose_power, rows_of_a_fold, with_fading
+from evidentia.fitting.inputs import Inputs
+from evidentia.fitting.members import hold_in_turn
+from evidentia.fitting.stacking import stacked
 from evidentia.fitting.targets import choose_transform, prepare_target
 from evidentia.formulas import penalties
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
@@ -48,6 +51,8 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+KINDS = ("numbers", "bins", "trees")  # that networks of "auto" see
+FEWEST = 50  # rows from which trees and bins have something to say
 LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
 
 
@@ -163,13 +168,23 @@ class Regressor(_ScikitLearn):
         self.target_names_ = None if named is None else [str(name) for name in named]
         target = self._prepare_target(method, x, target, rows, base, options)
         method = self._choose(method, x, target, rows, base, options)
-        members: Sequence[Member] = hold_out(
-            rows, [int(s) for s in seeds], _number("validation_share", self.validation_share, high=1)
-        )
-        fitted, members = _usable(fit(method, x, target, members, **options), members, target, weights)
-        self.fitted_ = self._fade(fitted, method, x, target, rows, base, members, options)
+        members: Sequence[Member] = self._members(rows, [int(s) for s in seeds], base)
+        inputs = Inputs.learn(x, target, rows, base, members, weights)
+        fitted, members = _usable(fit(method, x, target, members, inputs=inputs, **options), members, target, weights)
+        fitted, members = stacked(fitted, inputs.x, target, members, weights)
+        self.fitted_ = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
         self._summarise_training()
         return self
+
+    def _members(self, rows: NDArray[np.int64], seeds: Sequence[int], seed: int) -> list[Member]:
+        """Return the networks to train: as many of each kind, that is, that see the same of a row."""
+        kinds = _kinds(getattr(self, "inputs", "numbers"), len(seeds), len(rows))
+        parts = hold_in_turn(rows, -(-len(seeds) // len(kinds)), seed, self.validation_share)
+        members = []
+        for k, own_seed in enumerate(seeds):
+            kind, (train, validation) = kinds[k % len(kinds)], parts[k // len(kinds)]
+            members.append(Member(train, validation, own_seed, "bins" in kind, "trees" in kind))
+        return members
 
     def _fade(
         self,
@@ -182,12 +197,16 @@ class Regressor(_ScikitLearn):
         members: Sequence[Member],
         options: dict[str, Any],
     ) -> Fitted:
-        """Return the model with evidence that fades away from its training rows, if that was asked for."""
+        """Return the model with evidence that fades away from its training rows, if that was asked for.
+
+        How fast is learned by networks that see numbers alone: trees know nothing beyond the training rows.
+        """
         if self._evidence == "plain":
             return fitted
         recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
         quiet = options | {"recipe": recipe, "progress": bool(self.verbose)}
-        power = choose_power(method, x, y, rows, seed, validation_share=self.validation_share, **quiet)
+        numbers = x[:, : fitted.features_in]
+        power = choose_power(method, numbers, y, rows, seed, validation_share=self.validation_share, **quiet)
         return with_fading(fitted, x, members, power)
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
@@ -282,6 +301,18 @@ class Regressor(_ScikitLearn):
         return getattr(self, "evidence", "plain")
 
     @property
+    def inputs_(self) -> dict[str, float]:
+        """How much networks count by what they see of a row: numbers alone, also bins, or also trees."""
+        check_is_fitted(self, "fitted_")
+        fitted = self.fitted_
+        kinds = [
+            ("bins+trees" if bins else "trees") if trees else "bins" if bins else "numbers"
+            for bins, trees in fitted.kinds()
+        ]
+        weights = [1 / len(kinds)] * len(kinds) if fitted.weights is None else fitted.weights.tolist()
+        return {kind: sum(w for w, k in zip(weights, kinds, strict=True) if k == kind) for kind in dict.fromkeys(kinds)}
+
+    @property
     def fading_power_(self) -> float | None:
         """The power by which evidence fades with the distance from the training rows, or None where it does not."""
         check_is_fitted(self, "fitted_")
@@ -322,6 +353,7 @@ class Regressor(_ScikitLearn):
             raise InputError(f"target_transform must be {known}, got {self.target_transform!r}")
         if not isinstance(self._evidence, str) or self._evidence not in ("fading", "plain"):
             raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
+        _kinds(getattr(self, "inputs", "numbers"), 1, 0)
         _layers(self.hidden)
         resolve_device(self.device)
         self._method()
@@ -421,7 +453,7 @@ class Regressor(_ScikitLearn):
         names = settings["feature_names_in"]
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
-        first, targets = self.fitted_.population.sizes[0], self.fitted_.scale_y.loc.shape[-1]
+        first, targets = self.fitted_.features_in, self.fitted_.scale_y.loc.shape[-1]
         for what, holds in (
             ("the method is that of the regressor", type(self.fitted_.method) is type(method)),
             ("the encoding has as many features as the networks", len(self.encoding_.features) == first),
@@ -471,8 +503,9 @@ def load(folder: str | Path) -> Regressor:
     with refusing_misfits(folder):
         given = settings["parameters"].items()
         parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        if any(f.name == "evidence" for f in fields(Regressor._registry[name])):
-            parameters.setdefault("evidence", "plain")  # of earlier versions, which kept all of it
+        for parameter, before in (("evidence", "plain"), ("inputs", "numbers")):
+            if any(f.name == parameter for f in fields(Regressor._registry[name])):
+                parameters.setdefault(parameter, before)  # of earlier versions, which had no choice
         return Regressor._registry[name](**parameters)._restore(tensors, settings)
 
 
@@ -545,6 +578,20 @@ def _layers(hidden: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in each)
 
 
+def _kinds(inputs: Any, members: int, rows: int) -> list[str]:
+    """Return the kinds of networks, by what they see, after checking that they are known."""
+    kinds = list(KINDS) if isinstance(inputs, str) and inputs == "auto" else [inputs]
+    if isinstance(inputs, list | tuple):
+        kinds = list(inputs)
+    known = ("numbers", "bins", "trees", "bins+trees")
+    for kind in kinds or [None]:
+        if not isinstance(kind, str) or kind not in known:
+            raise InputError(f"inputs must be 'auto', or one or several of {', '.join(known)}, got {inputs!r}")
+    if isinstance(inputs, str) and inputs == "auto" and (members < len(KINDS) or rows < FEWEST):
+        return ["numbers"]
+    return kinds[:members]
+
+
 def _unmasked(x: Any) -> Any:
     """Return a masked array as a plain one, with NaN or None where it is masked."""
     if not isinstance(x, np.ma.MaskedArray):
@@ -589,6 +636,7 @@ _ATTRIBUTES = {
     "training_": "Steps and seconds of the training, and for each network the step whose weights were kept and whether "
     "it diverged.",
     "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',
+    "inputs_": "How much networks count by what they see, :class:`dict` of weights whose sum is 1.",
     "fading_power_": "The power by which evidence fades with the distance from the training rows; None if it does not.",
     "target_names_": "Names of the targets, if y had any, else None.",
     "target_transform_": 'The transform of the target that was used: "positive", "log" or None.',
@@ -632,7 +680,7 @@ class EvidentialRegressor(Regressor):
     _auto = "evidence_weight"
 
     members: int = _parameter(
-        8,
+        12,
         "Networks in the mixture. One is the paper's method; several identify how the variance divides into noise and "
         "doubt.",
     )
@@ -644,6 +692,13 @@ class EvidentialRegressor(Regressor):
         "fading",
         'What becomes of the evidence away from the training rows. "fading": less of it counts the farther away, so '
         'that intervals widen; how fast is learned from the training rows. "plain": all of it counts, as in the paper.',
+    )
+    inputs: str | tuple[str, ...] = _parameter(
+        "auto",
+        'What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins of the '
+        'training rows. "trees": also what boosted trees predict, learned out of fold. Several of these divide the '
+        'networks among them, and held-out rows decide how much each kind counts. "auto": all three, or "numbers" for '
+        "fewer than three networks or 50 rows.",
     )
 
     def _method(self) -> Method:
@@ -669,6 +724,13 @@ class EnsembleRegressor(Regressor):
         "plain",
         '"fading": predictions widen away from the training rows, by a variance that is divided by the share of the '
         'evidence that counts there; how fast is learned from the training rows. "plain": the usual ensemble.',
+    )
+    inputs: str | tuple[str, ...] = _parameter(
+        "numbers",
+        'What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins of the '
+        'training rows. "trees": also what boosted trees predict, learned out of fold. Several of these divide the '
+        'networks among them, and held-out rows decide how much each kind counts. "auto": all three, or "numbers" for '
+        "fewer than three networks or 50 rows.",
     )
 
     def _method(self) -> Method:

@@ -1,7 +1,8 @@
 """Which networks of a population train together, each group in a thread of its own."""
 
-import itertools
+from collections.abc import Sequence
 
+from evidentia.fitting.members import Member
 from evidentia.methods.base import Recipe
 from evidentia.nn import BayesPopulation, Population
 
@@ -10,15 +11,19 @@ __all__ = ["groups_of_members"]
 WORTH_A_THREAD = 4e7  # multiplications of a training step; below, Python itself is what takes the time
 
 
-def groups_of_members(population: Population, recipe: Recipe, threads: int) -> list[range]:
-    """Return which members train together: all of them, where that is quicker than to divide them among threads.
+def groups_of_members(
+    population: Population, members: Sequence[Member], recipe: Recipe, threads: int
+) -> tuple[list[list[int]], int]:
+    """Return which members train together, and how many threads are worth having.
 
-    But for rounding, a member does not depend on its group. Members that draw noise share a generator: one group.
+    Members that see bins have a larger first layer than others, and are a group of their own. Where a step is much
+    work, groups are divided among threads. But for rounding, a member does not depend on its group. Members that draw
+    noise share a generator: one group.
     """
-    members = population.members
-    work = members * recipe.batch_size * 3 * sum(w[0].numel() for w in population.weights)  # there and back
-    count = min(threads, members, max(1, int(work / WORTH_A_THREAD)))
+    work = len(members) * recipe.batch_size * 3 * sum(w[0].numel() for w in population.weights)  # there and back
+    count = min(threads, len(members), max(1, int(work / WORTH_A_THREAD)))
     if isinstance(population, BayesPopulation) or any(population.dropout):
         count = 1
-    bounds = [members * k // count for k in range(count + 1)]
-    return [range(first, last) for first, last in itertools.pairwise(bounds)]
+    kinds = [[k for k, m in enumerate(members) if m.bins is bins] for bins in (False, True)]
+    groups = [kind[len(kind) * k // count : len(kind) * (k + 1) // count] for k in range(count) for kind in kinds]
+    return [group for group in groups if group], count

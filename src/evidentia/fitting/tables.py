@@ -9,27 +9,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from evidentia.data.encoding import Scaling
+from evidentia.data.encoding import IGNORED, Scaling
+from evidentia.data.trees import Trees
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.groups import groups_of_members
+from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import Member
 from evidentia.fitting.scaled_table import ScaledTable, check_table
 from evidentia.fitting.state import method_from_state, method_state, training_from_state, training_state
 from evidentia.methods.base import Method, Network, Recipe
-from evidentia.nn import FadingEvidence, Population
+from evidentia.nn import FadingEvidence, PiecewiseLinear, Population
 from evidentia.prediction import Answer, Prediction
 from evidentia.threads import in_threads, one_thread
 from evidentia.training import Part, TableBatches, Training, resolve_device, train_parts
+from evidentia.training.batches import pad_rows
 from evidentia.training.checkpoint import fingerprint
 
 __all__ = ["Fitted", "fit"]
 
+Array = NDArray[np.float64]
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
+VALIDATED = 1000  # rows of each member whose densities are computed at once
 CPU_CHUNK = 1 << 18  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
 
 
@@ -46,6 +51,7 @@ def fit(
     sample_weight: ArrayLike | None = None,
     standardise: bool = True,
     validate: "Callable[[Fitted], Tensor] | None" = None,
+    inputs: Inputs | None = None,
     fused: bool | None = None,
     checkpoint: str | Path | None = None,
     progress: bool | None = False,
@@ -64,13 +70,14 @@ def fit(
         sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
         standardise: if False, networks see features and targets as they are, and λ has the unit 1/y.
         validate: a score of each member in the place of its validation rows'; smaller is better.
+        inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
         fused: train in one kernel without a launch between steps, which small networks on CUDA can; by default where
             possible.
         checkpoint: a file to continue from, as in :func:`evidentia.training.train`; one of another fit is refused.
         progress: as in :func:`evidentia.training.train`.
     """
     target_device = resolve_device(device)
-    features = torch.from_numpy(np.array(x, dtype=float))
+    features = torch.from_numpy(np.array(x, dtype=float) if inputs is None else inputs.x)
     targets = torch.from_numpy(np.array(y, dtype=float))
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     check_table(features, targets, members, weights)
@@ -83,15 +90,24 @@ def fit(
         scale_x, scale_y = Scaling.fit(features, rows, ignore_constant=True), Scaling.fit(targets, rows)
     else:
         scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
+    embedding = None
+    if inputs is not None:
+        scale_x = inputs.hide(scale_x, members)
+        embedding = inputs.embedding(scale_x, members)
     table = ScaledTable.build(features, targets, weights, members, scale_x, scale_y, target_device)
-    outputs = method.outputs * targets.shape[1]
-    population = method.build([m.seed for m in members], features.shape[1], outputs, recipe.network).to(target_device)
-    fitted = Fitted(method, population, scale_x, scale_y, one_target)
+    first, outputs = features.shape[1] + (0 if embedding is None else embedding.bins), method.outputs * targets.shape[1]
+    population = method.build([m.seed for m in members], first, outputs, recipe.network)
+    if embedding is not None:
+        population.embed(embedding)
+    population = population.to(target_device)
+    fitted = Fitted(method, population, scale_x, scale_y, one_target, None if inputs is None else inputs.trees)
     with one_thread() if target_device.type == "cpu" else nullcontext(1) as threads:
-        groups = groups_of_members(population, recipe, threads)
+        groups, threads = groups_of_members(population, members, recipe, threads)
         if checkpoint is not None or validate is not None:  # which know all members together
-            groups = [range(len(members))]
-        models = [_of_group(fitted, group, recipe) for group in groups]
+            if inputs is not None:
+                raise InputError("a checkpoint, or a score of all members, is not possible with inputs=")
+            groups = [list(range(len(members)))]
+        models = [_of_group(fitted, group, members[group[0]].bins, recipe) for group in groups]
         parts = [
             _part(model, table.select(group), [members[i] for i in group], recipe, validate, fused)
             for model, group in zip(models, groups, strict=True)
@@ -104,20 +120,28 @@ def fit(
                 checkpoint,
                 "" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
                 progress,
+                threads,
             )
-    return _join(fitted, models, trainings)
+    return _join(fitted, models, groups, trainings)
 
 
-def _of_group(fitted: "Fitted", group: range, recipe: Recipe) -> "Fitted":
-    """Return the untrained model of some of the members: the model itself, if these are all."""
+def _of_group(fitted: "Fitted", group: Sequence[int], bins: bool, recipe: Recipe) -> "Fitted":
+    """Return the untrained model of some of the members, all with bins or all without: itself, if these are all."""
     whole, seeds = fitted.population, [fitted.population.seeds[i] for i in group]
-    if len(group) == whole.members:
+    first = whole.sizes[0] if bins else whole.in_features
+    if len(group) == whole.members and first == whole.sizes[0]:
         model = fitted
     else:
         method = _of_members(fitted.method, group, whole.members)
-        population = method.build(seeds, whole.sizes[0], whole.sizes[-1], recipe.network).to(whole.weights[0].device)
+        population = method.build(seeds, first, whole.sizes[-1], recipe.network)
+        if first != whole.in_features:
+            population.embed(whole.embedding.select(group))
         model = Fitted(
-            method, population, fitted.scale_x.select(group), fitted.scale_y.select(group), fitted.one_target
+            method,
+            population.to(whole.weights[0].device),
+            fitted.scale_x.select(group),
+            fitted.scale_y.select(group),
+            fitted.one_target,
         )
     # of dropout and weight noise: a generator of this fit alone, so that fits in other threads draw nothing from it
     model.population.generator = torch.Generator(whole.weights[0].device).manual_seed(seeds[0])
@@ -144,16 +168,23 @@ def _part(
     return Part(population, batches, _loss(table, model, counts), _score(table, model, members, validate), fast)
 
 
-def _join(fitted: "Fitted", models: Sequence["Fitted"], trainings: Sequence[Training]) -> "Fitted":
+@torch.no_grad()
+def _join(
+    fitted: "Fitted", models: Sequence["Fitted"], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
+) -> "Fitted":
     """Return the model with the trained networks of its groups."""
-    if len(models) > 1:
-        states = [model.population.state_dict() for model in models]
-        fitted.population.load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
+    if models[0] is not fitted:
+        states = [dict(model.population.named_parameters()) for model in models]
+        for name, whole in fitted.population.named_parameters():
+            whole.zero_()  # the weights of bins that a network does not see
+            for group, state in zip(groups, states, strict=True):
+                whole[list(group), : state[name].shape[1]] = state[name]
     for model in models:
         model.population.generator = None
-    each = ("best_score", "best_step", "diverged", "stopped_early")
-    columns = {name: torch.cat([getattr(t, name) for t in trainings]) for name in each}
     first = trainings[0]
+    order = torch.tensor([k for group in groups for k in group]).argsort().to(first.best_score.device)
+    each = ("best_score", "best_step", "diverged", "stopped_early")
+    columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
     fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
     return fitted
 
@@ -174,6 +205,8 @@ class Fitted:
         scale_x: how each network sees features.
         scale_y: how each network sees targets.
         one_target: whether targets were given as (N,).
+        trees: what some networks see too: predictions from the features; None if none does.
+        weights: how much each network counts, (M,); None: all alike.
         fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
         typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
         training: the result of the training that made the networks.
@@ -184,6 +217,8 @@ class Fitted:
     scale_x: Scaling
     scale_y: Scaling
     one_target: bool
+    trees: Trees | None = None
+    weights: Tensor | None = None
     fading: FadingEvidence | None = None
     typical: Answer | None = None
     training: Training = field(init=False)
@@ -195,9 +230,36 @@ class Fitted:
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """Return the mixture of these members (default: all) on features (N, F), in the units of y."""
         answer, keep = self.ask(x, members)
+        weights = self._weights_of(members, answer.batch_shape[0])
         if keep is None:
-            return Prediction(answer, members=0)
-        return Prediction(faded_answer(answer, keep, self.usual(members)), members=0)
+            return Prediction(answer, members=0, weights=weights)
+        return Prediction(faded_answer(answer, keep, self.usual(members)), members=0, weights=weights)
+
+    def _weights_of(self, members: Sequence[int] | None, networks: int) -> Tensor | None:
+        """Return the weights of so many networks, equally many for each of these members."""
+        if self.weights is None:
+            return None
+        each = self.weights if members is None else self.weights[list(members)]
+        return each.repeat_interleave(networks // len(each))
+
+    def kinds(self) -> list[tuple[bool, bool]]:
+        """Return for each network whether it sees bins, and whether it sees trees."""
+        embedding = self.population._embedding
+        bins = [False] * self.population.members if embedding is None else embedding.seen
+        trees = [self.trees is not None and float(s) < IGNORED for s in self.scale_x.scale[:, 0, -1]]
+        return list(zip(bins, trees, strict=True))
+
+    def with_trees(self, x: ArrayLike) -> Array:
+        """Return features (N, F) followed by what trees predict from them, if networks see that; as a new array."""
+        features = np.array(x, dtype=float)
+        if features.ndim != 2 or features.shape[1] != self.features_in:
+            raise InputError(f"x must have shape (N, {self.features_in}), got {tuple(features.shape)}")
+        return features if self.trees is None else np.concatenate([features, self.trees.predict(features)], 1)
+
+    @property
+    def features_in(self) -> int:
+        """Number of features of a row."""
+        return self.population.in_features - (0 if self.trees is None else self.trees.outputs)
 
     def select(self, members: Sequence[int]) -> "Fitted":
         """Return a model of some of the networks."""
@@ -208,6 +270,7 @@ class Fitted:
             population=self.population.select(chosen),
             scale_x=self.scale_x.select(chosen),
             scale_y=self.scale_y.select(chosen),
+            weights=None if self.weights is None else self.weights[chosen] / self.weights[chosen].sum(),
             fading=None if self.fading is None else self.fading.select(chosen),
             typical=_of_rows(self.typical, chosen),
         )
@@ -216,6 +279,8 @@ class Fitted:
 
     def mixtures(self, x: ArrayLike, count: int, members: Sequence[int] | None = None) -> Mixture:
         """Return several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
+        if self.weights is not None:
+            raise InputError("several models at once have networks that count alike")
         each = self.answers(x, members).predictive()
         apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
         return Mixture(apart, dim=1, validate_args=False)
@@ -225,6 +290,10 @@ class Fitted:
         tensors = {f"population.{name}": p for name, p in self.population.state_dict().items()}
         for side, scaling in (("x", self.scale_x), ("y", self.scale_y)):
             tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
+        if self.trees is not None:
+            tensors |= {f"trees.{name}": t for name, t in self.trees.tensors().items()}
+        if self.weights is not None:
+            tensors["weights"] = self.weights
         if self.fading is not None:
             tensors |= {f"fading.{name}": t for name, t in self.fading.state_dict().items()}
         if self.typical is not None:
@@ -240,6 +309,7 @@ class Fitted:
             "network": network,
             "one_target": self.one_target,
             "fades": self.fading is not None,
+            "features": self.features_in,
             "training": training_state(self.training),
         }
 
@@ -257,21 +327,29 @@ class Fitted:
             _whole_numbers("seeds", saved["seeds"], least=0),
         )
         weights = {k.removeprefix("population."): t for k, t in tensors.items() if k.startswith("population.")}
+        bins = {k: weights.pop(k) for k in list(weights) if k.startswith("embedding.")}
         _check_weights(weights, len(seeds), sizes)  # before memory is taken for networks of this size
         first, *hidden, last = sizes
         population = method.build(seeds, first, last, Network(tuple(hidden), saved["activation"]))
         population.load_state_dict(weights)
+        if bins:
+            population.embed(_embedding(bins, len(seeds), first))
         if last % method.outputs or type(settings["one_target"]) is not bool:
             raise InputError("the outputs are not those of the method")
         targets = last // method.outputs
         if settings["one_target"] and targets != 1:
             raise InputError(f"the networks have {targets} targets, not one")
+        first = population.in_features
+        trees = _trees(tensors, settings.get("features", first), targets)
+        if first != settings.get("features", first) + (0 if trees is None else trees.outputs):
+            raise InputError("the networks have another number of inputs than there are features and trees")
         scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
+        counts = _mixture_weights(tensors, len(seeds))
         fading = _fading(tensors, population)
         if settings.get("fades", fading is not None) is not (fading is not None):
             raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
         typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
-        fitted = cls(method, population.eval(), *scalings, settings["one_target"], fading, typical)
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, fading, typical)
         fitted.training = training_from_state(settings["training"])
         return fitted
 
@@ -301,7 +379,7 @@ class Fitted:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what was pickled; models of earlier versions keep all evidence."""
-        self.__dict__.update({"fading": None, "typical": None, **state})
+        self.__dict__.update({"trees": None, "weights": None, "fading": None, "typical": None, **state})
 
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
         """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
@@ -317,9 +395,7 @@ class Fitted:
     @torch.no_grad()
     def _ask(self, x: ArrayLike, members: Sequence[int] | None, fading: bool) -> tuple[Answer, Tensor | None]:
         chosen = list(range(self.population.members)) if members is None else list(members)
-        features = torch.from_numpy(np.array(x, dtype=float))
-        if features.ndim != 2 or features.shape[1] != self.population.sizes[0]:
-            raise InputError(f"x must have shape (N, {self.population.sizes[0]}), got {tuple(features.shape)}")
+        features = torch.from_numpy(self.with_trees(x))
         target_device, dtype = self._computed_in
         some, fade = self._networks(chosen, dtype)
         scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
@@ -366,19 +442,40 @@ class Fitted:
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
-        """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units)."""
+        """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units).
+
+        The rows are what networks see, with predictions of trees.
+        """
         device, dtype = self._computed_in
         some, _ = self._networks(list(range(self.population.members)), dtype)
         return some.features(self.scale_x(x).to(device, dtype)).cpu()
 
     @torch.no_grad()
     def own(self, x: Tensor) -> Answer:
-        """Return each member's answer to its own rows (M, N, F), for scaled targets, on the CPU."""
+        """Return each member's answer to its own rows (M, N, F), as networks see them, for scaled targets."""
         device, dtype = self._computed_in
         some, _ = self._networks(list(range(self.population.members)), dtype)
         answer = self.scaled_answer(some, self.scale_x(x).to(device, dtype))
         moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
         return moved
+
+    def validation_log_densities(self, x: Array, y: Array, members: Sequence[Member]) -> list[Tensor]:
+        """Return the log density, in the units of y, that each member gives its validation rows: mean over targets.
+
+        Args:
+            x: all rows as networks see them, with predictions of trees.
+            y: their targets.
+            members: the rows of each network.
+        """
+        rows, counts = pad_rows([m.validation for m in members])
+        table, targets = torch.from_numpy(x), torch.from_numpy(np.asarray(y, dtype=float)).reshape(len(y), -1)
+        parts = []
+        for some in rows.split(VALIDATED, 1):
+            answer = self.own(table[some])
+            density = answer.predictive().log_prob(self.scale_y(targets[some])) - self.scale_y.scale.log()
+            parts.append(density.mean(-1))
+        whole = torch.cat(parts, 1)
+        return [each[:count] for each, count in zip(whole, counts.tolist(), strict=True)]
 
 
 def _of_rows(answer: Answer | None, chosen: Sequence[int]) -> Answer | None:
@@ -447,6 +544,46 @@ def _scaling(tensors: dict[str, Tensor], side: str, shape: tuple[int, int, int])
     if not bool((scale > 0).all()):
         raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
     return Scaling(loc, scale)
+
+
+def _embedding(tensors: dict[str, Tensor], members: int, first: int) -> PiecewiseLinear:
+    """Return the bins of a saved model, whose first layer has so many inputs."""
+    found = {name.removeprefix("embedding."): t for name, t in tensors.items()}
+    column = found.get("column", torch.empty(0))
+    bins = column.numel()
+    each = torch.Size((members, 1, bins))
+    shapes = {"column": column.shape, "low": column.shape, "high": column.shape, "slope": each, "offset": each}
+    for name, shape in shapes.items():
+        dtype = torch.int64 if name == "column" else torch.float32
+        tensor = found.pop(name, None)
+        if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
+            raise InputError(f"embedding.{name} of the model is not {dtype} {tuple(shape)}")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InputError(f"embedding.{name} of the model has values that are not finite")
+    if found or column.ndim != 1 or not 0 < bins < first or not bool(((column >= 0) & (column < first - bins)).all()):
+        raise InputError("the bins of the model are not those of its features")
+    slope, offset, low, high = (tensors[f"embedding.{name}"] for name in ("slope", "offset", "low", "high"))
+    return PiecewiseLinear(column, slope, offset, low, high, first - bins)
+
+
+def _trees(tensors: dict[str, Tensor], features: Any, targets: int) -> Trees | None:
+    """Return the trees of a saved model; None if it has none, as models of earlier versions."""
+    if type(features) is not int or features < 1:
+        raise InputError(f"the number of features must be a whole number of at least 1, got {features!r}")
+    found = {name.removeprefix("trees."): t for name, t in tensors.items() if name.startswith("trees.")}
+    return Trees.from_tensors(found, features, targets) if found else None
+
+
+def _mixture_weights(tensors: dict[str, Tensor], members: int) -> Tensor | None:
+    """Return how much the networks of a saved model count; None if it does not tell."""
+    weights = tensors.get("weights")
+    if weights is None:
+        return None
+    if tuple(weights.shape) != (members,) or weights.dtype != torch.float64:
+        raise InputError(f"the weights of the networks are {weights.dtype} {tuple(weights.shape)}, not ({members},)")
+    if not bool((weights > 0).all()) or abs(float(weights.sum()) - 1) > 1e-6:
+        raise InputError("the weights of the networks are not positive numbers whose sum is 1")
+    return weights
 
 
 def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidence | None:

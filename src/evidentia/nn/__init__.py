@@ -2,6 +2,7 @@
 
 from evidentia.nn.appearance import ImageFading
 from evidentia.nn.density import FeatureDensity
+from evidentia.nn.embedding import PiecewiseLinear
 from evidentia.nn.fading import FadingEvidence
 from evidentia.nn.heads import GaussianHead, NIGConv2d, NIGHead
 from evidentia.nn.mlp import MLP
@@ -17,6 +18,7 @@ __all__ = [
     "ImageFading",
     "NIGConv2d",
     "NIGHead",
+    "PiecewiseLinear",
     "Population",
     "UNet",
 ]

@@ -7,7 +7,7 @@ of a mixture train in the time of a single run.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from evidentia.errors import InputError, InputTypeError
 from evidentia.nn.checks import is_whole
+from evidentia.nn.embedding import PiecewiseLinear
 from evidentia.nn.mlp import ACTIVATIONS, MLP, check_architecture, draw_layers, layer_sizes, output_major
 
 __all__ = ["BayesPopulation", "Population"]
@@ -95,8 +96,32 @@ class Population(nn.Module):
         """Number of networks."""
         return len(self.seeds)
 
+    @property
+    def in_features(self) -> int:
+        """Number of features that the networks take, before an embedding."""
+        return self.sizes[0] if self._embedding is None else self._embedding.in_features
+
+    @property
+    def _embedding(self) -> PiecewiseLinear | None:
+        return self._modules.get("embedding")  # type: ignore[return-value]
+
+    def embed(self, embedding: PiecewiseLinear) -> Self:
+        """Let the networks see features through an embedding, whose outputs are the inputs of the first layer."""
+        if embedding.in_features + embedding.bins != self.sizes[0]:
+            raise InputError(
+                f"the embedding has {embedding.in_features} + {embedding.bins} outputs, but the first layer "
+                f"{self.sizes[0]} inputs"
+            )
+        self.embedding = embedding
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
-        return self._pass(self._checked(x), self.weights, self.biases)
+        return self._pass(self._inputs(x), self.weights, self.biases)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        """Return what the first layer sees of the features, or raise an error if they do not fit."""
+        x = self._checked(x)
+        return x if self._embedding is None else self._embedding(x)
 
     def _checked(self, x: Tensor) -> Tensor:
         """Return the features as (M, N, F), or raise an error if they do not fit."""
@@ -106,10 +131,10 @@ class Population(nn.Module):
             raise InputTypeError(f"Population expects floating-point features, not {x.dtype}; convert with x.float()")
         if x.ndim == 2:
             x = x.expand(self.members, *x.shape)
-        if x.ndim != 3 or x.shape[0] != self.members or x.shape[2] != self.sizes[0]:
+        if x.ndim != 3 or x.shape[0] != self.members or x.shape[2] != self.in_features:
             raise InputError(
-                f"Population expects features of shape ({self.members}, N, {self.sizes[0]}) or (N, {self.sizes[0]}), "
-                f"got {tuple(x.shape)}"
+                f"Population expects features of shape ({self.members}, N, {self.in_features}) or "
+                f"(N, {self.in_features}), got {tuple(x.shape)}"
             )
         return x
 
@@ -118,7 +143,7 @@ class Population(nn.Module):
 
         A network without hidden layers has its inputs as features.
         """
-        x = self._checked(x)
+        x = self._inputs(x)
         return self._hidden(x, self.weights[0], self.biases[0]) if len(self.weights) > 1 else x
 
     def forward_from(self, features: Tensor) -> Tensor:
@@ -160,6 +185,8 @@ class Population(nn.Module):
         some = Population.__new__(Population)
         nn.Module.__init__(some)
         some.sizes, some.activation = self.sizes, self.activation
+        if self._embedding is not None:
+            some.embedding = self._embedding.select(members)
         some.seeds = tuple(self.seeds[i] for i in members)
         some.weights, some.biases = nn.ParameterList(weights), nn.ParameterList(biases)
         some._set_dropout([self.dropout[i] for i in members])
@@ -197,6 +224,8 @@ class Population(nn.Module):
 
     def member(self, i: int) -> MLP:
         """Return a copy of member i as a plain network."""
+        if self._embedding is not None:
+            raise InputError("a plain network has no embedding; take select([i]) of the population")
         first, *hidden, last = self.sizes
         mlp = MLP(first, hidden, last, self.activation, self.dropout[i], self.seeds[i])
         mlp.to(self.weights[0])
@@ -262,7 +291,7 @@ class BayesPopulation(Population):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        x, pairs = self._checked(x), self._distributions()
+        x, pairs = self._inputs(x), self._distributions()
         depth = len(self.weights)
         for k in range(depth):
             (weight, weight_std), (bias, bias_std) = pairs[k], pairs[depth + k]

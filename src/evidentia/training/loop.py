@@ -229,15 +229,17 @@ def train_parts(
     checkpoint: str | Path | None = None,
     identity: str = "",
     progress: bool | None = False,
+    threads: int = 1,
 ) -> list[Training]:
-    """Train several modules at once, each in a thread of its own, as if they were one; return a result for each.
+    """Train several modules at once, as if they were one, in so many threads; return a result for each.
 
     They take the same steps, wait for each other at every evaluation, and stop together. All results have the history
     of all members. Other arguments are those of :func:`train`; a checkpoint takes a single part.
     """
     if checkpoint is not None and len(parts) > 1:
         raise InputError("a checkpoint holds one part of a training, not several")
-    runs = _Runs([_Run(p.module, p.batches, p.loss, p.validate, settings, p.fast_steps, identity) for p in parts])
+    each = [_Run(p.module, p.batches, p.loss, p.validate, settings, p.fast_steps, identity) for p in parts]
+    runs = _Runs(each, threads)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         _resume(runs.each[0], path)
@@ -257,15 +259,15 @@ def train_parts(
 
 
 class _Runs:
-    """Context of runs that go on together: one in the caller's thread, several in a thread each.
+    """Context of runs that go on together: in the caller's thread, one after the other, or in several threads.
 
     At the end, also if that is an error or an interrupt, every module has its best weights.
     """
 
-    def __init__(self, runs: Sequence["_Run"]) -> None:
+    def __init__(self, runs: Sequence["_Run"], threads: int) -> None:
         self.each, self.settings = runs, runs[0].settings
         self.results = [run.result for run in runs]
-        self.pool = ThreadPoolExecutor(len(runs)) if len(runs) > 1 else None
+        self.pool = ThreadPoolExecutor(min(threads, len(runs))) if min(threads, len(runs)) > 1 else None
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -285,7 +287,8 @@ class _Runs:
     def advance(self) -> None:
         """Take the steps up to the next evaluation, evaluate, and note what came of it."""
         if self.pool is None:
-            self.each[0].advance()
+            for run in self.each:
+                run.advance()
         else:
             futures = [self.pool.submit(_on_one_thread, run.advance) for run in self.each]
             for future in futures:
