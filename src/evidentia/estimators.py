@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, o
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -28,6 +28,16 @@ from evidentia.data.target import check_numbers
 from evidentia.distributions import Transform
 from evidentia.errors import InputError
 from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, search
+from evidentia.fitting.conformal import (
+    FOLDS,
+    CalibrationRows,
+    CrossConformal,
+    Groups,
+    SplitConformal,
+    column_names,
+    deal_folds,
+    set_apart,
+)
 from evidentia.fitting.fading import choose_power, rows_of_a_fold, with_fading
 from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import hold_in_turn
@@ -119,6 +129,22 @@ class Regressor(_ScikitLearn):
         '"auto": where it helps to predict the latest training rows from earlier ones.',
     )
 
+    conformal: str | None = _parameter(
+        None,
+        "Intervals with a guarantee, for new rows exchangeable with those of fit and on average over them. 'split': a "
+        "fifth of the rows (at least 9, at most 10,000) is set apart before anything is learned, and the interval of "
+        "coverage c, scaled as these rows ask for, holds a new target with probability at least c. 'cv+': all rows are "
+        "learned from, and eight more models, each without an eighth of the rows, say how much to scale: at least "
+        "1 − 2(1−c) − √(2/n), in practice c or a little more (Barber et al. 2021, Theorem 4), for nine times the cost. "
+        "Means and shapes stay; the distribution is scaled as its interval of coverage 0.9 is. None: no scale at all.",
+    )
+    conformal_groups: Any = _parameter(  # noqa: RUF009
+        None,
+        "A column of X by name or position, or a list of them: rows with equal values there are calibrated on their "
+        "own, so that the guarantee holds in each group. A group with too few rows for a coverage (9 for 0.9, 19 for "
+        "0.95), and one not seen in fit, has the scale of all rows, without a guarantee of its own.",
+    )
+
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         Regressor._registry.setdefault(cls.__name__, cls)  # a user's class does not take the name of one of these
@@ -155,6 +181,73 @@ class Regressor(_ScikitLearn):
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
+        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
+        self.target_names_ = None if named is None else [str(name) for name in named]
+        self.conformal_: SplitConformal | CrossConformal | None = None
+        self.fold_models_: list[Regressor] = []
+        if self.conformal_groups is not None:
+            column_names(table, self.conformal_groups)  # raises for one that is not there, before the fit
+        if self.conformal == "split":
+            learned, calibration = set_apart(rows, base)
+            self._fit_rows(table, target, learned, weights, base)
+            self._calibrate_split(table, target, calibration)
+        else:
+            self._fit_rows(table, target, rows, weights, base)
+            if self.conformal == "cv+":
+                self._calibrate_cross(table, target, rows, weights, base)
+        return self
+
+    def _calibrate_split(self, table: Table, target: Array, rows: NDArray[np.int64]) -> None:
+        """Learn scales of intervals from rows that were set apart, which are predicted as new rows are."""
+        apart = self._adopted(_rows_of(table, rows))
+        groups = None if self.conformal_groups is None else Groups.learn(apart, self.conformal_groups)
+        codes = None if groups is None else groups.codes(apart)
+        p = self._predict_table(apart)
+        self.conformal_ = SplitConformal(CalibrationRows(p, target[rows], codes), groups)
+        self.conformal_.apply(p, codes)  # raises if no scale is large enough
+
+    def _calibrate_cross(
+        self, table: Table, target: Array, rows: NDArray[np.int64], weights: Array | None, base: int
+    ) -> None:
+        """Learn models that each leave out a fold of the rows, and keep what they predict for it."""
+        whole = self._adopted(_rows_of(table, rows))
+        groups = None if self.conformal_groups is None else Groups.learn(whole, self.conformal_groups)
+        codes = np.full(len(rows), -1) if groups is None else groups.codes(whole)
+        parts = []
+        for k, fold in enumerate(deal_folds(codes, base)):
+            model = clone(self).set_params(conformal=None, conformal_groups=None, verbose=bool(self.verbose))
+            model._label_like(self)
+            with warnings.catch_warnings():  # what there is to say was said of all rows
+                warnings.simplefilter("ignore", UserWarning)
+                seed = int(np.random.SeedSequence([base, k]).generate_state(1)[0] >> 1)
+                model._fit_rows(table, target, np.delete(rows, fold), weights, seed)
+                p = model._predict_table(model._adopted(_rows_of(table, rows[fold])))
+            parts.append(CalibrationRows(p, target[rows[fold]], codes[fold]))
+            self.fold_models_.append(model)
+        self.conformal_ = CrossConformal(tuple(parts), groups)
+
+    def _label_like(self, other: "Regressor") -> None:
+        """Take over what another regressor knows about the columns and targets it was given."""
+        for name in ("target_names_", "n_features_in_", "feature_names_in_"):
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
+        self.conformal_, self.fold_models_ = None, []
+
+    def _adopted(self, table: Table) -> Table:
+        """Return a table of fit with its columns read as those of new rows are."""
+        encoders = self.encoding_.encoders
+        chosen = () if self.conformal_groups is None else column_names(table, self.conformal_groups)
+        for encoder in encoders:
+            if encoder.left_out and encoder.name in chosen:
+                raise InputError(
+                    f"conformal_groups names the column {encoder.name!r}, which the model leaves out ({encoder.why}); "
+                    "make it a pandas category to keep it"
+                )
+        columns = tuple(encoder.adopt(column) for encoder, column in zip(encoders, table.columns, strict=True))
+        return replace(table, columns=columns, index=None)
+
+    def _fit_rows(self, table: Table, target: Array, rows: NDArray[np.int64], weights: Array | None, base: int) -> None:
+        """Learn from some rows of a table; the others leave no trace."""
         x = self._encode(table, target, rows, base)
         seeds = np.random.SeedSequence(base).generate_state(_whole("members", getattr(self, "members", 1)), np.uint32)
         method = self._method()
@@ -164,8 +257,6 @@ class Regressor(_ScikitLearn):
             "device": self.device,
             "progress": self.verbose,
         }
-        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
-        self.target_names_ = None if named is None else [str(name) for name in named]
         target = self._prepare_target(method, x, target, rows, base, options)
         method = self._choose(method, x, target, rows, base, options)
         members: Sequence[Member] = self._members(rows, [int(s) for s in seeds], base)
@@ -174,7 +265,6 @@ class Regressor(_ScikitLearn):
         fitted, members = stacked(fitted, inputs.x, target, members, weights)
         self.fitted_ = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
         self._summarise_training()
-        return self
 
     def _members(self, rows: NDArray[np.int64], seeds: Sequence[int], seed: int) -> list[Member]:
         """Return the networks to train: as many of each kind, that is, that see the same of a row."""
@@ -213,7 +303,7 @@ class Regressor(_ScikitLearn):
         """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
         self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed, self.absolute_time)
         if self.encoding_.notice:
-            warnings.warn(self.encoding_.notice, UserWarning, stacklevel=4)  # at the call of fit
+            warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
         if len(rows) == table.rows:
             return own
         x = self.encoding_.transform(table)
@@ -229,7 +319,7 @@ class Regressor(_ScikitLearn):
             kind = choose_transform(method, x, y, rows, seed, validation_share=self.validation_share, **options)
         prepared = prepare_target(y, rows, kind, seed, self.target_names_)
         for notice in prepared.notices:
-            warnings.warn(notice, UserWarning, stacklevel=4)  # at the call of fit
+            warnings.warn(notice, UserWarning, stacklevel=5)  # at the call of fit
         self.target_transform_, self.transform_ = kind, prepared.transform
         return prepared.values
 
@@ -270,15 +360,32 @@ class Regressor(_ScikitLearn):
 
         Under the target transform "log" y has neither: then it is the median, and ``return_std`` is refused.
         """
-        p = self.predict_distribution(X)
+        as_learned = not return_std and self._transform is None  # then a scale changes nothing
+        p = self._predict_as_learned(X)[0] if as_learned else self.predict_distribution(X)
         if not return_std and p.transform is not None and not p.transform.has_moments:
             return p.median
         return _MeanAndStd((p.mean, p.std)) if return_std else p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
-        """Return the predictive distribution, in the units of y."""
+        """Return the predictive distribution, in the units of y; with ``conformal`` its intervals have a guarantee."""
+        p, table = self._predict_as_learned(X)
+        made: SplitConformal | CrossConformal | None = getattr(
+            self, "conformal_", None
+        )  # which pickles of earlier versions do not have
+        if made is None:
+            return p
+        codes = None if made.groups is None else made.groups.codes(table)
+        if isinstance(made, SplitConformal):
+            return made.apply(p, codes)
+        return made.apply(p, [model._predict_as_learned(X)[0] for model in self.fold_models_], codes)
+
+    def _predict_as_learned(self, X: Any) -> tuple[Prediction, Table]:  # noqa: N803
+        """Return the predictive distribution before conformal calibration, and X as it was read."""
         check_is_fitted(self, "fitted_")
         table = self._read(X, self.encoding_)
+        return self._predict_table(table), table
+
+    def _predict_table(self, table: Table) -> Prediction:
         p = self.fitted_.predict(self.encoding_.transform(table))
         p.transform = self._transform
         p.index, p.names = table.index, self.target_names_
@@ -354,6 +461,10 @@ class Regressor(_ScikitLearn):
         if not isinstance(self._evidence, str) or self._evidence not in ("fading", "plain"):
             raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
+        if self.conformal is not None and self.conformal not in ("split", "cv+"):
+            raise InputError(f"conformal must be 'split', 'cv+' or None, got {self.conformal!r}")
+        if self.conformal_groups is not None and self.conformal is None:
+            raise InputError("conformal_groups says which rows are calibrated together; say with conformal= how")
         _layers(self.hidden)
         resolve_device(self.device)
         self._method()
@@ -413,6 +524,10 @@ class Regressor(_ScikitLearn):
 
     def save(self, folder: str | Path) -> Path:
         """Write a model folder, to be read by :func:`load`, on any device. Nothing in it is ever executed."""
+        return save_model(folder, *self._state())
+
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return all that the regressor knows: tensors by name, and plain values."""
         check_is_fitted(self, "fitted_")
         tensors, settings = self.fitted_.state()
         parameters = self.get_params()
@@ -430,7 +545,16 @@ class Regressor(_ScikitLearn):
             "n_features_in": int(self.n_features_in_),
             "feature_names_in": list(map(str, self.feature_names_in_)) if hasattr(self, "feature_names_in_") else None,
         }
-        return save_model(folder, tensors, settings)
+        made = getattr(self, "conformal_", None)
+        if made is not None:
+            own, settings["conformal"] = made.state()
+            tensors |= own
+        settings["folds"] = []
+        for k, model in enumerate(getattr(self, "fold_models_", [])):
+            own, values = model._state()
+            tensors |= {f"folds.{k}.{name}": t for name, t in own.items()}
+            settings["folds"].append(values)
+        return tensors, settings
 
     def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
         """Take over what :meth:`save` wrote, after checking that its parts fit together."""
@@ -464,7 +588,34 @@ class Regressor(_ScikitLearn):
         ):
             if not holds:
                 raise InputError(f"it is not so that {what}")
+        self._restore_conformal(tensors, settings, None if self.fitted_.one_target else targets)
         return self
+
+    def _restore_conformal(
+        self, tensors: dict[str, torch.Tensor], settings: dict[str, Any], targets: int | None
+    ) -> None:
+        """Take over how intervals were calibrated; models of earlier versions were not."""
+        self.conformal_, self.fold_models_ = None, []
+        saved, folds = settings.get("conformal"), settings.get("folds", [])
+        expected = FOLDS if self.conformal == "cv+" else 0
+        if (saved is None) is not (self.conformal is None) or not isinstance(folds, list) or len(folds) != expected:
+            raise InputError("the parts of conformal intervals are there, or missing, against what the parameters say")
+        for k, values in enumerate(folds):
+            own = {n.removeprefix(f"folds.{k}."): t for n, t in tensors.items() if n.startswith(f"folds.{k}.")}
+            model = clone(self).set_params(conformal=None, conformal_groups=None)._restore(own, values)
+            if model.fitted_.one_target is not self.fitted_.one_target or model.encoding_.names != self.encoding_.names:
+                raise InputError(f"the model of fold {k} is not of the same table")
+            self.fold_models_.append(model)
+        if self.conformal == "split":
+            self.conformal_ = SplitConformal.from_state(tensors, saved, self.transform_, targets)
+        elif self.conformal == "cv+":
+            transforms = [model.transform_ for model in self.fold_models_]
+            self.conformal_ = CrossConformal.from_state(tensors, saved, transforms, targets)
+        groups = None if self.conformal_ is None else self.conformal_.groups
+        if (groups is None) is not (self.conformal_groups is None):
+            raise InputError("groups are there, or missing, against what the parameters say")
+        if groups is not None and not set(groups.columns) <= set(self.encoding_.names):
+            raise InputError("the groups are of columns that the table does not have")
 
     def _summarise_training(self) -> None:
         training = self.fitted_.training
@@ -535,7 +686,7 @@ def _usable(
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, ConvergenceWarning, stacklevel=5)
+    warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
 
 def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) -> int:
@@ -638,6 +789,9 @@ _ATTRIBUTES = {
     "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',
     "inputs_": "How much networks count by what they see, :class:`dict` of weights whose sum is 1.",
     "fading_power_": "The power by which evidence fades with the distance from the training rows; None if it does not.",
+    "conformal_": "How intervals were calibrated, :class:`evidentia.fitting.conformal.SplitConformal` or "
+    ":class:`~evidentia.fitting.conformal.CrossConformal`; None without ``conformal``.",
+    "fold_models_": 'With ``conformal="cv+"`` the models that each learned without a fold; else empty.',
     "target_names_": "Names of the targets, if y had any, else None.",
     "target_transform_": 'The transform of the target that was used: "positive", "log" or None.',
     "transform_": "Its numbers, :class:`evidentia.distributions.Transform`, or None.",

@@ -392,7 +392,7 @@ class CalibrationRows:
 
     prediction: Prediction
     y: Array
-    groups: Rows = None  # type: ignore[assignment]  # is an array once it is there
+    groups: Any = None  # (rows,) of int64 once it is there
     _scores: dict[float, Array] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
