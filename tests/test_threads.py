@@ -8,7 +8,7 @@ import torch
 
 import evidentia as ev
 from evidentia import EvidentialRegressor, GaussianRegressor
-from evidentia.fitting import fit, groups, hold_out
+from evidentia.fitting import Member, fit, groups, hold_out
 from evidentia.fitting.groups import groups_of_members
 from evidentia.methods import BayesByBackprop, Evidential, MCDropout, Network, Recipe
 from evidentia.threads import one_thread

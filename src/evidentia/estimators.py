@@ -63,6 +63,7 @@ __all__ = [
 Array = NDArray[np.float64]
 KINDS = ("numbers", "bins", "trees")  # that networks of "auto" see
 FEWEST = 50  # rows from which trees and bins have something to say
+MANY_ROWS = 10_000  # from which a network takes long, and knows more
 LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
 
 
@@ -249,7 +250,7 @@ class Regressor(_ScikitLearn):
     def _fit_rows(self, table: Table, target: Array, rows: NDArray[np.int64], weights: Array | None, base: int) -> None:
         """Learn from some rows of a table; the others leave no trace."""
         x = self._encode(table, target, rows, base)
-        seeds = np.random.SeedSequence(base).generate_state(_whole("members", getattr(self, "members", 1)), np.uint32)
+        seeds = np.random.SeedSequence(base).generate_state(self._network_count(len(rows)), np.uint32)
         method = self._method()
         options: dict[str, Any] = {
             "recipe": self._recipe(method.recipe(len(rows))),
@@ -265,6 +266,11 @@ class Regressor(_ScikitLearn):
         fitted, members = stacked(fitted, inputs.x, target, members, weights)
         self.fitted_ = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
         self._summarise_training()
+
+    def _network_count(self, rows: int) -> int:
+        """Return how many networks to train on so many rows."""
+        members = getattr(self, "members", 1)
+        return (12 if rows < MANY_ROWS else 9) if members is None else int(members)
 
     def _members(self, rows: NDArray[np.int64], seeds: Sequence[int], seed: int) -> list[Member]:
         """Return the networks to train: as many of each kind, that is, that see the same of a row."""
@@ -443,7 +449,7 @@ class Regressor(_ScikitLearn):
     def _check_parameters(self) -> None:
         """Raise for a parameter that cannot be used, before anything is learned with the others."""
         for name in ("members", "samples"):
-            if hasattr(self, name):
+            if getattr(self, name, None) is not None:
                 _whole(name, getattr(self, name), most=10_000)
         for name in ("steps", "batch_size"):
             if getattr(self, name) is not None:
@@ -833,9 +839,9 @@ class EvidentialRegressor(Regressor):
 
     _auto = "evidence_weight"
 
-    members: int = _parameter(
-        12,
-        "Networks in the mixture. One is the paper's method; several identify how the variance divides into noise and "
+    members: int | None = _parameter(
+        None,
+        "Networks in the mixture. None: 12, or 9 from 10,000 rows on. One is the paper's method; several identify how the variance divides into noise and "
         "doubt.",
     )
     evidence_weight: float | str = _parameter(

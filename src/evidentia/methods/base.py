@@ -104,7 +104,7 @@ class Recipe:
         learned by any step is usable. ``docs/tables.md`` tells how these numbers were found.
         """
         size = max(1.0, rows / 1000)
-        steps = round(min(3000 * size**0.6, 12_000))
+        steps = round(min(4000 * size**0.4775, 12_000))
         settings = Settings(
             steps=steps,
             learning_rate=5e-3,
