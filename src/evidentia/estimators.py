@@ -28,6 +28,7 @@ from evidentia.data.target import check_numbers
 from evidentia.distributions import Transform
 from evidentia.errors import InputError
 from evidentia.fitting import Fitted, FittedImages, Member, Search, fit, search
+from evidentia.fitting.censoring import read_censored
 from evidentia.fitting.conformal import (
     FOLDS,
     CalibrationRows,
@@ -153,22 +154,35 @@ class Regressor(_ScikitLearn):
     def _method(self) -> Method:
         raise NotImplementedError
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        censored: ArrayLike | None = None,
+    ) -> Self:
         """Learn from a table X (array, pandas, polars or Arrow) and targets y, (N,) or (N, T).
 
         Columns may be numbers, booleans, text, categories or dates, with missing values. A fit that fails leaves the
         estimator as it was.
+
+        Args:
+            X: the table.
+            y: targets, and bounds of targets.
+            sample_weight: (N,), non-negative.
+            censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
+                value, 1 or True where the value is at least y, −1 where it is at most y.
         """
         before = dict(self.__dict__)
         try:
             with one_thread():
-                return self._fit(X, y, sample_weight)
+                return self._fit(X, y, sample_weight, censored)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:  # noqa: N803
+    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, censored: ArrayLike | None) -> Self:  # noqa: N803
         self._check_parameters()
         table = self._read(X)
         target = _read_target(y, table)
@@ -181,6 +195,12 @@ class Regressor(_ScikitLearn):
             rows = np.flatnonzero(weights)  # a row of weight 0 is not there
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
+        known = read_censored(censored, target, rows)
+        if known is not None and self.conformal is not None:
+            raise InputError(
+                f"conformal={self.conformal!r} compares intervals with values of y, which censored targets do not "
+                "have; use conformal=None"
+            )
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
@@ -193,7 +213,7 @@ class Regressor(_ScikitLearn):
             self._fit_rows(table, target, learned, weights, base)
             self._calibrate_split(table, target, calibration)
         else:
-            self._fit_rows(table, target, rows, weights, base)
+            self._fit_rows(table, target, rows, weights, base, known)
             if self.conformal == "cv+":
                 self._calibrate_cross(table, target, rows, weights, base)
         return self
@@ -247,7 +267,15 @@ class Regressor(_ScikitLearn):
         columns = tuple(encoder.adopt(column) for encoder, column in zip(encoders, table.columns, strict=True))
         return replace(table, columns=columns, index=None)
 
-    def _fit_rows(self, table: Table, target: Array, rows: NDArray[np.int64], weights: Array | None, base: int) -> None:
+    def _fit_rows(
+        self,
+        table: Table,
+        target: Array,
+        rows: NDArray[np.int64],
+        weights: Array | None,
+        base: int,
+        known: NDArray[np.int8] | None = None,
+    ) -> None:
         """Learn from some rows of a table; the others leave no trace."""
         x = self._encode(table, target, rows, base)
         seeds = np.random.SeedSequence(base).generate_state(self._network_count(len(rows)), np.uint32)
@@ -255,6 +283,7 @@ class Regressor(_ScikitLearn):
         options: dict[str, Any] = {
             "recipe": self._recipe(method.recipe(len(rows))),
             "sample_weight": weights,
+            "censored": known,
             "device": self.device,
             "progress": self.verbose,
         }
@@ -262,8 +291,9 @@ class Regressor(_ScikitLearn):
         method = self._choose(method, x, target, rows, base, options)
         members: Sequence[Member] = self._members(rows, [int(s) for s in seeds], base)
         inputs = Inputs.learn(x, target, rows, base, members, weights)
-        fitted, members = _usable(fit(method, x, target, members, inputs=inputs, **options), members, target, weights)
-        fitted, members = stacked(fitted, inputs.x, target, members, weights)
+        fitted = fit(method, x, target, members, inputs=inputs, **options)
+        fitted, members = _usable(fitted, members, target, comparable=weights is None and known is None)
+        fitted, members = stacked(fitted, inputs.x, target, members, weights, known)
         self.fitted_ = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
         self._summarise_training()
 
@@ -323,7 +353,7 @@ class Regressor(_ScikitLearn):
         kind = self.target_transform
         if kind == "auto":
             kind = choose_transform(method, x, y, rows, seed, validation_share=self.validation_share, **options)
-        prepared = prepare_target(y, rows, kind, seed, self.target_names_)
+        prepared = prepare_target(y, rows, kind, seed, self.target_names_, options["censored"])
         for notice in prepared.notices:
             warnings.warn(notice, UserWarning, stacklevel=5)  # at the call of fit
         self.target_transform_, self.transform_ = kind, prepared.transform
@@ -670,12 +700,11 @@ def _are_texts(value: Any, count: int) -> bool:
     return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
 
 
-def _usable(
-    fitted: Fitted, members: Sequence[Member], y: Array, weights: Array | None
-) -> tuple[Fitted, Sequence[Member]]:
+def _usable(fitted: Fitted, members: Sequence[Member], y: Array, comparable: bool) -> tuple[Fitted, Sequence[Member]]:
     """Return the model without the networks that learned nothing, and the rows of those that are left.
 
-    A warning says how many there were; it is an error if none is left.
+    A warning says how many there were; it is an error if none is left. Validation scores are compared with those of a
+    constant only where they are ``comparable``: not if rows are weighted or targets censored.
     """
     training, count = fitted.training, len(members)
     diverged = int(training.diverged.sum())
@@ -684,7 +713,7 @@ def _usable(
         raise InputError(f"training diverged: all {count} networks reached values that are not finite; {advice}")
     if diverged:
         _warn(f"training of {diverged} of {count} networks diverged; {advice}")
-    poor = 0 if weights is not None else _worse_than_a_constant(fitted, members, y)
+    poor = 0 if not comparable else _worse_than_a_constant(fitted, members, y)
     if poor:
         _warn(f"{poor} of {count} networks do far worse on held-out rows than a constant would; {advice}")
     kept = training.best_score.isfinite().nonzero().flatten().tolist()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
+from evidentia.fitting.censoring import log_likelihood, read_censored
 from evidentia.fitting.members import Member, hold_out
 from evidentia.fitting.tables import Fitted, faded_answer, fit
 from evidentia.methods.base import Method, Recipe
@@ -117,6 +118,7 @@ def choose_power(
     *,
     recipe: Recipe,
     validation_share: float = 0.1,
+    censored: NDArray[np.int8] | None = None,
     **options: Any,
 ) -> float:
     """Return the power by which evidence should fade beyond these rows, learned from these rows alone.
@@ -126,7 +128,7 @@ def choose_power(
     50 rows, without validation rows, or if no feature varies, it is 2.
 
     Args:
-        method, x, y, **options: as for :func:`evidentia.fitting.fit`.
+        method, x, y, censored, **options: as for :func:`evidentia.fitting.fit`.
         recipe: for as many rows as `rows_of_a_fold` says; at most 500 of its steps are taken.
         rows: those that count.
         seed: of the directions and of the networks.
@@ -140,8 +142,8 @@ def choose_power(
     if options.get("progress"):
         sys.stderr.write("networks that do not see the ends of the data, to learn how fast evidence fades\n")
     members = fold_members(folds, seed, validation_share)
-    fitted = fit(method, x, y, members, recipe=short_recipe(recipe), **options)
-    return learned_power(fitted, x, y, folds, members)
+    fitted = fit(method, x, y, members, recipe=short_recipe(recipe), censored=censored, **options)
+    return learned_power(fitted, x, y, folds, members, read_censored(censored, y))
 
 
 def fold_members(folds: Sequence[Fold], seed: int, validation_share: float = 0.1) -> list[Member]:
@@ -150,7 +152,14 @@ def fold_members(folds: Sequence[Fold], seed: int, validation_share: float = 0.1
     return [m for inner, _ in folds for m in hold_out(inner, seeds, validation_share)]
 
 
-def learned_power(fitted: Fitted, x: Array, y: Array, folds: Sequence[Fold], members: Sequence[Member]) -> float:
+def learned_power(
+    fitted: Fitted,
+    x: Array,
+    y: Array,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    censored: NDArray[np.int8] | None = None,
+) -> float:
     """Return the power that the ends of the folds prefer, by networks that were fitted to `fold_members`."""
     faded = with_fading(fitted, x, members, 1.0)
     usable = fitted.training.best_score.isfinite() & ~fitted.training.diverged
@@ -161,7 +170,8 @@ def learned_power(fitted: Fitted, x: Array, y: Array, folds: Sequence[Fold], mem
             answer, keep = faded.ask(x[ends], chosen)
             assert keep is not None
             distances.append(-keep.log().mean(0))
-            scores.append(scores_by_power(answer, keep, torch.from_numpy(y[ends]), faded.usual(chosen)))
+            known = None if censored is None else torch.from_numpy(censored[ends])
+            scores.append(scores_by_power(answer, keep, torch.from_numpy(y[ends]), faded.usual(chosen), known))
     return best_power(torch.cat(distances), torch.cat(scores, 1)) if scores else USUAL_POWER
 
 
@@ -224,7 +234,9 @@ def short_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, settings=replace(settings, steps=steps, warmup=warmup, evaluate_every=every))
 
 
-def scores_by_power(answer: Answer, keep: Tensor, y: Tensor, typical: Answer | None = None) -> Tensor:
+def scores_by_power(
+    answer: Answer, keep: Tensor, y: Tensor, typical: Answer | None = None, censored: Tensor | None = None
+) -> Tensor:
     """Return the negative log likelihood of every row by every power, (powers, rows).
 
     Args:
@@ -232,10 +244,11 @@ def scores_by_power(answer: Answer, keep: Tensor, y: Tensor, typical: Answer | N
         keep: the share of their evidence that a power of 1 keeps, (networks, N).
         y: targets, (N,) or (N, T).
         typical: what the networks usually say, if they are to settle.
+        censored: of the shape of y, as `read_censored` returns it; None: all are values.
     """
     scores = []
     for power in POWERS:
         mixture = Mixture(faded_answer(answer, keep.pow(power), typical).predictive(), dim=0, validate_args=False)
-        nll = -mixture.log_prob(y)
+        nll = -log_likelihood(mixture, y, censored)
         scores.append(nll.mean(1) if nll.ndim > 1 else nll)
     return torch.stack(scores)

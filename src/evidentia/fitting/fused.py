@@ -15,17 +15,21 @@ from evidentia.training import TableBatches
 __all__ = ["Fused", "obstacle", "use_fused"]
 
 
-def use_fused(wanted: bool | None, method: Method, population: Population, recipe: Recipe, weighted: bool) -> bool:
+def use_fused(
+    wanted: bool | None, method: Method, population: Population, recipe: Recipe, weighted: bool, censored: bool = False
+) -> bool:
     """Return whether to train with :class:`Fused`; raise if it was asked for and cannot be used."""
     if wanted is False:
         return False
-    why_not = obstacle(method, population, recipe, weighted)
+    why_not = obstacle(method, population, recipe, weighted, censored)
     if wanted and why_not:
         raise InputError(f"these networks cannot be trained in one kernel: {why_not}; leave out fused=True")
     return why_not is None
 
 
-def obstacle(method: Method, population: Population, recipe: Recipe, weighted: bool) -> str | None:
+def obstacle(
+    method: Method, population: Population, recipe: Recipe, weighted: bool, censored: bool = False
+) -> str | None:
     """Return why :class:`Fused` cannot be used, in words; None if it can."""
     settings, sizes, device = recipe.settings, population.sizes, population.weights[0].device
     found = {
@@ -36,6 +40,7 @@ def obstacle(method: Method, population: Population, recipe: Recipe, weighted: b
         or max(sizes[1:-1], default=0) > 128,
         "there is more than one target": sizes[-1] != method.outputs,
         "rows are weighted": weighted,
+        "targets are censored": censored,
         "gradients are clipped": settings.clip is not None,
         "weights are averaged": settings.averaging > 0,
         "weights decay": settings.weight_decay != 0,

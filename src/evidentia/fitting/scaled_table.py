@@ -22,6 +22,7 @@ class ScaledTable:
         x: features (N, F).
         y: targets (N, T).
         row_weights: of mean 1, or None.
+        censored: (N, T), 1 where y is a lower bound, −1 where it is an upper bound, else 0; or None.
         own_x: from x to what each member sees.
         own_y: likewise of y.
         validation: validation rows of each member (M, V), padded to one length.
@@ -31,6 +32,7 @@ class ScaledTable:
     x: Tensor
     y: Tensor
     row_weights: Tensor | None
+    censored: Tensor | None
     own_x: Scaling
     own_y: Scaling
     validation: Tensor
@@ -42,6 +44,7 @@ class ScaledTable:
         x: Tensor,
         y: Tensor,
         row_weights: Tensor | None,
+        censored: Tensor | None,
         members: Sequence[Member],
         scale_x: Scaling,
         scale_y: Scaling,
@@ -67,6 +70,7 @@ class ScaledTable:
             ready(first_x(x)[0]),
             ready(first_y(y)[0]),
             None if row_weights is None else ready(row_weights),
+            None if censored is None else censored.to(device),
             inner(scale_x, first_x),
             inner(scale_y, first_y),
             validation.to(device),
@@ -76,7 +80,13 @@ class ScaledTable:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that batches are drawn from."""
-        return (self.x, self.y) if self.row_weights is None else (self.x, self.y, self.row_weights)
+        return tuple(t for t in (self.x, self.y, self.row_weights, self.censored) if t is not None)
+
+    def divide(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return the parts of a batch of :attr:`tensors`: features, targets, row weights and what is censored."""
+        x, y, *others = batch
+        weights = None if self.row_weights is None else others.pop(0)
+        return x, y, weights, others.pop(0) if others else None
 
     def select(self, members: Sequence[int]) -> "ScaledTable":
         """Return the same table as some of the members see it."""
@@ -89,9 +99,10 @@ class ScaledTable:
             validation_weights=self.validation_weights[chosen],
         )
 
-    def validation_rows(self) -> tuple[Tensor, Tensor]:
-        """Return features and targets of each member's validation rows, scaled as it sees them."""
-        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation])
+    def validation_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return features, targets and what is censored of each member's validation rows, scaled as it sees them."""
+        censored = None if self.censored is None else self.censored[self.validation]
+        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation]), censored
 
 
 def _common(own: Scaling) -> Scaling:

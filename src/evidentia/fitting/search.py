@@ -9,6 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from evidentia.errors import InputError
+from evidentia.fitting.censoring import log_likelihood, read_censored
 from evidentia.fitting.members import hold_out
 from evidentia.fitting.tables import Fitted, fit
 from evidentia.methods.base import Method, Recipe
@@ -52,6 +53,7 @@ def search(
     recipe: Recipe | None = None,
     effort: float = 1.0,
     sample_weight: ArrayLike | None = None,
+    censored: ArrayLike | None = None,
     **options: Any,
 ) -> list[Search]:
     """Return, for each group of rows, which number the method should use on them; all groups are searched at once.
@@ -67,7 +69,7 @@ def search(
         folds: 5 by default, 3 from 5,000 rows on.
         seed, validation_share: how a group is divided.
         effort: the share of the recipe's steps that the networks of the search get.
-        recipe, sample_weight, **options: as for :func:`evidentia.fitting.fit`.
+        recipe, sample_weight, censored, **options: as for :func:`evidentia.fitting.fit`.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
@@ -89,13 +91,19 @@ def search(
         steps = max(1, round(effort * recipe.settings.steps))
         recipe = replace(recipe, settings=replace(recipe.settings, steps=steps))
     each = replace(method, **{parameter: tried * (len(parts) * folds)})  # type: ignore[type-var]
-    fitted = fit(each, x, y, members, recipe=recipe, sample_weight=sample_weight, **options)
-    scores = _scores(fitted, x, y, parts, len(tried), weights)
+    fitted = fit(each, x, y, members, recipe=recipe, sample_weight=sample_weight, censored=censored, **options)
+    scores = _scores(fitted, x, y, parts, len(tried), weights, read_censored(censored, y))
     return [Search(parameter, tried, group.T, tried[one_standard_error(group.T)]) for group in scores]
 
 
 def _scores(
-    fitted: Fitted, x: Array, y: Array, parts: Sequence[Sequence[NDArray[np.int64]]], tried: int, weights: Array
+    fitted: Fitted,
+    x: Array,
+    y: Array,
+    parts: Sequence[Sequence[NDArray[np.int64]]],
+    tried: int,
+    weights: Array,
+    censored: NDArray[np.int8] | None = None,
 ) -> Array:
     """Return the score of each network on the rows of its fold, (group, fold, candidate); infinite if it diverged."""
     diverged = fitted.training.diverged.cpu().numpy().reshape(len(parts), -1, tried)
@@ -104,7 +112,8 @@ def _scores(
         # the networks of a fold answer together: a call costs the same for one as for all
         rows, members = parts[group][fold], range(k * tried, (k + 1) * tried)
         target = torch.from_numpy(y[rows]).expand(tried, *y[rows].shape)
-        surprise = -fitted.mixtures(x[rows], tried, members).log_prob(target).numpy()
+        known = None if censored is None else torch.from_numpy(censored[rows]).expand_as(target)
+        surprise = -log_likelihood(fitted.mixtures(x[rows], tried, members), target, known).numpy()
         scores[group, fold] = np.average(surprise.reshape(tried, len(rows), -1).mean(2), axis=1, weights=weights[rows])
     return np.where(diverged, np.inf, scores)
 

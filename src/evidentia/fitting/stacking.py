@@ -44,7 +44,12 @@ def stacking_weights(log_densities: Array, row_weights: Array | None = None) -> 
 
 
 def stacked(
-    fitted: Fitted, x: Array, y: Array, members: Sequence[Member], row_weights: Array | None = None
+    fitted: Fitted,
+    x: Array,
+    y: Array,
+    members: Sequence[Member],
+    row_weights: Array | None = None,
+    censored: NDArray[np.int8] | None = None,
 ) -> tuple[Fitted, Sequence[Member]]:
     """Return the model whose networks count by what they see, and the members that are left.
 
@@ -57,12 +62,13 @@ def stacked(
         y: targets, as they learned them.
         members: the rows of each network, as it was fitted.
         row_weights: of all rows.
+        censored: of the shape of y, as for :func:`evidentia.fitting.fit`; None: all targets are values.
     """
     kinds = list(dict.fromkeys((m.bins, m.trees) for m in members))
     kind_of = [kinds.index((m.bins, m.trees)) for m in members]
     if len(kinds) == 1 or not all(len(m.validation) for m in members):
         return fitted, members
-    rows, table = _held_out(fitted, x, y, members, kind_of, len(kinds))
+    rows, table = _held_out(fitted, x, y, members, kind_of, len(kinds), censored)
     if not len(rows):
         return fitted, members
     weights = stacking_weights(table, None if row_weights is None else row_weights[rows])
@@ -77,10 +83,16 @@ def stacked(
 
 
 def _held_out(
-    fitted: Fitted, x: Array, y: Array, members: Sequence[Member], kind_of: Sequence[int], kinds: int
+    fitted: Fitted,
+    x: Array,
+    y: Array,
+    members: Sequence[Member],
+    kind_of: Sequence[int],
+    kinds: int,
+    censored: NDArray[np.int8] | None,
 ) -> tuple[NDArray[np.int64], Array]:
     """Return the rows that networks of every kind held out, and the mean log densities of each kind there."""
-    scores = fitted.validation_log_densities(x, y, members)
+    scores = fitted.validation_log_densities(x, y, members, censored)
     total, count = np.zeros((len(x), kinds)), np.zeros((len(x), kinds))
     for k, (member, score) in enumerate(zip(members, scores, strict=True)):
         held = member.validation.numpy()

@@ -16,6 +16,7 @@ from evidentia.data.encoding import IGNORED, Scaling
 from evidentia.data.trees import Trees
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
+from evidentia.fitting.censoring import read_censored
 from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.groups import groups_of_members
 from evidentia.fitting.inputs import Inputs
@@ -49,6 +50,7 @@ def fit(
     recipe: Recipe | None = None,
     device: str | torch.device = "auto",
     sample_weight: ArrayLike | None = None,
+    censored: ArrayLike | None = None,
     standardise: bool = True,
     validate: "Callable[[Fitted], Tensor] | None" = None,
     inputs: Inputs | None = None,
@@ -68,6 +70,9 @@ def fit(
         recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
         device: "auto", "cpu", "cuda" or "mps".
         sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
+        censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
+            value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
+            probability, in the loss and in the validation score.
         standardise: if False, networks see features and targets as they are, and λ has the unit 1/y.
         validate: a score of each member in the place of its validation rows'; smaller is better.
         inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
@@ -82,6 +87,8 @@ def fit(
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     check_table(features, targets, members, weights)
     recipe = recipe or method.recipe(max(len(m.train) for m in members))
+    known = read_censored(censored, targets.numpy())
+    bounds = None if known is None else torch.from_numpy(known.reshape(len(known), -1))
     one_target = targets.ndim == 1
     targets = targets.reshape(len(targets), -1)
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
@@ -94,7 +101,8 @@ def fit(
     if inputs is not None:
         scale_x = inputs.hide(scale_x, members)
         embedding = inputs.embedding(scale_x, members)
-    table = ScaledTable.build(features, targets, weights, members, scale_x, scale_y, target_device)
+    table = ScaledTable.build(features, targets, weights, bounds, members, scale_x, scale_y, target_device)
+    data = [features, targets, weights, *([] if bounds is None else [bounds])]
     first, outputs = features.shape[1] + (0 if embedding is None else embedding.bins), method.outputs * targets.shape[1]
     population = method.build([m.seed for m in members], first, outputs, recipe.network)
     if embedding is not None:
@@ -118,7 +126,7 @@ def fit(
                 parts,
                 recipe.settings,
                 checkpoint,
-                "" if checkpoint is None else _identity(method, members, recipe, features, targets, weights),
+                "" if checkpoint is None else _identity(method, members, recipe, *data),
                 progress,
                 threads,
             )
@@ -162,7 +170,7 @@ def _part(
     counts = torch.tensor([len(r) for r in rows], device=table.x.device)
     fast = (
         Fused(method, population, batches, table.own_x, table.own_y, counts)
-        if use_fused(fused, method, population, recipe, table.row_weights is not None)
+        if use_fused(fused, method, population, recipe, table.row_weights is not None, table.censored is not None)
         else None
     )
     return Part(population, batches, _loss(table, model, counts), _score(table, model, members, validate), fast)
@@ -459,21 +467,30 @@ class Fitted:
         moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
         return moved
 
-    def validation_log_densities(self, x: Array, y: Array, members: Sequence[Member]) -> list[Tensor]:
+    def validation_log_densities(
+        self, x: Array, y: Array, members: Sequence[Member], censored: NDArray[np.int8] | None = None
+    ) -> list[Tensor]:
         """Return the log density, in the units of y, that each member gives its validation rows: mean over targets.
+
+        Of bounds it is the log probability.
 
         Args:
             x: all rows as networks see them, with predictions of trees.
             y: their targets.
             members: the rows of each network.
+            censored: of the shape of y, as for :func:`fit`.
         """
+        known = None if censored is None else torch.from_numpy(censored).reshape(len(y), -1)
         rows, counts = pad_rows([m.validation for m in members])
         table, targets = torch.from_numpy(x), torch.from_numpy(np.asarray(y, dtype=float)).reshape(len(y), -1)
         parts = []
         for some in rows.split(VALIDATED, 1):
             answer = self.own(table[some])
-            density = answer.predictive().log_prob(self.scale_y(targets[some])) - self.scale_y.scale.log()
-            parts.append(density.mean(-1))
+            own = None if known is None else known[some]
+            likelihood = -self.method.nll(answer, self.scale_y(targets[some]), own)
+            change = self.scale_y.scale.log()  # of a density by the units of y
+            likelihood = likelihood - (change if own is None else torch.where(own == 0, change, 0.0))
+            parts.append(likelihood.mean(-1))
         whole = torch.cat(parts, 1)
         return [each[:count] for each, count in zip(whole, counts.tolist(), strict=True)]
 
@@ -633,9 +650,13 @@ def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Modu
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        raw = module(table.own_x(batch[0])).unflatten(-1, (-1, method.outputs))
-        each = method.loss_of_raw(raw, table.own_y(batch[1]), module)
-        fit_term = each.mean((1, 2)) if len(batch) == 2 else (each.mean(2) * batch[2]).mean(1)
+        x, y, weights, censored = table.divide(batch)
+        raw = module(table.own_x(x)).unflatten(-1, (-1, method.outputs))
+        if censored is None:
+            each = method.loss_of_raw(raw, table.own_y(y), module)
+        else:
+            each = method.loss_of_raw(raw, table.own_y(y), module, censored)
+        fit_term = each.mean((1, 2)) if weights is None else (each.mean(2) * weights).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows
 
@@ -652,8 +673,8 @@ def _score(
         return None
 
     def validation_nll(module: nn.Module) -> Tensor:
-        x, y = table.validation_rows()
-        nll = -fitted.scaled_answer(module, x).predictive().log_prob(y).mean(-1)
+        x, y, censored = table.validation_rows()
+        nll = fitted.method.nll(fitted.scaled_answer(module, x), y, censored).mean(-1)
         return (nll * table.validation_weights).sum(1)
 
     return validation_nll

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from evidentia.data.target import check_sign, describe_ties, find_ties, is_skewed, positive_numbers, spread_ties
 from evidentia.distributions import Transform
+from evidentia.fitting.censoring import log_likelihood
 from evidentia.fitting.members import hold_out
 from evidentia.fitting.tables import Fitted, fit
 from evidentia.methods.base import Method, Recipe
@@ -40,11 +41,17 @@ class PreparedTarget:
 
 
 def prepare_target(
-    y: Array, rows: NDArray[np.int64], kind: str | None, seed: int, names: Sequence[str] | None = None
+    y: Array,
+    rows: NDArray[np.int64],
+    kind: str | None,
+    seed: int,
+    names: Sequence[str] | None = None,
+    censored: NDArray[np.int8] | None = None,
 ) -> PreparedTarget:
     """Return the targets, (N,) or (N, T), as networks learn them from some of the rows.
 
-    Without ties and without a transform they are returned as they are.
+    Without ties and without a transform they are returned as they are. Bounds of censored targets are no ties, however
+    many rows share one, and are not spread.
 
     Args:
         y: targets.
@@ -52,6 +59,7 @@ def prepare_target(
         kind: "positive", "log" or None.
         seed: of the random numbers that spread ties.
         names: of several targets.
+        censored: of the shape of y, as `read_censored` returns it; None: all are values.
     """
     table = y.reshape(len(y), -1)
     several = table.shape[1] > 1
@@ -62,11 +70,13 @@ def prepare_target(
         name = f"y[{names[t]!r}]" if several and names is not None else f"y[:, {t}]" if several else "y"
         if kind is not None:
             check_sign(own, rows, kind, name)
-        ties = find_ties(own)
+        known = slice(None) if censored is None else censored.reshape(table.shape)[rows, t] == 0
+        ties = find_ties(own[known])
         scale, shift = positive_numbers(own, ties) if kind == "positive" else (1.0, 0.0)
         if ties is not None:
             notices.append(describe_ties(ties, name, kind is None and bool((own >= 0).all())))
-            own = spread_ties(own, ties, (seed, t), None if kind is None else shift)
+            own = own.copy()
+            own[known] = spread_ties(own[known], ties, (seed, t), None if kind is None else shift)
         values[rows, t] = own
         scales.append(scale)
         shifts.append(shift)
@@ -89,6 +99,7 @@ def choose_transform(
     *,
     recipe: Recipe,
     validation_share: float = 0.1,
+    censored: NDArray[np.int8] | None = None,
     **options: Any,
 ) -> str | None:
     """Return "positive" or None, whichever predicts rows of the training table better that were held out.
@@ -99,7 +110,7 @@ def choose_transform(
     value, densities say little: then they are compared by CRPS in units of its mean. All targets get the same.
 
     Args:
-        method, x, y, recipe, **options: as for :func:`evidentia.fitting.fit`.
+        method, x, y, recipe, censored, **options: as for :func:`evidentia.fitting.fit`.
         rows: those that count.
         seed: of the division and of the networks.
         validation_share: of the rows that the networks learn from.
@@ -116,28 +127,41 @@ def choose_transform(
     short = replace(recipe, settings=settings)
     scores = []
     for kind in (None, "positive"):
-        target = prepare_target(y, rows, kind, seed)
-        fitted = fit(method, x, target.values, members, recipe=short, **options)
+        target = prepare_target(y, rows, kind, seed, censored=censored)
+        fitted = fit(method, x, target.values, members, recipe=short, censored=censored, **options)
         if bool(fitted.training.diverged.all()):
             scores.append(np.full(len(held_out), np.inf))
             continue
-        scores.append(_scores(fitted, x, y, target, held_out).reshape(len(held_out), -1).mean(1))
+        known = None if censored is None else censored[held_out]
+        scores.append(_scores(fitted, x, y, target, held_out, known).reshape(len(held_out), -1).mean(1))
     gain = scores[0] - scores[1]
-    if target.notices:
+    if target.notices and censored is None:
         gain = gain / max(float(np.mean(scores[0])), np.finfo(float).tiny)
     if not np.isfinite(gain).all():
         return "positive" if np.isfinite(scores[1]).all() else None
     return "positive" if gain.mean() > max(LEAST_GAIN, gain.std(ddof=1) / np.sqrt(len(gain))) else None
 
 
-def _scores(fitted: Fitted, x: Array, y: Array, target: PreparedTarget, rows: NDArray[np.int64]) -> Array:
-    """Return a score of some rows: NLL, but for what transforms have in common, or CRPS where rows share values."""
-    if target.notices:
+def _scores(
+    fitted: Fitted,
+    x: Array,
+    y: Array,
+    target: PreparedTarget,
+    rows: NDArray[np.int64],
+    censored: NDArray[np.int8] | None,
+) -> Array:
+    """Return a score of some rows: NLL, but for what transforms have in common, or CRPS where rows share values.
+
+    Bounds have no CRPS: where there are any, it is the NLL.
+    """
+    if target.notices and censored is None:
         scores: Array = Prediction(fitted.answers(x[rows]), members=0, transform=target.transform).crps(y[rows])
         return scores
     z = torch.from_numpy(target.values[rows])
-    surprise = -fitted.predict(x[rows]).distribution.log_prob(z)
+    known = None if censored is None else torch.from_numpy(censored)
+    surprise = -log_likelihood(fitted.predict(x[rows]).distribution, z, known)
     if target.transform is not None:
-        surprise = surprise + torch.nn.functional.logsigmoid(z / target.transform.scale)
+        change = torch.nn.functional.logsigmoid(z / target.transform.scale)
+        surprise = surprise + (change if known is None else torch.where(known == 0, change, 0.0))
     result: Array = surprise.numpy()
     return result

@@ -1,0 +1,183 @@
+"""Regressors and fits that learn from bounds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+import evidentia as ev
+from evidentia.fitting import fit, hold_out, search
+from evidentia.fitting.censoring import log_likelihood, read_censored
+from evidentia.fitting.targets import prepare_target
+from evidentia.methods import Evidential, LeastSquares, Network, Recipe
+from evidentia.training import Settings
+
+RECIPE = Recipe(Network((16,)), Settings(steps=40, evaluate_every=10), 32)
+
+
+def cut_off(rows=600):
+    """A table whose targets are cut off at random bounds, two fifths of them: x, truth, what is seen, what is cut."""
+    random = np.random.default_rng(1)
+    x = random.uniform(-2, 2, (rows, 1))
+    truth = np.sin(2 * x[:, 0]) + x[:, 0]
+    y = truth + 0.3 * stats.t(5).rvs(rows, random_state=2)
+    bounds = truth + 0.15 + 0.6 * random.standard_normal(rows)
+    return x, truth, np.minimum(y, bounds), y > bounds
+
+
+def test_a_regressor_recovers_what_was_censored():
+    """Bounds that count as values pull predictions down by half a standard deviation of the noise."""
+    x, truth, seen, censored = cut_off()
+    assert 0.3 < censored.mean() < 0.5
+    bias = {}
+    for name, known in (("ignored", None), ("censored", censored)):
+        model = ev.EvidentialRegressor(members=2, steps=400, random_state=0, device="cpu", evidence="plain")
+        bias[name] = float(np.mean(model.fit(x, seen, censored=known).predict(x) - truth))
+    assert bias["ignored"] < -0.12
+    assert abs(bias["censored"]) < 0.05
+
+
+def test_upper_bounds_are_the_mirror_image():
+    x, truth, seen, censored = cut_off()
+    model = ev.GaussianRegressor(steps=300, random_state=0, device="cpu")
+    bias = np.mean(model.fit(x, -seen, censored=-censored.astype(int)).predict(x) + truth)
+    assert abs(bias) < 0.06
+
+
+@pytest.mark.parametrize(
+    "regressor",
+    [
+        ev.EvidentialRegressor(members=2, evidence_weight="auto"),
+        ev.EvidentialRegressor(members=1, target_transform="auto"),
+        ev.EnsembleRegressor(members=2),
+        ev.DropoutRegressor(),
+        ev.BayesRegressor(),
+    ],
+)
+def test_every_regressor_takes_bounds(regressor):
+    x, _, seen, censored = cut_off(120)
+    regressor.set_params(steps=8, random_state=0, device="cpu")
+    frame = pd.DataFrame({"x": x[:, 0], "kind": np.where(x[:, 0] > 0, "a", "b")})
+    y = np.exp(seen)
+    model = regressor.fit(frame, y, np.ones(120), pd.Series(censored))
+    assert np.isfinite(model.predict(frame)).all()
+    plain = regressor.fit(frame, y).predict(frame)
+    zeros = regressor.fit(frame, y, censored=np.zeros(120)).predict(frame)
+    assert np.array_equal(plain, zeros)
+    assert not np.allclose(plain, regressor.fit(frame, y, censored=censored).predict(frame))
+
+
+def test_several_targets_are_censored_apart():
+    x, _, seen, censored = cut_off(200)
+    y = np.stack([seen, seen], 1)
+    known = np.stack([censored, np.zeros(200, dtype=bool)], 1)
+    model = ev.EvidentialRegressor(members=2, steps=200, random_state=0, device="cpu", evidence="plain")
+    mean = model.fit(x, y, censored=known).predict(x)
+    assert (mean[:, 0] - mean[:, 1]).mean() > 0.05
+    both = model.fit(x, y, censored=censored).predict(x)
+    assert (both[:, 1] - mean[:, 1]).mean() > 0.05
+
+
+def test_the_validation_score_is_the_censored_likelihood():
+    x, _, seen, censored = cut_off(200)
+    members = hold_out(np.arange(200), [0], 0.2)
+    fitted = fit(Evidential(0.0), x, seen, members, recipe=RECIPE, device="cpu", censored=censored)
+    rows = members[0].validation.numpy()
+    law = fitted.predict(x[rows])
+    tails = np.where(censored[rows], np.log(1 - law.cdf(seen[rows])), law.log_prob(seen[rows]))
+    scale = float(fitted.scale_y.scale)  # networks see scaled targets, whose densities are as many times larger
+    expected = -tails.mean() - np.log(scale) * (~censored[rows]).mean()
+    assert fitted.training.best_score.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_search_scores_bounds_by_their_probability():
+    x, _, seen, censored = cut_off(100)
+    options = {"recipe": RECIPE, "device": "cpu", "candidates": (0.0, 0.1)}
+    found = search(Evidential(), x, seen, [np.arange(100)], censored=censored, **options)[0]
+    plain = search(Evidential(), x, seen, [np.arange(100)], **options)[0]
+    assert np.isfinite(found.scores).all()
+    assert not np.allclose(found.scores, plain.scores)
+
+
+def test_likelihood_of_values_and_bounds():
+    law, known = ev.Gaussian(torch.zeros(3, dtype=torch.float64), 2.0), torch.tensor([0, 1, -1])
+    y = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
+    normal = stats.norm(0, 2)
+    expected = [normal.logpdf(1), normal.logsf(2), normal.logcdf(-3)]
+    assert log_likelihood(law, y, known).numpy() == pytest.approx(np.array(expected))
+    assert log_likelihood(law, 1e5 * y.abs(), known.abs()).isfinite().all()
+
+
+def test_bounds_are_not_spread():
+    y = np.concatenate([np.full(40, 5.0), np.linspace(0, 4, 60), np.full(20, 3.0)])
+    known = np.concatenate([np.ones(40), np.zeros(80)]).astype(np.int8)
+    prepared = prepare_target(y, np.arange(120), None, 0, censored=known)
+    assert np.array_equal(prepared.values[:40], y[:40])
+    assert not np.array_equal(prepared.values[100:], y[100:])  # 3 dominates the values
+    assert "are 3" in prepared.notices[0]
+    assert prepare_target(y[:100], np.arange(100), None, 0, censored=known[:100]).notices == ()
+    positive = prepare_target(y, np.arange(120), "positive", 0, censored=known)
+    assert len(np.unique(positive.values[:40])) == 1
+
+
+@pytest.mark.parametrize(
+    ("censored", "error", "message"),
+    [
+        (np.ones(9), ev.InputError, r"censored must have shape \(10,\), as y has, got \(9,\)"),
+        (np.ones((10, 2)), ev.InputError, r"got \(10, 2\)"),
+        (np.full(10, 2), ev.InputError, "censored must be -1, 0 or 1, got 2 in row 0: 0 or False where y is the value"),
+        (np.full(10, np.nan), ev.InputError, "got nan in row 0"),
+        (["no"] * 10, ev.InputTypeError, "censored must be numbers or booleans, not <U2"),
+        (True, ev.InputError, r"got \(\)"),
+        (np.ones(10), ev.InputError, "all 10 rows of y are censored; at least one value must be known"),
+        (torch.ones(10, dtype=torch.bool), ev.InputError, "all 10 rows of y are censored"),
+    ],
+)
+def test_one_clear_error_each(censored, error, message):
+    x, y = np.linspace(0, 1, 10)[:, None], np.linspace(0, 1, 10)
+    model = ev.EvidentialRegressor(steps=5, device="cpu")
+    with pytest.raises(error, match=message):
+        model.fit(x, y, censored=censored)
+    with pytest.raises(error, match=message):
+        fit(Evidential(), x, y, hold_out(np.arange(10), [0]), recipe=RECIPE, device="cpu", censored=censored)
+
+
+def test_guarantees_need_values():
+    x, _, seen, censored = cut_off(100)
+    for conformal in ("split", "cv+"):
+        model = ev.EvidentialRegressor(members=1, steps=5, device="cpu", conformal=conformal)
+        with pytest.raises(ev.InputError, match="compares intervals with values of y, which censored targets do not"):
+            model.fit(x, seen, censored=censored)
+        assert model.fit(x, seen, censored=np.zeros(100)).predict(x).shape == (100,)
+
+
+def test_kinds_of_networks_are_weighed_by_values_and_bounds():
+    """The log likelihood in the units of y that weights are learned by, against the model's own tails."""
+    x, _, seen, censored = cut_off(200)
+    members = hold_out(np.arange(200), [0, 1], 0.2)
+    fitted = fit(Evidential(0.0), x, seen, members, recipe=RECIPE, device="cpu", censored=censored)
+    known = censored.astype(np.int8)
+    for k, got in enumerate(fitted.validation_log_densities(x, seen, members, known)):
+        rows = members[k].validation.numpy()
+        law = fitted.predict(x[rows], [k])
+        expected = np.where(censored[rows], np.log(1 - law.cdf(seen[rows])), law.log_prob(seen[rows]))
+        assert got.numpy() == pytest.approx(expected, abs=1e-4)
+    model = ev.EvidentialRegressor(members=3, steps=50, random_state=0, device="cpu", evidence="plain")
+    assert sum(model.fit(x, seen, censored=censored).inputs_.values()) == pytest.approx(1)
+
+
+def test_what_counts_must_hold_values():
+    y = np.zeros((4, 2))
+    known = np.array([[0, 1], [0, 1], [1, 1], [0, 0]])
+    assert np.array_equal(read_censored(known, y), known)
+    with pytest.raises(ev.InputError, match=r"all 3 rows of y\[:, 1\] are censored"):
+        read_censored(known, y, np.array([0, 1, 2]))
+    assert read_censored(known[:, :1] * 0, y) is None
+    assert read_censored(None, y) is None
+
+
+def test_methods_without_a_likelihood_refuse():
+    x, _, seen, censored = cut_off(50)
+    with pytest.raises(ev.InputError, match="least squares has no likelihood"):
+        fit(LeastSquares(), x, seen, hold_out(np.arange(50), [0]), recipe=RECIPE, device="cpu", censored=censored)
