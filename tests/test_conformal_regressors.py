@@ -1,6 +1,7 @@
 import math
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -190,3 +191,18 @@ def test_a_forged_model_is_refused(way, tmp_path):
     if way == "cv+":
         forged(tensors, settings | {"folds": settings["folds"][:-1]})
         forged({k: t for k, t in tensors.items() if not k.startswith("folds.2.population")}, settings)
+
+
+@pytest.mark.parametrize("way", ["split", "cv+"])
+def test_predictions_do_not_depend_on_the_callers_device_context_or_threads(way):
+    x, y = noisy(40)
+    model = ev.GaussianRegressor(conformal=way, target_transform="positive", **QUICK).fit(x, np.exp(y))
+    fresh, expected = pickle.loads(pickle.dumps(model)), model.predict_interval(x, 0.8)
+    with torch.device("meta"):
+        found = fresh.predict_distribution(x)
+        np.testing.assert_array_equal(found.interval(0.8), expected)
+        np.testing.assert_allclose(found[3:9].interval(0.8), expected[3:9], rtol=1e-12)
+    fresh = pickle.loads(pickle.dumps(model))
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: fresh.predict_interval(x, 0.8), range(8)):
+            np.testing.assert_array_equal(found, expected)

@@ -40,9 +40,10 @@ class Transform:
     def __init__(self, kind: str, scale: Any = 1.0, shift: Any = 0.0) -> None:
         if kind not in KINDS:
             raise InputError(f"unknown transform of the target {kind!r}; known are {', '.join(KINDS)}")
-        numbers = torch.as_tensor(scale, dtype=torch.float64), torch.as_tensor(shift, dtype=torch.float64)
+        # on the CPU by name: torch's device context would decide otherwise
+        numbers = (torch.as_tensor(each, dtype=torch.float64, device="cpu").detach() for each in (scale, shift))
         self.kind = kind
-        self.scale, self.shift = torch.broadcast_tensors(*(t.detach().cpu() for t in numbers))
+        self.scale, self.shift = torch.broadcast_tensors(*numbers)
         good = self.scale.isfinite() & (self.scale > 0) & self.shift.isfinite() & (self.shift >= 0)
         if not bool(good.all()):
             raise InputError(f"a transform has a scale > 0 and a shift ≥ 0, got {scale!r} and {shift!r}")
