@@ -2,15 +2,21 @@
 
 Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
-    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain] [--device cuda]
+    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain]
+        [--inputs numbers] [--device cuda] [--jobs 4]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
+With --jobs, splits run in processes of their own, each with one thread.
 """
 
+import multiprocessing
 import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
+import torch
 
 from evidentia import EvidentialRegressor, metrics
 from evidentia.datasets import uci
@@ -22,20 +28,44 @@ from shared import device_and_record, new_record, option_parser
 SCORES = {"rmse": metrics.rmse, "nll": metrics.nll, "crps": metrics.crps, "coverage_90": metrics.coverage}
 
 
-def scores_of(table: uci.UCITable, k: int, device: str, **parameters: Any) -> dict:
+def scores_of(name: str, k: int, data: str, device: str, parameters: dict[str, Any]) -> dict:
     """Return the scores of a regressor on the test rows of split k, and how it was trained."""
+    table = uci.load(name, data)
     train, test = table.splits[k]
+    model = EvidentialRegressor(**parameters, device=device, random_state=k)
     started = time.perf_counter()
-    model = EvidentialRegressor(**parameters, device=device, random_state=k).fit(table.x[train], table.y[train])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of targets that many rows share
+        model.fit(table.x[train], table.y[train])
     seconds = time.perf_counter() - started
     p = model.predict_distribution(table.x[test])
     return {
+        "set": name,
         "split": k,
         "test_rows": len(test),
         **{score: f(p, table.y[test]) for score, f in SCORES.items()},
         "seconds": seconds,
+        "device": str(resolve_device(device)),
+        "inputs": model.inputs_,
+        "fading_power": model.fading_power_,
         "training": model.training_,
     }
+
+
+def one_thread() -> None:
+    """Let a process of its own use one thread: there are as many processes as cores."""
+    torch.set_num_threads(1)
+
+
+def print_scores(name: str, rows: list[dict]) -> None:
+    """Print a line with the means over splits of a set."""
+    scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}
+    diverged = sum(sum(row["training"]["diverged"]) for row in rows)
+    print(
+        f"{name:10s}{len(rows):7d}{mean_and_error(scores['nll']):>18s}{scores['rmse'].mean():10.4f}"
+        f"{scores['crps'].mean():9.4f}{scores['coverage_90'].mean():9.3f}{scores['seconds'].sum():9.1f}  {diverged}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -44,26 +74,33 @@ def main() -> None:
     parser.add_argument("--splits", type=int, help="splits of each set, from the first on (default: all)")
     parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
     parser.add_argument("--evidence", default="fading", help="fading or plain")
+    parser.add_argument("--inputs", default="auto", help="what networks see: auto, numbers, bins or trees")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
-    chosen = {"steps": options.steps, "evidence": options.evidence}
+    chosen = {"steps": options.steps, "evidence": options.evidence, "inputs": options.inputs}
     parameters = EvidentialRegressor(**chosen).get_params()
     record = new_record("uci_estimator", resolve_device(options.device), parameters=parameters, sets={})
     if before := find_record(options.out):
         record["sets"] = before["sets"]
-    print(f"{'set':10s}{'NLL':>16s}{'RMSE':>10s}{'in 90 %':>9s}{'seconds':>9s}  diverged")
-    for name in options.sets.split(","):
-        table = uci.load(name, options.data)
-        rows = record["sets"].setdefault(name, [])
-        for k in range(len(rows), len(table.splits[: options.splits])):
-            rows.append(scores_of(table, k, options.device, **chosen))
+    names = options.sets.split(",")
+    wanted = {name: range(len(uci.load(name, options.data).splits[: options.splits])) for name in names}
+    for name in names:
+        record["sets"].setdefault(name, [])
+    known = {(name, row["split"]) for name, rows in record["sets"].items() for row in rows}
+    jobs = [(name, k) for name in names for k in wanted[name] if (name, k) not in known]
+    jobs.sort(key=lambda job: (wanted[job[0]].stop, job[1]))  # those of large tables first: they take longest
+    print(f"{'set':10s}{'splits':>7s}{'NLL':>18s}{'RMSE':>10s}{'CRPS':>9s}{'in 90 %':>9s}{'seconds':>9s}  diverged")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=one_thread) as pool:
+        tasks = [pool.submit(scores_of, *job, options.data, options.device, chosen) for job in jobs]
+        for task in as_completed(tasks):
+            row = task.result()
+            rows = record["sets"][row.pop("set")]
+            rows.append(row)
+            rows.sort(key=lambda row: row["split"])
             write_record(options.out, record)
-        scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}
-        diverged = sum(sum(row["training"]["diverged"]) for row in rows)
-        print(
-            f"{name:10s}{mean_and_error(scores['nll']):>16s}{scores['rmse'].mean():10.4f}"
-            f"{scores['coverage_90'].mean():9.3f}{scores['seconds'].sum():9.1f}  {diverged}",
-            flush=True,
-        )
+    for name in names:
+        print_scores(name, record["sets"][name])
     print(device_and_record(record, options.out))
 
 
