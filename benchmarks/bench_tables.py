@@ -1,12 +1,18 @@
-"""Measures how long ``EvidentialRegressor().fit`` takes for tables of 500 to 100,000 rows, idle and on busy cores.
+"""Measures how long ``EvidentialRegressor().fit`` takes, and compares its predictions with those of other packages.
 
     python benchmarks/bench_tables.py --cost [--rows 500,5000,41157,100000] [--data DATA]
+    python benchmarks/bench_tables.py --peers --data DATA [--sets yacht,boston] [--splits 5] [--methods ngboost,gp]
 
 Each table is fitted as a newcomer would, with the defaults, in a process of its own: once with the machine to itself,
 and once beside as many busy loops as there are cores. With --data the table of 41,157 rows is Protein's first split.
 The others are made: y is a smooth function of a few columns plus noise that depends on another. A second table of 500
 rows has no noise, so that training never stops before its last step. Without --cost only the plan is printed, that is,
 network, batch and largest number of steps for each size, and the largest jump of their product.
+
+With --peers the methods of ``peers.py``, each with its defaults, are fitted to the standard splits of the nine UCI
+sets; test rows are predicted once. The record in the folder --out says all of it, and what it has is not run again.
+--time fits each method once to the first split of each set, for the column of seconds; --show prints the tables of a
+record and runs nothing; --again drops the rows of a method first. The packages are those of the extra ``peers``.
 """
 
 import argparse
@@ -15,9 +21,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
+from evidentia.datasets import uci
+from evidentia.errors import InputError
 from evidentia.methods import Recipe
 
 BARS = {500: 10, 5000: 90, 41_157: 300, 100_000: 480}  # seconds on two cores with nothing else to do
@@ -35,7 +45,6 @@ def make_table(rows: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
 def fit_here(rows: int, noise: float, data: str | None) -> None:
     """Fit one table and print the seconds of the fit, the steps it took and the most it would have taken."""
     from evidentia import EvidentialRegressor
-    from evidentia.datasets import uci
 
     if data and rows == 41_157:
         table = uci.load("protein", data)
@@ -97,16 +106,67 @@ def measure(sizes: list[int], data: str | None, cores: int) -> float:
     return worst
 
 
-def main() -> None:
+def names_in(text: str | None, known: Iterable[str], what: str) -> list[str]:
+    """Return the names in a text with commas, each once, or all that are known if there is no text."""
+    chosen = list(known) if text is None else [name.strip() for name in text.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise InputError(f"unknown {what} {name!r}; known are {', '.join(known)}")
+    return list(dict.fromkeys(chosen))
+
+
+def compare_with_peers(options: argparse.Namespace) -> None:
+    """Run, time or only show the comparison with other packages, as the options say."""
+    import peers
+
+    sets = names_in(options.sets, uci.SETS, "UCI set")
+    methods = names_in(options.methods, peers.METHODS, "method")
+    if options.splits is not None and options.splits < 1:
+        raise InputError(f"--splits is how many of each set are run, at least 1, got {options.splits}")
+    if options.show:
+        peers.show(options.out, sets, methods)
+    elif options.time:
+        peers.time_fits(options.out, options.data, sets, methods)
+    else:
+        again = names_in(options.again, peers.METHODS, "method") if options.again else []
+        record = peers.compare(options.out, options.data, sets, methods, options.splits, again)
+        peers.print_tables(record, sets, list(peers.METHODS))
+
+
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cost", action="store_true", help="measure fits, and not only print the plan")
     parser.add_argument("--rows", default=",".join(map(str, BARS)), help="sizes, with commas (default: four)")
-    parser.add_argument("--data", help="data folder, for Protein's rows")
+    parser.add_argument("--data", help="data folder, for Protein's rows and for --peers")
+    parser.add_argument("--peers", action="store_true", help="compare with other packages on the UCI sets")
+    parser.add_argument("--sets", help="UCI sets, with commas (default: all nine)")
+    parser.add_argument("--splits", type=int, help="splits of each set, from the first on (default: all)")
+    parser.add_argument("--methods", help="with commas (default: all of peers.py)")
+    parser.add_argument("--again", help="methods whose rows in the record are dropped first, with commas")
+    parser.add_argument(
+        "--time", action="store_true", help="only measure a fit of each method to each set's first split"
+    )
+    parser.add_argument("--show", action="store_true", help="only print the tables of the record")
+    parser.add_argument("--out", type=Path, default=Path("out") / "bench_tables", help="folder of the record")
     parser.add_argument("--fit", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--noise", type=float, default=1.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for name in ("sets", "splits", "methods", "again", "time", "show"):
+        if getattr(options, name) and not options.peers:
+            parser.error(f"--{name} belongs to --peers")
+    return options
+
+
+def main() -> None:
+    options = parse_options()
     if options.fit:
         fit_here(options.fit, options.noise, options.data)
+        return
+    if options.peers:
+        try:
+            compare_with_peers(options)
+        except InputError as error:
+            sys.exit(f"error: {error}")
         return
     sizes = [int(part) for part in options.rows.split(",")]
     jump = print_plan(sizes)

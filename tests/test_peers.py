@@ -1,0 +1,274 @@
+"""The comparison with other packages: their answers are read rightly, and their scores are those of scipy."""
+
+import functools
+import importlib.util
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+from evidentia.data import splits
+from evidentia.datasets import uci
+from evidentia.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+QUICK = "--methods quantile,mapie" if importlib.util.find_spec("mapie") else "--methods quantile"
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """The module, with a table of 60 rows in the place of each UCI set."""
+
+    def small_table(name, data=None):
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((60, 3))
+        y = x[:, 0] + 0.1 * rng.standard_normal(60)
+        return uci.UCITable(name, x, y, [splits.random(60, 0.1, seed) for seed in range(2)])
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setattr(uci, "load", small_table)
+    import peers
+
+    return peers
+
+
+@pytest.fixture
+def benchmark(peers, monkeypatch, capsys, tmp_path):
+    """A function that runs the script with --peers and returns what it prints and its record."""
+
+    monkeypatch.setattr(peers, "LEVELS", (0.05, 0.5, 0.95))  # three fits instead of nineteen
+
+    def run(arguments):
+        script = ROOT / "benchmarks" / "bench_tables.py"
+        monkeypatch.setattr(sys, "argv", [str(script), "--peers", "--out", str(tmp_path / "out"), *arguments.split()])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out, json.loads((tmp_path / "out" / "record.json").read_text())
+
+    return run
+
+
+def noisy_table(rows=400, seed=0):
+    """Rows whose noise is 0.2 for negative x and 1 for positive x."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (rows, 2))
+    return x, 10 + 3 * x[:, 0] + np.where(x[:, 0] < 0, 0.2, 1.0) * rng.standard_normal(rows)
+
+
+def crps_by_quadrature(truth, y):
+    """∫ (F(t) − 1[t ≥ y])² dt."""
+    low, high = truth.mean() - 40 * truth.std(), truth.mean() + 40 * truth.std()
+    below = integrate.quad(lambda t: truth.cdf(t) ** 2, low, y, limit=200)[0]
+    return below + integrate.quad(lambda t: truth.sf(t) ** 2, y, high, limit=200)[0]
+
+
+def test_ngboost_has_the_density_of_its_own_distribution(peers, monkeypatch):
+    ngboost = pytest.importorskip("ngboost")
+    few = functools.partial(ngboost.NGBRegressor, n_estimators=20)
+    monkeypatch.setattr(ngboost, "NGBRegressor", few)
+    x, y = noisy_table(100)
+    answer = peers.METHODS["ngboost"].fit(x, y, 0)(x)
+    own = few(random_state=0, verbose=False).fit(x, y).pred_dist(x)
+    assert peers.scores_of(answer, y)["nll"] == pytest.approx(-own.logpdf(y).mean())
+    np.testing.assert_allclose(answer.interval(0.9), np.transpose(own.interval(0.9)), rtol=1e-6)
+
+
+def test_the_gaussian_process_counts_the_noise(peers):
+    """Mean and deviation are those of textbook formulas with the kernel that scikit-learn finds."""
+    x, y = noisy_table(60)
+    x *= [1, 100]
+    new = np.array([[0.5, -30.0], [9.0, 900.0]])
+    answer = peers.METHODS["gp"].fit(x, y, 0)(new)
+    scaled, z = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    kernel = kernels.ConstantKernel() * kernels.RBF(np.ones(2)) + kernels.WhiteKernel()
+    found = GaussianProcessRegressor(kernel).fit(scaled, z).kernel_
+    signal, lengths, noise = found.k1.k1.constant_value, found.k1.k2.length_scale, found.k2.noise_level
+
+    def covariance(a, b):
+        return signal * np.exp(-0.5 * (((a[:, None] - b) / lengths) ** 2).sum(-1))
+
+    at = (new - x.mean(0)) / x.std(0)
+    weights = np.linalg.solve(covariance(scaled, scaled) + noise * np.eye(60), covariance(scaled, at))
+    variance = signal + noise - (covariance(scaled, at) * weights).sum(0)
+    np.testing.assert_allclose(answer.mean, y.mean() + y.std() * (z @ weights), rtol=1e-5)
+    np.testing.assert_allclose(answer.std, y.std() * np.sqrt(variance), rtol=1e-5)
+
+
+def test_quantile_trees_are_fitted_to_their_levels(peers, monkeypatch):
+    monkeypatch.setattr(peers, "LEVELS", (0.05, 0.2, 0.5, 0.95))
+    x, y = noisy_table(200)
+    answer = peers.METHODS["quantile"].fit(x, y, 0)(x)
+    for column, level in enumerate(answer.levels):
+        alone = HistGradientBoostingRegressor(loss="quantile", quantile=level, random_state=0).fit(x, y)
+        np.testing.assert_array_equal(answer.values[:, column], alone.predict(x))
+    np.testing.assert_array_equal(answer.point, answer.values[:, 2])
+
+
+def test_mapie_answers_with_its_intervals(peers):
+    regression = pytest.importorskip("mapie.regression")
+    x, y = noisy_table(200)
+    new, target = noisy_table(450, seed=1)  # more than one part
+    answer = peers.METHODS["mapie"].fit(x, y, 0)(new)
+    own = regression.CrossConformalRegressor(HistGradientBoostingRegressor(random_state=0), random_state=0)
+    point, ends = own.fit_conformalize(x, y).predict_interval(new)
+    np.testing.assert_array_equal(answer.point, point)
+    np.testing.assert_array_equal(answer.values, ends[:, :, 0])
+    scores = peers.scores_of(answer, target)
+    assert scores["nll"] is scores["crps"] is None
+    assert scores["coverage"] >= 0.8 - 5 * np.sqrt(0.16 / 450)  # what CV+ guarantees for 90 %, and five standard errors
+
+
+def test_catboost_answers_with_variances(peers):
+    """Its documentation says deviations; the second number of its raw output is the logarithm of one."""
+    catboost = pytest.importorskip("catboost")
+    x, y = noisy_table()
+    answer = peers.METHODS["catboost"].fit(x, 10 * y, 0)(x)  # far from 1, where both are the same
+    quiet = {"verbose": False, "allow_writing_files": False, "thread_count": 1}
+    model = catboost.CatBoostRegressor(loss_function="RMSEWithUncertainty", random_seed=0, **quiet).fit(x, 10 * y)
+    mean, log_std = model.predict(x, prediction_type="RawFormulaVal").T
+    np.testing.assert_allclose(answer.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(answer.std, np.exp(log_std), rtol=1e-6)
+    assert np.median(answer.std) > 1
+
+
+def test_normal_answers_have_the_scores_of_scipy(peers):
+    mean, std, y = np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.5, 3.0]), np.array([0.3, 2.5, -2.0])
+    scores = peers.scores_of(peers.normal(mean, std), y)
+    truth = stats.norm(mean, std)
+    assert scores["nll"] == pytest.approx(-truth.logpdf(y).mean())
+    crps = [crps_by_quadrature(stats.norm(m, s), at) for m, s, at in zip(mean, std, y, strict=True)]
+    assert scores["crps"] == pytest.approx(np.mean(crps), rel=1e-6)
+    low, high = truth.interval(0.9)
+    assert scores["interval_width"] == pytest.approx(np.mean(high - low))
+    assert scores["coverage"] == pytest.approx(np.mean((low <= y) & (y <= high)))
+    outside = np.maximum(low - y, 0) + np.maximum(y - high, 0)
+    assert scores["interval_score"] == pytest.approx(np.mean(high - low + 20 * outside))
+
+
+def test_quantiles_have_the_scores_of_scipy(peers):
+    """19 quantiles of a gamma distribution: the CRPS is that of the integral, but for what the grid leaves out."""
+    truth = stats.gamma(3.0)
+    y = truth.rvs(4000, random_state=np.random.default_rng(0))
+    values = np.tile(truth.ppf(peers.LEVELS), (len(y), 1))
+    answer = peers.Quantiles(peers.LEVELS, values, np.full(len(y), truth.median()))
+    scores = peers.scores_of(answer, y)
+    exact = np.mean([crps_by_quadrature(truth, at) for at in y[:50]])
+    first = peers.scores_of(peers.Quantiles(peers.LEVELS, values[:50], answer.point[:50]), y[:50])
+    assert first["crps"] == pytest.approx(exact, rel=0.012)
+    assert first["crps"] < exact  # too little: in favour of the method
+    assert scores["nll"] is None
+    assert scores["coverage"] == pytest.approx(0.9, abs=5 * np.sqrt(0.09 / len(y)))
+    assert scores["interval_width"] == pytest.approx(np.diff(truth.interval(0.9))[0])
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.mean((y - truth.median()) ** 2)))
+
+
+def test_the_grid_gives_0_4_percent_too_little_for_a_normal_distribution(peers):
+    """What the settings in the record say: with targets that are calibrated, the CRPS is 1/√π."""
+    y = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+    values = np.tile(stats.norm.ppf(peers.LEVELS), (len(y), 1))
+    crps = peers.scores_of(peers.Quantiles(peers.LEVELS, values, np.zeros(len(y))), y)["crps"]
+    assert crps * np.sqrt(np.pi) == pytest.approx(1 - 0.004, abs=5e-4)
+
+
+def test_quantiles_that_cross_are_sorted(peers):
+    levels = (0.05, 0.5, 0.95)
+    crossed = peers.Quantiles(levels, np.array([[2.0, 0.0, -2.0]]), np.zeros(1))
+    straight = peers.Quantiles(levels, np.array([[-2.0, 0.0, 2.0]]), np.zeros(1))
+    assert peers.scores_of(crossed, np.ones(1)) == peers.scores_of(straight, np.ones(1))
+
+
+def test_a_run_continues_and_is_shown(benchmark, peers, monkeypatch):
+    benchmark(f"--sets yacht,yacht --splits 1 {QUICK}")
+    _, first = benchmark(f"--sets yacht --splits 1 {QUICK}")  # a second time: nothing to do
+    assert len(first["rows"]) == len(QUICK.split(","))
+    text, whole = benchmark(f"--sets yacht {QUICK}")
+    assert whole["rows"][: len(first["rows"])] == first["rows"]
+    assert [(row["split"], row["method"]) for row in whole["rows"]] == [
+        (split, name) for split in (0, 1) for name in QUICK.split()[1].split(",")
+    ]
+    assert "EvidentialRegressor has no rows in the record yet." in text
+    monkeypatch.setattr(uci, "load", None)
+    assert benchmark("--show --sets yacht") == (text[text.index("quantile trees:") :], whole)
+    with pytest.raises(SystemExit, match="unknown UCI set 'mars'"):
+        benchmark("--show --sets mars")
+
+
+def test_the_summary_compares_splits_that_both_have(peers, capsys):
+    def row(name, split, method, nll, crps):
+        scores = {"rmse": 1.0, "coverage": 0.9, "interval_width": 1.0, "interval_score": 1.0, "seconds": 2.0}
+        return {"set": name, "split": split, "method": method, "nll": nll, "crps": crps, **scores}
+
+    rows = [
+        *(row("boston", k, "evidential", 1.0 + k, 0.5) for k in range(3)),
+        row("boston", 0, "gp", 1.2, 0.4),  # its other splits, where ours is worse, are not there
+        row("boston", 0, "mapie", None, None),
+        row("wine", 0, "evidential", -9.0, 0.3),
+        row("wine", 0, "ngboost", 1.0, 0.4),
+        row("yacht", 0, "evidential", 1.0, 0.3),
+        row("yacht", 0, "catboost", None, 0.4),  # an NLL that is not finite
+        row("yacht", 0, "ngboost", 0.9, 0.4),
+        row("energy", 0, "ngboost", 0.9, 0.4),  # where ours was not run
+    ]
+    record = {"rows": rows, "methods": {}, "not_run": {"gp": {"wine": "too many rows"}}, "times": {}}
+    peers.print_tables(record, ["boston", "wine", "yacht", "energy"], list(peers.METHODS))
+    text = capsys.readouterr().out
+    assert text.splitlines()[-2:] == [
+        "EvidentialRegressor is first by NLL on 1 of 2 sets",  # boston; not yacht, and wine has no densities
+        "EvidentialRegressor is first by CRPS on 2 of 3 sets",
+    ]
+    assert "| boston | −0.2000 | Gaussian process | 0.1000 | Gaussian process |" in text
+    assert "| wine | – | – | −0.1000 | NGBoost |" in text
+    assert "densities are not compared" in text
+    assert "Gaussian process: not run (too many rows)" in text
+
+
+def test_other_settings_are_not_mixed(benchmark, peers, monkeypatch):
+    benchmark("--sets yacht --splits 1 --methods quantile")
+    monkeypatch.setattr(peers, "versions", lambda methods: dict.fromkeys(methods, "something else"))
+    with pytest.raises(SystemExit, match="--again quantile"):
+        benchmark("--sets yacht --methods quantile")
+    _, record = benchmark("--sets yacht --methods quantile --splits 1 --again quantile")
+    assert record["methods"]["quantile"] == "something else"
+    assert len(record["rows"]) == 1
+
+
+def test_a_method_for_few_rows_is_not_run_on_many(benchmark, peers, monkeypatch):
+    large = uci.load("yacht")
+    x, y = np.tile(large.x, (40, 1)), np.tile(large.y, 40)
+    monkeypatch.setattr(uci, "load", lambda *_: uci.UCITable("yacht", x, y, [splits.random(2400, 0.1, 0)]))
+    text, record = benchmark("--sets yacht --methods gp")
+    assert record["rows"] == []
+    assert "2,160 training rows, and it is run up to 2,000" in record["not_run"]["gp"]["yacht"]
+    assert "EvidentialRegressor has no rows" in text
+
+
+def test_times_are_kept_and_shown_in_the_place_of_shared_ones(benchmark):
+    benchmark("--sets yacht --splits 1 --methods quantile")
+    _, record = benchmark("--time --sets yacht --methods quantile")
+    assert record["times"]["yacht"]["quantile"]["rows"] == 54
+    assert len(record["rows"]) == 1
+    text, _ = benchmark("--show --sets yacht")
+    (line,) = (line for line in text.splitlines() if line.startswith("| quantile trees"))
+    assert f"| {record['times']['yacht']['quantile']['seconds']:.1f} |" in line
+
+
+@pytest.mark.parametrize("option", ["--show", "--time --methods quantile", "--methods quantile"])
+def test_a_damaged_record_is_refused_and_kept(option, benchmark, tmp_path):
+    damaged = '{"schema": 1, "run": "bench_tables", "rows": 3}'
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "record.json").write_text(damaged)
+    with pytest.raises(SystemExit, match="damaged"):
+        benchmark(f"--sets yacht {option}")
+    assert (tmp_path / "out" / "record.json").read_text() == damaged
+
+
+def test_a_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp_path):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"ngboost is not installed: pip install .*--methods"):
+        peers.compare(tmp_path / "out", None, ["yacht"], ["ngboost"])
+    assert not (tmp_path / "out").exists()
