@@ -227,6 +227,26 @@ def test_the_summary_compares_splits_that_both_have(peers, capsys):
     assert "Gaussian process: not run (too many rows)" in text
 
 
+def test_ours_is_compared_with_the_others(benchmark, peers, monkeypatch):
+    quick = functools.partial(peers.EvidentialRegressor, steps=20, members=2)
+    monkeypatch.setattr(peers, "EvidentialRegressor", quick)
+    text, record = benchmark("--sets boston,wine --splits 1 --methods quantile,gp,evidential")
+    (ours,) = (row for row in record["rows"] if (row["set"], row["method"]) == ("boston", "evidential"))
+    table = uci.load("boston")
+    train, test = table.splits[0]
+    model = quick(random_state=0).fit(table.x[train], table.y[train])
+    lower, upper = model.predict_interval(table.x[test], coverage=0.9).T
+    inside = (lower <= table.y[test]) & (table.y[test] <= upper)
+    assert ours["coverage"] == pytest.approx(inside.mean())
+    assert ours["interval_width"] == pytest.approx((upper - lower).mean())
+    assert ours["rmse"] == pytest.approx(np.sqrt(np.mean((model.predict(table.x[test]) - table.y[test]) ** 2)))
+    assert ", steps=20," in record["methods"]["evidential"]
+    assert text.splitlines()[-2] == "EvidentialRegressor is first by NLL on 0 of 1 sets"  # after 20 steps
+    assert text.splitlines()[-1].startswith("EvidentialRegressor is first by CRPS on 0 of 2 sets")
+    (line,) = (line for line in text.splitlines() if line.startswith("| wine |"))
+    assert line.startswith("| wine | – | – | ")
+
+
 def test_other_settings_are_not_mixed(benchmark, peers, monkeypatch):
     benchmark("--sets yacht --splits 1 --methods quantile")
     monkeypatch.setattr(peers, "versions", lambda methods: dict.fromkeys(methods, "something else"))
