@@ -52,7 +52,7 @@ class Inputs:
             trees, own = Trees.fit(x[rows], targets[rows], seed, weights=None if weights is None else weights[rows])
             columns = np.zeros((len(x), own.shape[1]))
             columns[rows] = own
-        none = torch.empty(0, dtype=torch.float64)
+        none = torch.empty(0, dtype=torch.float64, device="cpu")
         edges = (none,) * x.shape[1]
         if any(m.bins for m in members):
             edges = tuple(quantile_edges(torch.from_numpy(x[rows])))
@@ -68,7 +68,7 @@ class Inputs:
         """Return the scaling by which members see nothing of trees that are not to see them."""
         if self.trees is None:
             return scale_x
-        blind = torch.zeros(scale_x.scale.shape, dtype=torch.bool)
+        blind = torch.zeros_like(scale_x.scale, dtype=torch.bool)
         for k, member in enumerate(members):
             blind[k, :, -self.columns_of_trees :] = not member.trees
         return Scaling(scale_x.loc, torch.where(blind, IGNORED, scale_x.scale))

@@ -14,7 +14,7 @@ __all__ = ["stacked", "stacking_weights"]
 
 Array = NDArray[np.float64]
 ROUNDS = 1000  # of the iteration, which converges to a maximum
-LEAST = 0.01  # weight of a kind of network below which predictions do without it
+LEAST = 0.03  # weight of a kind of network below which predictions do without it
 PRIOR = 0.5  # rows that every kind gets, so that a handful of rows does not rule one out
 
 
@@ -75,7 +75,7 @@ def stacked(
     weights = np.where(weights < LEAST, 0.0, weights)
     each = weights / np.bincount(kind_of, minlength=len(kinds))
     kept = [k for k in range(len(members)) if weights[kind_of[k]] > 0]
-    count = torch.tensor([each[kind_of[k]] for k in kept], dtype=torch.float64)
+    count = torch.tensor([each[kind_of[k]] for k in kept], dtype=torch.float64, device="cpu")
     left = fitted if len(kept) == len(members) else fitted.select(kept)
     some = replace(left, weights=count / count.sum())
     some.training = left.training

@@ -190,7 +190,7 @@ def _join(
     for model in models:
         model.population.generator = None
     first = trainings[0]
-    order = torch.tensor([k for group in groups for k in group]).argsort().to(first.best_score.device)
+    order = torch.tensor([k for group in groups for k in group], device="cpu").argsort().to(first.best_score.device)
     each = ("best_score", "best_step", "diverged", "stopped_early")
     columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
     fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
@@ -566,7 +566,7 @@ def _scaling(tensors: dict[str, Tensor], side: str, shape: tuple[int, int, int])
 def _embedding(tensors: dict[str, Tensor], members: int, first: int) -> PiecewiseLinear:
     """Return the bins of a saved model, whose first layer has so many inputs."""
     found = {name.removeprefix("embedding."): t for name, t in tensors.items()}
-    column = found.get("column", torch.empty(0))
+    column = found.get("column", torch.empty(0, device="cpu"))
     bins = column.numel()
     each = torch.Size((members, 1, bins))
     shapes = {"column": column.shape, "low": column.shape, "high": column.shape, "slope": each, "offset": each}

@@ -29,7 +29,7 @@ def quantile_edges(x: Tensor, bins: int = BINS) -> list[Tensor]:
         return [x.new_empty(0, dtype=torch.float64)] * x.shape[1]
     step = -(-len(x) // MOST_ROWS)
     ordered = x[::step].double().sort(0).values
-    places = torch.linspace(0, len(ordered) - 1, bins + 1, dtype=torch.float64)
+    places = torch.linspace(0, len(ordered) - 1, bins + 1, dtype=torch.float64, device=x.device)
     below = places.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
     values = torch.lerp(ordered[below], ordered[above], (places - below).unsqueeze(1))
@@ -89,14 +89,15 @@ class PiecewiseLinear(nn.Module):
             loc, scale: (M, 1, F), in float64. A member for which a feature was constant sees no bins of it.
             sees: whether a member sees any bins.
         """
-        column = torch.cat([torch.full((max(0, len(e) - 1),), k) for k, e in enumerate(edges)])
+        ordinal = [torch.arange(max(0, len(e) - 1), device=loc.device) for e in edges]  # of each bin of a feature
+        column = torch.cat([torch.full_like(each, k) for k, each in enumerate(ordinal)])
         left = torch.cat([e[:-1] for e in edges])
         width = torch.cat([e[1:] - e[:-1] for e in edges])
         slope = scale[..., column] / width
         offset = (loc[..., column] - left) / width - 0.5
-        seen = torch.tensor(list(sees)).view(-1, 1, 1) & (slope.abs() < 1e30)
-        first = torch.cat([torch.arange(max(0, len(e) - 1)) == 0 for e in edges])
-        last = torch.cat([torch.arange(max(0, len(e) - 1)) == len(e) - 2 for e in edges])
+        seen = torch.tensor(list(sees), device=loc.device).view(-1, 1, 1) & (slope.abs() < 1e30)
+        first = torch.cat([each == 0 for each in ordinal])
+        last = torch.cat([each == len(each) - 1 for each in ordinal])
         low, high = torch.where(first, -1.5, -0.5), torch.where(last, 1.5, 0.5)
         slope, offset = (torch.where(seen, t, 0.0).float() for t in (slope, offset))
         return cls(column, slope, offset, low, high, loc.shape[-1])

@@ -1,0 +1,324 @@
+"""What networks see of a row beside its features: bins, trees, and how much each kind of network counts."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.base import clone
+
+import evidentia as ev
+from evidentia import EnsembleRegressor, EvidentialRegressor, InputError
+from evidentia.fitting import Fitted, Member, fit
+from evidentia.fitting.inputs import Inputs
+from evidentia.fitting.members import hold_in_turn
+from evidentia.fitting.stacking import stacked, stacking_weights
+from evidentia.methods import Evidential, Network, Recipe
+from evidentia.nn import PiecewiseLinear, Population
+from evidentia.nn.embedding import MOST_BINS, quantile_edges
+from evidentia.training import Settings
+
+QUICK = Recipe(Network((16, 16), "gelu"), Settings(steps=60, evaluate_every=20), 32)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=120), rng.gamma(1.0, 5.0, 120), rng.integers(0, 2, 120), np.ones(120)])
+    return x, np.sign(x[:, 0]) * 3 + x[:, 2] + 0.3 * rng.normal(size=120)
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    x, y = table
+    return EvidentialRegressor(members=6, steps=80, random_state=0).fit(x, y)
+
+
+# Bins -----------------------------------------------------------------------------------------------------------------
+
+
+def places(x, edges):
+    """Places in bins by their definition, one number and one bin after the other."""
+    columns = []
+    for k, each in enumerate(e.numpy() for e in edges):
+        for b in range(len(each) - 1):
+            z = (x[:, k] - each[b]) / (each[b + 1] - each[b])
+            columns.append(np.clip(z, -1 if b == 0 else 0, 2 if b == len(each) - 2 else 1) - 0.5)
+    return np.column_stack(columns)
+
+
+def test_bins_are_quantiles_of_numbers_that_vary(table):
+    x, _ = table
+    edges = quantile_edges(torch.from_numpy(x))
+    assert [len(e) for e in edges] == [17, 17, 0, 0]  # of two values the number itself says all
+    assert np.allclose(edges[1], np.quantile(x[:, 1], np.linspace(0, 1, 17)))
+
+
+def test_equal_quantiles_make_one_edge():
+    x = torch.tensor([0.0] * 90 + list(range(1, 11))).reshape(-1, 1)
+    (edges,) = quantile_edges(x)
+    assert len(edges) >= 3
+    assert bool((edges.diff() > 0).all())
+
+
+def test_many_columns_have_fewer_bins():
+    rng = torch.Generator().manual_seed(0)
+    edges = quantile_edges(torch.randn(50, 300, generator=rng))
+    assert sum(max(0, len(e) - 1) for e in edges) <= MOST_BINS
+    assert all(len(e) == 0 for e in quantile_edges(torch.randn(50, 600, generator=rng)))
+
+
+def test_embedding_is_its_definition_for_members_that_scale_differently(table):
+    x, _ = table
+    edges = quantile_edges(torch.from_numpy(x))
+    loc, scale = torch.tensor([[0.0], [3.0]]).view(2, 1, 1), torch.tensor([[1.0], [7.0]]).view(2, 1, 1)
+    loc, scale = (t.expand(2, 1, 4).double() for t in (loc, scale))
+    embedding = PiecewiseLinear.from_edges(edges, loc, scale, [True, True]).double()
+    outside = np.concatenate([x, x * 3 - 10, x + 100])
+    seen = (torch.from_numpy(outside) - loc) / scale
+    found = embedding(seen)
+    assert torch.equal(found[..., :4], seen)
+    for member in range(2):
+        assert np.allclose(found[member, :, 4:], places(outside, edges), atol=1e-5)
+
+
+def test_a_member_without_bins_sees_zeros(table):
+    edges = quantile_edges(torch.from_numpy(table[0]))
+    loc, scale = torch.zeros(2, 1, 4).double(), torch.ones(2, 1, 4).double()
+    embedding = PiecewiseLinear.from_edges(edges, loc, scale, [True, False])
+    found = embedding(torch.from_numpy(table[0]).float().expand(2, -1, -1))
+    assert embedding.seen == [True, False]
+    assert not found[1, :, 4:].any()
+    assert found[0, :, 4:].any()
+    assert embedding.select([1]).seen == [False]
+
+
+def test_a_population_refuses_an_embedding_of_another_size(table):
+    edges = quantile_edges(torch.from_numpy(table[0]))
+    embedding = PiecewiseLinear.from_edges(edges, torch.zeros(1, 1, 4), torch.ones(1, 1, 4), [True])
+    with pytest.raises(InputError, match="4 \\+ 32 outputs, but the first layer 10"):
+        Population([0], 10).embed(embedding)
+    networks = Population([0], 36).embed(embedding)
+    assert networks.in_features == 4
+    assert networks(torch.zeros(5, 4)).shape == (1, 5, 4)
+    with pytest.raises(InputError, match="plain network"):
+        networks.member(0)
+
+
+# Rows that are held out -----------------------------------------------------------------------------------------------
+
+
+def test_networks_hold_out_different_rows_in_turn():
+    parts = hold_in_turn(np.arange(100, 200), 10, seed=0)
+    held = np.concatenate([v.numpy() for _, v in parts])
+    assert sorted(held) == list(range(100, 200))
+    for train, validation in parts:
+        assert sorted(np.concatenate([train, validation])) == list(range(100, 200))
+    again = hold_in_turn(np.arange(100, 200), 13, seed=0)
+    assert torch.equal(again[3][1], parts[3][1])
+    assert not torch.equal(again[10][1], again[0][1])
+
+
+@pytest.mark.parametrize(("rows", "share"), [(2, 0.1), (3, 0.5), (7, 0.9), (5, 0.0)])
+def test_few_rows_leave_something_to_learn_from(rows, share):
+    for train, validation in hold_in_turn(np.arange(rows), 4, 1, share):
+        assert len(train) >= 1
+        assert len(train) + len(validation) == rows
+        assert (len(validation) == 0) == (share == 0)
+
+
+# How much a kind of network counts ------------------------------------------------------------------------------------
+
+
+def test_stacking_weights_have_the_largest_likelihood():
+    rng = np.random.default_rng(0)
+    log_p = np.column_stack([rng.normal(-1, 1, 400), rng.normal(-1.2, 1.5, 400), rng.normal(-3, 0.5, 400)])
+    found = stacking_weights(log_p)
+
+    def surprise(free):
+        w = np.exp(np.append(free, 0.0))
+        return -np.log(np.exp(log_p) @ (w / w.sum())).mean()
+
+    best = minimize(surprise, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12}).x
+    best = np.exp(np.append(best, 0.0))
+    assert np.allclose(found, best / best.sum(), atol=0.01)
+    assert found.sum() == pytest.approx(1)
+
+
+def test_rows_of_weight_zero_do_not_count():
+    log_p = np.array([[0.0, -5.0]] * 10 + [[-5.0, 0.0]] * 50)
+    assert stacking_weights(log_p)[1] > 0.7
+    assert stacking_weights(log_p, np.repeat([1.0, 0.0], [10, 50]))[0] > 0.7
+
+
+def members_of(rows, kinds, each=2):
+    parts = hold_in_turn(np.arange(rows), each, 0)
+    return [
+        Member(*parts[k // len(kinds)], k, "bins" in kinds[k % len(kinds)], "trees" in kinds[k % len(kinds)])
+        for k in range(each * len(kinds))
+    ]
+
+
+def test_kinds_that_do_not_help_are_left_out(table):
+    x, y = table
+    members = members_of(120, ["numbers", "bins"])
+    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
+    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
+    with torch.no_grad():  # networks of the first kind that know nothing
+        fitted.population.weights[-1][[0, 2]] = 0
+        fitted.population.biases[-1][[0, 2], :, 0] = 50
+    some, left = stacked(fitted, inputs.x, y, members)
+    assert [m.bins for m in left] == [True, True]
+    assert some.weights.tolist() == [0.5, 0.5]
+    assert np.allclose(some.predict(x).mean, fitted.predict(x, [1, 3]).mean)
+
+
+# Networks that see different things -----------------------------------------------------------------------------------
+
+
+def test_networks_see_what_their_kind_says(table):
+    x, y = table
+    kinds = ["numbers", "bins", "trees", "bins+trees"]
+    members = members_of(120, kinds)
+    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
+    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
+    assert fitted.kinds() == [(m.bins, m.trees) for m in members]
+    before = fitted.answers(x)
+
+    class Fives:
+        outputs = inputs.trees.outputs
+
+        def predict(self, x):
+            return np.full((len(x), self.outputs), 5.0)
+
+    fitted.trees = Fives()
+    after = fitted.answers(x)
+    for k, member in enumerate(members):
+        assert bool((before.gamma[k] != after.gamma[k]).any()) is member.trees
+
+
+def test_a_network_does_not_depend_on_those_beside_it(table):
+    x, y = table
+    members = members_of(120, ["numbers", "bins", "trees"], each=1)
+    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
+    options = {"recipe": QUICK, "inputs": inputs, "device": "cpu"}
+    together = fit(Evidential(), x, y, members, **options)
+    for k, member in enumerate(members):
+        alone = fit(Evidential(), x, y, [member], **options)
+        assert np.allclose(together.predict(x, [k]).mean, alone.predict(x).mean, rtol=1e-3, atol=1e-3)
+
+
+def test_trees_do_not_leak_targets_of_noise():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(400, 5)), rng.normal(size=400)
+    new_x, new_y = rng.normal(size=(400, 5)), rng.normal(size=400)
+    model = EvidentialRegressor(members=2, inputs="trees", steps=300, random_state=0, evidence="plain").fit(x, y)
+    p = model.predict_distribution(new_x)
+    assert 0.85 < ev.metrics.coverage(p, new_y) < 0.95
+    assert ev.metrics.rmse(p, new_y) < 1.1 * new_y.std()
+
+
+# The regressor --------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_of_three_kinds(model, table):
+    x, y = table
+    assert set(model.inputs_) <= {"numbers", "bins", "trees"}
+    assert sum(model.inputs_.values()) == pytest.approx(1)
+    p = model.predict_distribution(x)
+    assert p.weights is None or p.weights.sum() == pytest.approx(1)
+    assert ev.metrics.rmse(p, y) < 1.0
+
+
+@pytest.mark.parametrize("inputs", ["numbers", "bins", "trees", "bins+trees", ("numbers", "trees"), ["bins"]])
+def test_kinds_can_be_chosen(table, inputs):
+    x, y = table
+    model = EvidentialRegressor(members=2, inputs=inputs, steps=20, random_state=0).fit(x, y)
+    asked = {inputs} if isinstance(inputs, str) else set(inputs)
+    assert set(model.inputs_) <= asked
+    clone(model).fit(x, y)
+
+
+@pytest.mark.parametrize("inputs", ["forest", (), ("numbers", 3), None, 7])
+def test_unknown_kinds_are_refused(table, inputs):
+    with pytest.raises(InputError, match="inputs must be 'auto'"):
+        EvidentialRegressor(inputs=inputs).fit(*table)
+
+
+def test_few_networks_or_rows_see_numbers_alone(table):
+    x, y = table
+    assert EvidentialRegressor(members=2, steps=10).fit(x, y).inputs_ == {"numbers": 1.0}
+    assert EvidentialRegressor(members=3, steps=10).fit(x[:40], y[:40]).inputs_ == {"numbers": pytest.approx(1.0)}
+
+
+def test_an_ensemble_may_see_them_too(table):
+    x, y = table
+    model = EnsembleRegressor(members=3, inputs="auto", steps=30, random_state=0).fit(x, y)
+    assert model.predict_interval(x).shape == (120, 2)
+    assert EnsembleRegressor().inputs == "numbers"
+
+
+def test_several_targets_and_weights_of_rows(table):
+    x, y = table
+    both = np.column_stack([y, -y])
+    model = EvidentialRegressor(members=3, steps=30, random_state=0).fit(x, both, sample_weight=np.arange(120.0))
+    assert model.predict(x).shape == (120, 2)
+
+
+def test_a_saved_model_predicts_the_same(model, table, tmp_path):
+    x, _ = table
+    again = ev.load(model.save(tmp_path / "model"))
+    assert again.inputs_ == pytest.approx(model.inputs_)
+    for name in ("mean", "std", "epistemic_std"):
+        assert np.array_equal(
+            getattr(again.predict_distribution(x), name), getattr(model.predict_distribution(x), name)
+        )
+
+
+def test_predictions_of_a_row_do_not_depend_on_other_rows(model, table):
+    x, _ = table
+    whole = model.predict_distribution(x)
+    for k in (0, 7, 119):
+        one = model.predict_distribution(x[[k]])
+        assert one.mean[0] == pytest.approx(whole.mean[k], rel=1e-9)
+        assert one.std[0] == pytest.approx(whole.std[k], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("weights", lambda t: t * 2),
+        ("weights", lambda t: -t),
+        ("weights", lambda t: t[:-1]),
+        ("embedding.column", lambda t: t + 100),
+        ("embedding.column", lambda t: -1 - t),
+        ("embedding.column", lambda t: t.reshape(1, -1)),
+        ("embedding.slope", lambda t: t / 0),
+        ("embedding.slope", lambda t: t.double()),
+        ("embedding.offset", lambda t: t[:, :, :-1]),
+        ("trees.feature", lambda t: t + 100),
+    ],
+)
+def test_damaged_inputs_are_refused(table, name, change):
+    x, y = table
+    members = members_of(120, ["bins", "trees"])
+    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
+    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
+    fitted.weights = torch.full((4,), 0.25, dtype=torch.float64)
+    tensors, settings = fitted.state()
+    whole = type(fitted).from_state(tensors, json.loads(json.dumps(settings)))
+    assert np.array_equal(whole.predict(x).mean, fitted.predict(x).mean)
+    key = "weights" if name == "weights" else name
+    key = next(k for k in tensors if k == key or k.endswith("." + key))
+    with pytest.raises(InputError):
+        type(fitted).from_state({**tensors, key: change(tensors[key].clone())}, settings)
+
+
+def test_a_model_without_its_trees_is_refused(table):
+    x, y = table
+    members = members_of(120, ["trees"])
+    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
+    tensors, settings = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu").state()
+    with pytest.raises(InputError, match="another number of inputs"):
+        Fitted.from_state({k: t for k, t in tensors.items() if not k.startswith("trees.")}, settings)
