@@ -71,15 +71,15 @@ class Quantiles:
         }
 
     def _crps(self, values: Array, y: Array) -> float:
-        """Return 2 ∫ pinball loss dq by the trapezoidal rule over the levels; it is 0 at 0 and at 1.
+        """Return 2 ∫ pinball loss dq by the trapezoidal rule, with the outer quantiles also at the levels 0 and 1.
 
-        The mean loss of a calibrated answer is concave in q, so that the rule gives too little: 0.4 % for a normal
-        distribution and the levels 5, 10, …, 95 %. That is in favour of the method.
+        For a point mass that is exact. With the levels 5, 10, …, 95 % it is within 0.2 % of the integral for calibrated
+        normal, Laplace, exponential, uniform and t₃ distributions.
         """
-        levels = np.array(self.levels)
-        below = y[:, None] - values
+        levels = np.r_[0, self.levels, 1]
+        below = y[:, None] - values[:, [0, *range(values.shape[1]), -1]]
         pinball = np.maximum(levels * below, (levels - 1) * below).mean(0)
-        return float(2 * np.trapezoid(np.r_[0, pinball, 0], np.r_[0, levels, 1]))
+        return float(2 * np.trapezoid(pinball, levels))
 
 
 Answer = Prediction | Quantiles
@@ -189,7 +189,7 @@ class Method:
     most_rows: float = math.inf  # to train on; with more it is not run
 
 
-GRID = "the quantiles 5, 10, …, 95 % (trapezoidal rule, 0.4 % too little for a normal distribution)"
+GRID = "the quantiles 5, 10, …, 95 % (trapezoidal rule, the outer two also at 0 and 1)"
 METHODS = {
     "ngboost": Method("NGBoost", "NGBRegressor(); normal distribution, CRPS in closed form", fit_ngboost, "ngboost"),
     "catboost": Method(

@@ -159,20 +159,27 @@ def test_quantiles_have_the_scores_of_scipy(peers):
     scores = peers.scores_of(answer, y)
     exact = np.mean([crps_by_quadrature(truth, at) for at in y[:50]])
     first = peers.scores_of(peers.Quantiles(peers.LEVELS, values[:50], answer.point[:50]), y[:50])
-    assert first["crps"] == pytest.approx(exact, rel=0.012)
-    assert first["crps"] < exact  # too little: in favour of the method
+    assert first["crps"] == pytest.approx(exact, rel=0.01)
     assert scores["nll"] is None
     assert scores["coverage"] == pytest.approx(0.9, abs=5 * np.sqrt(0.09 / len(y)))
     assert scores["interval_width"] == pytest.approx(np.diff(truth.interval(0.9))[0])
     assert scores["rmse"] == pytest.approx(np.sqrt(np.mean((y - truth.median()) ** 2)))
 
 
-def test_the_grid_gives_0_4_percent_too_little_for_a_normal_distribution(peers):
-    """What the settings in the record say: with targets that are calibrated, the CRPS is 1/√π."""
-    y = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
-    values = np.tile(stats.norm.ppf(peers.LEVELS), (len(y), 1))
+@pytest.mark.parametrize("kind", ["norm", "laplace", "expon", "uniform", "t"])
+def test_the_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
+    """That is half the mean distance of two draws, ½E|X−X'| = E[X(2F(X) − 1)]."""
+    truth = stats.t(3) if kind == "t" else getattr(stats, kind)()
+    level = (np.arange(20_000) + 0.5) / 20_000
+    y = truth.ppf(level)
+    values = np.tile(truth.ppf(peers.LEVELS), (len(y), 1))
     crps = peers.scores_of(peers.Quantiles(peers.LEVELS, values, np.zeros(len(y))), y)["crps"]
-    assert crps * np.sqrt(np.pi) == pytest.approx(1 - 0.004, abs=5e-4)
+    assert crps == pytest.approx(np.mean(y * (2 * level - 1)), rel=0.002)
+
+
+def test_the_grid_is_exact_for_a_point_mass(peers):
+    answer = peers.Quantiles(peers.LEVELS, np.full((3, 19), 5.0), np.full(3, 5.0))
+    assert peers.scores_of(answer, np.array([4.0, 5.0, 7.0]))["crps"] == pytest.approx(1.0)  # mean absolute error
 
 
 def test_quantiles_that_cross_are_sorted(peers):
