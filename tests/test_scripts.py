@@ -41,6 +41,7 @@ ARGUMENTS = {
     "studies/fading_truth.py": f"--rows 60 --refits 3 --seeds 2 --members 2 --draws 2 --steps 20 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
+    "studies/table_inputs.py": f"--sets yacht --splits 1 --steps 10 {RECORD}",
     "studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
     "studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
     "studies/ties.py": f"--seeds 1 --members 1 --steps 20 {RECORD}",
