@@ -10,7 +10,7 @@ from scipy import stats
 
 import evidentia as ev
 import oracles
-from evidentia.formulas import gaussian, nig, penalties, student_t
+from evidentia.formulas import gaussian, nig, penalties, student_t, student_tail
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, LeastSquares, MCDropout, Network
 from oracles import exact
 
@@ -90,6 +90,22 @@ def test_the_oracle_of_slopes_is_the_derivative():
             apart = mp.mpf(10) ** -10
             ends = [tail_nll(*(v + d * (i == k) for i, v in enumerate(point))) for d in (apart, -apart)]
             assert abs((ends[0] - ends[1]) / (2 * apart) - slope) < mp.mpf(10) ** -15
+
+
+@pytest.mark.parametrize(("s", "n"), [(0.0, 2.0), (0.3, 5.0), (1e-3, 1e6), (2e-4, 2e8), (40.0, 3.0), (1e9, 700.0)])
+def test_the_derivative_of_the_integral_by_the_degrees_of_freedom(s, n):
+    """−∂G/∂n = ∫ ln(cosh x + τ sinh x) (cosh x + τ sinh x)^(−n) dx, by adaptive quadrature."""
+    got = student_tail.integral_slope(*(torch.tensor(v, dtype=torch.float64) for v in (s, n)))
+    with mp.workdps(30):
+        tau = mp.mpf(s) / mp.sqrt(1 + mp.mpf(s) ** 2)
+        unit = (2 / mp.mpf(n)) / (tau + mp.sqrt(tau * tau + 2 / mp.mpf(n)))
+
+        def integrand(u):
+            log = mp.log(mp.cosh(unit * u) + tau * mp.sinh(unit * u))
+            return log * mp.exp(-n * log)
+
+        truth = unit * mp.quad(integrand, [0, 0.5, 1, 2, 4, 8, 16, 32, 64, 128])
+        assert abs(exact(got) / truth - 1) < 1e-12
 
 
 @pytest.mark.parametrize("df", [0.7, 2.0, 5.0, 300.0])
