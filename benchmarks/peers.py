@@ -247,17 +247,22 @@ def versions(methods: Iterable[str]) -> dict[str, str]:
 # The run --------------------------------------------------------------------------------------------------------------
 
 
+def timed_fit(name: str, x: Array, y: Array, seed: int) -> tuple[Predict, dict[str, Any]]:
+    """Return what a method learned, and how long it took, on how many threads and beside how much other work."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    started = time.perf_counter()
+    predict = METHODS[name].fit(x, y, seed)
+    seconds = time.perf_counter() - started
+    return predict, {"seconds": seconds, "threads": torch.get_num_threads(), "load_before": load}
+
+
 def one_row(table: uci.UCITable, split: int, name: str) -> dict[str, Any]:
     """Return the scores of a method on the test rows of a split, and how long its fit took."""
     train, test = table.splits[split]
     x, y = table.x[train], table.y[train]
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    started = time.perf_counter()
-    predict = METHODS[name].fit(x, y, split)
-    seconds = time.perf_counter() - started
+    predict, timing = timed_fit(name, x, y, split)
     scores = scores_of(predict(table.x[test]), table.y[test])
     size = {"train_rows": len(train), "test_rows": len(test)}
-    timing = {"seconds": seconds, "threads": torch.get_num_threads(), "load_before": load}
     return {"set": table.name, "split": split, "method": name, **size, **scores, **timing}
 
 
@@ -302,7 +307,7 @@ def compare(
 
 def new_record() -> dict[str, Any]:
     """Return a record without rows."""
-    note = "load_before is the machine's load average when a fit began: above 0, the seconds are those of a shared one"
+    note = "load_before is the machine's load average when a fit began: well above the run's own threads, it was shared"
     return {
         "run": RUN,
         "environment": environment(),
@@ -356,11 +361,8 @@ def time_fits(out: Path, data: Path | None, sets: Sequence[str], methods: Sequen
                 if left_out(record, table, 0, method):
                     continue
                 METHODS[method].fit(table.x[train[:60]], table.y[train[:60]], 0)  # imports and first calls do not count
-                started = time.perf_counter()
-                METHODS[method].fit(table.x[train], table.y[train], 0)
-                seconds = time.perf_counter() - started
-                times[method] = {"seconds": seconds, "threads": torch.get_num_threads(), "rows": len(train)}
-                print(f"{name} {method}: {seconds:.1f} s", flush=True)
+                times[method] = {"rows": len(train), **timed_fit(method, table.x[train], table.y[train], 0)[1]}
+                print(f"{name} {method}: {times[method]['seconds']:.1f} s", flush=True)
                 write_record(out, record)
 
 
