@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import evidentia as ev
 from evidentia import EnsembleRegressor, EvidentialRegressor, InputError
-from evidentia.fitting import Fitted, Member, fit
+from evidentia.fitting import Fitted, Member, duration, fit
 from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import hold_in_turn
 from evidentia.fitting.stacking import stacked, stacking_weights
@@ -322,3 +322,23 @@ def test_a_model_without_its_trees_is_refused(table):
     tensors, settings = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu").state()
     with pytest.raises(InputError, match="another number of inputs"):
         Fitted.from_state({k: t for k, t in tensors.items() if not k.startswith("trees.")}, settings)
+
+
+def test_a_long_fit_says_so_before_it_begins(table, capfd, monkeypatch):
+    x, y = table
+    monkeypatch.setattr(duration, "WORTH_SAYING", 0.0)
+    EvidentialRegressor(members=2, steps=10).fit(x, y)
+    assert "fitting 120 rows may take up to" in capfd.readouterr().err
+    EvidentialRegressor(members=2, steps=10, verbose=False).fit(x, y)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_estimate_grows_with_the_work():
+    small = Recipe(Network((16,)), Settings(steps=10), 16)
+    large = Recipe(Network((256, 256)), Settings(steps=1000), 256)
+    assert duration.training_seconds(large, 10, 4, 8) > 20 * duration.training_seconds(small, 10, 4, 1)
+
+
+def test_a_large_table_holds_out_a_bounded_number_of_rows():
+    train, validation = hold_in_turn(np.arange(150_000), 1, 0)[0]
+    assert (len(train), len(validation)) == (140_000, 10_000)

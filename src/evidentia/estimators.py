@@ -39,6 +39,7 @@ from evidentia.fitting.conformal import (
     deal_folds,
     set_apart,
 )
+from evidentia.fitting.duration import say_how_long, training_seconds
 from evidentia.fitting.fading import choose_power, rows_of_a_fold, with_fading
 from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import hold_in_turn
@@ -287,6 +288,8 @@ class Regressor(_ScikitLearn):
             "device": self.device,
             "progress": self.verbose,
         }
+        if self.verbose is None and self._announce(method, options["recipe"], x.shape[1], target, len(rows)):
+            options["progress"] = False
         target = self._prepare_target(method, x, target, rows, base, options)
         method = self._choose(method, x, target, rows, base, options)
         members: Sequence[Member] = self._members(rows, [int(s) for s in seeds], base)
@@ -296,6 +299,15 @@ class Regressor(_ScikitLearn):
         fitted, members = stacked(fitted, inputs.x, target, members, weights, known)
         self.fitted_ = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
         self._summarise_training()
+
+    def _announce(self, method: Method, recipe: Recipe, features: int, y: Array, rows: int) -> bool:
+        """Say how long the fit may take, if that is long; return whether it was said."""
+        if resolve_device(self.device).type != "cpu":
+            return False
+        members, outputs = self._network_count(rows), method.outputs * (1 if y.ndim == 1 else y.shape[1])
+        with one_thread() as threads:
+            seconds = training_seconds(recipe, features, outputs, members, threads)
+        return say_how_long(seconds * (1 + FOLDS if self.conformal == "cv+" else 1), rows)
 
     def _network_count(self, rows: int) -> int:
         """Return how many networks to train on so many rows."""
@@ -870,8 +882,8 @@ class EvidentialRegressor(Regressor):
 
     members: int | None = _parameter(
         None,
-        "Networks in the mixture. None: 12, or 9 from 10,000 rows on. One is the paper's method; several identify how the variance divides into noise and "
-        "doubt.",
+        "Networks in the mixture. None: 12, or 9 from 10,000 rows on. One is the paper's method; several identify how "
+        "the variance divides into noise and doubt.",
     )
     evidence_weight: float | str = _parameter(
         0.01, 'λ of the evidence penalty, for standardised targets. "auto" chooses it by cross-validation.'

@@ -13,6 +13,9 @@ from evidentia.data.splits import random
 __all__ = ["Member", "hold_in_turn", "hold_out"]
 
 
+MOST_HELD_OUT = 10_000  # rows, which are predicted at every evaluation: more would take longer than the training
+
+
 @dataclass(frozen=True)
 class Member:
     """One network of a population: the rows it learns from, the rows that tell it when to stop, and its seed.
@@ -58,12 +61,12 @@ def hold_in_turn(rows: ArrayLike, count: int, seed: int, share: float = 0.1) -> 
         rows: those that count.
         count: number of networks.
         seed: of the order in which rows are dealt.
-        share: of the rows that a network holds out, at least one; 0 holds out none.
+        share: of the rows that a network holds out, at least one and at most 10,000; 0 holds out none.
     """
     table = torch.as_tensor(np.asarray(rows), dtype=torch.int64, device="cpu")
     if share == 0:
         return [(table, table[:0])] * count
-    size = min(max(1, round(share * len(table))), len(table) - 1)
+    size = min(max(1, round(share * len(table))), len(table) - 1, MOST_HELD_OUT)
     rounds = max(1, len(table) // size)
     generator = np.random.default_rng([seed, 4])
     parts = []
