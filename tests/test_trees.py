@@ -1,8 +1,8 @@
-"""Boosted trees as a feature: the same bits as scikit-learn's, no row sees its own target, files are not trusted."""
+"""Trees as features: the same bits as scikit-learn's, no row sees its own target, files are not trusted."""
 
 import pickle
 import tracemalloc
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info
 
+from evidentia.data import forest as forest_module
 from evidentia.data import trees as module
 from evidentia.data.trees import Trees
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
@@ -26,9 +27,11 @@ def table(rows, columns=4, targets=1, seed=0, noise=0.3):
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_trees():
-    """Twenty trees a model in place of a hundred, to be quick."""
+    """Twenty boosted trees a model in place of a hundred, and six in a forest, to be quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST_TREES", 20)
+        patch.setattr(forest_module, "MOST_TREES", 6)
+        patch.setattr(forest_module, "FEWEST_TREES", 4)
         yield
 
 
@@ -128,7 +131,7 @@ def test_few_rows_have_fewer_folds(rows, models):
     trees, out_of_fold = Trees.fit(x, y, 0)
     folds = trees.baseline.shape[0]
     assert folds == max(2, min(8, rows // 2))
-    assert out_of_fold.shape == (rows, 2)
+    assert out_of_fold.shape == (rows, 4)
     for k, model in enumerate(models):
         expected = np.ldexp(model.predict(x), np.frexp(np.abs(y).max(axis=0))[1][k % 2])
         assert (trees.predict_fold(x, k // 2)[:, k % 2] == expected).all()
@@ -143,8 +146,31 @@ def test_one_row_is_predicted_as_among_many(fitted):
     many = fitted.predict(x)
     assert (many[:3] == [fitted.predict(x[k : k + 1])[0] for k in range(3)]).all()
     assert (many[300:450] == fitted.predict(x[300:450])).all()
-    assert np.allclose(many, np.mean([fitted.predict_fold(x, k) for k in range(3)], axis=0), rtol=1e-14)
-    assert fitted.predict(x[:0]).shape == (0, 2)
+    assert np.allclose(many[:, :2], np.mean([fitted.predict_fold(x, k) for k in range(3)], axis=0), rtol=1e-14)
+    assert (many[:, 2:] == fitted.forest.predict(x)).all()
+    assert fitted.predict(x[:0]).shape == (0, 4)
+
+
+def test_outputs_are_counted(fitted):
+    x, y = table(40, targets=3)
+    trees, out = Trees.fit(x, y, 0, folds=2)
+    assert trees.per_target == 2
+    assert trees.outputs == out.shape[1] == trees.predict(x).shape[1] == 6
+    boosted = replace(trees, forest=None)
+    assert boosted.per_target == 1
+    assert boosted.outputs == boosted.predict(x).shape[1] == 3
+    assert (boosted.predict(x) == trees.predict(x)[:, :3]).all()
+
+
+def test_each_column_predicts_its_target():
+    x, _ = table(400, seed=3)
+    y = np.column_stack([x[:, 0], 100 + 10 * x[:, 1]])
+    trees, out = Trees.fit(x, y, 0, folds=4)
+    new, _ = table(400, seed=4)
+    for features, expected in ((out, y), (trees.predict(new), np.column_stack([new[:, 0], 100 + 10 * new[:, 1]]))):
+        for column in range(4):
+            assert np.std(features[:, column] - expected[:, column % 2]) < 0.5 * np.std(expected[:, column % 2])
+            assert abs(np.mean(features[:, column] - expected[:, column % 2])) < 0.2 * np.std(expected[:, column % 2])
 
 
 def test_columns_in_another_order_of_memory_give_the_same(fitted):
@@ -186,23 +212,24 @@ def test_targets_of_a_fold_do_not_touch_its_predictions(most_columns, monkeypatc
 
 def test_residuals_of_pure_noise_have_one_scale_on_rows_old_and_new(monkeypatch):
     monkeypatch.setattr(module, "MOST_TREES", 100)
-    seen, new_mean, new_single, in_fold = [], [], [], []
+    residuals = {name: [] for name in ("seen", "new", "new_single", "in_fold", "in_forest")}
     for seed in range(4):
         rng = np.random.default_rng(seed)
         x, y = rng.normal(size=(2, 500, 3)), rng.normal(size=(2, 500, 1))
         trees, out_of_fold = Trees.fit(x[0], y[0], seed, folds=4)
-        seen.append(y[0] - out_of_fold)
-        new_mean.append(y[1] - trees.predict(x[1]))
-        new_single.append(y[1] - trees.predict_fold(x[1], seed))
-        in_fold.append(y[0] - trees.predict_fold(x[0], seed))
-    scale, scale_mean, scale_single, scale_in_fold = (
-        float(np.sqrt(np.mean(np.square(r)))) for r in (seen, new_mean, new_single, in_fold)
-    )
+        residuals["seen"].append(y[0] - out_of_fold)
+        residuals["new"].append(y[1] - trees.predict(x[1]))
+        residuals["new_single"].append(y[1] - trees.predict_fold(x[1], seed))
+        residuals["in_fold"].append(y[0] - trees.predict_fold(x[0], seed))
+        residuals["in_forest"].append(y[0] - trees.forest.predict(x[0]))
+    scale = {name: np.sqrt(np.mean(np.square(r), axis=(0, 1))) for name, r in residuals.items()}
     # a scale of n residuals has the standard error 1/√(2n), a ratio of two √2 times that; five of them
     tolerance = 5 / np.sqrt(4 * 500)
-    assert abs(scale / scale_single - 1) < tolerance
-    assert abs(scale / scale_mean - 1) < tolerance
-    assert scale_in_fold / scale_single < 1 - 2 * tolerance  # which is what the test would see if rows leaked
+    assert abs(scale["seen"][0] / scale["new_single"][0] - 1) < tolerance
+    assert (abs(scale["seen"] / scale["new"] - 1) < tolerance).all()  # of boosted trees, and of the forest
+    # which is what the test would see if rows leaked
+    assert scale["in_fold"][0] / scale["new_single"][0] < 1 - 2 * tolerance
+    assert scale["in_forest"][0] / scale["new"][1] < 0.1
 
 
 def test_a_fold_learns_only_from_rows_of_other_folds_and_from_at_most_so_many(models, monkeypatch):
@@ -212,7 +239,7 @@ def test_a_fold_learns_only_from_rows_of_other_folds_and_from_at_most_so_many(mo
     learned = [set(model.seen[:, 0]) for model in models]
     assert [len(rows) for rows in learned] == [50] * 4
     for row in range(200):
-        matching = [k for k in range(4) if (trees.predict_fold(x[row : row + 1], k) == out_of_fold[row]).all()]
+        matching = [k for k in range(4) if (trees.predict_fold(x[row : row + 1], k) == out_of_fold[row, 0]).all()]
         assert any(x[row, 0] not in learned[k] for k in matching)
 
 
@@ -267,7 +294,7 @@ def test_weights_weigh():
     new = np.random.default_rng(1).normal(size=(400, 2))
     assert out.value.shape[3] > 1
     assert abs(out.baseline - 0.9).max() < 0.02
-    assert abs(out.predict(new).mean() - 0.9) < 0.1  # 0.5 without weights
+    assert abs(out.predict(new)[:, 0].mean() - 0.9) < 0.1  # 0.5 without weights
     equal, plain = Trees.fit(x, y, 0, folds=2, weights=np.full(400, 3.0)), Trees.fit(x, y, 0, folds=2)
     assert (equal[1] == plain[1]).all()
 
@@ -286,7 +313,9 @@ def test_of_many_columns_the_promising_are_kept():
     assert 20 in second
     trees, out = Trees.fit(x, y, 0, folds=2)
     assert trees.feature.max() > module.MOST_COLUMNS  # numbers of columns of x, not of those kept
-    assert (np.var(y - out, axis=0) < 0.5 * np.var(y, axis=0)).all()
+    assert trees.forest.columns.max() > module.MOST_COLUMNS
+    assert (np.var(y - out[:, :2], axis=0) < 0.5 * np.var(y, axis=0)).all()
+    assert (np.var(y - out[:, 2:], axis=0) < 0.9 * np.var(y, axis=0)).all()
     assert (trees.predict(x)[:3] == trees.predict(x[:3])).all()
 
 
@@ -419,7 +448,10 @@ def test_a_file_brings_the_same_trees_back(rows):
     tensors = load(save(trees.tensors()))
     assert all(not t.is_floating_point() or bool(torch.isfinite(t).all()) for t in tensors.values())
     loaded = Trees.from_tensors(tensors, 4, 2)
+    assert loaded.outputs == 4
     assert (loaded.predict(x) == trees.predict(x)).all()
+    alone = Trees.from_tensors(replace(trees, forest=None).tensors(), 4, 2)
+    assert (alone.predict(x) == trees.predict(x)[:, :2]).all()
     assert (pickle.loads(pickle.dumps(trees)).predict(x) == trees.predict(x)).all()
 
 
@@ -503,7 +535,7 @@ def test_a_damaged_file_is_refused_or_answers_with_finite_numbers(fitted):
         tensors = fitted.tensors()
         name = rng.choice(sorted(tensors))
         raw = tensors[name].numpy().reshape(-1).view(np.uint8)
-        if name == "missing_left":
+        if name == "missing_left":  # whose bytes are 0 or 1
             raw[rng.integers(len(raw))] ^= 1
         else:
             raw[rng.integers(len(raw), size=20)] = rng.integers(256, size=20)

@@ -1,21 +1,26 @@
-"""Boosted trees as one more feature of a table: learned out of fold, evaluated here, and saved as plain arrays.
+"""Trees as further features of a table: learned out of fold, evaluated here, and saved as plain arrays.
 
 Trees of `sklearn.ensemble.HistGradientBoostingRegressor` predict targets that jump or depend on few columns better than
-a network does, and a network that sees their prediction as a feature takes it from there. It must not see predictions
-of trees for rows that these trees have learned from: those are too good, and the network would trust them too much.
-So the rows are divided into folds, each fold is predicted by trees that learned from the others, and rows that come
-later are predicted by the mean of all folds. That mean is a little better than one fold's trees alone (in trials with
-100 to 50,000 rows its errors were up to 8 % smaller), so a network trusts the feature slightly less than it could.
+a network does, and a network that sees their prediction as a feature takes it from there. A forest (`forest.py`) is a
+second such feature: it knows the nearest rows. A network must not see predictions of trees for rows that these trees
+have learned from: those are too good, and the network would trust them too much. So the rows are divided into folds,
+and each fold is predicted by trees that learned from the others.
 
-**How a tree is evaluated.** Not by walking from its root to a leaf, which takes a Python step for each level, but as in
-QuickScorer (Lucchese et al., SIGIR 2015). The leaves are numbered from left to right, and every split holds the set of
-leaves of its left branch, as the bits of an integer. A row that goes right at a split cannot end in that set, whether
-it passes the split or not. After all splits of a tree, in any order, the lowest leaf that remains is the row's leaf.
-So there is no pointer to follow, and nothing in a damaged file can lead the evaluation in a circle.
+**Rows that come later** are predicted by the mean of the boosted trees of all folds. That mean is a little better than
+one fold's trees alone (in trials with 100 to 50,000 rows its errors were up to 8 % smaller), so a network trusts the
+feature slightly less than it could. For the forest a mean of folds would be another kind of feature: if a row has a
+near twin, all trees of a fold know the twin, or none does, whereas of all folds some do and some do not. So later rows
+are predicted by a forest of as many trees that learned from all rows, and only that is kept.
+
+**How a boosted tree is evaluated.** Not by walking from its root to a leaf, which takes a Python step for each level,
+but as in QuickScorer (Lucchese et al., SIGIR 2015). The leaves are numbered from left to right, and every split holds
+the set of leaves of its left branch, as the bits of an integer. A row that goes right at a split cannot end in that
+set, whether it passes the split or not. After all splits of a tree, in any order, the lowest leaf that remains is the
+row's leaf. So there is no pointer to follow, and nothing in a damaged file can lead the evaluation in a circle.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -23,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from evidentia.data.forest import LARGEST, Forest, trees_for
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 
 __all__ = ["Trees"]
@@ -31,8 +37,8 @@ Array = NDArray[np.float64]
 
 MOST_ROWS = 50_000  # that a fold's trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
 MOST_COLUMNS = 100  # that a fold's trees look at: each costs as much as 10,000 rows, and useless ones do harm
-LARGEST = 1e300  # values of x beyond it, infinite ones too, count as ±it: so all thresholds are finite, as files want
 MOST_TREES = 100  # of a model, scikit-learn's own default; a limit for files, whose trees may be anything
+FOREST_FOLDS = 4  # of a forest: eight cost twice as much, and the time is better spent on more trees
 MOST_LEAVES = 31  # of a tree, scikit-learn's own default; a set of leaves must fit into the bits of an int32
 
 _RANKED = 5_000_000  # values that are ranked to choose columns: half a second
@@ -43,7 +49,7 @@ _TABLE_COLUMNS = 64  # and up to so many columns, looking into one table a colum
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Boosted trees of several folds and targets, as arrays that start with (folds, targets, trees).
+    """Boosted trees of several folds and targets, as arrays that start with (folds, targets, trees), and a forest.
 
     Trees with fewer leaves than the largest are filled up with splits that exclude nothing and leaves that are never
     reached. An object holds no other state, and may be used by several threads.
@@ -56,6 +62,7 @@ class Trees:
         feature: the column that a split looks at.
         missing_left: whether a row without a value goes left.
         left_leaves: the leaves of the left branch, leaf k as bit k.
+        forest: of trees that learned from all rows; None for boosted trees alone.
     """
 
     features: int
@@ -65,6 +72,7 @@ class Trees:
     feature: NDArray[np.int32]
     missing_left: NDArray[np.bool_]
     left_leaves: NDArray[np.int32]
+    forest: Forest | None = None
 
     @classmethod
     def fit(
@@ -77,7 +85,9 @@ class Trees:
         weights: Array | None = None,
         groups: NDArray[Any] | None = None,
     ) -> tuple[Self, Array]:
-        """Return trees learned from all rows, and a prediction (N, T) of each row by trees that have not seen it.
+        """Return trees learned from all rows, and predictions (N, 2 T) of each row by trees that have not seen it.
+
+        The first T columns are what boosted trees predict of each target, the others what a forest does.
 
         A row and its copy usually land in different folds. Then the trees that predict the one have seen the other,
         and its out-of-fold prediction is as flattering as an in-fold one. Copies that are independent measurements at
@@ -91,7 +101,8 @@ class Trees:
                 the same seed, on any number of cores.
             folds: how many; fewer if there are not two rows (or groups) for each, and at least two.
             weights: how much each row counts (N,), not negative; only their ratios matter. A row of weight 0 is never
-                learned from, so its prediction is that of all folds.
+                learned from, so it is predicted as a later row is. The leaves of a forest are so small that weights
+                decide little there.
             groups: a label for each row (N,), of any type that can be sorted; rows of one group are in one fold.
 
         Raises:
@@ -109,17 +120,33 @@ class Trees:
             rows = np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0))
             rows = np.sort(rng.choice(rows, min(len(rows), MOST_ROWS), replace=False))
             models.append(_fit_fold(x, y, rows, weights[rows], exponent, rng))
-        trees = cls(x.shape[1], **_stack(models))
-        return trees, trees._predict_out_of_fold(x, fold_of_row)
+        boosted = cls(x.shape[1], **_stack(models))
+        forest, near = _fit_forest(x, y, fold_of_row, weights, exponent, rng)
+        out = np.concatenate([boosted._predict_out_of_fold(x, fold_of_row), near], axis=1)
+        return replace(boosted, forest=forest), out
+
+    @property
+    def per_target(self) -> int:
+        """Number of predictions of each target: by boosted trees, and by a forest if there is one."""
+        return 1 if self.forest is None else 2
 
     @property
     def outputs(self) -> int:
         """Number of columns that :meth:`predict` returns."""
-        return self.baseline.shape[1]
+        return self.per_target * int(self.baseline.shape[1])
 
     def predict(self, x: Array) -> Array:
-        """Return the mean of the folds' predictions for rows x (N, F) that the trees have not learned from, (N, T)."""
+        """Return predictions for rows x (N, F) that the trees have not learned from, (N, 2 T).
+
+        The first T columns are the means of all folds' boosted trees, the others those of the forest's trees, if there
+        is one.
+        """
         x = _matrix(x, "x", self.features)
+        boosted = self._predict_boosted(x)
+        return boosted if self.forest is None else np.concatenate([boosted, self.forest.predict(x)], axis=1)
+
+    def _predict_boosted(self, x: Array) -> Array:
+        """Return the means of the folds' predictions, (N, T)."""
         folds, targets = self.baseline.shape
         out = np.zeros((len(x), targets))
         size = max(1, _BLOCK // max(1, self.value.shape[2] * len(x)))  # of few rows, many models at once
@@ -131,7 +158,7 @@ class Trees:
         return out
 
     def predict_fold(self, x: Array, fold: int) -> Array:
-        """Return the predictions of one fold's trees alone, (N, T): to the last bit, those of scikit-learn's model."""
+        """Return the predictions of one fold's boosted trees, (N, T): to the last bit, what scikit-learn predicts."""
         x = _matrix(x, "x", self.features)
         folds, targets = self.baseline.shape
         if not 0 <= fold < folds:
@@ -140,9 +167,9 @@ class Trees:
         return np.stack([self._sums(x, slice(k, k + 1))[0] for k in models], axis=1)
 
     def _predict_out_of_fold(self, x: Array, fold_of_row: NDArray[np.int64]) -> Array:
-        """Return the prediction of each row by the trees of its fold; by those of all folds if it is in none, −1."""
+        """Return what boosted trees of its fold predict of each row; those of all folds if it is in none, −1."""
         out = np.empty((len(x), self.baseline.shape[1]))
-        out[fold_of_row < 0] = self.predict(x[fold_of_row < 0])
+        out[fold_of_row < 0] = self._predict_boosted(x[fold_of_row < 0])
         for fold in range(len(self.baseline)):
             out[fold_of_row == fold] = self.predict_fold(x[fold_of_row == fold], fold)
         return out
@@ -179,7 +206,10 @@ class Trees:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies of all arrays as tensors, by name: what a file holds of the trees."""
-        return {name: torch.from_numpy(getattr(self, name).copy()) for name in _DTYPES}
+        tensors = {name: torch.from_numpy(getattr(self, name).copy()) for name in _DTYPES}
+        if self.forest is not None:
+            tensors |= {_FOREST + name: tensor for name, tensor in self.forest.tensors().items()}
+        return tensors
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], features: int, targets: int) -> Self:
@@ -188,17 +218,21 @@ class Trees:
         Raises:
             InputError: if a tensor is missing, or of another dtype or shape, or has values that no tree has.
         """
-        if set(tensors) != set(_DTYPES):
-            raise InputError(f"trees need the tensors {', '.join(_DTYPES)}, not {', '.join(map(str, tensors))}")
+        own = {name: tensor for name, tensor in tensors.items() if not str(name).startswith(_FOREST)}
+        if set(own) != set(_DTYPES):
+            raise InputError(f"trees need the tensors {', '.join(_DTYPES)}, not {', '.join(map(str, own))}")
         for name, dtype in _DTYPES.items():
             if not isinstance(tensors[name], Tensor) or tensors[name].dtype != dtype:
                 raise InputError(f"the {name} of trees is not a tensor of {dtype}")
         arrays = {name: tensors[name].detach().cpu().contiguous().numpy().copy() for name in _DTYPES}
         _check_shapes(arrays, targets)
         _check_values(arrays, features)
-        return cls(features, **arrays)
+        others = {str(name).removeprefix(_FOREST): tensor for name, tensor in tensors.items() if name not in own}
+        forest = Forest.from_tensors(others, features, targets) if others else None
+        return cls(features, **arrays, forest=forest)
 
 
+_FOREST = "forest."  # what the names of a forest's tensors begin with
 _DTYPES = {
     "baseline": torch.float64,
     "value": torch.float64,
@@ -306,9 +340,7 @@ def _fit_fold(
     """Return the trees of each target that learned from these rows, in the units that y had before it was scaled."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    same = bool((weights == weights[0]).all())
-    weights = weights / weights.max()  # whose sum cannot overflow
-    weight = None if same else weights / weights.mean()  # scikit-learn's limits on a split are for weights around 1
+    weight = _around_one(weights)
     chosen = _columns(x, y, rows)
     models = []
     for target in range(y.shape[1]):
@@ -335,6 +367,34 @@ def _fit_model(x: Array, y: Array, weights: Array | None, seed: int) -> Any:
         max_iter=MOST_TREES, max_leaf_nodes=MOST_LEAVES, early_stopping=False, random_state=seed
     )
     return model.fit(x, y, sample_weight=weights)
+
+
+def _fit_forest(
+    x: Array, y: Array, fold_of_row: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
+) -> tuple[Forest, Array]:
+    """Return a forest that learned from all rows, and predictions of each row by one that has not seen its fold."""
+    used = fold_of_row >= 0
+    fold_of_row = np.where(used, fold_of_row % FOREST_FOLDS, -1)
+    count = trees_for(min(int(used.sum()), MOST_ROWS))
+    out = np.empty(y.shape)
+    for fold in range(-1, fold_of_row.max() + 1):
+        rows = np.flatnonzero(used & (fold_of_row != fold))
+        rows = np.sort(rng.choice(rows, min(len(rows), MOST_ROWS), replace=False))
+        forest = Forest.grow(x[rows], y[rows], _around_one(weights[rows]), _columns(x, y, rows), count, rng)
+        forest = forest.scaled(exponent)
+        out[fold_of_row == fold] = forest.predict(x[fold_of_row == fold])
+        if fold < 0:
+            of_all = forest
+    return of_all, out
+
+
+def _around_one(weights: Array) -> Array | None:
+    """Return the weights divided by their mean, as scikit-learn's limits on a split expect them; None if all alike."""
+    if bool((weights == weights[0]).all()):
+        return None
+    weights = weights / weights.max()  # whose sum cannot overflow
+    weights /= weights.mean()
+    return weights
 
 
 def _columns(x: Array, y: Array, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
