@@ -385,6 +385,7 @@ def print_tables(record: dict[str, Any], sets: Sequence[str], methods: Sequence[
         if name in record["methods"]:
             print(f"{METHODS[name].title}: {record['methods'][name]}")
     print("Means over standard splits ± standard error; intervals of 90 %; scores are in the units of the target.")
+    print("Where methods have different numbers of splits, only the summary compares the same ones.")
     found = {name: scores for name in sets if (scores := collect(record, name, chosen))}
     for name, scores in found.items():
         print(f"\n{name}\n\n{markdown([table_row(record, name, method, own) for method, own in scores.items()])}")
