@@ -26,7 +26,7 @@ def training_seconds(recipe: Recipe, inputs: int, outputs: int, members: int, th
         threads: that train at once.
     """
     network = Population([0], inputs, recipe.network.hidden, outputs, recipe.network.activation)
-    x = torch.zeros(1, recipe.batch_size, inputs, device="cpu")
+    x = torch.zeros(1, recipe.batch_size, inputs, dtype=torch.float32, device="cpu")
     taken = []
     for _ in range(1 + TIMED):  # the first is for the caches
         started = time.perf_counter()
