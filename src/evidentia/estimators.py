@@ -45,6 +45,7 @@ from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import hold_in_turn
 from evidentia.fitting.stacking import stacked
 from evidentia.fitting.targets import choose_transform, prepare_target
+from evidentia.fitting.width import with_scale
 from evidentia.formulas import penalties
 from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Method, Recipe
 from evidentia.persistence import load_model, refusing_misfits, save_model
@@ -297,7 +298,9 @@ class Regressor(_ScikitLearn):
         fitted = fit(method, x, target, members, inputs=inputs, **options)
         fitted, members = _usable(fitted, members, target, comparable=weights is None and known is None)
         fitted, members = stacked(fitted, inputs.x, target, members, weights, known)
-        self.fitted_ = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
+        fitted = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
+        calibrated = getattr(self, "calibrated", False)
+        self.fitted_ = with_scale(fitted, inputs.x, target, members, known) if calibrated else fitted
         self._summarise_training()
 
     def _announce(self, method: Method, recipe: Recipe, features: int, y: Array, rows: int) -> bool:
@@ -468,6 +471,13 @@ class Regressor(_ScikitLearn):
         return {kind: sum(w for w, k in zip(weights, kinds, strict=True) if k == kind) for kind in dict.fromkeys(kinds)}
 
     @property
+    def scale_(self) -> Array | None:
+        """The factor for each target by which the mixture is stretched about its mean; None if it is not."""
+        check_is_fitted(self, "fitted_")
+        scale = self.fitted_.scale
+        return None if scale is None else scale.numpy().copy()
+
+    @property
     def fading_power_(self) -> float | None:
         """The power by which evidence fades with the distance from the training rows, or None where it does not."""
         check_is_fitted(self, "fitted_")
@@ -509,6 +519,8 @@ class Regressor(_ScikitLearn):
         if not isinstance(self._evidence, str) or self._evidence not in ("fading", "plain"):
             raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
+        if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
+            raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
         if self.conformal is not None and self.conformal not in ("split", "cv+"):
             raise InputError(f"conformal must be 'split', 'cv+' or None, got {self.conformal!r}")
         if self.conformal_groups is not None and self.conformal is None:
@@ -702,7 +714,7 @@ def load(folder: str | Path) -> Regressor:
     with refusing_misfits(folder):
         given = settings["parameters"].items()
         parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        for parameter, before in (("evidence", "plain"), ("inputs", "numbers")):
+        for parameter, before in (("evidence", "plain"), ("inputs", "numbers"), ("calibrated", False)):
             if any(f.name == parameter for f in fields(Regressor._registry[name])):
                 parameters.setdefault(parameter, before)  # of earlier versions, which had no choice
         return Regressor._registry[name](**parameters)._restore(tensors, settings)
@@ -835,6 +847,7 @@ _ATTRIBUTES = {
     "it diverged.",
     "search_": 'What "auto" tried and how it scored, :class:`evidentia.fitting.Search`; None if nothing was searched.',
     "inputs_": "How much networks count by what they see, :class:`dict` of weights whose sum is 1.",
+    "scale_": "The factor for each target by which the mixture is stretched about its mean, (T,); None: not at all.",
     "fading_power_": "The power by which evidence fades with the distance from the training rows; None if it does not.",
     "conformal_": "How intervals were calibrated, :class:`evidentia.fitting.conformal.SplitConformal` or "
     ":class:`~evidentia.fitting.conformal.CrossConformal`; None without ``conformal``.",
@@ -900,6 +913,12 @@ class EvidentialRegressor(Regressor):
         'training rows. "trees": also what boosted trees predict, learned out of fold. Several of these divide the '
         'networks among them, and held-out rows decide how much each kind counts. "auto": all three, or "numbers" for '
         "fewer than three networks or 50 rows.",
+    )
+
+    calibrated: bool = _parameter(
+        True,
+        "Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows: a "
+        "mixture counts the disagreement of its networks twice. A single network stays as it is.",
     )
 
     def _method(self) -> Method:

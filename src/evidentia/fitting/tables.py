@@ -215,6 +215,7 @@ class Fitted:
         one_target: whether targets were given as (N,).
         trees: what some networks see too: predictions from the features; None if none does.
         weights: how much each network counts, (M,); None: all alike.
+        scale: what predictions are stretched by about their means, (T,); None: nothing.
         fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
         typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
         training: the result of the training that made the networks.
@@ -227,6 +228,7 @@ class Fitted:
     one_target: bool
     trees: Trees | None = None
     weights: Tensor | None = None
+    scale: Tensor | None = None
     fading: FadingEvidence | None = None
     typical: Answer | None = None
     training: Training = field(init=False)
@@ -239,9 +241,11 @@ class Fitted:
         """Return the mixture of these members (default: all) on features (N, F), in the units of y."""
         answer, keep = self.ask(x, members)
         weights = self._weights_of(members, answer.batch_shape[0])
-        if keep is None:
-            return Prediction(answer, members=0, weights=weights)
-        return Prediction(faded_answer(answer, keep, self.usual(members)), members=0, weights=weights)
+        given = answer if keep is None else faded_answer(answer, keep, self.usual(members))
+        p = Prediction(given, members=0, weights=weights)
+        if self.scale is None:
+            return p
+        return p.scaled(float(self.scale[0])) if self.one_target else p.scaled(self.scale.numpy()[None])
 
     def _weights_of(self, members: Sequence[int] | None, networks: int) -> Tensor | None:
         """Return the weights of so many networks, equally many for each of these members."""
@@ -302,6 +306,8 @@ class Fitted:
             tensors |= {f"trees.{name}": t for name, t in self.trees.tensors().items()}
         if self.weights is not None:
             tensors["weights"] = self.weights
+        if self.scale is not None:
+            tensors["scale"] = self.scale
         if self.fading is not None:
             tensors |= {f"fading.{name}": t for name, t in self.fading.state_dict().items()}
         if self.typical is not None:
@@ -352,12 +358,14 @@ class Fitted:
         if first != settings.get("features", first) + (0 if trees is None else trees.outputs):
             raise InputError("the networks have another number of inputs than there are features and trees")
         scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
-        counts = _mixture_weights(tensors, len(seeds))
+        counts, width = _mixture_weights(tensors, len(seeds)), _width(tensors, targets)
         fading = _fading(tensors, population)
         if settings.get("fades", fading is not None) is not (fading is not None):
             raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
         typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
-        fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, fading, typical)
+        fitted = cls(
+            method, population.eval(), *scalings, settings["one_target"], trees, counts, width, fading, typical
+        )
         fitted.training = training_from_state(settings["training"])
         return fitted
 
@@ -387,7 +395,7 @@ class Fitted:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what was pickled; models of earlier versions keep all evidence."""
-        self.__dict__.update({"trees": None, "weights": None, "fading": None, "typical": None, **state})
+        self.__dict__.update({"trees": None, "weights": None, "scale": None, "fading": None, "typical": None, **state})
 
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
         """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
@@ -466,6 +474,22 @@ class Fitted:
         answer = self.scaled_answer(some, self.scale_x(x).to(device, dtype))
         moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
         return moved
+
+    @torch.no_grad()
+    def faded_own(self, x: Tensor) -> Answer:
+        """Return each member's answer to its own rows (M, N, F), as networks see them, in the units of y: (M, N, T).
+
+        Where evidence fades, of the answers that count.
+        """
+        answer = self.own(x).affine(self.scale_y.loc, self.scale_y.scale)
+        if self.fading is None:
+            return answer
+        device, dtype = self._computed_in
+        _, fading = self._networks(list(range(self.population.members)), dtype)
+        assert fading is not None
+        keep = fading(self.features(x).to(device)).double().cpu()
+        usual = None if self.typical is None else self.typical.affine(0.0, self.scale_y.scale)  # type: ignore[union-attr]
+        return faded_answer(answer, keep, usual).faded()
 
     def validation_log_densities(
         self, x: Array, y: Array, members: Sequence[Member], censored: NDArray[np.int8] | None = None
@@ -601,6 +625,18 @@ def _mixture_weights(tensors: dict[str, Tensor], members: int) -> Tensor | None:
     if not bool((weights > 0).all()) or abs(float(weights.sum()) - 1) > 1e-6:
         raise InputError("the weights of the networks are not positive numbers whose sum is 1")
     return weights
+
+
+def _width(tensors: dict[str, Tensor], targets: int) -> Tensor | None:
+    """Return what predictions of a saved model are stretched by; None if they are not."""
+    scale = tensors.get("scale")
+    if scale is None:
+        return None
+    if tuple(scale.shape) != (targets,) or scale.dtype != torch.float64:
+        raise InputError(f"the scale of the model is {scale.dtype} {tuple(scale.shape)}, not float64 ({targets},)")
+    if not bool(((scale > 0) & scale.isfinite()).all()):
+        raise InputError("the scale of the model has values that are not greater than 0")
+    return scale
 
 
 def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidence | None:
