@@ -363,9 +363,8 @@ class Fitted:
         if settings.get("fades", fading is not None) is not (fading is not None):
             raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
         typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
-        fitted = cls(
-            method, population.eval(), *scalings, settings["one_target"], trees, counts, width, fading, typical
-        )
+        parts = (trees, counts, width, fading, typical)
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"], *parts)
         fitted.training = training_from_state(settings["training"])
         return fitted
 
@@ -481,7 +480,9 @@ class Fitted:
 
         Where evidence fades, of the answers that count.
         """
-        answer = self.own(x).affine(self.scale_y.loc, self.scale_y.scale)
+        answer = self.own(x)
+        assert isinstance(answer, NormalInverseGamma | Gaussian)
+        answer = answer.affine(self.scale_y.loc, self.scale_y.scale)
         if self.fading is None:
             return answer
         device, dtype = self._computed_in

@@ -2,15 +2,15 @@ r"""How wide a mixture of networks should be: one factor for each target, learne
 
 A network that is trained and stopped by likelihood states about the error that it makes alone. A mixture adds the
 disagreement of its networks to that, although its mean is better than theirs: its intervals are too wide. With A the
-variance of a mixture of one network of each kind, V what networks of a kind differ by, and m networks of each kind, the
-mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, the mean of all is wrong by
-:math:`s_1^2 A - V(1-1/m)`. So with :math:`\rho = V(1-1/m)/A` the factor is
+variance of a mixture of one network of each kind, V what networks of a kind differ by, and m networks of each kind,
+the mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, the mean of all is
+wrong by :math:`s_1^2 A - V(1-1/m)`. So with :math:`\rho = V(1-1/m)/A` the factor is
 
 .. math:: s^2 = \frac{s_1^2 - \rho}{1 + \rho}.
 
-The factor :math:`s_1` has the largest likelihood of rows that were held out, each predicted by one network of every kind
-that held it out. The ratio ρ is the median over the same rows, of all networks. Most of them have learned from the row,
-and differ less there than they do at new rows, so that the factor is rather too large than too small.
+The factor :math:`s_1` has the largest likelihood of rows that were held out, each predicted by one network of every
+kind that held it out. The ratio ρ is the median over the same rows, of all networks. Most of them have learned from the
+row, and differ less there than they do at new rows, so that the factor is rather too large than too small.
 """
 
 from collections.abc import Sequence
