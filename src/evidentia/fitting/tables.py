@@ -363,8 +363,8 @@ class Fitted:
         if settings.get("fades", fading is not None) is not (fading is not None):
             raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
         typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
-        parts = (trees, counts, width, fading, typical)
-        fitted = cls(method, population.eval(), *scalings, settings["one_target"], *parts)
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, width)
+        fitted.fading, fitted.typical = fading, typical
         fitted.training = training_from_state(settings["training"])
         return fitted
 
