@@ -3,15 +3,16 @@
 Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
     python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain]
-        [--inputs numbers] [--device cuda] [--jobs 4]
+        [--inputs numbers] [--uncalibrated] [--device cuda] [--jobs 4]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
-With --jobs, splits run in processes of their own, each with one thread.
+With more than one of --jobs, splits run in processes of their own, each with one thread.
 """
 
 import multiprocessing
 import time
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
@@ -57,6 +58,17 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def results_of(tasks: list[tuple[Any, ...]], processes: int) -> Iterator[dict]:
+    """Yield what :func:`scores_of` returns for each task, in this process or as soon as one of several has it."""
+    if processes == 1:
+        yield from (scores_of(*task) for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=one_thread) as pool:
+        for done in as_completed([pool.submit(scores_of, *task) for task in tasks]):
+            yield done.result()
+
+
 def print_scores(name: str, rows: list[dict]) -> None:
     """Print a line with the means over splits of a set."""
     scores = {s: np.array([row[s] for row in rows]) for s in (*SCORES, "seconds")}
@@ -75,9 +87,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
     parser.add_argument("--evidence", default="fading", help="fading or plain")
     parser.add_argument("--inputs", default="auto", help="what networks see: auto, numbers, bins or trees")
+    parser.add_argument("--uncalibrated", action="store_true", help="mixtures as they are, without a factor")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     chosen = {"steps": options.steps, "evidence": options.evidence, "inputs": options.inputs}
+    chosen["calibrated"] = not options.uncalibrated
     parameters = EvidentialRegressor(**chosen).get_params()
     record = new_record("uci_estimator", resolve_device(options.device), parameters=parameters, sets={})
     if before := find_record(options.out):
@@ -90,15 +104,11 @@ def main() -> None:
     jobs = [(name, k) for name in names for k in wanted[name] if (name, k) not in known]
     jobs.sort(key=lambda job: (wanted[job[0]].stop, job[1]))  # those of large tables first: they take longest
     print(f"{'set':10s}{'splits':>7s}{'NLL':>18s}{'RMSE':>10s}{'CRPS':>9s}{'in 90 %':>9s}{'seconds':>9s}  diverged")
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=one_thread) as pool:
-        tasks = [pool.submit(scores_of, *job, options.data, options.device, chosen) for job in jobs]
-        for task in as_completed(tasks):
-            row = task.result()
-            rows = record["sets"][row.pop("set")]
-            rows.append(row)
-            rows.sort(key=lambda row: row["split"])
-            write_record(options.out, record)
+    for row in results_of([(*job, options.data, options.device, chosen) for job in jobs], options.jobs):
+        rows = record["sets"][row.pop("set")]
+        rows.append(row)
+        rows.sort(key=lambda row: row["split"])
+        write_record(options.out, record)
     for name in names:
         print_scores(name, record["sets"][name])
     print(device_and_record(record, options.out))

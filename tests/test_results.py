@@ -24,10 +24,13 @@ def rows_of(page, name):
 def test_the_tables_of_the_regressors(name):
     members, out_of_the_box, baselines = rows_of("tables.md", name)
     now, before = (read_record(DOCS / "results" / f)["sets"][name] for f in ("uci_estimator", "uci_estimator_earlier"))
-    for column, runs in ((1, now), (2, before[: len(now)])):
-        assert out_of_the_box[column] == mean_and_error([run["nll"] for run in runs])
-        assert out_of_the_box[column + 4] == f"{np.mean([run['coverage_90'] for run in runs]):.3f}"
-    assert len(now) == (4 if name == "protein" else 6)
+    same = now[: len(before)]
+    nll = [mean_and_error([run["nll"] for run in runs]) for runs in (now, same, before)]
+    assert [run["split"] for run in same] == [run["split"] for run in before]
+    rmse, crps, coverage = (np.mean([run[s] for run in now]) for s in ("rmse", "crps", "coverage_90"))
+    means = [f"{rmse:.3g}", f"{crps:.3g}", f"{coverage:.3f}"]
+    assert out_of_the_box[1:] == [str(len(now)), nll[0], *means, *nll[1:]]
+    assert len(now) == (5 if name == "protein" else 20)
     assert not any(any(run["training"]["diverged"]) for run in now)
     mixtures = [r for r in read_record(DOCS / "results" / "members")["rows"] if r["set"] == name]
     means = {c: np.mean([r["nll"] for r in mixtures if r["members"] == c]) for c in (1, 2, 3, 5, 8, 16)}
