@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from evidentia.calibration import Calibration, RecalibratedPrediction, calibrate
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
@@ -12,6 +11,7 @@ from evidentia.prediction import Prediction
 
 if TYPE_CHECKING:
     from evidentia import metrics, scorers
+    from evidentia.calibration import Calibration, RecalibratedPrediction, calibrate
     from evidentia.estimators import (
         BayesRegressor,
         DropoutRegressor,
@@ -66,8 +66,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
+_CALIBRATION = ("Calibration", "RecalibratedPrediction", "calibrate")
 _IMAGES = ("FittedImages", "ImageRecipe", "fit_images")
 _MODULES = ("metrics", "scorers")
+_HOMES = dict.fromkeys(_CALIBRATION, "evidentia.calibration") | dict.fromkeys(_IMAGES, "evidentia.fitting")
 
 
 def __getattr__(name: str) -> Any:
@@ -76,4 +78,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'evidentia' has no attribute {name!r}")
     if name in _MODULES:
         return import_module(f"evidentia.{name}")
-    return getattr(import_module("evidentia.fitting" if name in _IMAGES else "evidentia.estimators"), name)
+    return getattr(import_module(_HOMES.get(name, "evidentia.estimators")), name)
