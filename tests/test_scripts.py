@@ -21,6 +21,7 @@ RECORD = "--device cpu --out {out}"  # of a script that writes a record
 UNET = "--width 4 --steps 4"
 ARGUMENTS = {
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
+    "benchmarks/bench_inputs.py": "--rows 80 --repeats 1 --steps 10",
     "benchmarks/bench_fading.py": f"--rows 60 --fits 1 --repeats 2 --steps 20 {CPU}",
     "benchmarks/bench_intervals.py": "--small",
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",

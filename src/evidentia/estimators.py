@@ -467,7 +467,9 @@ class Regressor(_ScikitLearn):
             ("bins+trees" if bins else "trees") if trees else "bins" if bins else "numbers"
             for bins, trees in fitted.kinds()
         ]
-        weights = [1 / len(kinds)] * len(kinds) if fitted.weights is None else fitted.weights.tolist()
+        if fitted.weights is None:
+            return {kind: kinds.count(kind) / len(kinds) for kind in dict.fromkeys(kinds)}
+        weights = fitted.weights.tolist()
         return {kind: sum(w for w, k in zip(weights, kinds, strict=True) if k == kind) for kind in dict.fromkeys(kinds)}
 
     @property
