@@ -13,7 +13,7 @@ import evidentia as ev
 from evidentia.fitting import conformal
 from evidentia.persistence import load_model, save_model
 
-QUICK = {"hidden": (16,), "steps": 40, "random_state": 0}
+QUICK = {"hidden": (16,), "steps": 10, "random_state": 0}  # a guarantee holds for networks that learned little, too
 REGRESSORS = [
     ev.EvidentialRegressor(members=2, evidence="plain", inputs=("numbers", "bins"), **QUICK),
     ev.EnsembleRegressor(members=2, **QUICK),
@@ -34,7 +34,7 @@ def noisy(rows, seed=0, targets=None):
 @pytest.mark.parametrize("model", REGRESSORS, ids=lambda m: type(m).__name__)
 def test_every_regressor_has_intervals_with_a_guarantee(model, way, tmp_path):
     x, y = noisy(160)
-    new_x, new_y = noisy(2000, seed=1)
+    new_x, new_y = noisy(1000, seed=1)
     model = clone(model).set_params(conformal=way).fit(x, y)
     p = model.predict_distribution(new_x)
     for coverage in (0.5, 0.9):
@@ -55,7 +55,7 @@ def test_every_regressor_has_intervals_with_a_guarantee(model, way, tmp_path):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fading_bins_and_trees_go_with_split(weighted, tmp_path):
     x, y = noisy(120)
-    new_x, new_y = noisy(2000, seed=1)
+    new_x, new_y = noisy(1000, seed=1)
     weights = np.random.default_rng(0).integers(0, 3, 120) if weighted else None
     model = ev.EvidentialRegressor(members=3, inputs=("numbers", "bins", "trees"), conformal="split", **QUICK)
     model.fit(x, y, sample_weight=weights)
@@ -79,7 +79,8 @@ def test_rows_that_are_set_apart_leave_no_trace_in_the_model():
     other = clone(model).fit(x2, y2)
     np.testing.assert_array_equal(other.predict(x), model.predict(x))
     assert other.predict_distribution(x).std.min() > 20 * model.predict_distribution(x).std.min()
-    alone = clone(model).set_params(conformal=None)
+    assert other.fading_power_ == model.fading_power_
+    alone = clone(model).set_params(conformal=None, evidence="plain", inputs="numbers", members=1)
     weights = np.ones(100)
     weights[apart] = 0
     with warnings.catch_warnings():
@@ -115,7 +116,7 @@ def test_groups_of_text_numbers_dates_and_several_targets(way, tmp_path):
             "day": pd.to_datetime("2024-01-01") + pd.to_timedelta(g.integers(0, 2, 240), unit="D"),
         }
     )
-    for groups in ("site", ["code", "site"], 3, ["flag", "day"]):
+    for groups in (["flag", "day"], 3, ["code", "site"], "site") if way == "split" else (["code", "day"], "site"):
         model = ev.GaussianRegressor(conformal=way, conformal_groups=groups, **QUICK).fit(table, y)
         p = model.predict_distribution(table)
         codes = p.guarantee.groups
@@ -125,11 +126,9 @@ def test_groups_of_text_numbers_dates_and_several_targets(way, tmp_path):
         )
         back = ev.load(model.save(tmp_path / "model"))
         np.testing.assert_allclose(back.predict_interval(table[:20], 0.8), p.interval(0.8)[:20], rtol=1e-9)
-        if groups == "site":
-            width = np.diff(p.interval(0.9))[..., 0]
-            assert width[site == "loud"].mean() > 3 * width[site == "quiet"].mean()
+    width = np.diff(p.interval(0.9))[:, 0, 0]
+    assert width[site == "loud"].mean() > 3 * width[site == "quiet"].mean()
     row = table[:1].assign(site="elsewhere")
-    model = ev.GaussianRegressor(conformal=way, conformal_groups="site", **QUICK).fit(table, y)
     assert model.predict_distribution(row).guarantee.groups.tolist() == [[-1, -1]]
 
 
@@ -137,7 +136,7 @@ def test_groups_of_text_numbers_dates_and_several_targets(way, tmp_path):
 @pytest.mark.parametrize("way", ["split", "cv+"])
 def test_intervals_under_a_transform(kind, way, tmp_path):
     x, y = noisy(160)
-    new_x, new_y = noisy(2000, seed=1)
+    new_x, new_y = noisy(1000, seed=1)
     y, new_y = np.exp(y), np.exp(new_y)
     model = ev.GaussianRegressor(conformal=way, target_transform=kind, **QUICK).fit(x, y)
     low, high = model.predict_interval(new_x).T
