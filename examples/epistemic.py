@@ -42,7 +42,7 @@ def draw_map(path: Path, steps: int | None) -> None:
     side = np.linspace(-6, 6, 121)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     p = model.predict_distribution(grid)
-    plain = ev.Prediction(p.plain_answers, members=0)
+    plain = ev.Prediction(p.plain_answers, members=0, weights=p.weights)
     panels = {
         "plain: width of 90 % interval": (np.diff(plain.interval(0.9))[:, 0], "viridis", (0, 2)),
         "familiarity of an input": (p.familiarity, "cividis", None),

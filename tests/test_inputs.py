@@ -174,6 +174,22 @@ def test_kinds_that_do_not_help_are_left_out(table):
     assert np.allclose(some.predict(x).mean, fitted.predict(x, [1, 3]).mean)
 
 
+@pytest.mark.parametrize("kept", [[0, 4], [1, 5], [2, 6], [3, 7], [0, 1, 4, 5], [0, 2]])
+def test_what_no_network_sees_is_no_part_of_the_model(table, kept):
+    x, y = table
+    members = members_of(120, ["numbers", "bins", "trees", "bins+trees"])
+    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
+    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
+    some = fitted.select(kept)
+    trimmed = some.trimmed()
+    assert (trimmed.trees is None) is not any(members[k].trees for k in kept)
+    assert (trimmed.population._embedding is None) is not any(members[k].bins for k in kept)
+    assert trimmed.kinds() == some.kinds()
+    assert np.allclose(trimmed.predict(x).mean, some.predict(x).mean, rtol=1e-12)
+    tensors, settings = trimmed.state()
+    assert np.array_equal(Fitted.from_state(tensors, settings).predict(x).std, trimmed.predict(x).std)
+
+
 # Networks that see different things -----------------------------------------------------------------------------------
 
 

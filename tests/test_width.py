@@ -43,13 +43,13 @@ def factor_of(monkeypatch, own, common, stated, members):
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
-def test_the_factor_makes_the_mixture_state_its_error(monkeypatch, own, common, members):
+def test_the_factor_makes_the_mixture_state_what_one_network_should(monkeypatch, own, common, members):
     stated = np.hypot(own, common)  # each network states the error that it makes alone
     found = factor_of(monkeypatch, own, common, stated, members)
     share = 1 - 1 / members
     wide = stated**2 + own**2 * share  # variance of the mixture
-    right = common**2 + own**2 / members  # error of its mean
-    assert found == pytest.approx(np.sqrt(right / wide), rel=0.12)
+    assert found == pytest.approx(stated / np.sqrt(wide), rel=0.1)
+    assert found**2 * wide > common**2 + own**2 / members  # and no less than the error of the mean of all
 
 
 def test_networks_that_are_too_sure_are_widened(monkeypatch):

@@ -298,9 +298,10 @@ class Regressor(_ScikitLearn):
         fitted = fit(method, x, target, members, inputs=inputs, **options)
         fitted, members = _usable(fitted, members, target, comparable=weights is None and known is None)
         fitted, members = stacked(fitted, inputs.x, target, members, weights, known)
-        fitted = self._fade(fitted, method, inputs.x, target, rows, base, members, options)
+        seen = inputs.x[:, : fitted.population.in_features]  # without trees, if no network is left that sees them
+        fitted = self._fade(fitted, method, seen, target, rows, base, members, options)
         calibrated = getattr(self, "calibrated", False)
-        self.fitted_ = with_scale(fitted, inputs.x, target, members, known) if calibrated else fitted
+        self.fitted_ = with_scale(fitted, seen, target, members, known) if calibrated else fitted
         self._summarise_training()
 
     def _announce(self, method: Method, recipe: Recipe, features: int, y: Array, rows: int) -> bool:

@@ -79,7 +79,7 @@ def stacked(
     left = fitted if len(kept) == len(members) else fitted.select(kept)
     some = replace(left, weights=count / count.sum())
     some.training = left.training
-    return some, [members[k] for k in kept]
+    return some.trimmed(), [members[k] for k in kept]
 
 
 def _held_out(

@@ -3,14 +3,15 @@ r"""How wide a mixture of networks should be: one factor for each target, learne
 A network that is trained and stopped by likelihood states about the error that it makes alone. A mixture adds the
 disagreement of its networks to that, although its mean is better than theirs: its intervals are too wide. With A the
 variance of a mixture of one network of each kind, V what networks of a kind differ by, and m networks of each kind,
-the mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, the mean of all is
-wrong by :math:`s_1^2 A - V(1-1/m)`. So with :math:`\rho = V(1-1/m)/A` the factor is
+the mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, no more is right for
+all of them. So with :math:`\rho = V(1-1/m)/A` the factor is
 
-.. math:: s^2 = \frac{s_1^2 - \rho}{1 + \rho}.
+.. math:: s = \frac{s_1}{\sqrt{1 + \rho}}.
 
 The factor :math:`s_1` has the largest likelihood of rows that were held out, each predicted by one network of every
-kind that held it out. The ratio ρ is the median over the same rows, of all networks. Most of them have learned from the
-row, and differ less there than they do at new rows, so that the factor is rather too large than too small.
+kind that held it out. The ratio ρ is the median over the same rows, of all networks. That the mean of all is better
+than that of one of each kind, by another ρA, is not counted: the same rows told when to stop and how much kinds count,
+so that :math:`s_1` is a little too small.
 """
 
 from collections.abc import Sequence
@@ -65,10 +66,9 @@ def with_scale(
     if known is not None and known.sum(0).min() < FEWEST:
         return fitted
     p = Prediction(single, members=0, weights=of_kinds)
-    alone = torch.from_numpy(calibrate(p, targets, mask=known).factors).square()
+    alone = torch.from_numpy(calibrate(p, targets, mask=known).factors)
     rho = _ratio(answer, weights, kind_of, len(kinds))
-    factor = (torch.maximum(alone - rho, 0.25 * alone) / (1 + rho)).sqrt().clamp(NARROWEST, WIDEST)
-    some = replace(fitted, scale=factor)
+    some = replace(fitted, scale=(alone / (1 + rho).sqrt()).clamp(NARROWEST, WIDEST))
     some.training = fitted.training
     return some
 
