@@ -546,14 +546,23 @@ IDENTIFIERS = {
 }
 
 
-@pytest.mark.parametrize("name", IDENTIFIERS)
-def test_an_identifier_changes_nothing(name):
+FEW_STEPS = {"steps": 10, "hidden": (16,), "evidence": "plain"}
+
+
+@pytest.fixture(scope="module")
+def without_identifier():
     table, y = people()
-    plain = small(steps=30).fit(table[:150], y[:150]).predict(table[150:])
+    return small(**FEW_STEPS).fit(table[:150], y[:150]).predict(table[150:])
+
+
+@pytest.mark.parametrize("name", IDENTIFIERS)
+def test_an_identifier_changes_nothing(name, without_identifier):
+    table, y = people()
+    plain = without_identifier
     with_identifier = table.copy()
     with_identifier.insert(1, name, np.random.default_rng(0).permutation(np.array(IDENTIFIERS[name], dtype=object)))
     with pytest.warns(UserWarning, match=f"left out as identifiers, names or free text: '{name}'") as caught:
-        model = small(steps=30).fit(with_identifier[:150], y[:150])
+        model = small(**FEW_STEPS).fit(with_identifier[:150], y[:150])
     assert [w.filename for w in caught] == [__file__]  # the line that called fit
     assert np.array_equal(model.predict(with_identifier[150:]), plain)
     assert np.array_equal(model.predict(with_identifier[150:].assign(**{name: None})), plain)

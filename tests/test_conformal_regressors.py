@@ -13,7 +13,7 @@ import evidentia as ev
 from evidentia.fitting import conformal
 from evidentia.persistence import load_model, save_model
 
-QUICK = {"hidden": (16,), "steps": 10, "random_state": 0}  # a guarantee holds for networks that learned little, too
+QUICK = {"hidden": (16,), "steps": 5, "random_state": 0}  # a guarantee holds for networks that learned little, too
 REGRESSORS = [
     ev.EvidentialRegressor(members=2, evidence="plain", inputs=("numbers", "bins"), **QUICK),
     ev.EnsembleRegressor(members=2, **QUICK),
@@ -34,7 +34,7 @@ def noisy(rows, seed=0, targets=None):
 @pytest.mark.parametrize("model", REGRESSORS, ids=lambda m: type(m).__name__)
 def test_every_regressor_has_intervals_with_a_guarantee(model, way, tmp_path):
     x, y = noisy(160)
-    new_x, new_y = noisy(1000, seed=1)
+    new_x, new_y = noisy(500, seed=1)
     model = clone(model).set_params(conformal=way).fit(x, y)
     p = model.predict_distribution(new_x)
     for coverage in (0.5, 0.9):
@@ -55,7 +55,7 @@ def test_every_regressor_has_intervals_with_a_guarantee(model, way, tmp_path):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fading_bins_and_trees_go_with_split(weighted, tmp_path):
     x, y = noisy(120)
-    new_x, new_y = noisy(1000, seed=1)
+    new_x, new_y = noisy(500, seed=1)
     weights = np.random.default_rng(0).integers(0, 3, 120) if weighted else None
     model = ev.EvidentialRegressor(members=3, inputs=("numbers", "bins", "trees"), conformal="split", **QUICK)
     model.fit(x, y, sample_weight=weights)
@@ -136,7 +136,7 @@ def test_groups_of_text_numbers_dates_and_several_targets(way, tmp_path):
 @pytest.mark.parametrize("way", ["split", "cv+"])
 def test_intervals_under_a_transform(kind, way, tmp_path):
     x, y = noisy(160)
-    new_x, new_y = noisy(1000, seed=1)
+    new_x, new_y = noisy(500, seed=1)
     y, new_y = np.exp(y), np.exp(new_y)
     model = ev.GaussianRegressor(conformal=way, target_transform=kind, **QUICK).fit(x, y)
     low, high = model.predict_interval(new_x).T
