@@ -42,7 +42,7 @@ def make_table(rows: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
     return x, smooth + noise * (0.3 + np.abs(x[:, 5])) * rng.standard_normal(rows)
 
 
-def fit_here(rows: int, noise: float, data: str | None) -> None:
+def fit_here(rows: int, noise: float, data: str | None, steps: int | None) -> None:
     """Fit one table and print the seconds of the fit, the steps it took and the most it would have taken."""
     from evidentia import EvidentialRegressor
 
@@ -51,20 +51,21 @@ def fit_here(rows: int, noise: float, data: str | None) -> None:
         x, y = table.x[table.splits[0][0]], table.y[table.splits[0][0]]
     else:
         x, y = make_table(rows, noise)
-    EvidentialRegressor(steps=5).fit(x[:50], y[:50])  # imports and first calls are not part of it
+    # imports and first calls are not part of it
+    EvidentialRegressor(steps=5, members=3, evidence="plain").fit(x[:50], y[:50])
     started = time.perf_counter()
     # what fading adds does not depend on the rows: bench_fading.py
-    model = EvidentialRegressor(random_state=0, evidence="plain", verbose=False).fit(x, y)
+    model = EvidentialRegressor(random_state=0, evidence="plain", steps=steps, verbose=False).fit(x, y)
     seconds = time.perf_counter() - started
-    print(seconds, model.training_["steps"], Recipe.for_rows(rows).settings.steps)
+    print(seconds, model.training_["steps"], steps or Recipe.for_rows(rows).settings.steps)
 
 
-def timed_fit(rows: int, noise: float, data: str | None, loops: int) -> tuple[float, int, int]:
+def timed_fit(rows: int, noise: float, chosen: list[str], loops: int) -> tuple[float, int, int]:
     """Return seconds, steps and largest number of steps of a fit beside so many busy loops."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
-        chosen = ["--fit", str(rows), "--noise", str(noise), *(["--data", data] if data else [])]
-        done = subprocess.run([sys.executable, __file__, *chosen], capture_output=True, text=True, check=True)
+        command = [sys.executable, __file__, "--fit", str(rows), "--noise", str(noise), *chosen]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     finally:
         for loop in busy:
             loop.kill()
@@ -91,15 +92,15 @@ def print_plan(sizes: list[int]) -> float:
     return max(cost_of(large) / cost_of(small) for small, large in itertools.pairwise(rows))
 
 
-def measure(sizes: list[int], data: str | None, cores: int) -> float:
+def measure(sizes: list[int], chosen: list[str], cores: int) -> float:
     """Print a line for each fit, and return by how much busy cores slowed down the slowest."""
     print(f"\n{cores} cores; busy: beside {cores} busy loops")
     print("     rows  noise   steps      of   idle s   busy s  busy/idle  bar s")
     worst = 0.0
     cases = [(size, noise) for size in sizes for noise in ((1.0, 0.0) if size == 500 else (1.0,))]
     for rows, noise in cases:
-        idle, steps, planned = timed_fit(rows, noise, data, loops=0)
-        busy, _, _ = timed_fit(rows, noise, data, loops=cores)
+        idle, steps, planned = timed_fit(rows, noise, chosen, loops=0)
+        busy, _, _ = timed_fit(rows, noise, chosen, loops=cores)
         worst = max(worst, busy / idle)
         times = f"{idle:8.1f} {busy:8.1f} {busy / idle:10.2f}"
         print(f"{rows:9,d} {noise:6g} {steps:7,d} {planned:7,d} {times} {BARS.get(rows, '')!s:>6s}", flush=True)
@@ -148,6 +149,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--show", action="store_true", help="only print the tables of the record")
     parser.add_argument("--out", type=Path, default=Path("out") / "bench_tables", help="folder of the record")
+    parser.add_argument("--steps", type=int, help="training steps of each fit of --cost (default: the regressor's)")
     parser.add_argument("--fit", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--noise", type=float, default=1.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -160,7 +162,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     if options.fit:
-        fit_here(options.fit, options.noise, options.data)
+        fit_here(options.fit, options.noise, options.data, options.steps)
         return
     if options.peers:
         try:
@@ -172,7 +174,8 @@ def main() -> None:
     jump = print_plan(sizes)
     if options.cost:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        worst = measure(sizes, options.data, cores)
+        chosen = [f"--{name}={value}" for name in ("data", "steps") if (value := getattr(options, name))]
+        worst = measure(sizes, chosen, cores)
         print(f"largest slowdown beside busy loops (at most {LARGEST_SLOWDOWN} is asked for): {worst:.2f}")
     print(f"largest jump of the planned cost between sizes 5 % apart (at most 1.5 is asked for): {jump:.2f}")
 
