@@ -22,7 +22,7 @@ def rows_of(page, name):
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_tables_of_the_regressors(name):
-    members, out_of_the_box, baselines = rows_of("tables.md", name)
+    members, out_of_the_box, *_, baselines = rows_of("tables.md", name)
     now, before = (read_record(DOCS / "results" / f)["sets"][name] for f in ("uci_estimator", "uci_estimator_earlier"))
     same = now[: len(before)]
     nll = [mean_and_error([run["nll"] for run in runs]) for runs in (now, same, before)]
@@ -39,6 +39,22 @@ def test_the_tables_of_the_regressors(name):
         assert baselines[column] == mean_and_error(
             read_record(DOCS / "results" / folder)["results"][method][name]["nll"]
         )
+
+
+def test_the_tables_beside_other_packages():
+    page, rows = (DOCS / "tables.md").read_text(), read_record(DOCS / "results" / "bench_tables")["rows"]
+    ours = [row for row in rows if row["method"] == "evidential"]
+    for name in dict.fromkeys(row["set"] for row in ours):
+        runs = [row for row in ours if row["set"] == name]
+        nll, crps, rmse, coverage = (np.mean([run[s] for run in runs]) for s in ("nll", "crps", "rmse", "coverage"))
+        shown = "–" if name == "wine" else f"{nll:.3f}".replace("-", "−")
+        line = f"| {name}, default | {len(runs)} | {shown} | {crps:.3g} | {rmse:.3g} | {coverage:.3f} |"
+        assert line in page
+        others = [row for row in rows if row["set"] == name and row["method"] not in ("evidential", "mapie")]
+        for method in {row["method"] for row in others}:  # on common splits, we are first by CRPS
+            theirs = {row["split"]: row["crps"] for row in others if row["method"] == method}
+            both = [(row["crps"], theirs[row["split"]]) for row in runs if row["split"] in theirs]
+            assert np.mean([a - b for a, b in both]) < 0
 
 
 def test_the_tables_of_values_that_many_rows_share_and_of_real_tables():
