@@ -20,7 +20,7 @@ from evidentia.persistence import load_model, save_model
 QUICK = {"hidden": (32,), "steps": 150, "random_state": 0}
 REGRESSORS = [
     ev.EvidentialRegressor(members=2, **QUICK),
-    ev.EvidentialRegressor(members=1, **QUICK),
+    ev.EvidentialRegressor(members=1, evidence="plain", **QUICK),
     ev.EnsembleRegressor(members=2, **QUICK),
     ev.GaussianRegressor(**QUICK),
     ev.DropoutRegressor(**QUICK),
