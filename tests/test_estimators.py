@@ -107,7 +107,7 @@ def test_many_targets_keep_their_names():
 
 def test_pipelines_searches_and_clones(diabetes):
     x, y = diabetes[0][:120], diabetes[1][:120]
-    model = ev.EvidentialRegressor(members=1, **QUICK)
+    model = ev.EvidentialRegressor(members=1, evidence="plain", **QUICK)
     pipeline = make_pipeline(StandardScaler(), model).fit(x, y)
     mean, std = pipeline.predict(x, return_std=True)
     assert mean.shape == std.shape == (120,)

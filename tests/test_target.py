@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 
 import evidentia as ev
@@ -40,17 +41,23 @@ def mostly_zeros(rows, seed):
 # Targets that cannot be negative --------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def without_transform():
+    model = ev.EvidentialRegressor(members=3, steps=500, random_state=0, evidence="plain")
+    return model.fit(*log_normal(1500, 1)[:2])
+
+
 @pytest.mark.parametrize("transform", ["positive", "log"])
-def test_a_log_normal_target_is_learned_as_it_is(transform):
+def test_a_log_normal_target_is_learned_as_it_is(transform, without_transform):
     x, y, _ = log_normal(1500, 1)
     new, target, truth = log_normal(4000, 2)
-    model = ev.EvidentialRegressor(members=3, steps=500, random_state=0, target_transform=transform).fit(x, y)
+    model = clone(without_transform).set_params(target_transform=transform).fit(x, y)
     p = model.predict_distribution(new)
     assert (p.cdf(np.zeros(len(new))) == 0).all()
     assert (p.interval(0.999)[:, 0] > 0).all()
     assert metrics.nll(p, target) < truth + 0.05
     assert model.target_transform_ == transform
-    plain = ev.EvidentialRegressor(members=3, steps=500, random_state=0).fit(x, y).predict_distribution(new)
+    plain = without_transform.predict_distribution(new)
     assert (plain.interval(0.9)[:, 0] < 0).any()
     assert metrics.nll(plain, target) > truth + 0.1
 
@@ -137,7 +144,8 @@ def test_a_forged_transform_is_refused(tmp_path):
 
 def test_auto_takes_the_transform_where_it_helps():
     x, y, _ = log_normal(400, 1)
-    model = ev.EvidentialRegressor(members=2, steps=200, random_state=0, target_transform="auto").fit(x, y)
+    settings = {"members": 2, "steps": 200, "random_state": 0, "evidence": "plain"}
+    model = ev.EvidentialRegressor(target_transform="auto", **settings).fit(x, y)
     assert model.target_transform_ == "positive"
     assert model.get_params()["target_transform"] == "auto"
     for other in (y - 5, 50 + x[:, 0] + 0.1 * np.log(y), y[:40]):  # negative ones, no skewness, few rows

@@ -549,13 +549,22 @@ def test_parts_that_train_in_threads_are_as_one():
 
 
 def test_an_error_in_one_part_ends_all_of_them():
+    steps = []
+
     def fails(module, batch):
         raise RuntimeError("out of paper")
 
-    parts = [Part(*setting((0,)), nll), Part(*setting((1,)), fails)]
+    def counts(module, batch):
+        steps.append(1)
+        return nll(module, batch)
+
+    parts = [Part(*setting((0,)), fails), Part(*setting((1,)), counts)]
     with pytest.raises(RuntimeError, match="out of paper"):
-        train_parts(parts, Settings(steps=10_000, evaluate_every=10_000))
-    assert parts[0].module.weights[0].isfinite().all()
+        train_parts(parts, Settings(steps=10_000, evaluate_every=10_000), threads=2)
+    assert len(steps) < 10_000
+    assert parts[1].module.weights[0].isfinite().all()
+    with pytest.raises(RuntimeError, match="out of paper"):
+        train_parts(parts[::-1], Settings(steps=100, evaluate_every=100))
 
 
 @pytest.mark.parametrize(
