@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo test test-extras lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -14,6 +14,10 @@ demo: .venv/installed  ## train an evidential network on y = x³ + noise and dra
 	$(BIN)/python examples/cubic.py
 
 test: lint types imports pytest  ## everything that must hold before a commit
+
+test-extras: .venv/installed  ## what needs packages that are not installed otherwise: the peers of benchmarks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers]"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/test_peers.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
