@@ -25,7 +25,7 @@ from torch import Tensor
 
 from evidentia.errors import EvidentiaError, InputError
 
-__all__ = ["LARGEST", "Forest", "trees_for"]
+__all__ = ["LARGEST", "Forest", "arrays_of", "trees_for"]
 
 Array = NDArray[np.float64]
 
@@ -140,15 +140,22 @@ class Forest:
         Raises:
             InputError: if a tensor is missing, or of another dtype or shape, or has values that no forest has.
         """
-        if set(tensors) != set(_DTYPES):
-            raise InputError(f"a forest needs the tensors {', '.join(_DTYPES)}, not {', '.join(map(str, tensors))}")
-        for name, dtype in _DTYPES.items():
-            if not isinstance(tensors[name], Tensor) or tensors[name].dtype != dtype:
-                raise InputError(f"the {name} of a forest is not a tensor of {dtype}")
-        arrays = {name: tensors[name].detach().cpu().contiguous().numpy().copy() for name in _DTYPES}
+        arrays = arrays_of(tensors, _DTYPES, "a forest", "a forest needs")
         _check_shapes(arrays, targets)
         _check_values(arrays, features)
         return cls(**arrays)
+
+
+def arrays_of(
+    tensors: dict[str, Tensor], dtypes: dict[str, torch.dtype], what: str, needs: str
+) -> dict[str, NDArray[Any]]:
+    """Return copies of the tensors of a file as arrays, after checking that there are these, and of these dtypes."""
+    if set(tensors) != set(dtypes):
+        raise InputError(f"{needs} the tensors {', '.join(dtypes)}, not {', '.join(map(str, tensors))}")
+    for name, dtype in dtypes.items():
+        if not isinstance(tensors[name], Tensor) or tensors[name].dtype != dtype:
+            raise InputError(f"the {name} of {what} is not a tensor of {dtype}")
+    return {name: tensors[name].detach().cpu().contiguous().numpy().copy() for name in dtypes}
 
 
 _DTYPES = {

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evidentia.data.forest import LARGEST, Forest, trees_for
+from evidentia.data.forest import LARGEST, Forest, arrays_of, trees_for
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 
 __all__ = ["Trees"]
@@ -219,12 +219,7 @@ class Trees:
             InputError: if a tensor is missing, or of another dtype or shape, or has values that no tree has.
         """
         own = {name: tensor for name, tensor in tensors.items() if not str(name).startswith(_FOREST)}
-        if set(own) != set(_DTYPES):
-            raise InputError(f"trees need the tensors {', '.join(_DTYPES)}, not {', '.join(map(str, own))}")
-        for name, dtype in _DTYPES.items():
-            if not isinstance(tensors[name], Tensor) or tensors[name].dtype != dtype:
-                raise InputError(f"the {name} of trees is not a tensor of {dtype}")
-        arrays = {name: tensors[name].detach().cpu().contiguous().numpy().copy() for name in _DTYPES}
+        arrays = arrays_of(own, _DTYPES, "trees", "trees need")
         _check_shapes(arrays, targets)
         _check_values(arrays, features)
         others = {str(name).removeprefix(_FOREST): tensor for name, tensor in tensors.items() if name not in own}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evidentia.data.splits import random
 
-__all__ = ["Member", "hold_in_turn", "hold_out"]
+__all__ = ["Member", "hold_in_turn", "hold_out", "kinds_of"]
 
 
 MOST_HELD_OUT = 10_000  # rows, which are predicted at every evaluation: more would take longer than the training
@@ -35,6 +35,13 @@ class Member:
     seed: int
     bins: bool = False
     trees: bool = False
+
+
+def kinds_of(members: Sequence[Member]) -> list[int]:
+    """Return the kind of each member, a number from 0 on: members that see the same of a row have the same."""
+    seen = [(m.bins, m.trees) for m in members]
+    kinds = list(dict.fromkeys(seen))
+    return [kinds.index(each) for each in seen]
 
 
 def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[Member]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evidentia.fitting.members import Member
+from evidentia.fitting.members import Member, kinds_of
 from evidentia.fitting.tables import Fitted
 
 __all__ = ["stacked", "stacking_weights"]
@@ -64,16 +64,16 @@ def stacked(
         row_weights: of all rows.
         censored: of the shape of y, as for :func:`evidentia.fitting.fit`; None: all targets are values.
     """
-    kinds = list(dict.fromkeys((m.bins, m.trees) for m in members))
-    kind_of = [kinds.index((m.bins, m.trees)) for m in members]
-    if len(kinds) == 1 or not all(len(m.validation) for m in members):
+    kind_of = kinds_of(members)
+    kinds = 1 + max(kind_of)
+    if kinds == 1 or not all(len(m.validation) for m in members):
         return fitted, members
-    rows, table = _held_out(fitted, x, y, members, kind_of, len(kinds), censored)
+    rows, table = _held_out(fitted, x, y, members, kind_of, kinds, censored)
     if not len(rows):
         return fitted, members
     weights = stacking_weights(table, None if row_weights is None else row_weights[rows])
     weights = np.where(weights < LEAST, 0.0, weights)
-    each = weights / np.bincount(kind_of, minlength=len(kinds))
+    each = weights / np.bincount(kind_of, minlength=kinds)
     kept = [k for k in range(len(members)) if weights[kind_of[k]] > 0]
     count = torch.tensor([each[kind_of[k]] for k in kept], dtype=torch.float64, device="cpu")
     left = fitted if len(kept) == len(members) else fitted.select(kept)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evidentia.calibration import calibrate
-from evidentia.fitting.members import Member
+from evidentia.fitting.members import Member, kinds_of
 from evidentia.fitting.tables import Fitted
 from evidentia.prediction import Answer, Prediction
 
@@ -49,16 +49,16 @@ def with_scale(
         members: the rows of each network, as it was fitted.
         censored: of the shape of y, as for :func:`evidentia.fitting.fit`; None: all targets are values.
     """
-    kinds = list(dict.fromkeys((m.bins, m.trees) for m in members))
-    kind_of = torch.tensor([kinds.index((m.bins, m.trees)) for m in members], device="cpu")
-    rows, holders = _held_out(members, kind_of, len(kinds), len(x))
+    kind_of = torch.tensor(kinds_of(members), device="cpu")
+    kinds = 1 + int(kind_of.max())
+    rows, holders = _held_out(members, kind_of, kinds, len(x))
     if len(members) == 1 or len(rows) < FEWEST:
         return fitted
     table, count = torch.from_numpy(x[rows]), len(members)
     answer = fitted.faded_own(table.expand(count, *table.shape))
     weights = torch.full((count,), 1 / count, dtype=torch.float64, device="cpu")
     weights = weights if fitted.weights is None else fitted.weights
-    of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(len(kinds))])
+    of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
     place = torch.arange(len(rows), device="cpu")
     single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
     targets = y.reshape(len(y), -1)[rows]
@@ -67,7 +67,7 @@ def with_scale(
         return fitted
     p = Prediction(single, members=0, weights=of_kinds)
     alone = torch.from_numpy(calibrate(p, targets, mask=known).factors)
-    rho = _ratio(answer, weights, kind_of, len(kinds))
+    rho = _ratio(answer, weights, kind_of, kinds)
     some = replace(fitted, scale=(alone / (1 + rho).sqrt()).clamp(NARROWEST, WIDEST))
     some.training = fitted.training
     return some
