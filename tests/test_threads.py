@@ -11,7 +11,7 @@ from evidentia import EvidentialRegressor, GaussianRegressor
 from evidentia.fitting import Member, fit, groups, hold_out
 from evidentia.fitting.groups import groups_of_members
 from evidentia.methods import BayesByBackprop, Evidential, MCDropout, Network, Recipe
-from evidentia.threads import one_thread
+from evidentia.threads import one_thread, stream_in_threads
 from evidentia.training import Settings
 
 SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, averaging=0.1), 16)
@@ -146,3 +146,66 @@ def test_answers_of_a_mixture_leave_the_number_of_threads(three_threads):
     for answer in (p.interval(0.9), p.crps(torch.zeros(50)), p.entropy(), p.std):
         assert len(answer) == 50
         assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_stream_keeps_its_order_and_takes_few_items_ahead(threads):
+    taken = []
+
+    def items():
+        for k in range(20):
+            taken.append(k)
+            yield k
+
+    barrier = threading.Event()
+
+    def slow_at_first(k):
+        if k == 0:
+            barrier.wait(0.2)  # the first result is the last to be there
+        assert torch.get_num_threads() == 1
+        assert not torch.is_grad_enabled()
+        return k * k
+
+    found = []
+    for square in stream_in_threads(slow_at_first, items(), threads):
+        found.append(square)
+        assert len(taken) <= len(found) + threads
+    assert found == [k * k for k in range(20)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_stream_ends_with_the_first_error(threads):
+    begun = []
+
+    def fail_at_three(k):
+        begun.append(k)
+        if k == 3:
+            raise ValueError("three")
+        return k
+
+    stream = stream_in_threads(fail_at_three, iter(range(100)), threads)
+    with pytest.raises(ValueError, match="three"):
+        list(stream)
+    assert max(begun) <= 3 + threads
+    before = threading.active_count()
+    abandoned = stream_in_threads(abs, iter(range(100)), threads)
+    assert next(abandoned) == 0
+    abandoned.close()
+    assert threading.active_count() == before
+
+
+def test_a_stream_of_no_items():
+    assert list(stream_in_threads(abs, [], 2)) == []
+
+
+def test_predictions_of_a_stream_are_those_of_one_thread(table):
+    x, y = table
+    model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(x, y)
+    parts = [x[:30], x[30:60], x[60:]]
+
+    def intervals(part):
+        return model.predict_distribution(part).interval(0.9)
+
+    alone = [intervals(part) for part in parts]
+    for one, streamed in zip(alone, stream_in_threads(intervals, parts, 2), strict=True):
+        assert np.array_equal(one, streamed)

@@ -7,14 +7,15 @@ its end, and several pieces go to several threads of Python.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
-__all__ = ["in_threads", "one_thread"]
+__all__ = ["in_threads", "one_thread", "stream_in_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,3 +64,28 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item], thread
 
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
         return list(pool.map(alone, items))
+
+
+def stream_in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """Yield the function of every item, in order, computed without gradients by so many threads.
+
+    Items are taken as results are: at most one item for each thread is being worked on, and one more waits, so that any
+    number of items needs little memory. If the function, the items or the consumer raise, work that has begun is
+    finished, and no more begins.
+    """
+
+    def alone(item: Item) -> Result:
+        with one_thread(), torch.no_grad():
+            return function(item)
+
+    pending: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(max(1, threads))
+    try:
+        for item in items:
+            pending.append(pool.submit(alone, item))
+            if len(pending) > threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
