@@ -93,7 +93,7 @@ def test_progress_without_rich_is_plain_lines(monkeypatch):
     assert "\x1b" not in terminal.text
 
 
-def test_no_module_imports_matplotlib():
+def test_no_module_imports_large_extras():
     """Only kernels written in Triton, which comes with torch where there is CUDA, are not imported here."""
     code = """
 import importlib, importlib.util, pkgutil, sys
@@ -105,7 +105,7 @@ for name in names:
     if name.endswith("__main__") or (without_triton and name == "evidentia.kernels.small_networks"):
         continue
     importlib.import_module(name)
-print(len(names), sorted({"matplotlib", "PIL", "h5py"} & set(sys.modules)))
+print(len(names), sorted({"matplotlib", "PIL", "h5py", "ray", "plotly", "openpyxl"} & set(sys.modules)))
 """
     count, found = run(code).split(maxsplit=1)
     assert int(count) > 50
@@ -132,7 +132,8 @@ def test_the_extra_all_has_what_the_others_have():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
-    apart = {"all", "dev", "peers"}  # peers: what one benchmark compares with, no part of this library
+    # peers and browser are for a benchmark and for tests; ray is for those who have many machines, and large
+    apart = {"all", "dev", "peers", "browser", "ray"}
     assert everything == f"evidentia[{','.join(sorted(set(extras) - apart))}]"
     assert "evidentia[all]" in extras["dev"]
     needed = {text.split(">")[0] for text in project["dependencies"]}
