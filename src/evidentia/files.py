@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,17 @@ try:
 except ImportError:  # Windows: writers do not exclude each other there, and the last one wins
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["check_schema", "listed", "locked", "read_plain", "reading_json", "write_text", "write_whole"]
+__all__ = [
+    "check_schema",
+    "listed",
+    "locked",
+    "new_folder",
+    "read_plain",
+    "reading_json",
+    "scratch_folder",
+    "write_text",
+    "write_whole",
+]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -140,6 +151,51 @@ def _make_folder(folder: Path) -> None:
         raise InputError(f"{folder} cannot be a folder: {error.filename} is a file or a dangling link") from error
     except ValueError as error:  # a name with a zero in it
         raise InputError(f"{str(folder)!r} cannot be the name of a folder ({error})") from error
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Yield a new hidden folder beside ``path``, which is removed at the end; what killed processes left is, too."""
+    path = path.resolve()
+    _make_folder(path.parent)
+    for left in path.parent.glob(f".{_escape_pattern(_short_name(path))}.????????.scratch"):
+        with contextlib.suppress(OSError, InputError), locked(left, wait=False) as held:  # raises if its owner lives
+            if held:
+                shutil.rmtree(left)
+    scratch = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.scratch")
+    with locked(scratch):
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path`` that becomes ``path`` at the end, with all its files or not at all.
+
+    A link is followed.
+
+    Raises:
+        InputError: if there is something at ``path``, other than an empty folder, now or at the end.
+    """
+    path = path.resolve()
+    _refuse_existing(path)
+    with scratch_folder(path) as scratch:
+        whole = scratch / "whole"
+        whole.mkdir()
+        yield whole
+        _refuse_existing(path)
+        try:
+            whole.rename(path)
+        except OSError as error:  # someone else was quicker
+            raise InputError(f"{path} cannot be written: {error.strerror}; choose another name") from error
+
+
+def _refuse_existing(path: Path) -> None:
+    """Raise unless nothing, or an empty folder, is at this path."""
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(f"{path} exists already; remove it or choose another name")
 
 
 def read_plain(path: Path) -> bytes:

@@ -1,0 +1,89 @@
+"""Folders that appear whole or not at all."""
+
+import subprocess
+import sys
+
+import pytest
+
+from evidentia.errors import InputError
+from evidentia.files import new_folder, scratch_folder
+
+# prints its folder when it has written into it, and then waits to be killed
+WRITER = """
+import sys, time
+from pathlib import Path
+from evidentia.files import new_folder
+with new_folder(Path(sys.argv[1])) as folder:
+    (folder / "a").write_text("half")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_appears_at_the_end(tmp_path):
+    path = tmp_path / "deep" / "out"
+    with new_folder(path) as folder:
+        (folder / "a").write_text("1")
+        assert not path.exists()
+    assert names(tmp_path / "deep") == ["out"]
+    assert (path / "a").read_text() == "1"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_folder_is_not_there_after_an_error(tmp_path, error):
+    def fail():
+        with new_folder(tmp_path / "out") as folder:
+            (folder / "a").write_text("1")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert names(tmp_path) == []
+
+
+def test_an_empty_folder_may_be_there_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with new_folder(out) as folder:
+        (folder / "a").write_text("1")
+    with pytest.raises(InputError, match="exists already"), new_folder(out):
+        pass
+    with pytest.raises(InputError, match="exists already"), new_folder(out / "a"):
+        pass
+    assert names(tmp_path) == ["out"]
+    assert names(out) == ["a"]
+
+
+def test_what_appears_meanwhile_is_not_replaced(tmp_path):
+    out = tmp_path / "out"
+
+    def write():
+        with new_folder(out):
+            out.write_text("another's")
+
+    with pytest.raises(InputError, match="exists already"):
+        write()
+    assert out.read_text() == "another's"
+    assert names(tmp_path) == ["out"]
+
+
+def test_what_a_killed_process_left_is_removed_and_a_living_one_is_left_alone(tmp_path):
+    out = tmp_path / "out[1]"  # a name that is a pattern, too
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, out], stdout=subprocess.PIPE, text=True) for _ in "ab"]
+    try:
+        folders = [writer.stdout.readline().strip() for writer in writers]
+        assert len({*folders}) == 2
+        writers[0].kill()
+        writers[0].wait()
+        assert not out.exists()
+        with scratch_folder(out) as scratch:
+            assert names(scratch) == []
+            assert names(tmp_path) == sorted([scratch.name, folders[1].split("/")[-2]])
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
