@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load,
     )
     from evidentia.fitting import FittedImages, ImageRecipe, fit_images
+    from evidentia.report.html import write_report
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "load",
     "metrics",
     "scorers",
+    "write_report",
 ]
 
 
@@ -70,6 +72,7 @@ _CALIBRATION = ("Calibration", "RecalibratedPrediction", "calibrate")
 _IMAGES = ("FittedImages", "ImageRecipe", "fit_images")
 _MODULES = ("metrics", "scorers")
 _HOMES = dict.fromkeys(_CALIBRATION, "evidentia.calibration") | dict.fromkeys(_IMAGES, "evidentia.fitting")
+_HOMES["write_report"] = "evidentia.report.html"
 
 
 def __getattr__(name: str) -> Any:
