@@ -2,11 +2,13 @@
 
 import os
 import sys
+import traceback
+from importlib.util import find_spec
 
 import typer
 
 from evidentia import __version__
-from evidentia.cli import reproduce
+from evidentia.cli import data, evaluate, fit, info, predict, reproduce
 from evidentia.errors import EvidentiaError
 
 __all__ = ["app", "run"]
@@ -15,11 +17,21 @@ INTERRUPTED = 130  # as a shell says of a program that Ctrl-C ended
 
 app = typer.Typer(
     name="evidentia",
-    help="Calibrated aleatoric and epistemic uncertainty for regression, in one forward pass.",
+    help="Calibrated aleatoric and epistemic uncertainty for regression, in one forward pass.\n\n"
+    "Example: evidentia fit --example -o model",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command()(fit.fit)
+app.command()(predict.predict)
+app.command()(evaluate.evaluate)
+if find_spec("evidentia.cli.report") is not None:
+    from evidentia.cli.report import report
+
+    app.command()(report)
+app.command()(info.info)
+app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")
 
 
@@ -41,14 +53,37 @@ def run() -> None:
             stream.reconfigure(errors="replace")
     try:
         app()
+    except BrokenPipeError:  # the reader of our output, head for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (EvidentiaError, OSError) as error:
-        print(f"evidentia: {error}", file=sys.stderr)
-        sys.exit(2)
+        _stop(" ".join(str(error).split()))
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
-            print("evidentia: interrupted; the same command goes on where it was", file=sys.stderr)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            # Python ends by the signal, not with this code, if the interrupt came while it evaluated a text as code
-            os._exit(INTERRUPTED)
+            _end_interrupted()
         raise
+    except Exception as error:
+        if _is_out_of_memory(error):
+            _stop("there is not enough memory; take fewer rows or columns, or a machine with more")
+        traceback.print_exc()
+        print("evidentia: this is an error of evidentia, not of your input; please report it", file=sys.stderr)
+        sys.exit(1)
+
+
+def _stop(sentence: str) -> None:
+    print(f"evidentia: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out, which torch says by a RuntimeError."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))
+
+
+def _end_interrupted() -> None:
+    resumes = "; the same command goes on where it was" if sys.argv[1:2] == ["reproduce"] else ""
+    print(f"evidentia: interrupted{resumes}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ends by the signal, not with this code, if the interrupt came while it evaluated a text as code
+    os._exit(INTERRUPTED)

@@ -1,0 +1,82 @@
+"""Model folders as the shell uses them: a regressor, and the record of the fit that made it."""
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evidentia.errors import InputError
+
+if TYPE_CHECKING:
+    from evidentia.estimators import Regressor
+
+__all__ = ["USUAL_THRESHOLD", "check_output", "load", "save", "threshold_of"]
+
+USUAL_THRESHOLD = 0.5  # of the familiarity, for models whose fit did not choose one
+RECORD = "record"  # the name among the settings of a model
+
+
+def load(folder: Path) -> "Regressor":
+    """Return the regressor of a model folder, with what `evidentia fit` recorded about it.
+
+    Two attributes are added: ``record_``, a dict that is empty for a model that was saved from Python, and
+    ``unfamiliar_below_``, the familiarity below which a row is flagged.
+    """
+    from evidentia import estimators
+    from evidentia.persistence import load_model, refusing_misfits
+
+    settings = load_model(folder)[1]
+    if settings.get("model") == "images":
+        raise InputError(f"{folder} holds a model of images; the command line is for tables")
+    model: Any = estimators.load(folder)
+    with refusing_misfits(folder):
+        record = settings.get(RECORD, {})
+        if not isinstance(record, dict):
+            raise InputError(f"its {RECORD} is not a dict")
+        below = record.get("unfamiliar_below", USUAL_THRESHOLD)
+        below = USUAL_THRESHOLD if below is None else below
+        if isinstance(below, bool) or not isinstance(below, int | float) or not 0 <= below <= 1:
+            raise InputError(f"its {RECORD} flags rows below {below!r}, which is no familiarity")
+    model.record_, model.unfamiliar_below_ = record, float(below)
+    regressor: Regressor = model
+    return regressor
+
+
+def threshold_of(model: Any) -> float:
+    """Return the familiarity below which a row is flagged as unfamiliar."""
+    return float(getattr(model, "unfamiliar_below_", USUAL_THRESHOLD))
+
+
+def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:
+    """Write a model folder with the record of its fit, both whole or not at all: they are one file."""
+    from evidentia.persistence import save_model
+
+    tensors, settings = model._state()
+    save_model(folder, tensors, settings | {RECORD: finite(record)})
+
+
+def finite(value: Any) -> Any:
+    """Return plain values with None in the place of numbers that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_output(folder: Path, force: bool) -> None:
+    """Raise unless a model can be saved under this name, before anything takes time.
+
+    A folder that is not empty is replaced only if it is a model of ours, and only with ``force``.
+    """
+    from evidentia.persistence import _check_ours, is_model
+
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; a model is saved as a folder, choose another name with -o")
+    if folder.is_dir():
+        _check_ours(folder)
+        if is_model(folder) and not force:
+            raise InputError(f"{folder} holds a model already; --force replaces it, -o names another folder")
+    parent = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"{folder} cannot be written: {parent} is no folder to write to; choose another name with -o")

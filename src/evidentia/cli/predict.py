@@ -1,0 +1,166 @@
+"""``evidentia predict MODEL TABLE -o PREDICTIONS``: predictions for any number of rows, in bounded memory."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evidentia.cli import console, models
+from evidentia.cli.rows import check_columns, features_of, output_columns, predict_frame, target_names, text_columns
+from evidentia.errors import InputError
+from evidentia.files import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evidentia.estimators import Regressor
+
+__all__ = ["predict"]
+
+Job = tuple[Path, Path]  # a table, and the file of its predictions
+PARQUET = (".parquet", ".pq")
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    table: Annotated[Path, typer.Argument(help="Table of new rows, or a folder of Parquet files.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="File of the predictions: .csv, .csv.gz, .parquet or .feather; or a folder."
+        ),
+    ],
+    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
+    keep: Annotated[list[str] | None, typer.Option(help="Column to copy; may be given several times.")] = None,
+    engine: Annotated[Engine, typer.Option(help="This machine, or the workers of a Ray cluster.")] = Engine.LOCAL,
+    force: console.Force = False,
+    quiet: console.Quiet = False,
+) -> None:
+    """Predict the rows of a table: mean, noise, doubt, interval, and how familiar each row is.
+
+    Rows keep their order, and the output appears when it is complete. Of a folder, each file is predicted into a file
+    of the same name in the output folder.
+
+    Example: evidentia predict model new.parquet -o predictions.parquet --keep id
+    """
+    if not 0 < coverage < 1:
+        raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
+    kept = list(dict.fromkeys(keep or []))
+    with console.speaking():
+        regressor = models.load(model)
+        _check_kept(regressor, kept)
+        with _jobs(table, output, force) as jobs:
+            function = partial(predict_frame, regressor, coverage=coverage, keep=kept)
+            with console.RowProgress(_count(jobs), quiet) as progress:
+                run = _by_ray if engine is Engine.RAY else partial(_locally, regressor, kept, quiet)
+                run(jobs, function, text_columns(regressor), force, progress)
+    console.remark(f"wrote {output}: {progress.summary()}", quiet)
+
+
+# Input and output ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
+    """Yield the tables and the files to write; of a folder, the folder of these files appears when the block ends."""
+    if not table.is_dir():
+        if output.is_dir():
+            raise InputError(f"{output} is a folder; name the file of the predictions, as in -o {output / 'new.csv'}")
+        if output.exists() and not force:
+            raise InputError(f"{output} exists already; --force replaces it, -o names another file")
+        if output.exists() and table.exists() and output.samefile(table):
+            raise InputError(f"{output} is the table itself; name another file with -o")
+        yield [(table, output)]
+        return
+    from evidentia.files import new_folder
+
+    tables = sorted(path for path in table.iterdir() if path.suffix.lower() in PARQUET and path.is_file())
+    if not tables:
+        raise InputError(f"{table} is a folder without Parquet files; name a table, or a folder of .parquet files")
+    if output.exists():
+        raise InputError(f"{output} exists already; predictions of a folder go to a new folder")
+    with new_folder(output) as folder:
+        yield [(path, folder / path.name) for path in tables]
+
+
+def _count(jobs: list[Job]) -> int | None:
+    """Return the number of rows, where that is cheap to know."""
+    from evidentia.data.table_files import count_rows
+
+    counts = [count_rows(table) for table, _ in jobs]
+    return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+def _check_kept(model: "Regressor", keep: list[str]) -> None:
+    taken = [name for name in keep if name in output_columns(model)]
+    if taken:
+        raise InputError(f"--keep {taken[0]}: predictions have a column of this name; rename the one of the table")
+
+
+# Engines -------------------------------------------------------------------------------------------------------------
+
+
+def _locally(
+    model: "Regressor",
+    keep: list[str],
+    quiet: bool,
+    jobs: list[Job],
+    function: Callable[["pd.DataFrame"], "pd.DataFrame"],
+    text: list[str],
+    force: bool,
+    progress: console.RowProgress,
+) -> None:
+    """Predict by the processors of this machine, a batch of rows for each."""
+    import torch
+
+    from evidentia.data.table_files import read_batches
+    from evidentia.data.table_writer import writing
+    from evidentia.threads import stream_in_threads
+
+    for table, output in jobs:
+        batches = _checked(read_batches(table, text=text), model, keep, table, quiet)
+        with writing(output, replace=force) as write:
+            for found in stream_in_threads(function, batches, torch.get_num_threads()):
+                write(found)
+                progress.add(len(found))
+
+
+def _by_ray(
+    jobs: list[Job],
+    function: Callable[["pd.DataFrame"], "pd.DataFrame"],
+    text: list[str],
+    force: bool,
+    progress: console.RowProgress,
+) -> None:
+    """Predict by the workers of a Ray cluster."""
+    from evidentia.cli import ray_engine
+
+    progress.update(ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.update))
+
+
+def _checked(
+    batches: Iterator["pd.DataFrame"], model: "Regressor", keep: list[str], table: Path, quiet: bool
+) -> Iterator["pd.DataFrame"]:
+    """Yield the batches, after a look at the columns of the first: what is missing, and what is ignored."""
+    first = True
+    for batch in batches:
+        if first:
+            first = False
+            features_of(model, batch, table)
+            check_columns(keep, batch.columns, f"--keep: {table} has no column")
+            known = {*model.encoding_.names, *keep, *(target_names(model) or ())}
+            ignored = [str(name) for name in batch.columns if name not in known]
+            if ignored and hasattr(model, "feature_names_in_"):
+                console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)
+        yield batch

@@ -1,0 +1,167 @@
+"""Rows of files through a model: what it reads of a frame, and the frame of its predictions."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evidentia.cli.models import threshold_of
+from evidentia.errors import InputError
+from evidentia.files import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evidentia.estimators import Regressor
+
+__all__ = [
+    "check_columns",
+    "features_of",
+    "output_columns",
+    "predict_frame",
+    "read_target",
+    "target_names",
+    "text_columns",
+]
+
+Array = NDArray[np.float64]
+
+
+def predict_frame(
+    model: "Regressor", frame: "pd.DataFrame", *, coverage: float = 0.9, keep: Sequence[str] = ()
+) -> "pd.DataFrame":
+    """Return the kept columns of a frame and what a model predicts for its rows, one row each, in their order.
+
+    The columns of predictions are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``, and
+    where evidence fades ``familiar`` and ``unfamiliar``. Those that a model does not have are left out: one Gaussian
+    network has no ``epistemic_std``, and a target learned by its logarithm has a ``median`` but no ``mean`` and
+    ``std``. With several targets each name begins with that of the target, as in ``price_mean``.
+
+    Args:
+        model: a fitted regressor.
+        frame: rows with at least the columns of the model; others are ignored.
+        coverage: probability of the interval from ``lower`` to ``upper``.
+        keep: names of columns of the frame that are copied.
+    """
+    import pandas as pd
+
+    found = model.predict_distribution(features_of(model, frame)).to_frame(coverage, names=_several(model))
+    suffix = f"_{coverage:g}"  # the coverage is an option of the command, and the same for all columns
+    ends = tuple(f"{end}{suffix}" for end in ("lower", "upper"))
+    short = {name: name.removesuffix(suffix) for name in found.columns if name.endswith(ends)}
+    found = found.rename(columns=short).reset_index(drop=True)
+    if "familiarity" in found:
+        familiar = found.pop("familiarity")
+        found["familiar"], found["unfamiliar"] = familiar, familiar < threshold_of(model)
+    if not keep:
+        return found
+    check_columns(keep, frame.columns, "--keep: the table has no column")
+    taken = [name for name in keep if name in found.columns]
+    if taken:
+        raise InputError(f"--keep {taken[0]!r}: predictions have a column of this name; rename the one of the table")
+    return pd.concat([frame[list(keep)].reset_index(drop=True), found], axis=1)
+
+
+def _several(model: "Regressor") -> list[str] | None:
+    """Return the names of several targets, each of which needs one; None of a single one."""
+    if model.fitted_.one_target:
+        return None
+    return target_names(model) or [f"y{t}" for t in range(model.fitted_.scale_y.loc.shape[-1])]
+
+
+def target_names(model: "Regressor") -> list[str] | None:
+    """Return the names of the targets that a model learned, or None if they had none."""
+    return model.target_names_
+
+
+def output_columns(model: "Regressor") -> set[str]:
+    """Return names that the frame of predictions may have."""
+    names = ("mean", "std", "aleatoric_std", "epistemic_std", "median", "lower", "upper")
+    several = _several(model)
+    return {"familiar", "unfamiliar", *(names if several is None else (f"{t}_{n}" for t in several for n in names))}
+
+
+def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "the table") -> Any:
+    """Return the columns that a model learned from, in their order; raise in one sentence if some are missing."""
+    names: list[str] = model.encoding_.names
+    if not hasattr(model, "feature_names_in_"):  # fitted to an array
+        if len(frame.columns) != len(names):
+            raise InputError(
+                f"{name} has {len(frame.columns)} columns, and the model was fitted to an array of {len(names)} "
+                "without names; pass a table of these columns alone, in their order"
+            )
+        return frame.to_numpy()
+    lacking = [each for each in names if each not in frame.columns]
+    if lacking:
+        plural = "s" if len(lacking) > 1 else ""
+        raise InputError(f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from")
+    return frame[names]
+
+
+def text_columns(model: "Regressor") -> list[str]:
+    """Return the columns that were text when the model was fitted, and must be read as text again.
+
+    A file may hold nothing but codes such as 007, or numbers such as 1.234 with a point for thousands: its reader
+    would take these for other numbers than the training rows had.
+    """
+    plain = {
+        "number": ("", "number", "duration"),
+        "date": ("", "compact"),
+        "category": ("", "number", "boolean", "date"),
+    }
+    encoders = model.encoding_.encoders
+    return [e.name for e in encoders if not e.left_out and e.content not in plain.get(e.kind, (e.content,))]
+
+
+def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
+    """Raise if one of the names is not known, with the nearest that is; ``problem`` is the start of the sentence."""
+    present = [str(name) for name in known]
+    for name in names:
+        if name not in present:
+            near = difflib.get_close_matches(name, present, n=1)
+            raise InputError(
+                f"{problem} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f", but {listed(present)}")
+            )
+
+
+def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -> Array:
+    """Return the targets, (rows, targets), with NaN where they are missing; raise for columns that hold no numbers."""
+    check_columns(names, frame.columns, f"{file} has no column")
+    columns = [_numbers(frame[name], name, file) for name in names]
+    return np.column_stack(columns)
+
+
+def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
+    """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
+    import pandas as pd
+
+    from evidentia.data.columns import decide_kind, read_column
+
+    start = f"{file}: the target {name!r}"
+    if values.isna().all():
+        raise InputError(f"{start} has no values")
+    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
+        found: Array = values.to_numpy(np.float64, na_value=np.nan)
+    else:
+        try:
+            kind, content = decide_kind(name, values)
+        except InputError as error:
+            raise InputError(f"{start} must be numbers: {error}") from error
+        if (kind, content) != ("number", "number"):
+            first = values[values.notna()].iloc[0]
+            raise InputError(f"{start} must be numbers, and holds {_called(kind, content)} (first: {str(first)!r})")
+        found = read_column(name, values, kind, content).values
+    if np.isinf(found).any():
+        raise InputError(
+            f"{start} is infinite in row {int(np.isinf(found).argmax())}; give a number, or leave it empty"
+        )
+    return found
+
+
+def _called(kind: str, content: str) -> str:
+    if kind == "number":
+        return "durations" if content == "duration" else "numbers with units or separators"
+    return {"boolean": "true and false", "date": "dates"}.get(kind, "text")
