@@ -1,5 +1,4 @@
 import datetime
-import sys
 from decimal import Decimal
 from fractions import Fraction
 
@@ -11,7 +10,7 @@ import pytest
 from scipy import sparse
 
 import evidentia as ev
-from evidentia.data.table import read_file, read_table
+from evidentia.data.table import read_table
 
 MIXED = {
     "size": [1.5, None, 3.0],
@@ -217,85 +216,3 @@ def test_moments_and_durations_are_the_same_in_every_unit(unit):
         assert read_table(pd.DataFrame({"a": series})).columns[0].values.tolist() == values.tolist()
         each = read_table(pd.DataFrame({"a": series.astype(object)})).columns[0]
         assert each.values.tolist() == values.tolist()
-
-
-# Files --------------------------------------------------------------------------------------------------------------
-
-
-def test_files(tmp_path):
-    for name, text in {
-        "a.csv": "x,y\n1,2\n",
-        "b.csv": "x;y\n1;2\n",
-        "c.tsv": "x\ty\n1\t2\n",
-        "d.csv": "\ufeffx,y\r\n1,2\r\n",
-        "e.csv": "\n\nx,y\n1,2\n",
-    }.items():
-        (tmp_path / name).write_text(text, encoding="utf-8", newline="")
-        assert read_file(tmp_path / name).to_dict("list") == {"x": [1], "y": [2]}
-    pd.DataFrame({"x": [1.5]}).to_parquet(tmp_path / "d.parquet")
-    assert read_file(tmp_path / "d.parquet")["x"].tolist() == [1.5]
-    (tmp_path / "quoted.csv").write_text('"a;b;c","größe\nin m"\n"1;2",3\n', encoding="utf-8")
-    assert list(read_file(tmp_path / "quoted.csv")) == ["a;b;c", "größe\nin m"]
-    (tmp_path / "long.csv").write_text("a,b\n1," + "z" * 200_000 + "\n", encoding="utf-8")
-    assert len(read_file(tmp_path / "long.csv")["b"][0]) == 200_000
-    (tmp_path / "one.csv").write_text("start time\n12:30\n12:45\n", encoding="utf-8")
-    assert read_file(tmp_path / "one.csv")["start time"].tolist() == ["12:30", "12:45"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", b"", "is empty"),
-        ("a.csv", b"\n \n\n", "is empty|no rows"),
-        ("a.csv", b"\xef\xbb\xbf", "is empty"),
-        ("a.csv", b"x,y\n", "has names of columns, but no rows"),
-        ("a.csv", b"x,y\n\xff\xfe\n", "is not UTF-8 text .*; save it as UTF-8"),
-        ("a.csv", "x,y\n1,2\n".encode("utf-16"), "NUL bytes, as binary or UTF-16 files have"),
-        ("a.csv", b"x,y\n1,\x002\n", "NUL bytes"),
-        ("a.csv", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "NUL bytes"),
-        ("a.csv", b"x|y\n1|2\n3|4\n", r"seems to be separated by '\|'; use commas, semicolons or tabs"),
-        ("a.txt", b"x y\n1 2\n3 4\n", "seems to be separated by ' '"),
-        ("a.csv", b"x,y,x\n1,2,3\n", "column names must be unique; 'x' stands more than once"),
-        ("a.csv", b"x,y\n1,2,3\n4,5,6\n", "its rows have more fields than its first line has names"),
-        ("a.csv", b"x,y\n" + b"1,2\n" * 9 + b"4,5,6\n", "cannot be read as a table: Error tokenizing data"),
-        ("a.csv", b'x,y\n1,"2\n', "cannot be read as a table"),
-        ("a.csv", b"x" * 200_000 + b",y\n1,2\n", "field larger than field limit"),
-        ("a.xyz", b"x", "not .xyz"),
-        ("a", b"x", "not without ending"),
-        ("a.parquet", b"", "is empty"),
-        ("a.parquet", b"PAR1 and then nothing", "is not a readable Parquet file"),
-        ("a.pq", b"\x00" * 99, "is not a readable Parquet file"),
-    ],
-    ids=range(20),
-)
-def test_files_that_are_no_tables(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ev.InputError, match=message) as caught:
-        read_file(tmp_path / name)
-    assert str(caught.value).startswith(str(tmp_path / name))
-    assert "\n" not in str(caught.value)
-
-
-def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
-    with pytest.raises(ev.InputError, match="does not exist"):
-        read_file(tmp_path / "h.csv")
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(ev.InputError, match=r"folder.csv is a folder; a table is a .csv"):
-        read_file(tmp_path / "folder.csv")
-    path = tmp_path / "whole.parquet"
-    pd.DataFrame({"x": np.arange(1000)}).to_parquet(path)
-    whole = path.read_bytes()
-    for size in (len(whole) - 1, len(whole) // 2, 9):
-        path.write_bytes(whole[:size])
-        with pytest.raises(ev.InputError, match="is not a readable Parquet file"):
-            read_file(path)
-    for module in ("pyarrow", "pyarrow.parquet", "fastparquet"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ev.InputError, match=r"cannot be read without pyarrow; install it, or save the table as \.csv"):
-        read_file(path)
-
-
-def test_a_large_file_is_read_in_one_piece(tmp_path):
-    rows = 300_000
-    (tmp_path / "a.csv").write_text("code\n" + "01\n" * rows + "A\n", encoding="utf-8")
-    assert set(read_file(tmp_path / "a.csv")["code"]) == {"01", "A"}  # not 1 in the first parts and "01" in the last

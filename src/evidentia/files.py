@@ -1,6 +1,7 @@
 """Write files whole or not at all, and lock folders so that one writer at a time changes them."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -39,22 +40,52 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
     """
+    with opening_whole(path) as file:
+        write(file)
+
+
+@contextlib.contextmanager
+def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
+    """Yield an open file beside the final place of a file, and rename it when the block ends; else it is removed.
+
+    A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
+
+    Raises:
+        FileExistsError: if ``replace`` is False and the file is there when the block ends.
+    """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_parts(path)
     temporary, handle = _new_part(path)
     try:
         with os.fdopen(handle, "wb") as file:
-            write(file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
             if fcntl is not None:  # while the file is open, its lock tells others that its writer is alive
-                temporary.replace(path)
+                _rename(temporary, path, replace)
         if fcntl is None:  # Windows does not rename an open file
-            temporary.replace(path)
+            _rename(temporary, path, replace)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _rename(temporary: Path, path: Path, replace: bool) -> None:
+    """Give a file its final name; unless ``replace``, raise FileExistsError if another one has it."""
+    if replace:
+        temporary.replace(path)
+        return
+    try:
+        path.hardlink_to(temporary)  # unlike a rename, never over another file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.replace(path)
+    else:
+        temporary.unlink()
 
 
 def _new_part(path: Path) -> tuple[Path, int]:

@@ -1,106 +1,125 @@
-"""Read CSV and Parquet files as pandas frames."""
+"""Read CSV, Parquet, Arrow and Excel files as pandas frames, whole or in batches."""
 
-import csv
-import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidentia.data.columns import check_unique
-from evidentia.data.values import parse_number
+from evidentia.data.arrow_files import ArrowReader, ParquetReader
+from evidentia.data.csv_files import CsvReader
+from evidentia.data.excel_files import ExcelReader
 from evidentia.errors import InputError
 
-__all__ = ["read_file"]
+__all__ = ["count_rows", "read_batches", "read_file"]
+
+ROWS = 65_536  # of a batch
+_MOST_CELLS = ROWS * 512  # of a batch: wider tables have shorter ones
+_TEXT, _PARQUET, _ARROW = (
+    (".csv", ".tsv", ".txt", ".tab"),
+    (".parquet", ".pq"),
+    (".arrow", ".feather", ".ipc", ".arrows"),
+)
+_KINDS = "a table is a .csv (also .csv.gz), .tsv, .txt, .parquet, .arrow, .feather or .xlsx file"
+_REFUSED = {  # by the first bytes
+    b"\xd0\xcf\x11\xe0": "is an old Excel file (.xls), or one with a password; save it as .xlsx or .csv",
+    b"FEA1": "is a Feather file of version 1; write it again with pandas.DataFrame.to_feather",
+    b"BZh": "is compressed with bzip2; unpack it first, or use gzip",
+    b"\xfd7zXZ": "is compressed with xz; unpack it first, or use gzip",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; unpack it first, or use gzip",
+    b"%PDF": "is a PDF file; " + _KINDS,
+}
+
+Reader = CsvReader | ParquetReader | ArrowReader | ExcelReader
 
 
 def read_file(path: str | Path) -> Any:
-    """Return a pandas frame from a CSV (``,``, ``;`` or tab separated, UTF-8) or Parquet file."""
-    path = Path(path)
-    kinds = {".parquet": _read_parquet, ".pq": _read_parquet, ".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv}
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; a table is a .csv, .tsv, .txt or .parquet file")
-    if not path.is_file():
-        raise InputError(f"{path} does not exist")
-    read = kinds.get(path.suffix.lower())
-    if read is None:
-        ending = path.suffix or "without ending"
-        raise InputError(f"{path}: a table is a .csv, .tsv, .txt or .parquet file, not {ending}")
-    try:
-        if path.stat().st_size == 0:
-            raise InputError(f"{path} is empty")
-        frame = read(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    if len(frame) == 0:
-        raise InputError(f"{path} has names of columns, but no rows")
-    return frame
+    """Return a pandas frame of all rows of a CSV, Parquet, Arrow or Excel file.
 
-
-def _read_parquet(path: Path) -> Any:
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path)
-    except ImportError as error:
-        raise InputError(f"{path} cannot be read without pyarrow; install it, or save the table as .csv") from error
-    except Exception as error:  # pyarrow's errors have no common base but this one when pyarrow may be missing
-        raise InputError(f"{path} is not a readable Parquet file: {_first_line(error)}") from error
-
-
-def _read_csv(path: Path) -> Any:
-    import pandas as pd
-
-    try:
-        separator = _separator(path)
-        # in one piece: otherwise what a column is would be decided anew for every part of a large file
-        return pd.read_csv(path, sep=separator, encoding="utf-8-sig", low_memory=False)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} cannot be read as a table: it is not UTF-8 text ({error}); save it as UTF-8"
-        ) from error
-    except pd.errors.EmptyDataError as error:
-        raise InputError(f"{path} is empty") from error
-    except (pd.errors.ParserError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as a table: {_first_line(error)}") from error
-
-
-def _separator(path: Path) -> str:
-    """Return the separator of the fields of a CSV file, judged by its first rows.
+    What the file is decide its first bytes, and its ending where they do not. Whole numbers and booleans with missing
+    values have pandas' nullable types.
 
     Raises:
-        InputError: if the file has NUL bytes, repeated names, rows longer than its head, or another separator.
+        InputError: if it cannot be read without guessing, with the file, the line and what to do.
     """
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            if b"\0" in part:
-                raise InputError(f"{path} cannot be read as a table: it has NUL bytes, as binary or UTF-16 files have")
-    first = {separator: _first_rows(path, separator) for separator in ",;\t|: "}
-    separator = max(",;\t", key=lambda s: len(first[s][0]) if first[s] else 0)
-    if not first[separator]:
+    import pandas as pd
+
+    frames = list(read_batches(path))
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+
+def read_batches(
+    path: str | Path, rows: int = ROWS, text: Sequence[str] = (), start: int = 0, stop: int | None = None
+) -> Iterator[Any]:
+    """Yield the rows of a file in their order as pandas frames, in bounded memory.
+
+    The values and types are those of :func:`read_file`, whatever the rows of a batch are.
+
+    Args:
+        path: of the file.
+        rows: of each batch but the last; tables of more than 512 columns have half as many, or a quarter, and so on.
+        text: names of columns of a CSV file that are text, whatever they look like. Other files have their own types.
+        start: the first row, a multiple of ``rows``; Parquet and Arrow files only.
+        stop: the row behind the last; None for all.
+    """
+    reader = _open(Path(path))
+    if rows < 1:
+        raise InputError(f"rows must be at least 1, got {rows}")
+    if start % rows or start < 0 or (stop is not None and stop < start):
+        raise InputError(f"start must be a multiple of rows, and stop no less; got {start} and {stop} for {rows} rows")
+    while rows > 1 and rows * len(reader.names) > _MOST_CELLS:
+        rows //= 2
+    if isinstance(reader, ArrowReader):
+        return _filled(reader.path, reader.frames(rows, start, stop), empty_is_fine=start > 0 or stop is not None)
+    if start or stop is not None:
+        raise InputError(f"{path} can only be read from its first row on; save it as .parquet")
+    return _filled(reader.path, reader.frames(rows, text) if isinstance(reader, CsvReader) else reader.frames(rows))
+
+
+def count_rows(path: str | Path) -> int | None:
+    """Return the number of rows of a Parquet or Arrow file, None of a file that would have to be read for it."""
+    return _open(Path(path)).count()
+
+
+def _filled(path: Path, frames: Iterator[Any], empty_is_fine: bool = False) -> Iterator[Any]:
+    empty = True
+    for frame in frames:
+        empty = False
+        yield frame
+    if empty and not empty_is_fine:
+        raise InputError(f"{path} has names of columns, but no rows")
+
+
+def _open(path: Path) -> Reader:
+    """Return the reader of a file, chosen by its first bytes, or by its ending."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; {_KINDS}")
+        if not path.exists():
+            raise InputError(f"{path} does not exist")
+        if not path.is_file():
+            raise InputError(f"{path} is not a plain file; save what it gives as a file first")
+        with path.open("rb") as file:
+            start = file.read(8)
+    except (OSError, ValueError, RuntimeError) as error:  # also a name with a zero in it, or a link to itself
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return _reader_of(path, start)
+
+
+def _reader_of(path: Path, start: bytes) -> Reader:
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    ending = endings[0] if endings[-1:] == [".gz"] and len(endings) == 2 else (endings or [""])[-1]
+    if not start:
         raise InputError(f"{path} is empty")
-    head, *rows = first[separator]
-    if any(len(row) > len(head) for row in rows):  # pandas would take the first fields for names of rows
-        raise InputError(f"{path} cannot be read as a table: its rows have more fields than its first line has names")
-    check_unique([name for name in head if name], f"{path}: ")
-    if len(head) == 1:
-        for other in "|: ":
-            head, *rows = first[other]
-            same = all(len(row) == len(head) for row in rows)
-            if len(head) > 1 and rows and same and any(parse_number(field) is not None for field in rows[0]):
-                raise InputError(f"{path} seems to be separated by {other!r}; use commas, semicolons or tabs")
-    return separator
-
-
-def _first_rows(path: Path, separator: str) -> list[list[str]]:
-    rows: list[list[str]] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        filled = (row for row in csv.reader(file, delimiter=separator) if row)
-        try:
-            rows.extend(itertools.islice(filled, 6))
-        except csv.Error:  # a field too long for csv, but not for pandas; in the first line it cannot be a name
-            if not rows:
-                raise
-    return rows
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    for mark, why in _REFUSED.items():
+        if start.startswith(mark):
+            raise InputError(f"{path} {why}")
+    if start.startswith(b"PAR1") or ending in _PARQUET:
+        return ParquetReader(path)
+    if start.startswith(b"ARROW1") or ending in _ARROW:
+        return ArrowReader(path)
+    if start.startswith(b"PK\x03\x04") or ending in (".xlsx", ".xlsm"):
+        return ExcelReader(path)
+    if ending not in (*_TEXT, ".gz"):
+        raise InputError(f"{path}: {_KINDS}, not {ending or 'without ending'}")
+    return CsvReader(path)

@@ -1,0 +1,497 @@
+"""Read CSV files: any usual separator and encoding, quoted or gzipped, with types decided by the whole file.
+
+A file is read three times, each time in small parts: to check its bytes and quotes, to find the type of each column,
+and for the values. A batch of rows therefore has the types of the whole file.
+"""
+
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import itertools
+import re
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from evidentia.data.arrow_files import first_line, import_pyarrow, regroup, to_frame
+from evidentia.data.columns import check_unique
+from evidentia.data.numbers import parse_with_template
+from evidentia.data.values import parse_number, shorten
+from evidentia.errors import InputError
+
+__all__ = ["CsvReader"]
+
+_BLOCK = 1 << 20
+_LONGEST_RECORD = 1 << 28  # bytes; a longer one is a quote that never ends
+_LONGEST_FIELD = 1 << 26
+_SEPARATORS = ",;\t|"
+_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "'|'"}
+_MARKS = (  # the longer one first: the mark of UTF-32 begins with that of UTF-16
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+# those of pandas.read_csv, and blanks
+_MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+_TRUE, _FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")
+_csv_limit = threading.Lock()  # csv keeps one limit for all
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the texts of a column are, so far.
+
+    Attributes:
+        kind: "missing" (nothing but that), "boolean", "integer", "float" or "text".
+        missing: whether values are missing.
+        leading_zero: whether an integer has zeros in front, as codes have.
+        signed: whether an integer has a sign, as codes have not.
+    """
+
+    kind: str
+    missing: bool = False
+    leading_zero: bool = False
+    signed: bool = False
+
+    def joined(self, other: "_Found") -> "_Found":
+        """Return what a column is whose rows are those of both."""
+        kinds = {self.kind, other.kind} - {"missing"}
+        if len(kinds) > 1:
+            kinds = {"float"} if kinds == {"integer", "float"} else {"text"}
+        return _Found(
+            next(iter(kinds), "missing"),
+            self.missing or other.missing,
+            self.leading_zero or other.leading_zero,
+            self.signed or other.signed,
+        )
+
+    @property
+    def final_kind(self) -> str:
+        """Return the kind; digits with zeros in front are codes, which lose their zeros as numbers."""
+        codes = self.kind == "integer" and self.leading_zero and not self.signed
+        return "text" if codes else self.kind
+
+
+class CsvReader:
+    """Reader of a CSV file. Its bytes, quotes and first lines are checked when it is made.
+
+    Attributes:
+        path: of the file.
+        names: of the columns.
+        separator: of the fields.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pyarrow = import_pyarrow(path)
+        self._gzipped = _has_gzip_mark(path)
+        with self._refusing_damage():
+            self._encoding = self._find_encoding()
+            self._quoted = self._check_bytes()
+            self._skip, records = self._first_records()
+            self.separator, head = self._choose_separator(records)
+            self.names = self._check_names(head)
+            if self._quoted:
+                self._check_records()
+        self._block = _BLOCK
+
+    def count(self) -> None:
+        """Return None: rows of a CSV file are known only when it is read."""
+        return
+
+    def frames(self, rows: int, text: Sequence[str] = ()) -> Iterator[Any]:
+        """Yield pandas frames of ``rows`` rows each; columns named in ``text`` are read as text."""
+        found = [_Found("text") if name in text else kind for name, kind in zip(self.names, self._types(), strict=True)]
+        nullable = {k for k, f in enumerate(found) if f.missing and f.final_kind in ("integer", "boolean")}
+        for table in regroup(self._tables(), rows):
+            columns = [self._converted(column, f.final_kind) for column, f in zip(table.columns, found, strict=True)]
+            yield to_frame(self._pyarrow.Table.from_arrays(columns, names=self.names), nullable)
+
+    # The bytes ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _bytes(self) -> Iterator[BinaryIO]:
+        with self.path.open("rb") as file:
+            if not self._gzipped:
+                yield file
+                return
+            with gzip.open(file, "rb") as inner:
+                yield cast(BinaryIO, inner)
+
+    @contextlib.contextmanager
+    def _utf8(self) -> Iterator[BinaryIO]:
+        """Open the file as UTF-8, whatever it is encoded in, from behind its mark and a line such as ``sep=;``."""
+        with self._bytes() as file:
+            if self._encoding == "utf-8":
+                stream: BinaryIO = file
+            else:
+                stream = io.BufferedReader(_Recoded(file, self._encoding), _BLOCK)
+            stream.read(getattr(self, "_skip", 0))
+            yield stream
+
+    def _find_encoding(self) -> str:
+        with self._bytes() as file:
+            start = file.read(4)
+            for mark, encoding in _MARKS:
+                if start.startswith(mark):
+                    return encoding
+            decoder = codecs.getincrementaldecoder("utf-8")()
+            part, waiting = start, b""
+            try:
+                while part:
+                    if waiting or not part.isascii():
+                        decoder.decode(part)
+                        waiting = decoder.getstate()[0]
+                    part = file.read(_BLOCK)
+                decoder.decode(b"", final=True)
+                return "utf-8"
+            except UnicodeDecodeError:
+                pass
+        self._check_windows_text()
+        warnings.warn(
+            f"{self.path} is not UTF-8 and was read as Windows text (cp1252); if letters look wrong, save it as UTF-8",
+            stacklevel=2,
+        )
+        return "cp1252"
+
+    def _check_windows_text(self) -> None:
+        """Raise unless all bytes are characters of cp1252: random bytes are not."""
+        odd = bytes({*range(9), *range(14, 27), *range(28, 32), 0x7F, 0x81, 0x8D, 0x8F, 0x90, 0x9D})
+        line = 1
+        with self._bytes() as file:
+            while part := file.read(_BLOCK):
+                if len(part.translate(None, odd)) < len(part):
+                    place = next(k for k, byte in enumerate(part) if byte in odd)
+                    line += part.count(b"\n", 0, place)
+                    what = "NUL bytes, as binary files have" if part[place] == 0 else "bytes of no text we know"
+                    self._refuse(f"it is not UTF-8 text, and has {what}; save it as UTF-8", line)
+                line += part.count(b"\n")
+
+    def _check_bytes(self) -> bool:
+        """Raise if there are NUL bytes; return whether there are quotes."""
+        quoted, line, empty = False, 1, True
+        with self._utf8() as file:
+            while part := file.read(_BLOCK):
+                if b"\0" in part:
+                    line += part.count(b"\n", 0, part.index(b"\0"))
+                    self._refuse(
+                        "it has NUL bytes, as binary files and UTF-16 without a mark have; save it as UTF-8", line
+                    )
+                line += part.count(b"\n")
+                quoted = quoted or b'"' in part
+                empty = empty and not part.strip()
+        if empty:
+            raise InputError(f"{self.path} is empty")
+        return quoted
+
+    # The first lines ----------------------------------------------------------------------------------------------
+
+    def _first_records(self) -> tuple[int, dict[str, list[list[str]]]]:
+        """Return the length of a line such as ``sep=;`` in bytes, and the first records by separator."""
+        with self._utf8() as file:
+            start = file.read(_BLOCK)
+            while (
+                len(start) % _BLOCK == 0 and len(start) < _LONGEST_FIELD and b"\n" not in start and b"\r" not in start
+            ):
+                more = file.read(_BLOCK)
+                if not more:
+                    break
+                start += more
+            whole = not file.read(1)
+        said = re.match(rb'"?sep=(.)"?\r?\n', start)
+        if said:
+            start = start[said.end() :]
+        text = start.decode("utf-8", errors="ignore")
+        tried = [said[1].decode("utf-8", errors="replace")] if said else [*_SEPARATORS, ":", " "]
+        records = {separator: _records(text, separator, whole) for separator in tried}
+        return said.end() if said else 0, records
+
+    def _choose_separator(self, records: dict[str, list[list[str]]]) -> tuple[str, list[str]]:
+        """Return the separator of the fields and the first record.
+
+        The separator divides all of the first records alike. If several do, the one decides whose fields are numbers
+        more often: with semicolons, 1,5;2,5 are two numbers, and with commas three fields that are not.
+        """
+        heads = {separator: rows[0] for separator, rows in records.items() if rows}
+        if not heads:
+            raise InputError(f"{self.path} is empty")
+        if len(records) == 1:
+            return next(iter(heads.items()))
+        wide = [s for s in _SEPARATORS if len(heads.get(s, [])) > 1]
+        even = [s for s in wide if all(len(row) == len(heads[s]) for row in records[s])]
+        if len(even) > 1:
+            shares = {s: _number_share(records[s][1:]) for s in even}
+            best = max(shares.values())
+            even = [s for s in even if shares[s] == best]
+        if len(even) > 1:
+            a, b = (_NAMES[s] for s in even[:2])
+            self._refuse(f"its fields may be separated by {a} or by {b}; put fields that hold either into quotes", 1)
+        if even or wide:
+            chosen = even[0] if even else max(wide, key=lambda s: len(heads[s]))
+            return chosen, heads[chosen]
+        for other in ": ":
+            rows = records[other][1:]
+            alike = len(heads[other]) > 1 and rows and all(len(row) == len(heads[other]) for row in rows)
+            if alike and any(parse_number(field) is not None for field in rows[0]):
+                self._refuse(f"its fields seem to be separated by {other!r}; use commas, semicolons or tabs", 1)
+        return ",", heads[","]
+
+    def _check_names(self, head: list[str]) -> list[str]:
+        """Return the names of the columns; those without one are called as pandas calls them."""
+        names = [name.strip() for name in head]
+        numbers = [parse_number(name) for name in names if name]
+        written = [name for name, number in zip(filter(None, names), numbers, strict=True) if number is not None]
+        parts = any(number is not None and number % 1 for number in numbers)
+        if written and len(written) == len(numbers):
+            if parts or any(number is not None and number < 0 for number in numbers):
+                self._refuse(
+                    f"its first line is all numbers ({shorten(written[0])}, …), not names of columns; put a line with "
+                    "their names on top",
+                    1,
+                )
+            self._warn(f"names of columns are all numbers ({shorten(written[0])}, …); is the first line data?")
+        elif parts:
+            self._warn(f"a column is named {shorten(written[0])}; if the first line is data, put names on top")
+        nameless = [k for k, name in enumerate(names) if not name]
+        names = [name or f"Unnamed: {k}" for k, name in enumerate(names)]
+        check_unique(names, f"{self.path}, line 1: ")
+        if nameless not in ([], [0]):  # pandas writes its index as a first column without a name
+            called = ", ".join(repr(names[k]) for k in nameless[:5]) + (", …" if nameless[5:] else "")
+            have = "column has" if len(nameless) == 1 else "columns have"
+            self._warn(f"{len(nameless)} {have} no name, called {called} here")
+        return names
+
+    # The records --------------------------------------------------------------------------------------------------
+
+    def _check_records(self) -> None:
+        """Raise for the first record with another number of fields than names, or with wrong quotes, with its line."""
+        with _csv_limit, self._utf8() as file:
+            before = csv.field_size_limit(_LONGEST_FIELD)
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            reader = csv.reader(text, delimiter=self.separator, strict=True)
+            line = 1
+            try:
+                for record in reader:
+                    if len(record) != len(self.names) and not _is_blank(record):
+                        self._refuse_length(record, line)
+                    if self._quoted and any(field[:1].isspace() and field.lstrip()[:1] == '"' for field in record):
+                        self._refuse("it has a blank before a quote; remove the blank", line)
+                    line = reader.line_num + 1
+            except csv.Error as error:
+                self._refuse(_explained(error), line)
+            finally:
+                csv.field_size_limit(before)
+                text.detach()
+
+    def _refuse_length(self, record: list[str], line: int) -> NoReturn:
+        count, names = len(record), len(self.names)
+        several = f"{count} field{'' if count == 1 else 's'}"
+        named = f"{names} name{'' if names == 1 else 's'}"
+        hint = "; values that hold the separator belong into quotes" if count > names else "; is the line cut off?"
+        self._refuse(f"the line has {several}, but the first line has {named}{hint}", line)
+
+    def _tables(self) -> Iterator[Any]:
+        """Yield the records below the names as tables of text."""
+        import pyarrow.csv
+
+        columns = [str(k) for k in range(len(self.names))]
+        ragged = False
+
+        def judge(row: Any) -> str:
+            nonlocal ragged
+            ragged = ragged or bool(row.text.strip())
+            return "error" if ragged else "skip"
+
+        options = {
+            "read_options": pyarrow.csv.ReadOptions(use_threads=False, block_size=self._block, column_names=columns),
+            "parse_options": pyarrow.csv.ParseOptions(
+                delimiter=self.separator, newlines_in_values=self._quoted, invalid_row_handler=judge
+            ),
+            "convert_options": pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(columns, pyarrow.string())),
+        }
+        with self._refusing_damage(), self._utf8() as file:
+            try:
+                head = True
+                for batch in pyarrow.csv.open_csv(file, **options):
+                    table = pyarrow.Table.from_batches([batch])
+                    if head and table.num_rows:
+                        table, head = table.slice(1), False
+                    yield table
+            except pyarrow.ArrowInvalid as error:
+                if ragged:
+                    self._check_records()
+                raise error
+
+    def _types(self) -> list[_Found]:
+        """Return what each column is, decided by all rows."""
+        while True:
+            found = [_Found("missing")] * len(self.names)
+            rows = 0
+            try:
+                for table in self._tables():
+                    rows += table.num_rows
+                    for k, column in enumerate(table.columns):
+                        if table.num_rows and found[k].kind != "text":
+                            found[k] = found[k].joined(self._found(column.combine_chunks()))
+            except _TooLongError:
+                self._block *= 8
+                continue
+            if not rows:
+                raise InputError(f"{self.path} has names of columns, but no rows")
+            return found
+
+    def _found(self, texts: Any) -> _Found:
+        """Return what the texts of a column are."""
+        import pyarrow.compute as pc
+
+        found = self._number_kind(texts)
+        if found is not None:
+            return found
+        texts = pc.utf8_trim_whitespace(texts)
+        present = texts.filter(pc.invert(pc.is_in(texts, value_set=self._pyarrow.array(_MISSING))))
+        missing = len(present) < len(texts)
+        if not len(present):
+            return _Found("missing", missing=True)
+        found = self._number_kind(present)
+        if found is not None:
+            return _Found(found.kind, found.missing or missing, found.leading_zero, found.signed)
+        boolean = pc.all(pc.is_in(present, value_set=self._pyarrow.array(_TRUE + _FALSE))).as_py()
+        return _Found("boolean" if boolean else "text", missing)
+
+    def _number_kind(self, texts: Any) -> _Found | None:
+        """Return what the texts are if all of them spell numbers."""
+        import pyarrow.compute as pc
+
+        try:
+            texts.cast(self._pyarrow.int64())
+        except self._pyarrow.ArrowInvalid:
+            with contextlib.suppress(self._pyarrow.ArrowInvalid):
+                numbers = texts.cast(self._pyarrow.float64())
+                return _Found("float", missing=bool(pc.any(pc.is_nan(numbers)).as_py()))
+            return None
+        if pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py():  # 0x1f
+            return None
+        zero = pc.any(pc.match_substring_regex(texts, "^0[0-9]")).as_py()
+        return _Found("integer", leading_zero=bool(zero), signed=bool(pc.any(pc.starts_with(texts, "-")).as_py()))
+
+    def _converted(self, column: Any, kind: str) -> Any:
+        """Return the texts of a column as values of a kind; those that stand for missing values are null."""
+        import pyarrow.compute as pc
+
+        pa = self._pyarrow
+        if kind in ("integer", "float"):
+            with contextlib.suppress(pa.ArrowInvalid):
+                return column.cast(pa.int64() if kind == "integer" else pa.float64())
+        trimmed = pc.utf8_trim_whitespace(column)
+        absent = pc.is_in(trimmed, value_set=pa.array(_MISSING))
+        if kind == "text":
+            return pc.if_else(absent, pa.scalar(None, pa.string()), column)
+        present = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
+        if kind == "boolean":
+            truth = pc.is_in(trimmed, value_set=pa.array(_TRUE))
+            return pc.if_else(absent, pa.scalar(None, pa.bool_()), truth)
+        return present.cast(pa.int64() if kind == "integer" else pa.float64())
+
+    # What goes wrong ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _refusing_damage(self) -> Iterator[None]:
+        """Turn what readers raise about a damaged file into one InputError that names the file."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"{self.path} is a damaged gzip file ({first_line(error)}); copy it again, or unpack what is left of it"
+            ) from error
+        except self._pyarrow.ArrowInvalid as error:
+            if "straddling" in str(error) and self._block < _LONGEST_RECORD:
+                raise _TooLongError from error
+            raise InputError(f"{self.path} cannot be read as a table: {first_line(error)}") from error
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{self.path} cannot be read as a table: {first_line(error)}") from error
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read: {error.strerror or first_line(error)}") from error
+
+    def _refuse(self, why: str, line: int) -> NoReturn:
+        raise InputError(f"{self.path}, line {line}: {why}")
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"{self.path}: {what}", stacklevel=2)
+
+
+class _TooLongError(Exception):
+    """Raised where a record is longer than the blocks in which a file is read."""
+
+
+class _Recoded(io.RawIOBase):
+    """The bytes of a file in another encoding, as UTF-8."""
+
+    def __init__(self, file: BinaryIO, encoding: str) -> None:
+        self._file, self._ready = file, b""
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            part = self._file.read(_BLOCK)
+            self._ready = self._decoder.decode(part, final=not part).encode("utf-8")
+            if not part and not self._ready:
+                return 0
+        taken, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+
+def _has_gzip_mark(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _records(text: str, separator: str, whole: bool, most: int = 200) -> list[list[str]]:
+    """Return the first records of a text that are not blank; without the last one if the text goes on behind it."""
+    rows: list[list[str]] = []
+    filled = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if not _is_blank(row))
+    try:
+        rows.extend(itertools.islice(filled, most))
+    except csv.Error:  # a field too long for csv; in the first line it cannot be a name
+        if not rows:
+            raise
+    return rows if whole or len(rows) == most or len(rows) < 2 else rows[:-1]
+
+
+def _is_blank(record: list[str]) -> bool:
+    return not record or (len(record) == 1 and not record[0].strip())
+
+
+def _number_share(rows: list[list[str]]) -> float:
+    """Return the share of fields that are empty or numbers, with a decimal point or comma."""
+    fields = [field.strip() for row in rows for field in row]
+    plain = sum(not f or parse_number(f) is not None or parse_with_template(f, "1000,0") is not None for f in fields)
+    return plain / max(len(fields), 1)
+
+
+def _explained(error: csv.Error) -> str:
+    """Return what a message of csv means."""
+    text = str(error)
+    if "unexpected end of data" in text:
+        return "a quote is opened here and never closed"
+    if "expected after" in text:
+        return "text follows a closing quote; write a quote inside of quotes twice"
+    if "field larger" in text:
+        return "a field has more than 64 MiB; is a quote never closed?"
+    return first_line(error)
