@@ -67,9 +67,10 @@ def binomial_range(rows: int, probability: float, tests: int = 1, level: float =
 
 
 def _binomial_cdf(rows: int, probability: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the counts that a binomial has, but for less than 1e-30 of its probability, and their distribution function.
+    """Return the counts that a binomial has, and their distribution function.
 
-    Only counts within 12 standard deviations, and 40, of the mean are there: with ten million rows all would be slow.
+    Only counts within 12 standard deviations, and 40, of the mean are there, all but 1e-30 of the probability: with ten
+    million rows all counts would be slow.
     """
     mean, std = rows * probability, math.sqrt(rows * probability * (1 - probability))
     reach = 12 * std + 40

@@ -32,11 +32,13 @@ class Chart:
     seen: str
     reading: str
     figure: dict[str, Any]
+    sample: str = ""  # which rows are shown, where these are not all
 
 
 def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Sequence[str]) -> Chart:
     """Return the chart of predicted against true values with intervals, for some of the rows."""
     inside = result.inside
+    jitter, gap = _jitter(result)
     low, high = _range(np.concatenate([result.y[rows], result.point[rows], result.lower[rows], result.upper[rows]]))
     low, high = min(low, float(result.y[rows].min())), max(high, float(result.y[rows].max()))
     beyond = int(((result.lower[rows] < low) | (result.upper[rows] > high)).sum())
@@ -63,7 +65,7 @@ def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Seque
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": _plain(result.y[some]),
+                "x": _plain(result.y[some] + jitter[some]),
                 "y": _plain(result.point[some]),
                 "error_y": {
                     "type": "data",
@@ -80,7 +82,6 @@ def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Seque
             }
         )
     missed = int((~inside).sum())
-    sampled = _sampled(result, rows)
     seen = (
         f"Each mark is a row: its true value to the right, the predicted {result.point_name} upwards, and a line for "
         f"the {percent(COVERAGE)} interval. The intervals of {counted(missed, 'row')} of {len(inside):,} miss the true "
@@ -89,12 +90,15 @@ def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Seque
     if beyond:
         seen += f" The intervals of {counted(beyond, 'row')} reach beyond the picture."
     reading = (
-        f"Marks on the dashed line are predicted perfectly. A good model is close to it where its lines are short, and "
-        f"orange crosses are few and not all in one place.{sampled}"
+        "Marks on the dashed line are predicted perfectly. A good model is close to it where its lines are short, and "
+        "orange crosses are few and not all in one place."
     )
-    layout = _layout(f"true {result.name}", f"predicted {result.name}", 460)
-    layout["xaxis"]["range"] = layout["yaxis"]["range"] = [low, high]
-    return Chart("predicted", "Predicted against true", seen, reading, {"data": traces, "layout": layout})
+    layout = _layout(f"true {result.name}", f"predicted {result.name}", 380)
+    if gap:
+        seen += " True values with few different values are drawn a little apart, so that marks do not hide each other."
+    layout["xaxis"]["range"] = [low - gap, high + gap]
+    layout["yaxis"]["range"] = [low, high]
+    return Chart("predicted", "Predicted against true", seen, reading, _figure(traces, layout), _sampled(result, rows))
 
 
 def calibration_chart(result: TargetResult) -> Chart:
@@ -121,9 +125,9 @@ def calibration_chart(result: TargetResult) -> Chart:
     ]
     held = bool((distance <= reach).all())
     seen = (
-        f"The share of true values below each stated quantile. It is farthest from the diagonal at {levels[worst]:.0%}, "
-        f"where {percent(shares[worst])} of the true values lie below; chance alone explains distances up to "
-        f"{show(100 * reach, 2)} percentage points with {counted(len(result.y), 'row')}. "
+        f"The share of true values below each stated quantile. It is farthest from the diagonal at "
+        f"{percent(levels[worst])}, where {percent(shares[worst])} of the true values lie below; chance alone explains "
+        f"distances up to {show(100 * reach, 2)} percentage points with {counted(len(result.y), 'row')}. "
         + ("The curve stays within the band." if held else "The curve leaves the band.")
     )
     reading = (
@@ -133,10 +137,12 @@ def calibration_chart(result: TargetResult) -> Chart:
         + _direction(levels, shares)
         + " Where the curve leaves the grey band, chance is no explanation."
     )
-    layout = _layout("stated probability", "share of true values below", 400)
+    if result.few_values and not held:
+        reading += " Part of it are the few different values of the target, which give the curve steps in any case."
+    layout = _layout("stated probability", "share of true values below", 330)
     for axis in ("xaxis", "yaxis"):
         layout[axis] |= {"range": [0, 1], "tickformat": ".0%"}
-    return Chart("calibration", "Calibration curve", seen, reading, {"data": traces, "layout": layout})
+    return Chart("calibration", "Calibration curve", seen, reading, _figure(traces, layout))
 
 
 def _direction(levels: Array, shares: Array) -> str:
@@ -179,10 +185,10 @@ def pit_chart(result: TargetResult) -> Chart:
         + ("all bars are in this range." if not outside else f"{counted(outside, 'bar')} of {bins} lie outside.")
     )
     reading = (
-        "Flat bars mean that the stated distribution is that of the rows. High bars at both ends: intervals too narrow; "
-        "high in the middle: too wide; high on one side: predictions too low (right) or too high (left)."
+        "Flat bars mean that the stated distribution is that of the rows. High bars at both ends: intervals too "
+        "narrow; high in the middle: too wide; high on one side: predictions too low (right) or too high (left)."
     )
-    layout = _layout("probability below the true value, as stated (PIT)", "rows", 360)
+    layout = _layout("stated probability below the true value", "rows", 290)
     layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%"}
     layout["yaxis"]["rangemode"] = "tozero"
     return Chart("pit", "Where true values fall in the stated distribution", seen, reading, _figure(traces, layout))
@@ -192,25 +198,25 @@ def retention_chart(result: TargetResult) -> Chart:
     """Return the chart of the error of the rows that are left when the most uncertain ones are dropped."""
     share, kept, oracle = result.retention
     traces = [
-        _line(share, kept, BLUE, "uncertain rows dropped first", hover="%{x:.0%} kept: RMSE %{y:.4g}<extra></extra>"),
-        _line(share, oracle, GREY, "the wrong rows dropped first (the best possible)", dash="dot"),
-        _line([0, 1], [kept[0]] * 2, INK, "random rows dropped", dash="dash"),
+        _line(share, kept, BLUE, "uncertain rows go first", hover="%{x:.0%} kept: RMSE %{y:.4g}<extra></extra>"),
+        _line(share, oracle, GREY, "best possible order", dash="dot"),
+        _line([0, 1], [kept[0]] * 2, INK, "random order", dash="dash"),
     ]
     half = int(np.argmin(np.abs(share - 0.5)))
     tenth = int(np.argmin(np.abs(share - 0.9)))
     change = 1 - kept[half] / kept[0] if kept[0] > 0 else 0.0
     seen = (
-        f"The RMSE of the rows that are left: {show(float(kept[0]))} for all rows, {show(float(kept[tenth]))} without the "
-        f"most uncertain tenth, {show(float(kept[half]))} for the more certain half; the best possible order would leave "
-        f"{show(float(oracle[half]))} there."
+        f"The RMSE of the rows that are left: {show(float(kept[0]), 3)} for all rows, {show(float(kept[tenth]), 3)} "
+        f"without the most uncertain tenth, {show(float(kept[half]), 3)} for the more certain half; the best possible "
+        f"order would leave {show(float(oracle[half]), 3)} there."
     )
     if change > 0.05:
-        reading = f"The model knows which rows are hard: for the half it is more sure of, errors are {percent(change)} smaller."
+        reading = f"The model knows which rows are hard: where it is more sure, errors are {percent(change)} smaller."
     elif change < -0.05:
         reading = "The model's uncertainty misleads here: the rows that it is more sure of have larger errors."
     else:
         reading = "The model's uncertainty hardly tells which rows have large errors."
-    layout = _layout("share of the rows kept", f"RMSE of {result.name}", 380)
+    layout = _layout("share of the rows kept", f"RMSE of {result.name}", 300)
     layout["xaxis"] |= {"range": [1.02, 0], "tickformat": ".0%"}
     layout["yaxis"]["rangemode"] = "tozero"
     return Chart("retention", "What refusing to answer gains", seen, reading, _figure(traces, layout))
@@ -248,20 +254,32 @@ def uncertainty_chart(
     larger = int((doubt > noise).sum())
     seen = (
         f"Noise (aleatoric) to the right and doubt (epistemic) upwards, both standard deviations of {result.name} on "
-        f"logarithmic axes. Medians: noise {show(float(np.median(noise)))}, doubt {show(float(np.median(doubt)))}; doubt "
-        f"is larger than noise in {counted(larger, 'row')} of {len(doubt):,} ({percent(larger / len(doubt))})."
+        f"logarithmic axes. Medians: noise {show(float(np.median(noise)), 3)}, doubt "
+        f"{show(float(np.median(doubt)), 3)}; doubt is larger than noise in {counted(larger, 'row')} of {len(doubt):,} "
+        f"({percent(larger / len(doubt))})."
     )
     if w is not None:
         seen += (
             f" {counted(int(flagged.sum()), 'row')} ({percent(float(flagged.mean()))}) are unlike the training rows."
         )
     reading = (
-        "Noise stays, however many rows a model learns from. Doubt is what more training rows like this one would remove: "
-        f"do not trust rows high above the others.{_sampled(result, rows)} Point at a mark, or tap it, for its row."
+        "Noise stays, however many rows a model learns from. Doubt is what more training rows like this one would "
+        "remove: do not trust rows high above the others. Point at a mark, or tap it, for its row."
     )
-    layout = _layout("noise: aleatoric standard deviation", "doubt: epistemic standard deviation", 440)
-    layout["xaxis"]["type"] = layout["yaxis"]["type"] = "log"
-    return Chart("uncertainty", "Noise and doubt of each row", seen, reading, _figure(traces, layout))
+    layout = _layout("noise: aleatoric standard deviation", "doubt: epistemic standard deviation", 370)
+    for axis, values in (("xaxis", noise[rows]), ("yaxis", doubt[rows])):
+        layout[axis] |= {"type": "log"} | _log_ticks(values)
+    figure = _figure(traces, layout)
+    return Chart("uncertainty", "Noise and doubt of each row", seen, reading, figure, _sampled(result, rows))
+
+
+def _jitter(result: TargetResult) -> tuple[Array, float]:
+    """Return how far each mark is moved sideways, and at most how far: only where many rows share few true values."""
+    values = np.unique(result.y)
+    if not result.few_values or len(values) < 2:
+        return np.zeros(len(result.y)), 0.0
+    gap = 0.3 * float(np.diff(values).min())
+    return np.random.default_rng(0).uniform(-gap, gap, len(result.y)), gap
 
 
 # Parts of charts ------------------------------------------------------------------------------------------------------
@@ -292,8 +310,8 @@ def _sampled(result: TargetResult, rows: NDArray[np.int64]) -> str:
     if len(rows) == len(result.y):
         return ""
     return (
-        f" Shown are {len(rows):,} of {len(result.y):,} rows: the most doubtful ones, and others chosen at random; the "
-        "numbers above are of all rows."
+        f"Shown are {len(rows):,} of {len(result.y):,} rows: the most doubtful ones, and others chosen at random; the "
+        "numbers in the text are of all rows."
     )
 
 
@@ -330,6 +348,18 @@ def _layout(x: str, y: str, height: int) -> dict[str, Any]:
         "hovermode": "closest",
         "dragmode": False,
     }
+
+
+def _log_ticks(values: Array) -> dict[str, Any]:
+    """Return ticks at 1, 2 and 5 times powers of ten, of powers alone where these would be many."""
+    good = values[np.isfinite(values) & (values > 0)]
+    if not len(good):
+        return {}
+    first, last = (int(np.floor(np.log10(v))) for v in (good.min(), good.max()))
+    factors = (1, 2, 5) if last - first < 3 else (1,)
+    step = max(1, (last - first) // 6)
+    ticks = [factor * 10.0**power for power in range(first, last + 2, step) for factor in factors]
+    return {"tickvals": ticks, "ticktext": [show(tick) for tick in ticks]}
 
 
 def _short(text: str, most: int = 60) -> str:

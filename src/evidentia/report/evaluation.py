@@ -73,6 +73,12 @@ class TargetResult:
         return (self.lower <= self.y) & (self.y <= self.upper)
 
     @property
+    def few_values(self) -> bool:
+        """Whether many rows share few values of the target, so that a density is a rough model of it."""
+        distinct = len(np.unique(self.y))
+        return distinct <= 20 and len(self.y) >= 5 * distinct
+
+    @property
     def doubt(self) -> Array:
         """What rows are ordered by: the epistemic standard deviation, or the total one where there is no such part."""
         return self.spread if self.epistemic is None else self.epistemic
@@ -252,7 +258,7 @@ def by_familiarity(result: TargetResult, threshold: float = UNFAMILIAR) -> list[
     return _groups(result, [(name, chosen) for name, chosen in parts if chosen.any()])
 
 
-def by_group(result: TargetResult, labels: Sequence[str]) -> list[Group]:
+def by_group(result: TargetResult, labels: NDArray[Any]) -> list[Group]:
     """Return how well intervals hold in each group of rows; ``labels`` has the group of every row of the result."""
     each = np.asarray(labels, dtype=object)
     names, counts = np.unique(each.astype(str), return_counts=True)

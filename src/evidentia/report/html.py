@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def render(environment: Any, template: str, values: dict[str, Any]) -> str:
 def _tools() -> tuple[Any, str]:
     """Return jinja2's environment, with escaping, and the script of plotly.js."""
     try:
-        from plotly.offline import get_plotlyjs
+        get_plotlyjs = import_module("plotly.offline").get_plotlyjs
     except ModuleNotFoundError as error:
         raise InputError("a report needs plotly and jinja2: pip install evidentia[report]") from error
     return page_environment(), get_plotlyjs()
@@ -118,6 +119,7 @@ def page_environment() -> Any:
     """Return jinja2's environment: templates of this package, and everything escaped that is put into them."""
     try:
         import jinja2
+        from markupsafe import Markup
     except ModuleNotFoundError as error:
         raise InputError("a report needs plotly and jinja2: pip install evidentia[report]") from error
     environment = jinja2.Environment(
@@ -129,7 +131,7 @@ def page_environment() -> Any:
     )
     environment.filters["percent"] = percent
     environment.filters["show"] = show
-    environment.filters["script_json"] = lambda value: jinja2.utils.markupsafe.Markup(script_json(value))
+    environment.filters["script_json"] = lambda value: Markup(script_json(value))
     return environment
 
 
@@ -215,6 +217,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
         "threshold": threshold,
         "figures": {f"{k}-{c.name}": c.figure for k, s in enumerate(sections) for c in s.charts},
         "several": len(sections) > 1,
+        "counted_from_zero": labels[0] == "0",
     }
 
 
@@ -257,27 +260,26 @@ def _column(X: Any, name: str) -> list[Any]:  # noqa: N803
 
 
 def _labels(table: Table) -> list[str]:
-    """Return how rows are called: by the labels of the frame's index, or by position, the first is 0."""
+    """Return how rows are called: by the labels of the frame's index, or by position from 0."""
     return [str(k) for k in (range(table.rows) if table.index is None else table.index)]
 
 
 def _groupings(table: Table, columns: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Return the group of every row, as text, by the columns that were named, or else by categories with few values."""
     if columns:
-        return {name: _group_labels(name, values) for name, values in columns.items()}
+        return {name: _group_labels(values) for name, values in columns.items()}
     found: dict[str, NDArray[Any]] = {}
     for column in table.columns:
         if column.kind not in ("category", "boolean") or len(found) == MOST_AUTOMATIC:
             continue
-        values = ["(missing)" if v is None or v != v else v for v in column.values.tolist()]
-        if column.kind == "boolean":
-            values = [{0.0: "false", 1.0: "true"}.get(v, v) for v in values]
+        words: dict[Any, str] = {0.0: "false", 1.0: "true"} if column.kind == "boolean" else {}
+        values = ["(missing)" if v is None or v != v else words.get(v, str(v)) for v in column.values.tolist()]
         if 2 <= len(set(values)) <= FEW_LEVELS:
-            found[column.name] = np.array([str(v) for v in values], dtype=object)
+            found[column.name] = np.array(values, dtype=object)
     return found
 
 
-def _group_labels(name: str, values: Sequence[Any]) -> NDArray[Any]:
+def _group_labels(values: Sequence[Any]) -> NDArray[Any]:
     """Return the group of each value: the value as text, or the quarter that a number lies in if there are many."""
     import pandas as pd
 
@@ -365,11 +367,10 @@ def _notes(result: TargetResult, rows: int) -> list[str]:
     notes = []
     if len(result.y) < rows:
         notes.append(f"{counted(rows - len(result.y), 'row')} without a known target are left out.")
-    distinct = len(np.unique(result.y))
-    if distinct <= 20 and len(result.y) >= 5 * distinct:
+    if result.few_values:
         notes.append(
-            f"The target has {distinct} different values only. A density is a rough model of it: curves have steps, and "
-            "the surprise (NLL) says little."
+            f"The target has {len(np.unique(result.y))} different values only. A density is a rough model of it: "
+            "curves have steps, and the surprise (NLL) says little."
         )
     if len(result.y) < 100:
         notes.append(f"With {counted(len(result.y), 'row')} all numbers are rough.")
@@ -383,8 +384,8 @@ def _odd_note(known: TrainingColumns, odd: list[ColumnShare], rows: int) -> str:
     rule = (
         "A number is unusual if it lies outside of the range of the training rows"
         if known.has_ranges
-        else "This model keeps the mean and the spread of its training rows, not their range: a number is unusual if it "
-        "lies more than three spreads from the mean"
+        else "This model keeps the mean and the spread of its training rows, not their range: a number is unusual if "
+        "it lies more than three spreads from the mean"
     )
     rule += "; a category if it was not in training; a missing value if the column never lacked one."
     return rule if odd else f"{rule} None of the {rows:,} rows has such a value."

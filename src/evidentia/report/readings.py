@@ -10,6 +10,8 @@ from evidentia.report.words import counted, percent, show
 
 __all__ = ["ScoreLine", "score_lines", "summary_lines"]
 
+USUAL = 0.9  # median familiarity below which a table as a whole is unlike the training rows, for which it is 1
+
 
 @dataclass(frozen=True)
 class ScoreLine:
@@ -52,14 +54,15 @@ def score_lines(result: TargetResult) -> list[ScoreLine]:
             f"Width of {stated} intervals",
             show(own.width),
             show(other.width),
-            f"Half of the intervals are narrower than {show(own.width, 3)}. Narrow is good only if the line above is as "
-            "stated.",
+            f"Half of the intervals are narrower than {show(own.width, 3)}. Narrow is good only if the line above is "
+            "as stated.",
         ),
         ScoreLine(
             "Calibration error",
             show(own.calibration_error, 3),
             show(other.calibration_error, 3),
-            f"Stated probabilities are off by about {show(100 * own.calibration_error, 2)} percentage points; 0 is ideal.",
+            f"Stated probabilities are off by about {show(100 * own.calibration_error, 2)} percentage points; 0 would "
+            "be perfect.",
         ),
     ]
     if np.isfinite(own.crps):
@@ -68,7 +71,7 @@ def score_lines(result: TargetResult) -> list[ScoreLine]:
                 "Error of the whole distribution (CRPS)",
                 show(own.crps),
                 show(other.crps),
-                f"The mean error if the stated distribution counts, not only its {result.point_name}; smaller is better. "
+                f"The mean error if all of the stated distribution counts, not only its {result.point_name}. "
                 + _compared(own.crps, other.crps),
             )
         )
@@ -100,22 +103,42 @@ def summary_lines(result: TargetResult, familiar: list[Group], threshold: float)
             "This model does not say which rows are unlike the training rows; look at the most doubtful rows below."
         )
         return lines
-    flagged = int((result.familiarity < threshold).sum())
-    if not flagged:
-        lines.append(f"All rows look like the training rows (familiarity {show(threshold, 2)} or more).")
-        return lines
-    group = familiar[-1]
-    rest = result.familiarity >= threshold
-    text = (
-        f"{counted(flagged, 'row')} of {len(result.y):,} ({percent(flagged / len(result.y))}) look unlike the training rows "
-        f"(familiarity below {show(threshold, 2)}): do not trust these predictions without a check. Their typical error "
-        f"is {show(group.rmse, 3)}"
-    )
-    if rest.any():
-        error = float(np.sqrt(np.mean((result.point - result.y)[rest] ** 2)))
-        text += f", that of the other rows {show(error, 3)}"
-    lines.append(text + f"; {percent(group.coverage)} of their intervals hold the true value.")
+    lines += _familiarity_lines(result, familiar, threshold)
     return lines
+
+
+def _familiarity_lines(result: TargetResult, familiar: list[Group], threshold: float) -> list[str]:
+    """Return what familiarity says about the rows as a whole, and about those unlike the training rows."""
+    assert result.familiarity is not None
+    lines, limit = [], show(threshold, 2)
+    middle = float(np.median(result.familiarity))
+    if middle < USUAL:
+        lines.append(
+            f"The table as a whole is unlike the training rows: half of its rows have a familiarity below "
+            f"{show(middle, 2)}, where most rows like those of training have 1. Expect larger errors than in training."
+        )
+    flagged = result.familiarity < threshold
+    if not flagged.any():
+        return [*lines, f"No row is so unlike the training rows that its familiarity is below {limit}."]
+    group = familiar[-1]
+    text = (
+        f"Do not trust {counted(group.count, 'row')} of {len(result.y):,} ({percent(group.count / len(result.y))}) "
+        f"without a check: their familiarity is below {limit}. Their typical error is {show(group.rmse, 3)}"
+    )
+    if flagged.all():
+        return [*lines, f"{text}, and {percent(group.coverage)} of their intervals hold the true value."]
+    error = float(np.sqrt(np.mean((result.point - result.y)[~flagged] ** 2)))
+    widths = result.upper - result.lower
+    text += f", that of the other rows {show(error, 3)}. Their intervals are "
+    text += f"{_times(group.width, float(np.median(widths[~flagged])))} and hold {percent(group.coverage)} of the true "
+    text += f"values (the others {percent(float(np.mean(result.inside[~flagged])))})."
+    return [*lines, text]
+
+
+def _times(width: float, other: float) -> str:
+    """Return how many times wider intervals are than others, in words."""
+    ratio = width / other if other > 0 else np.inf
+    return f"{show(ratio, 2)} times as wide" if ratio > 1.05 else "about as wide" if ratio > 0.95 else "narrower"
 
 
 def _compared(own: float, other: float) -> str:

@@ -23,6 +23,7 @@ __all__ = ["FAR", "ColumnShare", "Reason", "TrainingColumns"]
 
 Array = NDArray[np.float64]
 FAR = 3.0  # spreads from the mean beyond which a number is unusual, where its range is not known
+MOVED = 0.5  # spreads by which the mean of a column has moved if that is worth a line
 NOTABLE = 2.0  # spreads from which a number is named as a reason for one row
 MOST_COLUMNS = 50  # of a row whose familiarity is computed with a usual value in their place
 
@@ -40,12 +41,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class ColumnShare:
-    """How many rows have an unusual value in a column."""
+    """How a column of the rows differs from that of the training rows."""
 
     column: str
     known: str  # what is kept of the training rows
     found: str  # what the rows have
-    count: int
+    shift: float | None  # of the mean, in spreads of the training rows; None of what is no number
+    count: int  # of rows with an unusual value
     share: float
 
 
@@ -95,14 +97,24 @@ class TrainingColumns:
         return [self._unusual(k, column) for k, column in enumerate(table.columns)]
 
     def shares(self, table: Table, most: int = 10) -> list[ColumnShare]:
-        """Return the columns in which most rows are unusual, the worst first; none without such rows."""
+        """Return the columns that differ most from those of the training rows, the worst first.
+
+        Named are columns with unusual values, and numbers whose mean has moved by half a spread or more.
+        """
         found = []
         for k, (column, odd) in enumerate(zip(table.columns, self.unusual(table), strict=True)):
-            count = int(odd.sum())
-            if count:
+            count, shift = int(odd.sum()), self._shift(k, column)
+            if count or (shift is not None and abs(shift) >= MOVED):
                 known, has = self._describe(k, column, odd)
-                found.append(ColumnShare(column.name, known, has, count, count / len(odd)))
-        return sorted(found, key=lambda each: -each.count)[:most]
+                found.append(ColumnShare(column.name, known, has, shift, count, count / len(odd)))
+        return sorted(found, key=lambda each: -max(each.share, min(abs(each.shift or 0.0) / FAR, 1.0)))[:most]
+
+    def _shift(self, k: int, column: Column) -> float | None:
+        """Return how many spreads the mean of a column of numbers lies from that of the training rows."""
+        kept = self._kept(k)
+        if kept is None or kept.constant or self.encoders[k].kind == "date" or np.isnan(column.values).all():
+            return None
+        return float((np.nanmean(column.values) - kept.mean) / kept.spread)
 
     def reasons(self, table: Table, x: Array, row: int, familiarity: float | None, most: int = 3) -> list[Reason]:
         """Return why a row is unusual, the strongest reasons first.
@@ -200,30 +212,41 @@ class TrainingColumns:
             return f"{said}; it was always {show_value(encoder, kept.mean)} in training, and the model ignores it"
         if odd and kept.low is not None and kept.high is not None:
             return f"{said}, {side} all training rows ({_span(encoder, kept.low, kept.high)})"
-        distance = show(abs(value - kept.mean) / kept.spread)
+        distance = show(abs(value - kept.mean) / kept.spread, 2)
         return f"{said}, {distance} spreads {side} the training mean of {show_value(encoder, kept.mean)}"
 
     def _describe(self, k: int, column: Column, odd: NDArray[np.bool_]) -> tuple[str, str]:
-        """Return what is kept of a column, and what the unusual rows have, in words."""
-        encoder, values = self.encoders[k], column.values[odd]
+        """Return what is kept of a column, and what the rows have, in words."""
+        encoder = self.encoders[k]
         if encoder.kind == "category":
-            present = [str(value) for value in values if value is not None]
-            found = ", ".join(f"«{value}»" for value in sorted(set(present))[:3])
-            found += " and others" if len(set(present)) > 3 else ""
-            missing = "missing" if len(present) < len(values) else ""
+            values = column.values[odd]
+            new = sorted({str(value) for value in values if value is not None})
+            found = ", ".join(f"«{value}»" for value in new[:3]) + (
+                f" and {len(new) - 3} others" if len(new) > 3 else ""
+            )
+            missing = "missing values" if any(value is None for value in values) else ""
             return f"{len(encoder.categories)} values", ", ".join(part for part in (found, missing) if part)
-        present = values[~np.isnan(values)]
+        present = column.values[~np.isnan(column.values)]
         kept = self._kept(k)
-        known = "never missing"
-        if kept is not None:
-            known = f"{show_value(encoder, kept.mean)} ± {show(kept.spread)}"
-            if kept.low is not None and kept.high is not None:
-                known = _span(encoder, kept.low, kept.high)
-            if kept.constant:
-                known = f"always {show_value(encoder, kept.mean)}"
-        found = _span(encoder, float(present.min()), float(present.max())) if len(present) else ""
-        missing = f"missing in {len(values) - len(present):,}" if len(present) < len(values) else ""
+        known = "no missing values" if kept is None else _in_words(encoder, kept)
+        found = ""
+        if len(present):
+            found = _span(encoder, float(present.min()), float(present.max()))
+            found += "" if encoder.kind == "date" else f", mean {show(float(present.mean()), 3)}"
+        gone = len(column.values) - len(present)
+        missing = f"missing in {gone:,}" if gone else ""
         return known, ", ".join(part for part in (found, missing) if part)
+
+
+def _in_words(encoder: Encoder, kept: _Kept) -> str:
+    """Return what is kept of a column of numbers."""
+    if kept.constant:
+        return f"always {show_value(encoder, kept.mean)}"
+    if kept.low is None or kept.high is None:
+        spread = f" ± {show(kept.spread, 3)}" if encoder.kind != "date" else ""
+        return f"mean {show_value(encoder, kept.mean)}{spread}"
+    mean = "" if encoder.kind == "date" else f", mean {show(kept.mean, 3)}"
+    return _span(encoder, kept.low, kept.high) + mean
 
 
 def _range_of_bins(fitted: Fitted) -> dict[int, tuple[float, float]]:
@@ -244,8 +267,13 @@ def _range_of_bins(fitted: Fitted) -> dict[int, tuple[float, float]]:
         mine = used & (column == feature)
         low = loc[mine] + scale[mine] * (-0.5 - offset[mine]) / slope[mine]
         high = loc[mine] + scale[mine] * (0.5 - offset[mine]) / slope[mine]
-        edges[int(feature)] = float(low.min()), float(high.max())
+        step = 10 ** np.floor(np.log10(1e-5 * float(scale[mine][0])))  # float32 keeps no more of them
+        edges[int(feature)] = _rounded(float(low.min()), step), _rounded(float(high.max()), step)
     return edges
+
+
+def _rounded(value: float, step: float) -> float:
+    return float(np.round(value / step) * step) + 0.0  # not −0
 
 
 def _texts(values: NDArray[Any]) -> NDArray[Any]:

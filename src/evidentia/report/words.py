@@ -28,14 +28,18 @@ def show(value: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent, with a digit more near 0 and 1, where it matters.
+    r"""Return a share in per cent, with a digit more near 0 and 1, where it matters; its space does not break lines.
 
-    >>> percent(0.895), percent(0.999), percent(0.0), percent(0.0012)
-    ('90 %', '99.9 %', '0 %', '0.1 %')
+    >>> " ".join(map(percent, (0.895, 0.999, 0.0, 0.0012, 0.0004))).replace("\u00a0", " ")
+    '90 % 99.9 % 0 % 0.1 % below 0.1 %'
     """
     value = 100 * share
+    if 0 < value < 0.1:
+        return "below 0.1\u00a0%"
+    if 99.9 < value < 100:
+        return "above 99.9\u00a0%"
     near_end = 0 < min(value, 100 - value) < 2
-    return f"{value:.1f} %" if near_end else f"{value:.0f} %"
+    return f"{value:.1f}\u00a0%" if near_end else f"{value:.0f}\u00a0%"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
