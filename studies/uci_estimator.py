@@ -3,7 +3,7 @@
 Nothing is chosen here: the regressor sees the training rows alone, and predicts the test rows once.
 
     python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain]
-        [--inputs numbers] [--uncalibrated] [--device cuda] [--jobs 4]
+        [--inputs numbers] [--uncalibrated] [--conformal split] [--device cuda] [--jobs 4]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
 With more than one of --jobs, splits run in processes of their own, each with one thread.
@@ -88,10 +88,11 @@ def main() -> None:
     parser.add_argument("--evidence", default="fading", help="fading or plain")
     parser.add_argument("--inputs", default="auto", help="what networks see: auto, numbers, bins or trees")
     parser.add_argument("--uncalibrated", action="store_true", help="mixtures as they are, without a factor")
+    parser.add_argument("--conformal", choices=("split", "cv+"), help="intervals with a guarantee (default: without)")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     chosen = {"steps": options.steps, "evidence": options.evidence, "inputs": options.inputs}
-    chosen["calibrated"] = not options.uncalibrated
+    chosen |= {"calibrated": not options.uncalibrated, "conformal": options.conformal}
     parameters = EvidentialRegressor(**chosen).get_params()
     record = new_record("uci_estimator", resolve_device(options.device), parameters=parameters, sets={})
     if before := find_record(options.out):

@@ -43,12 +43,12 @@ def factor_of(monkeypatch, own, common, stated, members):
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
-def test_the_factor_makes_the_mixture_state_what_one_network_should(monkeypatch, own, common, members):
+def test_the_factor_counts_half_of_what_the_mean_of_all_gains(monkeypatch, own, common, members):
     stated = np.hypot(own, common)  # each network states the error that it makes alone
     found = factor_of(monkeypatch, own, common, stated, members)
     share = 1 - 1 / members
     wide = stated**2 + own**2 * share  # variance of the mixture
-    assert found == pytest.approx(stated / np.sqrt(wide), rel=0.1)
+    assert found**2 * wide == pytest.approx(stated**2 - own**2 * share / 2, rel=0.1)
     assert found**2 * wide > common**2 + own**2 / members  # and no less than the error of the mean of all
 
 
@@ -76,8 +76,10 @@ def test_predictions_are_stretched_about_their_means(table):
     assert as_it_is.scale_ is None
     p, q = as_it_is.predict_distribution(x), stretched.predict_distribution(x)
     assert np.allclose(p.mean, q.mean)
-    assert np.allclose(q.std, p.std * stretched.scale_[0])
-    assert q.familiarity is not None
+    assert np.allclose(q.std, p.std * stretched.scale_[0] ** q.familiarity)
+    assert q.familiarity.min() < 0.9 < q.familiarity.max()
+    far = np.full((1, 2), 1e4)  # where nothing was learned, the factor says nothing
+    assert np.allclose(stretched.predict_distribution(far).std, as_it_is.predict_distribution(far).std, rtol=1e-3)
 
 
 def test_it_is_saved(table, tmp_path):

@@ -215,7 +215,7 @@ class Fitted:
         one_target: whether targets were given as (N,).
         trees: what some networks see too: predictions from the features; None if none does.
         weights: how much each network counts, (M,); None: all alike.
-        scale: what predictions are stretched by about their means, (T,); None: nothing.
+        scale: what predictions are stretched by about their means, (T,), less where evidence fades; None: nothing.
         fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
         typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
         training: the result of the training that made the networks.
@@ -245,7 +245,11 @@ class Fitted:
         p = Prediction(given, members=0, weights=weights)
         if self.scale is None:
             return p
-        return p.scaled(float(self.scale[0])) if self.one_target else p.scaled(self.scale.numpy()[None])
+        factor = self.scale[:1] if self.one_target else self.scale[None]
+        if p.familiarity is not None:  # learned inside the training rows, it says nothing of what lies beyond them
+            like = torch.from_numpy(p.familiarity)
+            factor = factor ** (like if self.one_target else like[:, None])
+        return p.scaled(factor.numpy())
 
     def _weights_of(self, members: Sequence[int] | None, networks: int) -> Tensor | None:
         """Return the weights of so many networks, equally many for each of these members."""

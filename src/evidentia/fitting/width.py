@@ -3,15 +3,17 @@ r"""How wide a mixture of networks should be: one factor for each target, learne
 A network that is trained and stopped by likelihood states about the error that it makes alone. A mixture adds the
 disagreement of its networks to that, although its mean is better than theirs: its intervals are too wide. With A the
 variance of a mixture of one network of each kind, V what networks of a kind differ by, and m networks of each kind,
-the mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, no more is right for
-all of them. So with :math:`\rho = V(1-1/m)/A` the factor is
+the mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, all of them should
+state less, because the mean of all is nearer to the target, by up to :math:`V(1-1/m)`. With
+:math:`\rho = V(1-1/m)/A` the factor is
 
-.. math:: s = \frac{s_1}{\sqrt{1 + \rho}}.
+.. math:: s^2 = \frac{s_1^2 - \rho/2}{1 + \rho}.
 
 The factor :math:`s_1` has the largest likelihood of rows that were held out, each predicted by one network of every
-kind that held it out. The ratio ρ is the median over the same rows, of all networks. That the mean of all is better
-than that of one of each kind, by another ρA, is not counted: the same rows told when to stop and how much kinds count,
-so that :math:`s_1` is a little too small.
+kind that held it out. The ratio ρ is the median over the same rows, of all networks. Half of what the mean gains is
+counted: the same rows told when to stop and how much kinds count, so that :math:`s_1` is a little too small. On rows
+set aside from the training rows of nine tables, a half gave the intervals that covered nearest to 90 %
+(``docs/tables.md``).
 """
 
 from collections.abc import Sequence
@@ -32,6 +34,7 @@ __all__ = ["with_scale"]
 Array = NDArray[np.float64]
 FEWEST = 50  # held-out rows from which a factor is learned
 MOST = 5000  # of them that it is learned from
+GAIN = 0.5  # of the ratio ρ by which the mean of all networks is better than that of one of each kind
 NARROWEST, WIDEST = 0.5, 2.0  # a factor beyond these says that something else is wrong
 
 
@@ -68,7 +71,8 @@ def with_scale(
     p = Prediction(single, members=0, weights=of_kinds)
     alone = torch.from_numpy(calibrate(p, targets, mask=known).factors)
     rho = _ratio(answer, weights, kind_of, kinds)
-    some = replace(fitted, scale=(alone / (1 + rho).sqrt()).clamp(NARROWEST, WIDEST))
+    square = (alone.square() - GAIN * rho) / (1 + rho)
+    some = replace(fitted, scale=square.clamp(NARROWEST**2, WIDEST**2).sqrt())
     some.training = fitted.training
     return some
 

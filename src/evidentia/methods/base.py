@@ -104,14 +104,14 @@ class Recipe:
         learned by any step is usable. ``docs/tables.md`` tells how these numbers were found.
         """
         size = max(1.0, rows / 1000)
-        steps = round(min(4000 * size**0.4775, 12_000))
+        steps = round(min(6000 * size**0.301, 12_000))
         settings = Settings(
             steps=steps,
             learning_rate=5e-3,
             warmup=150 / steps,
             decay=0.8,
             averaging=0.05,
-            evaluate_every=max(1, steps // 60),
+            evaluate_every=round(min(66 * size**0.48, 200)),
             plateau=0.25,
         )
         layers = 3 if rows < 3000 else 4

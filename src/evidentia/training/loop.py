@@ -27,7 +27,8 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
-_LEARNED = 0.15  # nats below the first score: less is no sign that learning has begun
+_LEARNED = 0.15  # nats below the first score that counts: less is no sign that features have told anything
+_WITHOUT_FEATURES = 60  # steps in which networks learn how targets are distributed, whatever features say
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,8 @@ class _Runs:
         if not settings.plateau or self.each[0].validate is None:
             return False
         window = max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
-        start = next((row["best"] for row in self.history if row["step"] >= settings.evaluate_every), now)
+        first = min(settings.evaluate_every, _WITHOUT_FEATURES)
+        start = next((row["best"] for row in self.history if row["step"] >= first), now)
         if not start - now >= _LEARNED:  # some tables give nothing away for a long time
             window = max(window, settings.steps / 3)
         before = [row.get("best", math.nan) for row in self.history if row["step"] <= self.step - window]
