@@ -61,8 +61,10 @@ def binomial_range(rows: int, probability: float, tests: int = 1, level: float =
     _check(rows, level)
     tail = (1 - level) / tests / 2
     counts, cdf = _binomial_cdf(rows, probability)
-    low = int(counts[np.searchsorted(cdf, tail, side="right")])  # the first count with P(at most it) > tail
-    high = int(counts[min(np.searchsorted(cdf, 1 - tail), len(counts) - 1)])  # the first with P(more than it) ≤ tail
+    low = int(counts[int(np.searchsorted(cdf, tail, side="right"))])  # the first count with P(at most it) > tail
+    high = int(
+        counts[min(int(np.searchsorted(cdf, 1 - tail)), len(counts) - 1)]
+    )  # the first with P(more than it) ≤ tail
     return CountBand(low, high)
 
 

@@ -213,7 +213,8 @@ def _pit(p: Prediction, y: Array) -> Array:
     """Return F(y), uniform for a calibrated model; a y with a probability of its own gets a random place in it."""
     at = np.asarray(p.cdf(y), dtype=float)
     below = np.asarray(p._strictly_below(y, at), dtype=float)
-    return below + np.random.default_rng(0).random(len(at)) * (at - below)
+    places: Array = below + np.random.default_rng(0).random(len(at)) * (at - below)
+    return places
 
 
 def _targets(p: Prediction, y: ArrayLike) -> Array:

@@ -7,7 +7,6 @@ category was not among those kept; or if it is missing and never was in training
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,7 +154,7 @@ class TrainingColumns:
             return None
         if encoder.kind == "date":
             if encoder.span:
-                return _Kept(encoder.fill, 1.0, *encoder.span, False)  # type: ignore[arg-type]
+                return _Kept(encoder.fill, 1.0, encoder.span[0], encoder.span[1], False)
             if "time" not in encoder.parts:
                 return None
         feature = int(self._first[k])
@@ -170,13 +169,15 @@ class TrainingColumns:
             return none
         if encoder.kind == "category":
             missing = np.array([value is None for value in column.values], dtype=bool)
-            odd = ~np.isin(_texts(column.values), list(encoder.categories)) & ~missing
+            seen = {None, *encoder.categories}
+            odd = np.array([value not in seen for value in column.values], dtype=bool)
             odd &= self._all_categories_kept(encoder)
         else:
             missing = np.isnan(column.values)
             kept = self._kept(k)
             odd = none if kept is None else kept.unusual(np.where(missing, kept.mean, column.values))
-        return odd | (missing & (encoder.missing == 0))
+        found: NDArray[np.bool_] = odd | (missing & (encoder.missing == 0))
+        return found
 
     @staticmethod
     def _all_categories_kept(encoder: Encoder) -> bool:
@@ -274,10 +275,6 @@ def _range_of_bins(fitted: Fitted) -> dict[int, tuple[float, float]]:
 
 def _rounded(value: float, step: float) -> float:
     return float(np.round(value / step) * step) + 0.0  # not −0
-
-
-def _texts(values: NDArray[Any]) -> NDArray[Any]:
-    return np.array(["" if value is None else str(value) for value in values], dtype=object).astype(str)
 
 
 # Numbers in words -----------------------------------------------------------------------------------------------------

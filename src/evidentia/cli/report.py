@@ -1,0 +1,51 @@
+"""``evidentia report MODEL TABLE``: one self-contained page on how far to trust the predictions of a model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evidentia.cli import console, models
+from evidentia.cli.evaluate import _targets, _without
+from evidentia.cli.rows import check_columns, features_of, read_target, text_columns
+
+__all__ = ["report"]
+
+
+def report(
+    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the page.")] = Path("report.html"),
+    by: Annotated[str | None, typer.Option(help="Column in whose groups intervals are checked.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Column of the target, if the model does not know its name.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    force: console.Force = False,
+    quiet: console.Quiet = False,
+) -> None:
+    """Write a page on how good a model is on rows with known targets, and which rows not to trust.
+
+    The page is one file that needs no network: scores in words, charts, doubtful rows, groups.
+
+    Example: evidentia report model test.csv -o report.html --by region
+    """
+    import pandas as pd
+
+    from evidentia.data.table_files import read_batches
+    from evidentia.report.html import check_free, write_report
+
+    check_free(out, force)
+    with console.speaking():
+        regressor = models.load(model)
+        names = _targets(regressor, target or [])
+        text = [name for name in text_columns(regressor) if name not in names]
+        frame = pd.concat(list(read_batches(table, text=text)), ignore_index=True)
+        check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
+        x = features_of(regressor, _without(frame, names, regressor), table)
+        y = pd.DataFrame(read_target(frame, names, table), columns=names)
+        console.remark(f"{len(frame):,} rows of {table}: predicting and drawing", quiet)
+        groups = None if by is None else frame[by]
+        write_report(regressor, x, y, out, by=groups, title=title, replace=force)
+    size = out.stat().st_size / 1e6
+    print(f"wrote {out} ({size:.1f} MB); open it in a browser")
