@@ -3,12 +3,11 @@
 import os
 import sys
 import traceback
-from importlib.util import find_spec
 
 import typer
 
 from evidentia import __version__
-from evidentia.cli import data, evaluate, fit, info, predict, reproduce
+from evidentia.cli import data, evaluate, fit, info, predict, report, reproduce
 from evidentia.errors import EvidentiaError
 
 __all__ = ["app", "run"]
@@ -26,10 +25,7 @@ app = typer.Typer(
 app.command()(fit.fit)
 app.command()(predict.predict)
 app.command()(evaluate.evaluate)
-if find_spec("evidentia.cli.report") is not None:
-    from evidentia.cli.report import report
-
-    app.command()(report)
+app.command()(report.report)
 app.command()(info.info)
 app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
-__all__ = ["Force", "Quiet", "RowProgress", "number", "remark", "share", "speaking", "table"]
+__all__ = ["Force", "Quiet", "RowProgress", "number", "printable", "remark", "share", "speaking", "table"]
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
@@ -40,15 +40,28 @@ def remark(text: str, quiet: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    r"""Return text without characters that could move the cursor or break a line: names of columns come from files.
+
+    >>> printable("a\nb\x1b[2J")
+    'a?b?[2J'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def number(value: float | None) -> str:
     """Return a number with four significant digits, or a dash.
 
     >>> number(53.21987), number(0.00012345), number(None), number(1234567.8)
     ('53.22', '0.0001234', '–', '1,234,568')
+    >>> number(5), number(1234.0), number(0.0), number(1e12)
+    ('5.000', '1234', '0', '1.000e+12')
     """
     if value is None or value != value:  # NaN
         return "–"
-    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:#.4g}".rstrip(".")
 
 
 def share(value: float | None) -> str:
@@ -71,9 +84,10 @@ def table(rows: Sequence[Mapping[str, Any]], left: Sequence[str] = ()) -> str:
     if not rows:
         return ""
     names = list(rows[0])
-    cells = [[str(row[name]) for name in names] for row in rows]
+    cells = [[printable(str(row[name])) for name in names] for row in rows]
     widths = [max(len(line[k]) for line in [names, *cells]) for k in range(len(names))]
     at_left = [k == 0 or name in left for k, name in enumerate(names)]
+    names = list(map(printable, names))
 
     def aligned(line: Sequence[str]) -> str:
         parts = zip(line, widths, at_left, strict=True)

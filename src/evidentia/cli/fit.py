@@ -266,15 +266,21 @@ def _divide(
 
 def _read_test(path: Path, rows: Rows, targets: list[str]) -> Rows:
     """Return the rows of a table of its own that have all targets."""
-    from evidentia.data.table_files import read_file
+    import pandas as pd
 
-    frame = read_file(path)
+    from evidentia.data.table_files import read_batches
+
+    # text of the training rows is text here, too, though it may look like numbers
+    text = [each for each in rows.x.columns if not pd.api.types.is_numeric_dtype(rows.x[each].dtype)]
+    frame = pd.concat(list(read_batches(path, text=text)), ignore_index=True)
     frame.columns = [str(each) for each in frame.columns]
     lacking = [each for each in rows.x.columns if each not in frame.columns]
     if lacking:
         raise InputError(f"--test: {path} lacks the column{'s' if len(lacking) > 1 else ''} {listed(lacking)}")
     y = read_target(frame, targets, path)
     known = np.flatnonzero(~np.isnan(y).any(1))
+    if not len(known):
+        raise InputError(f"--test: {path} has no rows with a target")
     return Rows(frame[list(rows.x.columns)], y).take(known)
 
 
@@ -391,8 +397,7 @@ def _show_columns(columns: "pd.DataFrame") -> None:
 
 def _show(scores: dict[str, dict[str, Any]], division: Division) -> None:
     """Print the scores of all models, a table for each target."""
-    count = len(division.test.y)
     for column, found in scores.items():
-        print(f"\n{column}: scores on {count:,} held-out row{'' if count == 1 else 's'} ({division.how})")
+        print("\n" + scoring.heading(column, len(division.test.y), division.how))
         print(console.table(list(scoring.compare_models(found))))
     sys.stdout.flush()

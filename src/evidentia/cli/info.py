@@ -147,19 +147,19 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
 def _show_pairs(pairs: dict[str, Any]) -> None:
     width = max(map(len, pairs))
     for name, value in pairs.items():
-        print(f"{name.ljust(width)}  {value}")
+        print(f"{name.ljust(width)}  {console.printable(str(value))}")
 
 
 def _show_model(found: dict[str, Any]) -> None:
     """Print the summary of a model, its columns, and the scores of its fit."""
     parameters = ", ".join(f"{name}={value!r}" for name, value in found["parameters"].items())
-    best = found["training"]["best_step"]
+    best, layers = found["training"]["best_step"], "-".join(map(str, found["layers"]))
     inputs = ", ".join(f"{name} {weight:.2f}" for name, weight in found["inputs"].items())
     shown = {
         "model": f"{found['class']}({parameters})",
         "folder": f"{found['folder']}, {found['bytes']:,} bytes",
         "targets": ", ".join(found["targets"] or ["without names"]),
-        "networks": f"{found['networks']} of layers {'-'.join(map(str, found['layers']))}, {found['weights']:,} weights",
+        "networks": f"{found['networks']} of layers {layers}, {found['weights']:,} weights",
         "inputs": inputs,
         "evidence": "does not fade"
         if found["fading_power"] is None
@@ -181,10 +181,9 @@ def _show_model(found: dict[str, Any]) -> None:
 
 def _show_scores(record: dict[str, Any]) -> None:
     """Print the scores that a fit recorded, if it did."""
-    held_out = record.get("held_out", {})
     for target, found in record.get("scores", {}).items():
-        how = f"{held_out.get('rows', 0):,} held-out rows ({held_out.get('how')})"
-        print(f"\n{target}: scores on {how}")
+        held_out = record["held_out"]
+        print("\n" + scoring.heading(target, held_out["rows"], held_out["how"]))
         print(console.table(list(scoring.compare_models(found))))
-    if held_out.get("learned_from"):
-        print(f"The model was then fitted to all {record.get('rows', 0):,} rows.")
+    if record and record["held_out"]["learned_from"]:
+        print(f"The model was then fitted to all {record['rows']:,} rows.")

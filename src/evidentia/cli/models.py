@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evidentia.cli import scoring
 from evidentia.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,16 +31,26 @@ def load(folder: Path) -> "Regressor":
         raise InputError(f"{folder} holds a model of images; the command line is for tables")
     model: Any = estimators.load(folder)
     with refusing_misfits(folder):
-        record = settings.get(RECORD, {})
-        if not isinstance(record, dict):
-            raise InputError(f"its {RECORD} is not a dict")
-        below = record.get("unfamiliar_below", USUAL_THRESHOLD)
-        below = USUAL_THRESHOLD if below is None else below
-        if isinstance(below, bool) or not isinstance(below, int | float) or not 0 <= below <= 1:
-            raise InputError(f"its {RECORD} flags rows below {below!r}, which is no familiarity")
-    model.record_, model.unfamiliar_below_ = record, float(below)
+        record, below = _read_record(settings.get(RECORD, {}))
+    model.record_, model.unfamiliar_below_ = record, below
     regressor: Regressor = model
     return regressor
+
+
+def _read_record(record: Any) -> tuple[dict[str, Any], float]:
+    """Return the record of a fit and the familiarity that flags rows, after checking that they are what verbs read."""
+    below = record.get("unfamiliar_below")
+    below = USUAL_THRESHOLD if below is None else below
+    if isinstance(below, bool) or not isinstance(below, int | float) or not 0 <= below <= 1:
+        raise InputError(f"its {RECORD} flags rows below {below!r}, which is no familiarity")
+    if record:
+        held_out = record["held_out"]
+        counts, words = [record["rows"], held_out["rows"]], [held_out["how"], *record["scores"]]
+        if not all(type(count) is int for count in counts) or not all(isinstance(word, str) for word in words):
+            raise InputError(f"its {RECORD} does not say what was held out")
+        for found in record["scores"].values():
+            list(scoring.compare_models(found))  # raises if a score is no number
+    return record, float(below)
 
 
 def threshold_of(model: Any) -> float:

@@ -63,8 +63,9 @@ def predict(
         with _jobs(table, output, force) as jobs:
             function = partial(predict_frame, regressor, coverage=coverage, keep=kept)
             with console.RowProgress(_count(jobs), quiet) as progress:
-                run = _by_ray if engine is Engine.RAY else partial(_locally, regressor, kept, quiet)
-                run(jobs, function, text_columns(regressor), force, progress)
+                check = partial(_check, regressor, kept, quiet)
+                run = _by_ray if engine is Engine.RAY else _locally
+                run(jobs, function, check, text_columns(regressor), force, progress)
     console.remark(f"wrote {output}: {progress.summary()}", quiet)
 
 
@@ -88,8 +89,6 @@ def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
     tables = sorted(path for path in table.iterdir() if path.suffix.lower() in PARQUET and path.is_file())
     if not tables:
         raise InputError(f"{table} is a folder without Parquet files; name a table, or a folder of .parquet files")
-    if output.exists():
-        raise InputError(f"{output} exists already; predictions of a folder go to a new folder")
     with new_folder(output) as folder:
         yield [(path, folder / path.name) for path in tables]
 
@@ -111,15 +110,12 @@ def _check_kept(model: "Regressor", keep: list[str]) -> None:
 # Engines -------------------------------------------------------------------------------------------------------------
 
 
+Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
+Check = Callable[["pd.DataFrame", Path], None]
+
+
 def _locally(
-    model: "Regressor",
-    keep: list[str],
-    quiet: bool,
-    jobs: list[Job],
-    function: Callable[["pd.DataFrame"], "pd.DataFrame"],
-    text: list[str],
-    force: bool,
-    progress: console.RowProgress,
+    jobs: list[Job], function: Function, check: Check, text: list[str], force: bool, progress: console.RowProgress
 ) -> None:
     """Predict by the processors of this machine, a batch of rows for each."""
     import torch
@@ -128,39 +124,36 @@ def _locally(
     from evidentia.data.table_writer import writing
     from evidentia.threads import stream_in_threads
 
+    def checked(table: Path) -> Iterator["pd.DataFrame"]:
+        for k, batch in enumerate(read_batches(table, text=text)):
+            if k == 0:
+                check(batch, table)
+            yield batch
+
     for table, output in jobs:
-        batches = _checked(read_batches(table, text=text), model, keep, table, quiet)
         with writing(output, replace=force) as write:
-            for found in stream_in_threads(function, batches, torch.get_num_threads()):
+            for found in stream_in_threads(function, checked(table), torch.get_num_threads()):
                 write(found)
                 progress.add(len(found))
 
 
 def _by_ray(
-    jobs: list[Job],
-    function: Callable[["pd.DataFrame"], "pd.DataFrame"],
-    text: list[str],
-    force: bool,
-    progress: console.RowProgress,
+    jobs: list[Job], function: Function, check: Check, text: list[str], force: bool, progress: console.RowProgress
 ) -> None:
     """Predict by the workers of a Ray cluster."""
     from evidentia.cli import ray_engine
+    from evidentia.data.table_files import read_batches
 
-    progress.update(ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.update))
+    for table, _ in jobs:
+        check(next(iter(read_batches(table, text=text))), table)
+    ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.add)
 
 
-def _checked(
-    batches: Iterator["pd.DataFrame"], model: "Regressor", keep: list[str], table: Path, quiet: bool
-) -> Iterator["pd.DataFrame"]:
-    """Yield the batches, after a look at the columns of the first: what is missing, and what is ignored."""
-    first = True
-    for batch in batches:
-        if first:
-            first = False
-            features_of(model, batch, table)
-            check_columns(keep, batch.columns, f"--keep: {table} has no column")
-            known = {*model.encoding_.names, *keep, *(target_names(model) or ())}
-            ignored = [str(name) for name in batch.columns if name not in known]
-            if ignored and hasattr(model, "feature_names_in_"):
-                console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)
-        yield batch
+def _check(model: "Regressor", keep: list[str], quiet: bool, batch: "pd.DataFrame", table: Path) -> None:
+    """Raise if columns are missing, and say which are ignored."""
+    features_of(model, batch, table)
+    check_columns(keep, batch.columns, f"--keep: {table} has no column")
+    known = {*model.encoding_.names, *keep, *(target_names(model) or ())}
+    ignored = [str(name) for name in batch.columns if str(name) not in known]
+    if ignored and hasattr(model, "feature_names_in_"):
+        console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)

@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.cli.console import number, share
+from evidentia.cli.console import number, printable, share
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from evidentia.prediction import Prediction
 
-__all__ = ["COVERAGES", "KEPT", "Scored", "compare_models", "join_scored", "score", "score_rows"]
+__all__ = [
+    "COVERAGES",
+    "KEPT",
+    "Scored",
+    "baselines",
+    "compare_models",
+    "heading",
+    "join_scored",
+    "score",
+    "score_rows",
+]
 
 Array = NDArray[np.float64]
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -173,3 +183,8 @@ def compare_models(scores: dict[str, dict[str, Any]]) -> Iterable[dict[str, str]
             "90 % coverage": share(found["coverage"]["0.9"]),
             "calibration error": number(found["calibration_error"]),
         }
+
+
+def heading(target: str, rows: int, how: str) -> str:
+    """Return what stands above the scores of a fit."""
+    return printable(f"{target}: scores on {rows:,} held-out row{'' if rows == 1 else 's'} ({how})")
