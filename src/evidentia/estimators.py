@@ -4,6 +4,7 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, overload
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
@@ -236,17 +238,14 @@ class Regressor(_ScikitLearn):
         whole = self._adopted(_rows_of(table, rows))
         groups = None if self.conformal_groups is None else Groups.learn(whole, self.conformal_groups)
         codes = np.full(len(rows), -1) if groups is None else groups.codes(whole)
-        parts = []
-        for k, fold in enumerate(deal_folds(codes, base)):
-            model = clone(self).set_params(conformal=None, conformal_groups=None, verbose=bool(self.verbose))
-            model._label_like(self)
-            with warnings.catch_warnings():  # what there is to say was said of all rows
-                warnings.simplefilter("ignore", UserWarning)
-                seed = int(np.random.SeedSequence([base, k]).generate_state(1)[0] >> 1)
-                model._fit_rows(table, target, np.delete(rows, fold), weights, seed)
-                p = model._predict_table(model._adopted(_rows_of(table, rows[fold])))
-            parts.append(CalibrationRows(p, target[rows[fold]], codes[fold]))
-            self.fold_models_.append(model)
+        model = clone(self).set_params(conformal=None, conformal_groups=None, verbose=bool(self.verbose))
+        model._label_like(self)
+        found = Parallel()(  # one after the other, unless joblib.parallel_config says where to run them
+            delayed(_fit_without)(copy(model), table, target, rows, fold, weights, codes, [base, k])
+            for k, fold in enumerate(deal_folds(codes, base))
+        )
+        self.fold_models_ = [model for model, _ in found]
+        parts = [part for _, part in found]
         self.conformal_ = CrossConformal(tuple(parts), groups)
 
     def _label_like(self, other: "Regressor") -> None:
@@ -817,6 +816,25 @@ def _unmasked(x: Any) -> Any:
 
 def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
     return replace(table, columns=tuple(replace(c, values=c.values[rows]) for c in table.columns), rows=len(rows))
+
+
+def _fit_without(
+    model: Regressor,
+    table: Table,
+    target: Array,
+    rows: NDArray[np.int64],
+    fold: NDArray[np.int64],
+    weights: Array | None,
+    codes: NDArray[np.int64],
+    seed: Sequence[int],
+) -> tuple[Regressor, CalibrationRows]:
+    """Fit a model to the rows that are not in a fold; return it, and what it predicts for those that are."""
+    with one_thread(), warnings.catch_warnings():  # what there is to say was said of all rows
+        warnings.simplefilter("ignore", UserWarning)
+        drawn = int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
+        model._fit_rows(table, target, np.delete(rows, fold), weights, drawn)
+        p = model._predict_table(model._adopted(_rows_of(table, rows[fold])))
+    return model, CalibrationRows(p, target[rows[fold]], codes[fold])
 
 
 def _read_target(y: ArrayLike, table: Table) -> Array:
