@@ -1,6 +1,9 @@
+import contextlib
+import datetime
 import gzip
 import os
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -155,7 +158,7 @@ def test_names_in_doubt_are_warned_of(tmp_path):
         (gzip.compress(b""), " is empty"),
         (b"x,y\n", " has names of columns, but no rows"),
         (b"x,y\n \n", " has names of columns, but no rows"),
-        (b"x,y\n1,2\n\xff\x81,2\n", ", line 3: it is not UTF-8 text, and has bytes of no text we know; save it as UTF-8"),
+        (b"x,y\n1,2\n\xff\x81,2\n", ", line 3: it is not UTF-8 text, and has bytes of no text we know; save it"),
         ("x,y\n1,2\n".encode("utf-16-le"), ", line 1: it has NUL bytes"),
         (b"x,y\n1,2\n1,\x002\n", ", line 3: it has NUL bytes"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", ", line 2: it is not UTF-8 text, and has "),
@@ -211,7 +214,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
         read_file(tmp_path / "pipe.csv")
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
     for name in ("loop.csv", "zero\0.csv", "n" * 300 + ".csv"):
-        with pytest.raises(ev.InputError, match="cannot be read|does not exist"):
+        with pytest.raises(ev.InputError, match=r"cannot be read|does not exist"):
             read_file(tmp_path / name)
     for name, message in (("a.xyz", r"not \.xyz"), ("a", "not without ending")):
         with pytest.raises(ev.InputError, match=message):
@@ -227,4 +230,239 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch, name):
     path = saved(tmp_path, "x\n1\n", name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ev.InputError, match=r"without pyarrow; install it with pip install 'evidentia\[cli\]'"):
+        read_file(path)
+
+
+# Parquet and Arrow --------------------------------------------------------------------------------------------------
+
+
+def all_kinds(rows=1000):
+    g = np.random.default_rng(0)
+    gone = g.random(rows) < 0.2
+    gone[:300] = False  # so that some batches have no missing values
+    whole = g.integers(-(2**62), 2**62, rows)
+    towns = np.array(["Ulm", "Bonn", "Rome", "Oslo"])[np.minimum(np.arange(rows) // 200, 3)]
+    return pa.table(
+        {
+            "float": g.random(rows),
+            "float32": pa.array(g.random(rows), pa.float32(), mask=gone),
+            "int": whole,
+            "int with gaps": pa.array(whole, mask=gone),
+            "small": pa.array(whole % 100, pa.uint8(), mask=gone),
+            "bool": whole > 0,
+            "bool with gaps": pa.array(whole > 0, mask=gone),
+            "text": pa.array(towns, mask=gone),
+            "large text": pa.array(towns, pa.large_string()),
+            "town": pa.array(towns, mask=gone).dictionary_encode(),
+            "level": pa.array(whole % 3, mask=gone).dictionary_encode(),
+            "decimal": pa.array([None if m else Decimal(int(v) % 1000) / 8 for v, m in zip(whole, gone, strict=True)]),
+            "moment": pa.array(whole % 10**15, pa.timestamp("us", tz="Europe/Berlin"), mask=gone),
+            "naive": pa.array(whole % 10**15, pa.timestamp("ns")),
+            "day": pa.array(whole % 20000, pa.int32(), mask=gone, safe=False).cast(pa.date32()),
+            "time": pa.array(whole % 86400, pa.int32(), safe=False).cast(pa.time32("s")),
+            "duration": pa.array(whole % 10**9, pa.duration("ms"), mask=gone),
+            "nothing": pa.nulls(rows),
+            "dotted.name": whole,
+        }
+    )
+
+
+def write_arrow(table, path, **options):
+    if path.suffix in (".parquet", ".pq"):
+        pq.write_table(table, path, **options)
+        return
+    make = pa.ipc.new_stream if path.suffix == ".arrows" else pa.ipc.new_file
+    with make(str(path), table.schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
+        writer.write_table(table.unify_dictionaries(), max_chunksize=130)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.parquet", {}),
+        ("a.parquet", {"row_group_size": 77}),
+        ("a.pq", {"row_group_size": 77, "write_statistics": False, "store_schema": False}),
+        ("a.arrow", {}),
+        ("a.feather", {}),
+        ("a.arrows", {}),
+    ],
+)
+def test_batches_have_the_types_and_values_of_the_whole_file(tmp_path, name, options):
+    table, path = all_kinds(), tmp_path / name
+    if not options.get("store_schema", True):
+        table = table.drop(["town", "level", "duration"])  # which Parquet itself does not have
+    write_arrow(table, path, **options)
+    whole = read_file(path)
+    assert list(whole) == table.column_names
+    for column in table.column_names:  # pyarrow's own values are the reference
+        expected = table[column].to_pylist()
+        for got, value in zip(whole[column].tolist(), expected, strict=True):
+            assert (got == value) is True or (value is None and bool(pd.isna(got))), column
+    for rows in (1000, 300, 77, 999):
+        pd.testing.assert_frame_equal(batched(path, rows), whole)
+    if name != "a.arrows":
+        assert count_rows(path) == 1000
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_part_of_a_file(tmp_path, name):
+    table, path = all_kinds(), tmp_path / name
+    write_arrow(table, path, **({"row_group_size": 130} if name == "a.parquet" else {}))
+    whole = read_file(path)
+    for start, stop in ((0, 100), (200, 400), (200, None), (800, 1000), (900, 950), (0, None)):
+        frames = list(read_batches(path, 100, start=start, stop=stop))
+        part = pd.concat(frames, ignore_index=True)
+        pd.testing.assert_frame_equal(part, whole[start:stop].reset_index(drop=True))
+    assert list(read_batches(path, 100, start=1000)) == []
+    with pytest.raises(ev.InputError, match="start must be a multiple of rows"):
+        read_batches(path, 100, start=50)
+    with pytest.raises(ev.InputError, match="rows must be at least 1"):
+        read_batches(path, 0)
+    with pytest.raises(ev.InputError, match=r"can only be read from its first row on; save it as \.parquet"):
+        read_batches(saved(tmp_path, "x\n1\n"), 100, start=100)
+
+
+def test_row_groups_outside_of_a_part_are_not_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_arrow(pa.table({"x": np.random.default_rng(0).random(1000)}), path, row_group_size=100, compression="none")
+    content = bytearray(path.read_bytes())
+    content[4:500] = bytes(496)  # damages the first row group
+    path.write_bytes(content)
+    assert sum(len(frame) for frame in read_batches(path, 100, start=300)) == 700
+
+
+def test_indices_of_pandas(tmp_path):
+    frame = pd.DataFrame({"x": [1, 2, 3]})
+    frame[frame["x"] > 1].to_parquet(tmp_path / "a.parquet")
+    assert list(read_file(tmp_path / "a.parquet")) == ["x"]
+    frame.set_index(pd.Index(["a", "b", "c"], name="id")).to_parquet(tmp_path / "a.parquet")
+    assert read_file(tmp_path / "a.parquet").to_dict("list") == {"x": [1, 2, 3], "id": ["a", "b", "c"]}
+
+
+def test_what_a_file_is_decide_its_first_bytes(tmp_path):
+    pd.DataFrame({"x": [1.5]}).to_parquet(tmp_path / "a.csv")
+    pd.DataFrame({"x": [1.5]}).to_feather(tmp_path / "b.parquet2")
+    assert read_file(tmp_path / "a.csv")["x"].tolist() == [1.5]
+    assert read_file(tmp_path / "b.parquet2")["x"].tolist() == [1.5]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.feather", "a.arrows", "a.xlsx"])
+def test_damaged_files(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.xlsx":
+        pd.DataFrame({"x": np.arange(1000)}).to_excel(path)
+    else:
+        write_arrow(pa.table({"x": np.arange(1000), "t": ["abc"] * 1000}), path)
+    whole = path.read_bytes()
+    words = {"a.parquet": "Parquet", "a.xlsx": "Excel"}.get(name, "Arrow")
+    ends = (len(whole) // 2, 40, 9) if name == "a.arrows" else (len(whole) - 1, len(whole) // 2, 9)
+    damaged = [whole[:size] for size in ends] + [whole[:4] + bytes(99), b"\x00" * 99, b"x,y\n1,2\n"]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ev.InputError, match=rf"{name} (is not a readable {words} file|cannot be read)") as caught:
+            list(read_batches(path))
+        assert "\n" not in str(caught.value)
+    path.write_bytes(b"")
+    with pytest.raises(ev.InputError, match=f"{name} is empty"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_random_damage_is_refused_or_harmless(tmp_path, name):
+    path = tmp_path / name
+    write_arrow(all_kinds(200), path)
+    whole, g = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(60):
+        content = bytearray(whole)
+        for place in g.integers(0, len(content), 5):
+            content[place] = g.integers(256)
+        path.write_bytes(content)
+        with contextlib.suppress(ev.InputError):
+            assert len(read_file(path)) >= 1  # and no other error
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_tables_that_are_none(tmp_path, name):
+    path = tmp_path / name
+    write_arrow(pa.table({"x": pa.array([], pa.int64())}), path)
+    with pytest.raises(ev.InputError, match="has names of columns, but no rows"):
+        read_file(path)
+    write_arrow(pa.table({}), path)
+    with pytest.raises(ev.InputError, match="has no columns"):
+        read_file(path)
+    write_arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]), path)
+    with pytest.raises(ev.InputError, match="column names must be unique; 'x' stands more than once"):
+        read_file(path)
+
+
+def test_wide_tables_come_in_shorter_batches(tmp_path, monkeypatch):
+    names = ",".join(f"c{k}" for k in range(10_000))
+    path = saved(tmp_path, names + "\n" + (",".join(["1.5"] * 10_000) + "\n") * 20)
+    whole = read_file(path)
+    assert whole.shape == (20, 10_000)
+    assert (whole == 1.5).all(axis=None)
+    assert [len(frame) for frame in read_batches(path, 8)] == [8, 8, 4]
+    monkeypatch.setattr("evidentia.data.table_files._MOST_CELLS", 40_000)
+    write_arrow(pa.table({f"c{k}": np.zeros(100) for k in range(1000)}), tmp_path / "a.arrow")
+    assert [len(frame) for frame in read_batches(tmp_path / "a.arrow", 64)] == [32, 32, 32, 4]
+
+
+# Excel --------------------------------------------------------------------------------------------------------------
+
+
+def sheet(folder, rows, others=()):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for name in others:
+        book.create_sheet(name)
+    book.save(folder / "a.xlsx")
+    return folder / "a.xlsx"
+
+
+def test_excel(tmp_path):
+    day = datetime.datetime(2020, 1, 2)
+    rows = [
+        [],
+        ["x", "n", "real", "town", "sold", "new", "mixed", None],
+        [1, 1, 1, "Ulm", day, True, 1, None],
+        [2, None, 2.5, None, None, None, "a", None],
+        [3, 2**40, "#N/A", "Bonn", day, False, None, None],
+    ]
+    path = sheet(tmp_path, rows)
+    frame = read_file(path)
+    assert list(frame) == ["x", "n", "real", "town", "sold", "new", "mixed"]
+    assert [str(frame[name].dtype) for name in ("x", "n", "real", "new")] == ["int64", "Int64", "float64", "boolean"]
+    assert frame["n"].tolist() == [1, pd.NA, 2**40]
+    assert frame["sold"][0] == day
+    assert frame["mixed"].tolist()[:2] == [1, "a"]
+    pd.testing.assert_frame_equal(batched(path, 2), frame)
+    assert count_rows(path) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "is empty"),
+        ([["x", "y"]], "has names of columns, but no rows"),
+        ([["x", "x"], [1, 2]], "row 1: column names must be unique"),
+        (
+            [["x", "y"], [1, "=A2+1"]],
+            r"row 2: the formula '=A2\+1' has no result in the file; open and save it in Excel",
+        ),
+    ],
+)
+def test_excel_sheets_that_are_no_tables(tmp_path, rows, message):
+    with pytest.raises(ev.InputError, match=message):
+        read_file(sheet(tmp_path, rows))
+
+
+def test_excel_says_what_it_leaves_out(tmp_path, monkeypatch):
+    path = sheet(tmp_path, [["x"], [1]], others=["notes", "more"])
+    with pytest.warns(UserWarning, match="the first sheet, 'Sheet', is read; not 'notes', 'more'"):
+        assert len(read_file(path)) == 1
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ev.InputError, match=r"without openpyxl; install it with pip install 'evidentia\[excel\]'"):
         read_file(path)

@@ -104,7 +104,7 @@ class CsvReader:
             self.names = self._check_names(head)
             if self._quoted:
                 self._check_records()
-        self._block = _BLOCK
+        self._block = min(max(_BLOCK, 4096 * len(self.names)), 1 << 25)  # some hundred rows, also of a wide table
 
     def count(self) -> None:
         """Return None: rows of a CSV file are known only when it is read."""
@@ -343,7 +343,7 @@ class CsvReader:
                     rows += table.num_rows
                     for k, column in enumerate(table.columns):
                         if table.num_rows and found[k].kind != "text":
-                            found[k] = found[k].joined(self._found(column.combine_chunks()))
+                            found[k] = found[k].joined(self._found(column.combine_chunks(), found[k]))
             except _TooLongError:
                 self._block *= 8
                 continue
@@ -351,11 +351,12 @@ class CsvReader:
                 raise InputError(f"{self.path} has names of columns, but no rows")
             return found
 
-    def _found(self, texts: Any) -> _Found:
-        """Return what the texts of a column are."""
+    def _found(self, texts: Any, before: _Found) -> _Found:
+        """Return what the texts of a column are, behind others."""
         import pyarrow.compute as pc
 
-        found = self._number_kind(texts)
+        whole = before.kind in ("integer", "missing")
+        found = self._number_kind(texts, whole)
         if found is not None:
             return found
         texts = pc.utf8_trim_whitespace(texts)
@@ -363,27 +364,34 @@ class CsvReader:
         missing = len(present) < len(texts)
         if not len(present):
             return _Found("missing", missing=True)
-        found = self._number_kind(present)
+        found = self._number_kind(present, whole)
         if found is not None:
             return _Found(found.kind, found.missing or missing, found.leading_zero, found.signed)
         boolean = pc.all(pc.is_in(present, value_set=self._pyarrow.array(_TRUE + _FALSE))).as_py()
         return _Found("boolean" if boolean else "text", missing)
 
-    def _number_kind(self, texts: Any) -> _Found | None:
-        """Return what the texts are if all of them spell numbers."""
+    def _number_kind(self, texts: Any, whole: bool) -> _Found | None:
+        """Return what the texts are if all of them spell numbers. ``whole`` says that integers may be integers."""
         import pyarrow.compute as pc
 
-        try:
-            texts.cast(self._pyarrow.int64())
-        except self._pyarrow.ArrowInvalid:
-            with contextlib.suppress(self._pyarrow.ArrowInvalid):
-                numbers = texts.cast(self._pyarrow.float64())
-                return _Found("float", missing=bool(pc.any(pc.is_nan(numbers)).as_py()))
+        sample = texts[0].as_py()  # a cast that fails is slow: it fails for every value
+        if parse_number(sample) is None:
             return None
+        integers = self._cast(texts, self._pyarrow.int64()) if whole and sample.lstrip("-").isdigit() else None
+        if integers is None:
+            numbers = self._cast(texts, self._pyarrow.float64())
+            return None if numbers is None else _Found("float", missing=bool(pc.any(pc.is_nan(numbers)).as_py()))
         if pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py():  # 0x1f
             return None
         zero = pc.any(pc.match_substring_regex(texts, "^0[0-9]")).as_py()
         return _Found("integer", leading_zero=bool(zero), signed=bool(pc.any(pc.starts_with(texts, "-")).as_py()))
+
+    def _cast(self, texts: Any, kind: Any) -> Any:
+        """Return the texts as numbers, or None if one of them is none."""
+        try:
+            return texts.cast(kind)
+        except self._pyarrow.ArrowInvalid:
+            return None
 
     def _converted(self, column: Any, kind: str) -> Any:
         """Return the texts of a column as values of a kind; those that stand for missing values are null."""
@@ -391,8 +399,9 @@ class CsvReader:
 
         pa = self._pyarrow
         if kind in ("integer", "float"):
-            with contextlib.suppress(pa.ArrowInvalid):
-                return column.cast(pa.int64() if kind == "integer" else pa.float64())
+            numbers = self._cast(column, pa.int64() if kind == "integer" else pa.float64())
+            if numbers is not None:
+                return numbers
         trimmed = pc.utf8_trim_whitespace(column)
         absent = pc.is_in(trimmed, value_set=pa.array(_MISSING))
         if kind == "text":

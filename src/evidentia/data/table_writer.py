@@ -1,7 +1,9 @@
 """Write pandas frames one after the other to a CSV, Parquet or Arrow file that appears whole or not at all."""
 
 import contextlib
+import csv
 import gzip
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -46,6 +48,7 @@ def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any],
                 yield table.write
             except BaseException as error:
                 raised = error
+                table.abandon()
                 raise
             table.close()
     except FileExistsError as error:
@@ -65,8 +68,8 @@ def _refusal(path: Path, error: OSError) -> InputError:
 class _Table:
     """A file that grows by frames, all with the columns of the first."""
 
-    def __init__(self, path: Path, file: BinaryIO, make: Callable[[Path, BinaryIO], "_Format"]) -> None:
-        self._path, self._file, self._make = path, file, make
+    def __init__(self, path: Path, file: BinaryIO, make: Callable[[Path, Any], "_Format"]) -> None:
+        self._path, self._sink, self._make = path, _Sink(file), make
         self._format: _Format | None = None
         self._names: list[str] = []
         self._damaged = False
@@ -76,7 +79,7 @@ class _Table:
         names = [str(name) for name in frame.columns]
         if self._format is None:
             check_unique(names, f"{self._path}: ")
-            self._names, self._format = names, self._make(self._path, self._file)
+            self._names, self._format = names, self._make(self._path, self._sink)
         if names != self._names:
             raise InputError(f"{self._path}: rows have the columns {names}, but those before had {self._names}")
         damaged, self._damaged = self._damaged, True  # if this fails, the file has a hole, whatever the caller does
@@ -88,17 +91,41 @@ class _Table:
 
     def close(self) -> None:
         """Write what is left to write."""
-        if self._damaged:
-            raise InputError(f"{self._path} is not written: some of its rows could not be")
-        if self._format is None:
-            raise InputError(f"{self._path}: there are no rows to write")
-        self._format.close()
+        try:
+            if self._damaged:
+                raise InputError(f"{self._path} is not written: some of its rows could not be")
+            if self._format is None:
+                raise InputError(f"{self._path}: there are no rows to write")
+            self._format.close()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Write no more. Writers of pyarrow are closed all the same, or they would try to write when they are freed."""
+        self._sink.abandoned = True
+        if self._format is not None:
+            with contextlib.suppress(Exception):
+                self._format.abandon()
 
 
-def _format_of(path: Path) -> Callable[[Path, BinaryIO], "_Format"]:
+class _Sink(io.RawIOBase):
+    """An open file that takes bytes until it is abandoned, and is closed by its owner alone."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.abandoned = file, False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data) if self.abandoned else self._file.write(data)
+
+
+def _format_of(path: Path) -> Callable[[Path, Any], "_Format"]:
     """Return what writes the format of an ending."""
     name = path.name.lower()
-    endings: dict[str, Callable[[Path, BinaryIO], _Format]] = {
+    endings: dict[str, Callable[[Path, Any], _Format]] = {
         ".csv": _Csv,
         ".csv.gz": _GzippedCsv,
         ".parquet": _Parquet,
@@ -113,11 +140,17 @@ def _format_of(path: Path) -> Callable[[Path, BinaryIO], "_Format"]:
 
 
 def _check_place(path: Path, replace: bool) -> None:
+    """Raise unless a file may be written there."""
+    if "\0" in str(path):
+        raise InputError(f"{str(path)!r} cannot be the name of a file: it has a zero in it")
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a file in it, such as {path / 'predictions.csv'}")
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a plain file; name another one")
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        if not nearest.is_dir():
+            raise InputError(f"{path} cannot be written: {nearest} is a file, not a folder")
         if path.exists() and not replace:
             raise InputError(
                 f"{path} is there already; name another file, or replace it with replace=True (--force on the command "
@@ -125,10 +158,6 @@ def _check_place(path: Path, replace: bool) -> None:
             )
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{str(path)!r} cannot be the name of a file ({error})") from error
 
 
 class _Format(Protocol):
@@ -138,36 +167,16 @@ class _Format(Protocol):
 
     def close(self) -> None: ...
 
-
-class _Csv:
-    """UTF-8, commas, numbers with all of their digits, nothing for missing values."""
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path, self._file, self._head = path, file, True
-
-    def write(self, frame: Any) -> None:
-        frame.to_csv(self._file, index=False, header=self._head, lineterminator="\n", encoding="utf-8")
-        self._head = False
-
-    def close(self) -> None:
-        pass
-
-
-class _GzippedCsv(_Csv):
-    """The same, compressed."""
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._inner = gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0)
-        super().__init__(path, self._inner)  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        self._inner.close()
+    def abandon(self) -> None: ...
 
 
 class _Parquet:
-    """Parquet in row groups of at least 65,536 rows, of which only one is held in memory."""
+    """Parquet in row groups of at least 65,536 rows, of which only one is held in memory.
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    The types are those of the first frame; a column that has no value there is text.
+    """
+
+    def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
         self._pyarrow = import_pyarrow(path)
         self._schema: Any = None
@@ -186,6 +195,9 @@ class _Parquet:
         self._flush()
         self._writer.close()
 
+    def abandon(self) -> None:
+        self._writer.close()
+
     def _flush(self) -> None:
         if self._held:
             self._write_table(self._pyarrow.concat_tables(self._held))
@@ -195,13 +207,24 @@ class _Parquet:
         """Return a frame as an Arrow table with the types of the first one."""
         pa = self._pyarrow
         try:
-            table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-            if self._schema is None:  # a column without any value yet may still get some
+            table = pa.Table.from_arrays([self._as_array(column) for _, column in frame.items()], list(frame.columns))
+            if self._schema is None:
                 types = [pa.string() if pa.types.is_null(field.type) else field.type for field in table.schema]
                 self._schema = pa.schema(list(zip(table.column_names, types, strict=True)))
             return table.cast(self._schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{self._path}: a column cannot be written: {first_line(error)}") from error
+
+    def _as_array(self, column: Any) -> Any:
+        """Return a column as an Arrow array; objects that have no type in common are text."""
+        pa = self._pyarrow
+        try:
+            array = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            if column.dtype != object:
+                raise
+            array = pa.array([None if gone else str(v) for v, gone in zip(column, column.isna(), strict=True)])
+        return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
     def _open(self, schema: Any) -> Any:
         import pyarrow.parquet
@@ -220,3 +243,32 @@ class _Arrow(_Parquet):
 
     def _write_table(self, table: Any) -> None:
         self._writer.write_table(table, max_chunksize=_ROWS)
+
+
+class _Csv(_Arrow):
+    """UTF-8 with commas: numbers with all of their digits, text in quotes, nothing for missing values."""
+
+    def _open(self, schema: Any) -> Any:
+        import pyarrow.csv
+
+        names = io.StringIO(newline="")
+        csv.writer(names, lineterminator="\n").writerow(schema.names)
+        self._file.write(names.getvalue().encode("utf-8"))
+        options = pyarrow.csv.WriteOptions(include_header=False, batch_size=_ROWS)
+        return pyarrow.csv.CSVWriter(self._file, schema, write_options=options)
+
+
+class _GzippedCsv(_Csv):
+    """The same, compressed."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        super().__init__(path, file)
+        self._file = gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0)
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._file.close()
