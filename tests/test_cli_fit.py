@@ -1,0 +1,314 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import evidentia as ev
+from evidentia.cli import models, scoring
+from evidentia.cli.fit import Method, _latest, _some_groups
+from evidentia.cli.rows import read_target, text_columns
+from evidentia.data.splits import random as random_split
+from evidentia.errors import InputError
+from shell import QUICK, SWIFT, houses, shell, write
+
+DROP = ("--drop", "id", "--drop", "rent")
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write(houses(), tmp_path / "houses.csv")
+
+
+def record_of(folder):
+    return models.load(folder).record_
+
+
+def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys):
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--keep-holdout", *QUICK)
+    assert said.code == 0, said.error
+    frame = houses()
+    train, test = random_split(len(frame), 0.1, 0)
+    model = models.load(tmp_path / "m")
+    p = model.predict_distribution(pd.read_csv(table, dtype={"code": str})[model.encoding_.names].iloc[test])
+    y = frame["price"].to_numpy()
+    expected = ev.metrics.summary(p, y[test])
+    found = model.record_["scores"]["price"]
+    for name in ("rmse", "mae", "nll", "crps", "calibration_error", "interval_width"):
+        assert found["evidential"][name] == pytest.approx(expected[name], rel=1e-9)
+    assert found["evidential"]["coverage"]["0.9"] == pytest.approx(expected["coverage"])
+    assert found["evidential"]["rows"] == len(test) == 12
+    # the constant against scipy
+    mean, std = y[train].mean(), y[train].std()
+    assert found["constant"]["nll"] == pytest.approx(-stats.norm(mean, std).logpdf(y[test]).mean(), rel=1e-12)
+    assert found["constant"]["rmse"] == pytest.approx(np.sqrt(np.mean((y[test] - mean) ** 2)), rel=1e-12)
+    # the linear model against least squares on columns made here
+    columns = [frame["size"], frame["town"] == "Ulm", frame["town"] == "Bonn", np.ones(len(frame))]
+    x = np.column_stack(columns).astype(float)
+    by_hand = x[test] @ np.linalg.lstsq(x[train], y[train], rcond=None)[0]
+    assert found["linear"]["rmse"] == pytest.approx(np.sqrt(np.mean((y[test] - by_hand) ** 2)), rel=0.25)
+    # what was printed
+    assert "price: scores on 12 held-out rows (a tenth at random)" in said.out
+    assert [line.split()[0] for line in said.out.splitlines()[-3:]] == ["evidential", "linear", "constant"]
+    assert f"{expected['rmse']:#.4g}" in said.out
+
+
+def test_the_types_that_were_guessed_are_those_of_the_model(table, tmp_path, capsys):
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--keep-holdout", *QUICK)
+    shown = {line.split()[0]: line for line in said.out.split("\n\n")[0].splitlines()[1:]}
+    columns = models.load(tmp_path / "m").columns_
+    assert list(shown) == list(columns.index)
+    for name, row in columns.iterrows():
+        assert row["taken for"] in shown[name]
+        assert shown[name].endswith(row["why"])
+
+
+def test_the_saved_model_is_fitted_to_all_rows(table, tmp_path, capsys):
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *QUICK)
+    assert "fitting again, to all 120 rows" in said.error
+    frame = houses().drop(columns=["id", "rent"])
+    x = frame.drop(columns="price")
+    model = ev.EvidentialRegressor(members=2, steps=20, device="cpu", random_state=0).fit(x, frame["price"])
+    saved = ev.load(tmp_path / "m")
+    assert np.allclose(saved.predict(x), model.predict(x), rtol=1e-9)
+    assert saved.target_names_ == ["price"]
+    assert saved.verbose is None
+    record = record_of(tmp_path / "m")
+    assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (120, 12, True)
+
+
+def test_about_one_percent_of_rows_like_those_of_training_are_flagged(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(3000, 4))
+    frame = pd.DataFrame(x, columns=list("abcd")).assign(y=x[:, 0] + random.normal(size=3000))
+    write(frame[:1000], tmp_path / "t.csv")
+    shell(capsys, "fit", tmp_path / "t.csv", "--target", "y", "-o", tmp_path / "m", *QUICK)
+    model = models.load(tmp_path / "m")
+    flagged = model.predict_distribution(frame[1000:][list("abcd")]).familiarity < model.unfamiliar_below_
+    assert 0 < flagged.mean() < 0.03
+    far = pd.DataFrame(np.full((1, 4), 30.0), columns=list("abcd"))
+    assert model.predict_distribution(far).familiarity[0] < model.unfamiliar_below_
+
+
+def test_rows_without_a_target_are_left_out(tmp_path, capsys):
+    frame = houses()
+    frame.loc[[3, 5, 40], "price"] = np.nan
+    frame["price"] = frame["price"].astype(object).where(frame["price"].notna(), "n/a")
+    said = shell(
+        capsys, "fit", write(frame, tmp_path / "t.csv"), "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT
+    )
+    assert said.code == 0, said.error
+    assert "left out: 3 of 120 rows without a target" in said.error
+    assert record_of(tmp_path / "m")["rows"] == 117
+
+
+def test_several_targets(table, tmp_path, capsys):
+    arguments = ("--target", "price", "--target", "rent", "--drop", "id", "-o", tmp_path / "m")
+    said = shell(capsys, "fit", table, *arguments, *SWIFT)
+    assert said.code == 0, said.error
+    assert "rent: scores on 12 held-out rows" in said.out
+    assert models.load(tmp_path / "m").target_names_ == ["price", "rent"]
+
+
+# Held-out rows --------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_tenth_in_time(table, tmp_path, capsys):
+    arguments = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m", "--keep-holdout")
+    said = shell(capsys, "fit", table, *arguments, *SWIFT)
+    assert said.code == 0, said.error
+    assert "(the last tenth in time)" in said.out
+    model = models.load(tmp_path / "m")
+    assert "sold" in model.encoding_.names
+    test = houses()[-12:]  # days are in order
+    p = model.predict_distribution(pd.read_csv(table, dtype={"code": str})[model.encoding_.names][-12:])
+    nll = model.record_["scores"]["price"]["gaussian"]["nll"]
+    assert nll == pytest.approx(ev.metrics.nll(p, test["price"].to_numpy()), rel=1e-9)
+
+
+def test_equal_times_stay_together_and_missing_ones_are_first():
+    times = np.array([np.nan, 3.0, 1.0, 2.0, 3.0, *np.zeros(15)])
+    assert np.flatnonzero(_latest(times)).tolist() == [1, 4]
+    mostly = np.array([5.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    assert np.flatnonzero(_latest(mostly)).tolist() == [0]
+    with pytest.raises(InputError, match="most rows have the same time"):
+        _latest(np.ones(20))
+
+
+def test_groups_stay_together_and_are_not_learned_from(table, tmp_path, capsys):
+    arguments = ("--target", "price", *DROP, "--split-by-group", "street", "-o", tmp_path / "m")
+    said = shell(capsys, "fit", table, *arguments, *SWIFT)
+    assert said.code == 0, said.error
+    assert "'street' says which rows belong together, and is not learned from" in said.error
+    assert "(2 of 20 groups of 'street')" in said.out
+    assert "street" not in models.load(tmp_path / "m").encoding_.names
+    groups = pd.Series(["a", "b", None, "a", "c", None] * 5, dtype=object)
+    held_out, how = _some_groups(groups, 0)
+    assert how.startswith("1 of 4 groups")
+    inside = {str(group) for group in groups[held_out]}
+    assert len(inside) == 1
+    assert not inside & {str(group) for group in groups[~held_out]}
+
+
+def test_a_test_table_of_its_own(table, tmp_path, capsys):
+    new = houses(50, seed=1)
+    new["code"] = "012"  # which a reader that knows nothing takes for a number
+    other = write(new, tmp_path / "new.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "--test", other, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 0, said.error
+    assert "price: scores on 50 held-out rows (the rows of new.csv)" in said.out
+    assert "fitting again" not in said.error
+    model = models.load(tmp_path / "m")
+    assert model.record_["rows"] == 120
+    p = model.predict_distribution(new[model.encoding_.names])
+    nll = model.record_["scores"]["price"]["gaussian"]["nll"]
+    assert nll == pytest.approx(ev.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
+
+
+# Output ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
+    arguments = ("fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, "--quiet")
+    assert shell(capsys, *arguments).code == 0
+    before = (tmp_path / "m" / "model.json").read_bytes()
+    said = shell(capsys, *arguments)
+    assert said.code == 2
+    assert "holds a model already; --force replaces it" in said.error
+    assert (tmp_path / "m" / "model.json").read_bytes() == before
+    assert shell(capsys, *arguments, "--force", "--seed", "1").code == 0
+    assert ev.load(tmp_path / "m").random_state == 1
+
+
+def test_what_is_not_a_model_is_never_replaced(table, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all my work")
+    for name, sentence in (("mine", "holds 'thesis.txt', which no model has"), ("houses.csv", "is a file")):
+        said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / name, "--force", *QUICK)
+        assert said.code == 2
+        assert sentence in said.error
+        assert said.out == ""  # before anything was read or fitted
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all my work"
+
+
+def test_quiet_leaves_scores_and_warnings(table, tmp_path, capsys):
+    said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / "m", *SWIFT, "--quiet")
+    assert said.out.startswith("\nprice: scores on")
+    lines = said.error.splitlines()
+    assert lines
+    assert all(line.startswith("note: ") for line in lines)  # of identifiers that are left out
+    assert sum("left out as identifiers" in line for line in lines) == 1
+    assert "UserWarning" not in said.error
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_every_method(method, table, tmp_path, capsys):
+    few = () if method == "gaussian" else ("--members", "2")
+    arguments = ("--method", method, "--steps", "20", "--device", "cpu", "--quiet", *few)
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *arguments)
+    assert said.code == 0, said.error
+    model = models.load(tmp_path / "m")
+    assert type(model).__name__.lower().startswith(method)
+    assert (model.record_["unfamiliar_below"] is None) is (method != "evidential")
+
+
+def test_the_example_needs_no_file(tmp_path, capsys):
+    said = shell(capsys, "fit", "--example", "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 0, said.error
+    assert "progression: scores on 44 held-out rows" in said.out
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--target", "prize"), "has no column 'prize'; did you mean 'price'?"),
+        (("--target", "town"), "the target 'town' must be numbers, and holds text (first: "),
+        (("--target", "sold"), "the target 'sold' must be numbers, and holds dates"),
+        (("--target", "empty"), "the target 'empty' has no values"),
+        (("--target", "price", "--target", "price"), "--target names a column twice"),
+        (("--target", "price", "--drop", "price"), "'price' is the target, and cannot be left out"),
+        (("--target", "price", "--drop", "nothing"), "--drop: houses.csv has no column 'nothing'"),
+        (("--target", "price", "--split-by-time", "town"), "the column 'town' of houses.csv holds no dates"),
+        (("--target", "price", "--split-by-time", "x"), "--split-by-time: houses.csv has no column 'x'"),
+        (("--target", "price", "--split-by-time", "sold", "--split-by-group", "town"), "choose one"),
+        (("--target", "price", "--split-by-group", "same"), "all rows are of one group"),
+        (("--target", "price", "--method", "gaussian", "--members", "3"), "gaussian is one network"),
+        (("--target", "price", "--test", "missing.csv"), "missing.csv does not exist"),
+        (("--target", "price", "--device", "tpu"), "unknown device 'tpu'"),
+        (("--target", "few"), "has 9 rows with a target; at least 10 are needed"),
+        (("--target", "wide"), "the target 'wide' is infinite in row 2"),
+        ((), "name the column to predict"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence, tmp_path, capsys):
+    frame = houses().assign(empty=np.nan, same="x", wide=1.0, few=np.nan)
+    frame.loc[2, "wide"] = np.inf
+    frame.loc[:8, "few"] = 1.5
+    table = write(frame, tmp_path / "houses.csv")
+    said = shell(capsys, "fit", table, "-o", tmp_path / "m", *QUICK, *arguments)
+    assert said.code == 2, said
+    last = said.error.splitlines()[-1]
+    assert last.startswith("evidentia: ")
+    assert sentence in last
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_table_with_nothing_but_the_target(tmp_path, capsys):
+    table = write(houses()[["price", "id"]], tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", "--drop", "id", "-o", tmp_path / "m")
+    assert (said.code, "no columns left to learn from" in said.error) == (2, True)
+    assert shell(capsys, "fit").code == 2
+
+
+def test_a_target_that_does_not_vary(tmp_path, capsys):
+    table = write(houses().assign(price=3.0), tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 0, said.error
+    assert json.dumps(record_of(tmp_path / "m"), allow_nan=False)
+
+
+# Parts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_targets_are_read_from_any_numbers():
+    frame = pd.DataFrame(
+        {
+            "whole": pd.array([1, None, 3], dtype="Int64"),
+            "written": ["1.5", "n/a", "2"],
+            "units": ["1 kg", "2 kg", "3 kg"],
+            "truth": [True, False, True],
+        }
+    )
+    found = read_target(frame, ["whole", "written"], "t.csv")
+    assert np.array_equal(found, [[1, 1.5], [np.nan, np.nan], [3, 2]], equal_nan=True)
+    for name, kind in (("units", "numbers with units or separators"), ("truth", "true and false")):
+        with pytest.raises(InputError, match=f"the target '{name}' must be numbers, and holds {kind}"):
+            read_target(frame, [name], "t.csv")
+
+
+def test_columns_that_were_text_are_read_as_text():
+    frame = houses()
+    frame["weight"] = [f"1.{k:03d}.000" for k in range(len(frame))]  # points between thousands
+    model = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(
+        frame.drop(columns=["price", "rent", "id"]), frame["price"]
+    )
+    assert set(text_columns(model)) >= {"town", "code", "street", "weight"}
+    assert not {"size", "year"} & set(text_columns(model))
+
+
+def test_a_linear_model_with_odd_features():
+    random = np.random.default_rng(0)
+    y = random.normal(size=(30, 2))
+    for x in (np.zeros((30, 2)), np.full((30, 1), 1e300), random.normal(size=(30, 100))):
+        found = scoring.baselines(x, y, x[:3], seed=0)
+        assert found["constant"].shape == (3, 2)
+        assert all(np.isfinite(p.std).all() and np.isfinite(p.mean).all() for p in found.values())
+    x = random.normal(size=(500, 3))
+    y = (x @ [1.0, 2, 3] + 0.5 * random.normal(size=500))[:, None]
+    p = scoring.baselines(x[:400], y[:400], x[400:], seed=0)["linear"]
+    assert p.std[0, 0] == pytest.approx(0.5, rel=0.1)
+    assert np.sqrt(np.mean((p.mean - y[400:]) ** 2)) == pytest.approx(0.5, rel=0.3)
