@@ -63,7 +63,7 @@ def predict(
         with _jobs(table, output, force) as jobs:
             function = partial(predict_frame, regressor, coverage=coverage, keep=kept)
             with console.RowProgress(_count(jobs), quiet) as progress:
-                check = partial(_check, regressor, kept, quiet)
+                check = partial(_check, regressor, kept, set(), quiet)
                 run = _by_ray if engine is Engine.RAY else _locally
                 run(jobs, function, check, text_columns(regressor), force, progress)
     console.remark(f"wrote {output}: {progress.summary()}", quiet)
@@ -149,11 +149,14 @@ def _by_ray(
     ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.add)
 
 
-def _check(model: "Regressor", keep: list[str], quiet: bool, batch: "pd.DataFrame", table: Path) -> None:
-    """Raise if columns are missing, and say which are ignored."""
+def _check(
+    model: "Regressor", keep: list[str], said: set[str], quiet: bool, batch: "pd.DataFrame", table: Path
+) -> None:
+    """Raise if columns are missing, and say which are ignored, unless that was said of another table."""
     features_of(model, batch, table)
     check_columns(keep, batch.columns, f"--keep: {table} has no column")
     known = {*model.encoding_.names, *keep, *(target_names(model) or ())}
-    ignored = [str(name) for name in batch.columns if str(name) not in known]
+    ignored = [str(name) for name in batch.columns if str(name) not in known | said]
     if ignored and hasattr(model, "feature_names_in_"):
+        said.update(ignored)
         console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)

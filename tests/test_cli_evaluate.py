@@ -1,0 +1,137 @@
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+import evidentia as ev
+from evidentia.cli import models, scoring
+from evidentia.data import table_files
+from shell import houses, shell, write
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate") / "m"
+    frame = houses()
+    x = frame.drop(columns=["price", "rent", "id", "street"])
+    ev.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]]).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("rows", [65_536, 7])
+def test_scores_are_those_of_the_metrics(rows, model, tmp_path, capsys, monkeypatch):
+    frame = houses(50, seed=3)
+    monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=rows))
+    said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"), "--by", "town", "--json")
+    assert said.code == 0, said.error
+    found = json.loads(said.out)
+    regressor = ev.load(model)
+    p, y = regressor.predict_distribution(frame[regressor.encoding_.names]), frame["price"].to_numpy()
+    own, expected = found["targets"]["price"], ev.metrics.summary(p, y)
+    for name in ("rmse", "mae", "nll", "crps", "calibration_error", "interval_width"):
+        assert own[name] == pytest.approx(expected[name], rel=1e-9)
+    for stated, held in own["coverage"].items():
+        assert held == pytest.approx(ev.metrics.coverage(p, y, float(stated)))
+    shares, errors = ev.metrics.retention_curve(p, y)
+    for kept, error in own["retention"].items():
+        assert error == pytest.approx(errors[np.abs(shares - float(kept)).argmin()], rel=1e-9)
+    assert found["unfamiliar"] == pytest.approx((p.familiarity < 0.5).mean())
+    for group in found["by"]["targets"]["price"]:
+        chosen = np.flatnonzero(frame["town"] == group["group"])
+        assert group["rows"] == len(chosen)
+        assert group["nll"] == pytest.approx(ev.metrics.nll(p[chosen], y[chosen]), rel=1e-9)
+        assert group["rmse"] == pytest.approx(ev.metrics.rmse(p[chosen], y[chosen]), rel=1e-9)
+        assert group["coverage"] == pytest.approx(ev.metrics.coverage(p[chosen], y[chosen], 0.9))
+    assert sum(group["rows"] for group in found["by"]["targets"]["price"]) == 50
+
+
+def test_the_tables_for_people(model, tmp_path, capsys):
+    frame = houses(50, seed=3)
+    frame.loc[:4, "price"] = np.nan
+    frame.loc[10, "town"] = np.nan
+    said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"), "--by", "town")
+    assert said.code == 0, said.error
+    assert "left out: 5 rows without a target" in said.error
+    assert said.out.startswith("price: 45 rows\n")
+    for words in ("calibration error", "flagged as unfamiliar", "error of the most certain rows", "by town"):
+        assert words in said.out
+    assert "(missing)     1" in said.out
+    assert "\x1b" not in said.out
+
+
+def test_one_row(model, tmp_path, capsys):
+    said = shell(capsys, "evaluate", model, write(houses(1), tmp_path / "t.csv"), "--json")
+    assert said.code == 0, said.error
+    own = json.loads(said.out)["targets"]["price"]
+    assert own["rows"] == 1
+    assert own["rmse"] == pytest.approx(own["mae"])
+
+
+def test_several_targets_and_targets_without_names(tmp_path, capsys):
+    frame = houses(60)
+    table = write(frame, tmp_path / "t.csv")
+    fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame[["price", "rent"]])
+    fitted.save(tmp_path / "two")
+    said = shell(capsys, "evaluate", tmp_path / "two", table, "--json")
+    p = fitted.predict_distribution(frame[["size"]])
+    found = json.loads(said.out)["targets"]
+    for t, name in enumerate(("price", "rent")):
+        assert found[name]["nll"] == pytest.approx(ev.metrics.nll(p[:, t], frame[name].to_numpy()), rel=1e-9)
+    fitted = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]].to_numpy(), frame["price"])
+    fitted.save(tmp_path / "unnamed")
+    table = write(frame[["size", "price"]], tmp_path / "t.csv")
+    said = shell(capsys, "evaluate", tmp_path / "unnamed", table)
+    assert (said.code, "name them with --target" in said.error) == (2, True)
+    said = shell(capsys, "evaluate", tmp_path / "unnamed", table, "--target", "price", "--json")
+    assert said.code == 0, said.error
+    expected = ev.metrics.nll(fitted.predict_distribution(frame[["size"]].to_numpy()), frame["price"].to_numpy())
+    assert json.loads(said.out)["targets"]["price"]["nll"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
+    frame = houses(60)
+    table = write(frame, tmp_path / "t.csv")
+    fitted = ev.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame[["price"]])
+    fitted.save(tmp_path / "m")
+    said = shell(capsys, "evaluate", tmp_path / "m", table, "--json")
+    own = json.loads(said.out)["targets"]["price"]
+    assert own["rmse"] is None
+    assert own["retention"] is None
+    expected = ev.metrics.nll(fitted.predict_distribution(frame[["size"]]), frame["price"].to_numpy())
+    assert own["nll"] == pytest.approx(expected, rel=1e-9)
+    assert "–" in shell(capsys, "evaluate", tmp_path / "m", table).out
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "sentence"),
+    [
+        (lambda frame: frame.drop(columns="price"), (), "t.csv has no target column 'price'"),
+        (lambda frame: frame.drop(columns="size"), (), "lacks the column 'size', which the model learned from"),
+        (lambda frame: frame.assign(price=np.nan), (), "has no rows with a target to compare with"),
+        (lambda frame: frame.assign(price="dear"), (), "the target 'price' must be numbers, and holds text"),
+        (lambda frame: frame, ("--by", "twn"), "--by: "),
+        (lambda frame: frame, ("--target", "price", "--target", "rent"), "the model has 1 target, not 2"),
+    ],
+)
+def test_bad_input_is_one_sentence(change, arguments, sentence, model, tmp_path, capsys):
+    said = shell(capsys, "evaluate", model, write(change(houses(30)), tmp_path / "t.csv"), *arguments)
+    assert said.code == 2, said
+    assert said.out == ""
+    assert sentence in said.error.splitlines()[-1]
+
+
+def test_parts_join_to_the_whole():
+    random = np.random.default_rng(0)
+    y = random.normal(size=(30, 1))
+    p = scoring.baselines(random.normal(size=(50, 2)), random.normal(size=(50, 1)), random.normal(size=(30, 2)), 0)
+    whole = scoring.score_rows(p["linear"], y)[0]
+    parts = [scoring.score_rows(p["linear"][some], y[some])[0] for some in (slice(0, 4), slice(4, 30))]
+    joined = scoring.join_scored(parts)
+    assert np.allclose(joined.curve, whole.curve)
+    for name in ("rmse", "nll", "crps", "calibration_error"):
+        assert scoring.score(joined)[name] == pytest.approx(scoring.score(whole)[name], rel=1e-12)
+
+
+def test_what_json_cannot_hold_is_none():
+    assert models.finite({"a": [1.0, float("nan")], "b": (float("inf"), "x")}) == {"a": [1.0, None], "b": [None, "x"]}

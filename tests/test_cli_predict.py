@@ -1,0 +1,215 @@
+import pickle
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import evidentia as ev
+from evidentia.cli import models
+from evidentia.cli.rows import predict_frame
+from evidentia.data import table_files
+from shell import QUICK, SWIFT, houses, shell, write
+
+COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder of the default method, and new rows, some of them far from those of training."""
+    folder = tmp_path_factory.mktemp("predict")
+    frame = houses()
+    x = frame.drop(columns=["price", "rent", "id", "street"])
+    fitted = ev.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
+    threshold = float(np.quantile(fitted.predict_distribution(x).familiarity, 0.01))
+    models.save(fitted, folder / "m", _record(threshold))
+    return folder / "m"
+
+
+def _record(threshold):
+    held_out = {"how": "a tenth at random", "rows": 12, "learned_from": True}
+    return {"rows": 120, "held_out": held_out, "scores": {}, "unfamiliar_below": threshold}
+
+
+def new_rows(count=40):
+    frame = houses(count, seed=5)
+    frame.loc[3, "size"] = 9000.0
+    return frame
+
+
+@pytest.mark.parametrize(("table", "output"), [("n.csv", "p.csv"), ("n.parquet", "p.parquet"), ("n.csv", "p.csv.gz")])
+def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys):
+    frame = new_rows()
+    path = write(frame, tmp_path / table)
+    said = shell(capsys, "predict", model, path, "-o", tmp_path / output, "--keep", "id", "--coverage", "0.8")
+    assert said.code == 0, said.error
+    found = table_files.read_file(tmp_path / output)
+    regressor = ev.load(model)
+    p = regressor.predict_distribution(frame[regressor.encoding_.names])
+    assert list(found.columns) == ["id", *COLUMNS]
+    assert found["id"].tolist() == frame["id"].tolist()  # rows in their order
+    for name in COLUMNS[:4]:
+        assert np.allclose(found[name].astype(float), getattr(p, name), rtol=1e-9)
+    assert np.allclose(found[["lower", "upper"]].astype(float), p.interval(0.8), rtol=1e-9)
+    assert np.allclose(found["familiar"].astype(float), p.familiarity, rtol=1e-9)
+    threshold = models.load(model).unfamiliar_below_
+    assert found["unfamiliar"].astype(bool).tolist() == (p.familiarity < threshold).tolist()
+    assert found["unfamiliar"].iloc[3]
+    assert found["unfamiliar"].astype(bool).mean() < 0.5
+    assert "ignored, since the model did not learn from them: 'street', 'rent'" in said.error
+    assert f"wrote {tmp_path / output}: 40 rows" in said.error
+
+
+def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypatch):
+    path = write(new_rows(), tmp_path / "n.csv")
+    shell(capsys, "predict", model, path, "-o", tmp_path / "whole.parquet", "--keep", "town")
+    monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
+    said = shell(capsys, "predict", model, path, "-o", tmp_path / "parts.parquet", "--keep", "town")
+    assert said.error.count("ignored") == 1
+    whole, parts = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "parts"))
+    assert len(parts) == 40
+    assert whole["town"].tolist() == parts["town"].tolist()
+    assert whole["unfamiliar"].tolist() == parts["unfamiliar"].tolist()
+    assert np.allclose(whole[COLUMNS[:-1]], parts[COLUMNS[:-1]], rtol=1e-9)
+
+
+def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys):
+    """A reader that knows nothing would take 120 for a number."""
+    frame = new_rows().assign(code="120")
+    shell(capsys, "predict", model, write(frame, tmp_path / "n.csv"), "-o", tmp_path / "p.parquet")
+    regressor = ev.load(model)
+    expected = regressor.predict(frame[regressor.encoding_.names])
+    assert np.allclose(pd.read_parquet(tmp_path / "p.parquet")["mean"], expected, rtol=1e-9)
+
+
+def test_a_model_that_was_saved_from_python(tmp_path, capsys):
+    """It flags below one half; without fading there is no flag, and one network of this kind has no doubt."""
+    frame = houses()
+    fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    fitted.save(tmp_path / "m")
+    frame.loc[0, "size"] = 1e6
+    found = predict_frame(models.load(tmp_path / "m"), frame)
+    assert found["unfamiliar"].tolist() == (found["familiar"] < 0.5).tolist()
+    assert found["unfamiliar"][0]
+    plain = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    assert list(predict_frame(plain, frame, keep=["id"])) == ["id", "mean", "std", "aleatoric_std", "lower", "upper"]
+    logarithm = ev.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame["price"])
+    assert list(predict_frame(logarithm, frame)) == ["median", "lower", "upper"]
+
+
+def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
+    x = houses()[["size", "price"]].to_numpy()
+    ev.GaussianRegressor(steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
+    table = write(houses()[["size", "price"]], tmp_path / "n.csv")
+    said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv")
+    assert said.code == 0, said.error
+    expected = ev.load(tmp_path / "m").predict(x)
+    assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
+    table = write(houses()[["size", "price", "rent"]], tmp_path / "n.csv")
+    said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "q.csv")
+    assert (said.code, "has 3 columns, and the model was fitted to an array of 2" in said.error) == (2, True)
+
+
+def test_several_targets_have_columns_of_their_own():
+    frame = houses(60)
+    targets = frame[["price", "rent"]]
+    fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], targets)
+    found = predict_frame(fitted, frame[:1], coverage=0.5)
+    names = [f"{target}_{name}" for target in ("price", "rent") for name in COLUMNS[:6]]
+    assert list(found) == [*names, "familiar", "unfamiliar"]
+    p = fitted.predict_distribution(frame[["size"]][:1])
+    assert np.allclose(found[["rent_lower", "rent_upper"]], p.interval(0.5)[:, 1], rtol=1e-9)
+
+
+def test_the_function_of_a_batch_travels_in_a_pickle(model):
+    function = partial(predict_frame, models.load(model), coverage=0.8, keep=["id"])
+    frame = new_rows(5)
+    pd.testing.assert_frame_equal(pickle.loads(pickle.dumps(function))(frame), function(frame))
+
+
+def test_a_folder_of_tables(model, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        write(houses(10 + k, seed=k), tmp_path / "in" / f"part-{k}.parquet")
+    said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out", "--keep", "id")
+    assert said.code == 0, said.error
+    assert said.error.count("ignored") == 1
+    found = [pd.read_parquet(tmp_path / "out" / f"part-{k}.parquet") for k in range(3)]
+    assert [len(frame) for frame in found] == [10, 11, 12]
+    assert found[2]["id"].tolist() == houses(12, seed=2)["id"].tolist()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out")
+    assert said.code == 2  # a folder is never mixed with another
+
+
+# Bad input and failures -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("no.csv", "-o", "p.csv"), "no.csv does not exist"),
+        (("n.csv", "-o", "p.csv", "--keep", "idd"), "has no column 'idd'; did you mean 'id'?"),
+        (("n.csv", "-o", "p.csv", "--keep", "mean"), "predictions have a column of this name"),
+        (("n.csv", "-o", "p.csv", "--coverage", "90"), "--coverage is a probability between 0 and 1"),
+        (("n.csv", "-o", "p.csv", "--coverage", "nan"), "--coverage is a probability between 0 and 1"),
+        (("n.csv", "-o", "old.csv"), "old.csv exists already; --force replaces it"),
+        (("n.csv", "-o", "n.csv", "--force"), "n.csv is the table itself"),
+        (("n.csv", "-o", "."), "is a folder; name the file of the predictions"),
+        (("n.csv", "-o", "p.docx"), "p.docx"),
+        (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
+        (("text.csv", "-o", "p.csv"), "column 'size'"),
+        ((".", "-o", "p"), "is a folder without Parquet files"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = new_rows()
+    write(frame, tmp_path / "n.csv")
+    write(frame.drop(columns=["size", "town"]), tmp_path / "lacking.csv")
+    write(frame.assign(size="large"), tmp_path / "text.csv")
+    (tmp_path / "old.csv").write_text("mine")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    said = shell(capsys, "predict", model, *arguments)
+    assert said.code == 2, said
+    last = said.error.splitlines()[-1]
+    assert last.startswith("evidentia: ")
+    assert sentence in last
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "old.csv").read_text() == "mine"
+
+
+def test_a_folder_that_holds_no_model(tmp_path, capsys):
+    write(new_rows(), tmp_path / "n.csv")
+    said = shell(capsys, "predict", tmp_path, tmp_path / "n.csv", "-o", tmp_path / "p.csv")
+    assert (said.code, "model.json is missing" in said.error) == (2, True)
+
+
+def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
+    """The third batch has text where numbers were: nothing of the first two is to be seen."""
+    frame = new_rows().astype({"size": object})
+    frame.loc[20, "size"] = "large"
+    path = write(frame, tmp_path / "n.csv")
+    (tmp_path / "p.csv").write_text("old")
+    monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
+    said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force")
+    assert said.code == 2, said
+    assert (tmp_path / "p.csv").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["n.csv", "p.csv"]
+
+
+def test_force_replaces_a_file(model, tmp_path, capsys):
+    path = write(new_rows(), tmp_path / "n.csv")
+    (tmp_path / "p.csv").write_text("old")
+    said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force", "--quiet")
+    assert (said.code, said.out, said.error) == (0, "", "")
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 40
+
+
+def test_fit_and_predict_together(tmp_path, capsys):
+    table = write(houses(), tmp_path / "t.csv")
+    for options, flagged in ((QUICK, True), (SWIFT, False)):
+        shell(capsys, "fit", table, "--target", "price", "--drop", "rent", "-o", tmp_path / "m", "--force", *options)
+        said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv", "--force")
+        assert said.code == 0, said.error
+        assert ("unfamiliar" in pd.read_csv(tmp_path / "p.csv")) is flagged
