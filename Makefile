@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-extras lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo test test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -10,14 +10,43 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: .venv/installed  ## train an evidential network on y = x³ + noise and draw what it knows
-	$(BIN)/python examples/cubic.py
+DEMO := out/demo
 
-test: lint types imports pytest  ## everything that must hold before a commit
+demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
+	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
+	$(BIN)/evidentia fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv -o $(DEMO)/model --force
+	$(BIN)/evidentia evaluate $(DEMO)/model $(DEMO)/test.csv
+	$(BIN)/evidentia predict $(DEMO)/model $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
+	$(BIN)/evidentia report $(DEMO)/model $(DEMO)/test.csv -o $(DEMO)/report.html --force
+	OMP_NUM_THREADS=1 $(BIN)/python examples/cubic.py --out $(DEMO)
+	@echo
+	@echo "model        $(DEMO)/model"
+	@echo "predictions  $(DEMO)/predictions.csv"
+	@echo "report       $(DEMO)/report.html    open it in a browser"
+	@echo "figure       $(DEMO)/cubic.png"
 
-test-extras: .venv/installed  ## what needs packages that are not installed otherwise: the peers of benchmarks
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers]"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/test_peers.py
+test: lint types imports pytest left-out  ## everything that must hold before a commit
+
+left-out: pytest
+	@echo
+	@echo "make test has passed. It left out:"
+	@echo "  make test-extras  prediction on a Ray cluster, the report in Chromium, the peers of benchmarks"
+	@echo "  make proofs       the long numerical proofs"
+	@echo "  make faults       kills, interrupts, forgeries and odd tables by the hundred"
+	@echo "  and what pytest lists as skipped above: CUDA, where there is none, and data that is not here"
+
+test-extras: .venv/installed browser  ## what needs Ray, a browser and the peers of benchmarks; installs them, skips nothing
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser]"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" tests/test_peers.py tests/test_ray.py tests/test_report_browser.py
+
+browser:  ## Chromium and its driver, from Debian's packages if they are missing
+	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ]; then root=; elif sudo -n true 2> /dev/null; then root="sudo -n"; else root=none; fi; \
+	if [ "$$root" = none ] || ! command -v apt-get > /dev/null; then \
+		echo "make test-extras needs Chromium and its driver: install the packages chromium and chromium-driver, as root"; exit 1; \
+	fi; \
+	echo "installing chromium and chromium-driver"; \
+	$$root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$root apt-get install -y -qq --no-install-recommends chromium chromium-driver > /dev/null
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -45,6 +74,7 @@ faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixture
 
 bench: .venv/installed  ## each prints its ratio last; benchmarks/README.md has them all, and what they compare
 	for name in intervals loss population predict tables uci; do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
+	$(BIN)/python benchmarks/bench_rows.py --rows 1000000
 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures
