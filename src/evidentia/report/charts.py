@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.report.bands import curve_band, histogram_band
-from evidentia.report.evaluation import COVERAGE, TargetResult
+from evidentia.report.evaluation import COVERAGE, TargetResult, apart
 from evidentia.report.words import counted, percent, show
 
 __all__ = ["Chart", "calibration_chart", "pit_chart", "predicted_chart", "retention_chart", "uncertainty_chart"]
@@ -54,8 +54,8 @@ def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Seque
         }
     ]
     for name, chosen, colour, symbol in (
-        ("interval holds the true value", inside, BLUE, "circle"),
-        ("interval misses it", ~inside, RED, "x"),
+        ("true value inside interval", inside, BLUE, "circle"),
+        ("outside", ~inside, RED, "x"),
     ):
         some = rows[chosen[rows]]
         if not len(some):
@@ -70,8 +70,8 @@ def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Seque
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": _plain(result.upper[some] - result.point[some]),
-                    "arrayminus": _plain(result.point[some] - result.lower[some]),
+                    "array": _plain(apart(result.upper[some], result.point[some])),
+                    "arrayminus": _plain(apart(result.point[some], result.lower[some])),
                     "thickness": 0.7,
                     "width": 0,
                     "color": _faint(colour, 0.15 if len(rows) > 300 else 0.5),
@@ -115,7 +115,7 @@ def calibration_chart(result: TargetResult) -> Chart:
         "fill": "toself",
         "fillcolor": "rgba(75,85,99,0.18)",
         "line": {"width": 0},
-        "name": "what chance explains (95 %)",
+        "name": "by chance (95 %)",
         "hoverinfo": "skip",
     }
     traces: list[dict[str, Any]] = [
@@ -175,7 +175,7 @@ def pit_chart(result: TargetResult) -> Chart:
             "showlegend": False,
         },
         _line([0, 1], [rows / bins] * 2, INK, "as stated", dash="dash"),
-        _line([0, 1], [band.low] * 2, GREY, "what chance explains (95 %)", dash="dot"),
+        _line([0, 1], [band.low] * 2, GREY, "by chance (95 %)", dash="dot"),
         _line([0, 1], [band.high] * 2, GREY, "", dash="dot") | {"showlegend": False},
     ]
     seen = (
@@ -188,7 +188,7 @@ def pit_chart(result: TargetResult) -> Chart:
         "Flat bars mean that the stated distribution is that of the rows. High bars at both ends: intervals too "
         "narrow; high in the middle: too wide; high on one side: predictions too low (right) or too high (left)."
     )
-    layout = _layout("stated probability below the true value", "rows", 290)
+    layout = _layout("stated probability of less", "rows", 290)
     layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%"}
     layout["yaxis"]["rangemode"] = "tozero"
     return Chart("pit", "Where true values fall in the stated distribution", seen, reading, _figure(traces, layout))
@@ -198,7 +198,7 @@ def retention_chart(result: TargetResult) -> Chart:
     """Return the chart of the error of the rows that are left when the most uncertain ones are dropped."""
     share, kept, oracle = result.retention
     traces = [
-        _line(share, kept, BLUE, "uncertain rows go first", hover="%{x:.0%} kept: RMSE %{y:.4g}<extra></extra>"),
+        _line(share, kept, BLUE, "uncertain rows first", hover="%{x:.0%} kept: RMSE %{y:.4g}<extra></extra>"),
         _line(share, oracle, GREY, "best possible order", dash="dot"),
         _line([0, 1], [kept[0]] * 2, INK, "random order", dash="dash"),
     ]
@@ -266,7 +266,7 @@ def uncertainty_chart(
         "Noise stays, however many rows a model learns from. Doubt is what more training rows like this one would "
         "remove: do not trust rows high above the others. Point at a mark, or tap it, for its row."
     )
-    layout = _layout("noise: aleatoric standard deviation", "doubt: epistemic standard deviation", 370)
+    layout = _layout("noise (aleatoric std)", "doubt (epistemic std)", 370)
     for axis, values in (("xaxis", noise[rows]), ("yaxis", doubt[rows])):
         layout[axis] |= {"type": "log"} | _log_ticks(values)
     figure = _figure(traces, layout)
@@ -343,7 +343,7 @@ def _layout(x: str, y: str, height: int) -> dict[str, Any]:
         "font": font,
         "xaxis": axis | {"title": {"text": escape(_short(x), quote=False)}},
         "yaxis": axis | {"title": {"text": escape(_short(y), quote=False)}},
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 12}},
         "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": INK}, "align": "left"},
         "hovermode": "closest",
         "dragmode": False,
@@ -362,7 +362,7 @@ def _log_ticks(values: Array) -> dict[str, Any]:
     return {"tickvals": ticks, "ticktext": [show(tick) for tick in ticks]}
 
 
-def _short(text: str, most: int = 60) -> str:
+def _short(text: str, most: int = 30) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -16,7 +16,17 @@ from evidentia.prediction import Prediction, real_numbers
 from evidentia.report.bands import CountBand, binomial_range
 from evidentia.report.words import show
 
-__all__ = ["COVERAGE", "UNFAMILIAR", "Group", "Scores", "TargetResult", "by_familiarity", "by_group", "evaluate"]
+__all__ = [
+    "COVERAGE",
+    "UNFAMILIAR",
+    "Group",
+    "Scores",
+    "TargetResult",
+    "apart",
+    "by_familiarity",
+    "by_group",
+    "evaluate",
+]
 
 Array = NDArray[np.float64]
 COVERAGE = 0.9  # of the intervals of a report
@@ -24,7 +34,8 @@ UNFAMILIAR = (
     0.5  # below this familiarity a row counts as unlike the training rows, if the model has no limit of its own
 )
 MOST_GROUPS = 12  # of one column; the others are taken together
-FEWEST_ROWS = 5  # of a group of its own
+FEWEST_ROWS = 5  # of a group that is compared with chance
+LARGEST = 1e140  # stands for infinity where squares are summed
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,11 @@ class TargetResult:
     def inside(self) -> NDArray[np.bool_]:
         """Whether the interval of each row holds its target."""
         return (self.lower <= self.y) & (self.y <= self.upper)
+
+    @property
+    def width(self) -> Array:
+        """Width of the interval of each row."""
+        return apart(self.upper, self.lower)
 
     @property
     def few_values(self) -> bool:
@@ -145,19 +161,20 @@ def evaluate(model: Regressor, p: Prediction, y: ArrayLike) -> list[TargetResult
 
 def _of_target(name: str, rows: NDArray[np.int64], p: Prediction, constant: Prediction, y: Array) -> TargetResult:
     has_moments = p.transform is None or p.transform.has_moments
-    inner = np.asarray(p.interval(0.6827), dtype=float)
     ends = np.asarray(p.interval(COVERAGE), dtype=float)
     point = np.asarray(p.mean if has_moments else p.median, dtype=float)
-    spread = np.asarray(p.std, dtype=float) if has_moments else (inner[:, 1] - inner[:, 0]) / 2
+    spread = np.asarray(p.std, dtype=float) if has_moments else _half_width(p)
     parts: list[Array | None] = [None, None]
     if has_moments:
         parts = [None if v is None else np.asarray(v, dtype=float) for v in (p.aleatoric_std, p.epistemic_std)]
     familiarity = p.familiarity
     levels = np.linspace(0, 1, 101)
-    # the ranking needs a point and a spread alone, and a target learned by its logarithm has no mean
-    ranked = Gaussian(torch.from_numpy(point), torch.from_numpy(np.maximum(spread, 1e-300)), validate_args=False)
+    # the ranking needs a point and a spread alone, and a target learned by its logarithm has no mean; far from the
+    # training rows both may be infinite
+    finite, width = (np.nan_to_num(v, nan=LARGEST, posinf=LARGEST, neginf=-LARGEST) for v in (point, spread))
+    ranked = Gaussian(torch.from_numpy(finite), torch.from_numpy(np.maximum(width, 1e-300)), validate_args=False)
     share, kept = retention_curve(ranked, y)
-    oracle = retention_curve(ranked, y, np.abs(point - y))[1]
+    oracle = retention_curve(ranked, y, np.abs(finite - y))[1]
     return TargetResult(
         name,
         rows,
@@ -180,6 +197,12 @@ def _of_target(name: str, rows: NDArray[np.int64], p: Prediction, constant: Pred
     )
 
 
+def _half_width(p: Prediction) -> Array:
+    """Return half of the 68 % interval, which is the standard deviation of a normal distribution."""
+    ends = np.asarray(p.interval(0.6827), dtype=float)
+    return apart(ends[:, 1], ends[:, 0]) / 2
+
+
 def _scores(p: Prediction, y: Array, point: Array, ends: Array, has_moments: bool) -> Scores:
     error = point - y
     return Scores(
@@ -188,7 +211,7 @@ def _scores(p: Prediction, y: Array, point: Array, ends: Array, has_moments: boo
         crps=crps(p, y) if has_moments else np.nan,
         nll=nll(p, y),
         coverage=coverage(p, y, COVERAGE),
-        width=float(np.median(ends[:, 1] - ends[:, 0])),
+        width=float(np.median(apart(ends[:, 1], ends[:, 0]))),
         calibration_error=calibration_error(p, y),
     )
 
@@ -243,6 +266,12 @@ def _names(p: Prediction, y: Any) -> list[str]:
     return ["the target"] if count == 1 else [f"target {k}" for k in range(count)]
 
 
+def apart(upper: Array, lower: Array) -> Array:
+    """Return upper − lower; infinite where both are, as far away under the logarithm of a target."""
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(upper - lower, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+
+
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +313,7 @@ def _groups(result: TargetResult, parts: Sequence[tuple[str, NDArray[np.bool_]]]
                 count,
                 float(np.sqrt(np.mean(error**2))),
                 float(np.mean(inside[chosen])),
-                float(np.median((result.upper - result.lower)[chosen])),
+                float(np.median(result.width[chosen])),
                 binomial_range(count, COVERAGE, len(parts)) if count >= FEWEST_ROWS else None,
             )
         )

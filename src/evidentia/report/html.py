@@ -226,7 +226,7 @@ def _separate(model: Regressor, X: Any, by: Any) -> tuple[Any, dict[str, Any]]: 
     if by is None:
         return X, {}
     if isinstance(by, str):
-        names = [str(name) for name in getattr(X, "columns", getattr(X, "column_names", []))]
+        names = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
         if by not in names:
             held = (
                 f"; it has {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ", which has no names"
@@ -284,12 +284,14 @@ def _group_labels(values: Sequence[Any]) -> NDArray[Any]:
     import pandas as pd
 
     series = pd.Series(list(values))
-    numbers = pd.to_numeric(series, errors="coerce") if pd.api.types.is_numeric_dtype(series) else None
-    if numbers is not None and numbers.nunique() > FEW_LEVELS and not pd.api.types.is_bool_dtype(series):
-        edges = np.unique(np.quantile(numbers.dropna().to_numpy(float), [0, 0.25, 0.5, 0.75, 1]))
-        code = np.clip(np.searchsorted(edges, numbers.to_numpy(float), side="right") - 1, 0, len(edges) - 2)
-        texts = [f"{show(edges[k])} to {show(edges[k + 1])}" for k in range(len(edges) - 1)]
-        made = [("(missing)" if gone else texts[k]) for k, gone in zip(code, numbers.isna(), strict=True)]
+    types = pd.api.types
+    dates = types.is_datetime64_any_dtype(series)
+    if (dates or types.is_numeric_dtype(series)) and not types.is_bool_dtype(series) and series.nunique() > FEW_LEVELS:
+        edges: list[Any] = series.dropna().quantile([0, 0.25, 0.5, 0.75, 1]).drop_duplicates().to_list()
+        code = np.clip(np.searchsorted(edges, series.fillna(edges[0]), side="right") - 1, 0, len(edges) - 2)
+        ends = [str(edge.date()) if dates else show(float(edge)) for edge in edges]
+        texts = [f"{ends[k]} to {ends[k + 1]}" for k in range(len(edges) - 1)]
+        made = [("(missing)" if gone else texts[k]) for k, gone in zip(code, series.isna(), strict=True)]
         return np.array(made, dtype=object)
     return np.array(
         ["(missing)" if gone else str(v) for v, gone in zip(series, series.isna(), strict=True)], dtype=object

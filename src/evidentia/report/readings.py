@@ -41,7 +41,8 @@ def score_lines(result: TargetResult) -> list[ScoreLine]:
             "Mean error (MAE)",
             show(own.mae),
             show(other.mae),
-            f"On average the predicted {result.point_name} differs from the true value by {show(own.mae, 3)}.",
+            f"On average the predicted {result.point_name} differs from the true value by {show(own.mae, 3)}, in half "
+            f"of the rows by less than {show(_median_error(result), 3)}.",
         ),
         ScoreLine(
             f"Inside {stated} intervals",
@@ -98,6 +99,9 @@ def summary_lines(result: TargetResult, familiar: list[Group], threshold: float)
         f"{percent(own.coverage)} of the true values lie in the intervals that should hold {percent(COVERAGE)}. "
         + _coverage_verdict(inside, *chance),
     ]
+    middle = _median_error(result)
+    if own.rmse > 5 * middle:  # 1.5 times for normal errors
+        lines[0] += f" A few rows are far worse than the others: half of them are off by less than {show(middle, 3)}."
     if result.familiarity is None:
         lines.append(
             "This model does not say which rows are unlike the training rows; look at the most doubtful rows below."
@@ -123,15 +127,16 @@ def _familiarity_lines(result: TargetResult, familiar: list[Group], threshold: f
     group = familiar[-1]
     text = (
         f"Do not trust {counted(group.count, 'row')} of {len(result.y):,} ({percent(group.count / len(result.y))}) "
-        f"without a check: their familiarity is below {limit}. Their typical error is {show(group.rmse, 3)}"
+        f"without a check: familiarity below {limit}. The typical error is {show(group.rmse, 3)} there"
     )
     if flagged.all():
-        return [*lines, f"{text}, and {percent(group.coverage)} of their intervals hold the true value."]
+        return [*lines, f"{text}, and {percent(group.coverage)} of the intervals hold the true value."]
     error = float(np.sqrt(np.mean((result.point - result.y)[~flagged] ** 2)))
-    widths = result.upper - result.lower
-    text += f", that of the other rows {show(error, 3)}. Their intervals are "
-    text += f"{_times(group.width, float(np.median(widths[~flagged])))} and hold {percent(group.coverage)} of the true "
-    text += f"values (the others {percent(float(np.mean(result.inside[~flagged])))})."
+    width = float(np.median(result.width[~flagged]))
+    text += (
+        f", {show(error, 3)} elsewhere; intervals are {_times(group.width, width)} there and hold "
+        f"{percent(group.coverage)} of the true values, {percent(float(np.mean(result.inside[~flagged])))} elsewhere."
+    )
     return [*lines, text]
 
 
@@ -139,6 +144,10 @@ def _times(width: float, other: float) -> str:
     """Return how many times wider intervals are than others, in words."""
     ratio = width / other if other > 0 else np.inf
     return f"{show(ratio, 2)} times as wide" if ratio > 1.05 else "about as wide" if ratio > 0.95 else "narrower"
+
+
+def _median_error(result: TargetResult) -> float:
+    return float(np.median(np.abs(result.point - result.y)))
 
 
 def _compared(own: float, other: float) -> str:
@@ -149,6 +158,8 @@ def _compared(own: float, other: float) -> str:
     always = "always answering the mean of the training rows"
     if abs(change) < 0.01:
         return f"That is no better than {always} ({show(other, 3)})."
+    if change < -2:
+        return f"That is {show(own / other, 2)} times as much as {always} would be ({show(other, 3)})."
     return (
         f"That is {percent(abs(change))} {'less' if change > 0 else 'more'} than {always} would be ({show(other, 3)})."
     )

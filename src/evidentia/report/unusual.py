@@ -200,7 +200,7 @@ class TrainingColumns:
         if kept is None:
             return None
         size = np.inf if kept.constant else abs(value - kept.mean) / kept.spread
-        if not odd and (encoder.kind != "number" or size < NOTABLE):
+        if not odd and (kept.constant or encoder.kind != "number" or size < NOTABLE):
             return None
         return Reason(column.name, self._words(encoder, value, kept, odd), float(size), odd)
 

@@ -1,0 +1,212 @@
+"""The report in a real browser: hover, sorting, a phone, paper, no errors. Part of ``make test-extras``.
+
+Needs selenium and Debian's chromium and chromium-driver; without them the tests are skipped, or fail where the variable
+EVIDENTIA_EXTRAS says that everything is installed.
+"""
+
+import base64
+import os
+import re
+import shutil
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import evidentia as ev
+
+CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
+
+
+def missing():
+    """Return what is not installed, in words."""
+    try:
+        import selenium  # noqa: F401
+    except ModuleNotFoundError:
+        return "selenium is not installed: pip install evidentia[browser]"
+    return "" if CHROMIUM and DRIVER else "chromium or chromedriver is not installed: apt-get install chromium-driver"
+
+
+pytestmark = [
+    pytest.mark.skipif(bool(missing()) and not os.environ.get("EVIDENTIA_EXTRAS"), reason=missing() or "installed"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --hide-scrollbars --window-size=1100,900"
+)
+EVIL = "</script><script>window.evil=1</script><img src=x onerror='window.evil=1'>"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def show(browser, path, width=1100):
+    """Open a page at a width, wait until all charts are drawn, and return the seconds that took."""
+    phone = width < 500
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get("about:blank")
+    browser.get_log("browser")
+    started = time.perf_counter()
+    browser.get(path.as_uri())
+    for _ in range(600):
+        if browser.execute_script("return !document.querySelector('.chart:not([data-drawn])')"):
+            return time.perf_counter() - started
+        time.sleep(0.05)
+    raise AssertionError("charts are not drawn after 30 s")
+
+
+def make_table(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"size": rng.uniform(10, 50, rows), EVIL: rng.standard_normal(rows)})
+    return table.assign(site=rng.choice(["north", "south", EVIL], rows))
+
+
+def make_target(table, seed=5):
+    return table["size"].to_numpy() / 10 + 0.3 * np.random.default_rng(seed).standard_normal(len(table))
+
+
+@pytest.fixture(scope="module")
+def model():
+    table = make_table(300)
+    return ev.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, make_target(table))
+
+
+@pytest.fixture(scope="module")
+def page(model, tmp_path_factory):
+    table = make_table(400, seed=1)
+    table.loc[7, "size"] = 900.0
+    y = pd.Series(make_target(table), name=EVIL)
+    return ev.write_report(model, table, y, tmp_path_factory.mktemp("report") / "report.html", title=EVIL)
+
+
+def test_the_page_has_no_errors_and_runs_nothing_of_the_table(browser, page):
+    show(browser, page)
+    assert browser.get_log("browser") == []  # neither errors nor requests that the policy refused
+    assert browser.execute_script("return window.evil === undefined && document.title") == EVIL
+    assert browser.execute_script("return document.querySelectorAll('.chart .main-svg').length") >= 5
+    loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert loaded == []
+    titles = browser.execute_script(
+        "return [...document.querySelectorAll('.xtitle, .ytitle')].map(e => e.textContent).join(' ')"
+    )
+    assert "</script>" in titles  # shown as it is, shortened
+
+
+def test_pointing_at_a_row_shows_its_numbers(browser, page):
+    show(browser, page)
+    for chart in ("chart-0-predicted", "chart-0-uncertainty"):
+        place = browser.execute_script(
+            f"const p = document.querySelector('#{chart} .scatterlayer .points path');"
+            "p.scrollIntoView({block: 'center'}); const b = p.getBoundingClientRect();"
+            "return [b.x + b.width / 2, b.y + b.height / 2]"
+        )
+        for step in (3, 0):  # arrive, as a hand does
+            where = {"type": "mouseMoved", "x": place[0] + step, "y": place[1]}
+            browser.execute_cdp_cmd("Input.dispatchMouseEvent", where)
+            time.sleep(0.2)
+        label = browser.execute_script(
+            f"const t = document.querySelector('#{chart} .hoverlayer'); return t ? t.textContent : ''"
+        )
+        for word in ("row ", "true ", "predicted ", "interval ", "familiarity "):
+            assert word in label
+
+
+def test_tables_are_sorted_by_a_click_on_their_head(browser, page):
+    show(browser, page)
+    read = (
+        "return [...document.querySelectorAll('table.doubtful tbody tr')].map(r => parseFloat(r.cells[3].dataset.sort))"
+    )
+    given = browser.execute_script(read)
+    assert given == sorted(given, reverse=True)  # the most doubtful first
+    click = "document.querySelectorAll('table.doubtful th button')[3].click()"
+    browser.execute_script(click)
+    assert browser.execute_script(read) == sorted(given)
+    browser.execute_script(click)
+    assert browser.execute_script(read) == sorted(given, reverse=True)
+    state = "return document.querySelectorAll('table.doubtful th')[3].getAttribute('aria-sort')"
+    assert browser.execute_script(state) == "descending"
+
+
+@pytest.mark.parametrize("width", [320, 375, 768, 1100])
+def test_no_width_needs_scrolling_sideways(browser, page, width):
+    show(browser, page, width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    outside = browser.execute_script(
+        "return [...document.querySelectorAll('main *')].filter(e => { const b = e.getBoundingClientRect();"
+        "return b.width && (b.right > innerWidth + 1 || b.left < -1) }).map(e => e.outerHTML.slice(0, 80) + e.textContent.slice(0, 60))"
+    )
+    assert outside == []
+
+
+def test_text_is_dark_on_white(browser, page):
+    show(browser, page)
+    colours = browser.execute_script(
+        "return [...new Set([...document.querySelectorAll('main *')].filter(e => !e.closest('.chart'))"
+        ".map(e => getComputedStyle(e).color))]"
+    )
+    for colour in colours:
+        red, green, blue = (int(v) / 255 for v in re.findall(r"\d+", colour)[:3])
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (red, green, blue)]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert 1.05 / (luminance + 0.05) >= 4.5  # the contrast that WCAG asks for
+
+
+def test_it_prints_with_every_chart_whole(browser, page):
+    show(browser, page)
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
+    pdf = base64.b64decode(printed["data"])
+    pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
+    assert 4 <= pages <= 15
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        paper = 703  # pixels of 210 mm less two margins of 12 mm
+        width = (
+            "return Math.max(...[...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().width))"
+        )
+        assert 300 < browser.execute_script(width) <= paper
+        inside = "return getComputedStyle(document.querySelector('figure')).breakInside"
+        assert browser.execute_script(inside) == "avoid"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_every_chart_has_words_without_scripts(browser, page):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(page.as_uri())
+        text = browser.find_element("tag name", "body").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "Charts need JavaScript" in text
+    assert "Do not trust " in text
+
+
+def test_a_hundred_thousand_rows_open_quickly_enough(browser, model, tmp_path):
+    table = make_table(100_000, seed=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = ev.write_report(model, table, make_target(table), tmp_path / "large.html")
+    assert path.stat().st_size < 8e6
+    seconds = show(browser, path)
+    assert browser.get_log("browser") == []
+    nodes = browser.execute_script("return document.querySelectorAll('*').length")
+    assert nodes < 40_000  # a page of as many marks as rows would have more, and be slow on every machine
+    print(f"opened and drawn in {seconds:.1f} s")  # noqa: T201
