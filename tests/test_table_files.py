@@ -13,6 +13,7 @@ import pytest
 
 import evidentia as ev
 from evidentia.data.table_files import count_rows, read_batches, read_file
+from faults import odd_files
 
 
 def saved(folder, content, name="a.csv"):
@@ -70,6 +71,15 @@ def test_quotes(tmp_path):
 
 def test_a_column_with_colons_is_one_column(tmp_path):
     assert read(tmp_path, "start time\n12:30\n12:45\n")["start time"].tolist() == ["12:30", "12:45"]
+
+
+def test_blank_lines_of_one_column(tmp_path):
+    assert read(tmp_path, '\nx\n1\n""\n \n2\n\n\n')["x"].tolist() == [1, pd.NA, pd.NA, 2]
+    with pytest.raises(ev.InputError, match="line 3: it is blank; write NA if a value is missing"):
+        read(tmp_path, "x\n1\n\n\n2\n")
+    assert read(tmp_path, "x,y\n1,2\n\n3,4\n").to_dict("list") == {"x": [1, 3], "y": [2, 4]}
+    with pytest.raises(ev.InputError, match="line 3: the line has 1 field"):
+        read(tmp_path, 'x,y\n1,2\n""\n3,4\n')
 
 
 def test_types(tmp_path):
@@ -466,3 +476,11 @@ def test_excel_says_what_it_leaves_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ev.InputError, match=r"without openpyxl; install it with pip install 'evidentia\[excel\]'"):
         read_file(path)
+
+
+# Files from a generator ---------------------------------------------------------------------------------------------
+
+
+def test_odd_files_give_the_right_rows_or_one_sentence():
+    tried, failures = odd_files.check(40, shell_every=8)  # `make faults` tries 300, each through the shell
+    assert (tried, failures) == (40, [])

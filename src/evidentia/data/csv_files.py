@@ -102,7 +102,7 @@ class CsvReader:
             self._skip, records = self._first_records()
             self.separator, head = self._choose_separator(records)
             self.names = self._check_names(head)
-            if self._quoted:
+            if self._quoted or len(self.names) == 1:
                 self._check_records()
         self._block = min(max(_BLOCK, 4096 * len(self.names)), 1 << 25)  # some hundred rows, also of a wide table
 
@@ -280,11 +280,19 @@ class CsvReader:
             before = csv.field_size_limit(_LONGEST_FIELD)
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             reader = csv.reader(text, delimiter=self.separator, strict=True)
-            line = 1
+            line, blank, below = 1, 0, False
             try:
                 for record in reader:
-                    if len(record) != len(self.names) and not _is_blank(record):
+                    if not record:
+                        blank = blank or line
+                    elif _is_blank(record) and len(self.names) > 1:
+                        pass
+                    elif len(record) != len(self.names):
                         self._refuse_length(record, line)
+                    elif len(self.names) == 1:
+                        if blank and below:
+                            self._refuse("it is blank; write NA if a value is missing, or remove the line", blank)
+                        blank, below = 0, True
                     if self._quoted and any(field[:1].isspace() and field.lstrip()[:1] == '"' for field in record):
                         self._refuse("it has a blank before a quote; remove the blank", line)
                     line = reader.line_num + 1
@@ -484,7 +492,8 @@ def _records(text: str, separator: str, whole: bool, most: int = 200) -> list[li
 
 
 def _is_blank(record: list[str]) -> bool:
-    return not record or (len(record) == 1 and not record[0].strip())
+    """Return whether a line has nothing but blanks; one with a pair of quotes has an empty value."""
+    return not record or (len(record) == 1 and record[0].isspace())
 
 
 def _number_share(rows: list[list[str]]) -> float:
