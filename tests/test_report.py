@@ -1,5 +1,6 @@
 """The report: bands against simulation, columns against the training rows, and the page against hostile tables."""
 
+import base64
 import html.parser
 import json
 import sys
@@ -15,7 +16,9 @@ from evidentia.errors import InputError, InputTypeError
 from evidentia.report.bands import binomial_range, curve_band, histogram_band
 from evidentia.report.evaluation import by_familiarity, by_group, evaluate
 from evidentia.report.html import MARK, script_json
+from evidentia.report.markdown import write_markdown_page
 from evidentia.report.unusual import TrainingColumns
+from evidentia.reproduce.html import write_html_page
 
 EVIL = "</script><script>alert(1)</script><b>%{x}&\"'"
 ROWS = 240
@@ -258,7 +261,7 @@ class Page(html.parser.HTMLParser):
             self.scripts.append("")
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert tag in VOID or self.open.pop() == tag
 
     def handle_data(self, data):
         if self.open and self.open[-1] == "script":
@@ -453,7 +456,7 @@ def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp
     ev.write_report(model, x, x[:, 1], path)
     assert path.read_text(encoding="utf-8") != first
     path.write_text("mine")
-    with pytest.raises(InputError, match="is no report"):
+    with pytest.raises(InputError, match="is no page of evidentia"):
         ev.write_report(model, x, x[:, 0], path)
     assert path.read_text() == "mine"
     ev.write_report(model, x, x[:, 0], path, replace=True)
@@ -481,6 +484,72 @@ def test_thirty_thousand_rows_make_a_small_page_of_a_sample(small, tmp_path):
     assert path.stat().st_size < 8e6
     text = Page(path.read_text(encoding="utf-8")).text
     assert "Shown are 2,000 of 30,000 rows" in text
+
+
+# Pages of experiments -------------------------------------------------------------------------------------------------
+
+MARKDOWN = """<!-- written by a machine -->
+
+# Errors & `rates`
+
+| set | NLL |
+|---|---|
+| a <b>bold</b> | 0.5 |
+
+<script>alert(1)</script>
+
+![a figure](run/my%20figure.png)
+
+[a link](other.md) and [an evil one](javascript:alert(1))
+"""
+
+
+def test_a_markdown_page_becomes_one_file_with_its_figures(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "my figure.png").write_bytes(b"not really a picture")
+    path = write_markdown_page(MARKDOWN, tmp_path, tmp_path / "page.html")
+    page = Page(path.read_text(encoding="utf-8"))
+    (image,) = page.all("img")
+    assert image["src"] == f"data:image/png;base64,{base64.b64encode(b'not really a picture').decode()}"
+    assert image["alt"] == "a figure"
+    assert not page.scripts
+    assert not page.all("b")
+    assert "<script>alert(1)</script>" in page.text  # shown, not run
+    assert "written by a machine" not in page.text
+    assert [attrs["href"] for attrs in page.all("a")] == ["other.md"]
+    assert len(page.all("td")) == 2
+    assert page.text.startswith("Errors & rates Errors & rates")  # the title and the heading
+    write_markdown_page("# Other", tmp_path, path)
+    path.write_text("mine")
+    with pytest.raises(InputError, match="move it away"):
+        write_markdown_page(MARKDOWN, tmp_path, path)
+    assert path.read_text() == "mine"
+    (tmp_path / "run" / "my figure.png").unlink()
+    with pytest.raises(InputError, match=r"my figure\.png, which is no figure"):
+        write_markdown_page(MARKDOWN, tmp_path, tmp_path / "new.html")
+    assert not (tmp_path / "new.html").exists()
+
+
+def test_an_experiment_writes_its_page(tmp_path, capsys):
+    from evidentia.cli.reproduce import page
+    from evidentia.reproduce.html import check_html_page
+    from evidentia.reproduce.protocol import Context
+    from evidentia.reproduce.registry import EXPERIMENTS
+
+    experiment = EXPERIMENTS["distribution"]
+    folder = tmp_path / "run"
+    check_html_page(folder)
+    experiment.work.run(experiment.plan(), Context(folder, "cpu", None, progress=False))
+    page(folder, html=True)
+    assert "run.html" in capsys.readouterr().out
+    made = Page((tmp_path / "run.html").read_text(encoding="utf-8"))
+    assert made.all("img")
+    assert all(image["src"].startswith("data:image/png;base64,iVBOR") for image in made.all("img"))
+    (tmp_path / "run.html").write_text("mine")
+    with pytest.raises(InputError, match="--out"):
+        check_html_page(folder)
+    with pytest.raises(InputError, match=r"ends in \.html"):
+        write_html_page(folder, tmp_path / "page.pdf")
 
 
 # The command ----------------------------------------------------------------------------------------------------------

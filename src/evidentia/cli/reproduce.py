@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from evidentia.errors import InputError
+from evidentia.reproduce.html import check_html_page, write_html_page
 from evidentia.reproduce.protocol import Context, Experiment, Option
 from evidentia.reproduce.registry import EXPERIMENTS, write_page
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: out/reproduce/NAME).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Html = Annotated[bool, typer.Option("--html", help="Write the page of the run as one HTML file beside its folder.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small and fast, to see that it works; no result to quote.")]
 RESULTS = Path("out/reproduce")
 
@@ -39,19 +41,24 @@ def _command(experiment: Experiment) -> Callable[..., None]:
     options = _plan_options(experiment.plan)
 
     def command(
-        out: Path | None = None, device: str = "auto", quick: bool = False, data: Path | None = None, **given: Any
+        out: Path | None = None,
+        device: str = "auto",
+        quick: bool = False,
+        data: Path | None = None,
+        html: bool = False,
+        **given: Any,
     ) -> None:
         chosen = {name: _value(options[name], text) for name, text in given.items()}
         plan = experiment.plan(**{name: value for name, value in chosen.items() if value is not None})
         if quick and experiment.quick is not None:
             plan = experiment.quick(plan)
-        _run(experiment, plan, Context(out or RESULTS / experiment.folder_of(plan), device, data))
+        _run(experiment, plan, Context(out or RESULTS / experiment.folder_of(plan), device, data), html)
 
     parameters = []
     if experiment.data_help is not None:
         data_option = Annotated[Path | None, typer.Option(help=experiment.data_help)]
         parameters.append(_parameter("data", data_option, None))
-    parameters.append(_parameter("out", Out, None))
+    parameters += [_parameter("out", Out, None), _parameter("html", Html, False)]
     if experiment.quick is not None:
         parameters += [_parameter("device", Device, "auto"), _parameter("quick", Quick, False)]
     parameters += [_plan_parameter(name, option) for name, option in options.items()]
@@ -127,8 +134,10 @@ def _numbers(option: _PlanOption, items: Sequence[str], given: str) -> tuple[flo
     )
 
 
-def _run(experiment: Experiment, plan: Any, context: Context) -> None:
-    """Run an experiment, and print its tables and what was written."""
+def _run(experiment: Experiment, plan: Any, context: Context, html: bool = False) -> None:
+    """Run an experiment, and print its tables and what was written; with ``html``, write its page as well."""
+    if html:
+        check_html_page(context.out)
     started = time.perf_counter()
     paths = experiment.work.run(plan, context)
     for path in paths:
@@ -136,6 +145,8 @@ def _run(experiment: Experiment, plan: Any, context: Context) -> None:
             print("\n" + path.read_text(encoding="utf-8"))
     print(f"{len(paths)} files in {paths[0].parent}, {time.perf_counter() - started:.0f} s:")
     print("  " + ", ".join(path.name for path in paths))
+    if html:
+        print(f"page: {write_html_page(context.out)}")
 
 
 for _experiment in EXPERIMENTS.values():
@@ -151,6 +162,7 @@ def everything(
     out: Out = None,
     device: Device = "auto",
     quick: Quick = False,
+    html: Html = False,
 ) -> None:
     """All of the above, each in a folder of its own. With --quick: five minutes on two cores, without any data.
 
@@ -159,7 +171,7 @@ def everything(
     folder = out or RESULTS / ("quick" if quick else "all")
     for experiment in EXPERIMENTS.values():
         for plan in experiment.plans(quick):
-            _run(experiment, plan, Context(folder / experiment.folder_of(plan), device, data))
+            _run(experiment, plan, Context(folder / experiment.folder_of(plan), device, data), html)
     if quick:
         print(
             "Left out: the nine UCI sets (diabetes, of scikit-learn, stood in for them), NYU Depth v2 and CamVid "
@@ -172,6 +184,7 @@ def everything(
 def page(
     folder: Annotated[Path, typer.Argument(help="Folder of a run, or with the folders of several runs of one kind.")],
     out: Annotated[Path | None, typer.Option(help="File of the page (default: FOLDER.md, beside the folder).")] = None,
+    html: Annotated[bool, typer.Option("--html", help="Write it as one HTML file beside that, too.")] = False,
 ) -> None:
     """Write the page of a run from its record, and its tables and figures anew.
 
@@ -179,3 +192,5 @@ def page(
     """
     written, *others = write_page(folder, out)
     print(f"wrote {written} and {len(others)} tables and figures")
+    if html:
+        print(f"wrote {write_html_page(folder, written.with_suffix('.html'))}")

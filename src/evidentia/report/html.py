@@ -82,7 +82,9 @@ def write_report(
     return target
 
 
-def check_free(path: Path, replace: bool) -> None:
+def check_free(
+    path: Path, replace: bool, advice: str = "move it away, or replace it with replace=True (--force)"
+) -> None:
     """Raise unless a page may be written there: nothing is there, or a page of ours, or ``replace``."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file for the report, such as {path / 'report.html'}")
@@ -91,9 +93,7 @@ def check_free(path: Path, replace: bool) -> None:
     with path.open("rb") as file:
         start = file.read(2000)
     if MARK.encode() not in start:
-        raise InputError(
-            f"{path} exists and is no report; name another file, or replace it with replace=True (--force)"
-        )
+        raise InputError(f"{path} exists and is no page of evidentia; {advice}")
 
 
 def write_html(path: Path, environment: Any, template: str, values: dict[str, Any]) -> None:
