@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from faults import forgeries, mixtures, processes, tables
+from faults import commands, forgeries, mixtures, odd_files, processes, tables
 
 Check = Callable[[], tuple[int, list[str]]]
 
@@ -23,11 +23,14 @@ def checks(share: float) -> dict[str, Check]:
     return {
         "kills in save": lambda: processes.kills_in_save(times(200)),
         "saves and loads of four processes": lambda: processes.writers(3, seconds=20 * share),
+        "kills in evidentia fit": lambda: commands.kills_in_fit(times(20)),
+        "kills in evidentia predict": lambda: commands.kills_in_predict(2 * times(10)),
         "interrupts of fit": lambda: processes.interrupts_of_fit(times(20)),
         "interrupts of reproduce uci": lambda: processes.interrupts_of_reproduce("uci", times(20)),
         "interrupts of reproduce depth": lambda: processes.interrupts_of_reproduce("depth", times(20)),
         "forged model folders": lambda: forgeries.check(times(100)),
         "odd tables through fit and predict": lambda: tables.check(times(300)),
+        "odd files through the shell": lambda: odd_files.check(times(300)),
         "comparisons of 1,000 random mixtures": lambda: mixtures.check(times(1000)),
         "comparisons of 500 weighted mixtures": lambda: mixtures.check(times(500), weighted=True),
     }

@@ -49,9 +49,6 @@ def run() -> None:
             stream.reconfigure(errors="replace")
     try:
         app()
-    except BrokenPipeError:  # the reader of our output, head for example, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except (EvidentiaError, OSError) as error:
         _stop(" ".join(str(error).split()))
     except SystemExit as stop:

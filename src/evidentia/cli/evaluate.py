@@ -25,9 +25,12 @@ SHOWN_GROUPS = 50
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of the model.")],
     table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
-    by: Annotated[str | None, typer.Option(help="Column whose values are groups with scores of their own.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Column whose values are groups with scores of their own.", metavar="COLUMN")
+    ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="Column of the target, if the model does not know its name.")
+        list[str] | None,
+        typer.Option(help="Column of the target, if the model does not know its name.", metavar="COLUMN"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
     quiet: console.Quiet = False,

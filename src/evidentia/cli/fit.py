@@ -102,10 +102,14 @@ def fit(
     table: Annotated[
         Path | None, typer.Argument(help="Table with a line of names: .csv, .tsv, .csv.gz, .parquet, .feather, .xlsx.")
     ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="Column to predict; may be given several times.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Column to predict; may be given several times.", metavar="COLUMN")
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the model.")] = Path("model"),
     method: Annotated[Method, typer.Option(help="Kind of model.")] = Method.EVIDENTIAL,
-    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be given several times.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Column to leave out; may be given several times.", metavar="COLUMN")
+    ] = None,
     split_by_time: Annotated[
         str | None, typer.Option(help="Column with times: the last tenth of the rows is held out.", metavar="COLUMN")
     ] = None,

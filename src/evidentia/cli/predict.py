@@ -42,7 +42,9 @@ def predict(
         ),
     ],
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
-    keep: Annotated[list[str] | None, typer.Option(help="Column to copy; may be given several times.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Column to copy; may be given several times.", metavar="COLUMN")
+    ] = None,
     engine: Annotated[Engine, typer.Option(help="This machine, or the workers of a Ray cluster.")] = Engine.LOCAL,
     force: console.Force = False,
     quiet: console.Quiet = False,

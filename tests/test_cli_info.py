@@ -1,0 +1,258 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+
+import evidentia as ev
+from evidentia.cli import app as application
+from evidentia.cli import console, models
+from evidentia.cli.info import _kernels
+from evidentia.datasets import uci
+from evidentia.persistence import load_model, save_model
+from faults import commands
+from shell import houses, shell, write
+
+SCORES = {
+    name: {"rmse": 1.0, "nll": 2.0, "crps": 0.5, "coverage": {"0.9": 0.85}, "calibration_error": None}
+    for name in ("evidential", "linear", "constant")
+}
+RECORD = {
+    "rows": 100,
+    "held_out": {"how": "a tenth at random", "rows": 10, "learned_from": True},
+    "scores": {"price": SCORES},
+    "unfamiliar_below": 0.75,
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    frame = houses(60)
+    model = ev.EvidentialRegressor(members=2, steps=5, random_state=3, device="cpu")
+    return model.fit(frame[["size", "town", "year"]], frame[["price"]])
+
+
+@pytest.fixture
+def folder(fitted, tmp_path):
+    models.save(fitted, tmp_path / "m", RECORD)
+    return tmp_path / "m"
+
+
+# The machine and models -----------------------------------------------------------------------------------------------
+
+
+def test_versions_device_and_kernels(capsys):
+    said = shell(capsys, "info", "--device", "cpu")
+    assert said.code == 0, said.error
+    pairs = dict(line.split("  ", 1) for line in said.out.splitlines() if line)
+    assert pairs["torch"].strip() == torch.__version__
+    assert pairs["evidentia"].strip() == ev.__version__
+    assert "not used: the device is cpu, not cuda" in said.out
+    assert "kernel evidential_loss" in said.out
+    assert shell(capsys, "info", "--device", "tpu").code == 2
+
+
+def test_kernels_have_reasons(fitted):
+    fitted.record_ = {}
+    assert _kernels("cpu", fitted)["kernel evidential_loss"].startswith("used")
+    frame = houses(60)
+    plain = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    plain.record_ = {}
+    assert _kernels("cpu", plain)["kernel evidential_loss"].startswith("not used: it is for the evidential method")
+
+
+def test_what_a_model_is(folder, fitted, capsys):
+    said = shell(capsys, "info", folder)
+    assert said.code == 0, said.error
+    for words in (
+        "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)",
+        "targets",
+        f"fades with power {fitted.fading_power_:g}; rows are flagged below a familiarity of 0.75",
+        "price: scores on 10 held-out rows (a tenth at random)",
+        "The model was then fitted to all 100 rows.",
+        "town    category",
+    ):
+        assert words in said.out
+    found = json.loads(shell(capsys, "info", folder, "--json").out)["model"]
+    assert found["networks"] == 2
+    assert found["inputs"] == fitted.inputs_
+    assert [column["column"] for column in found["columns"]] == ["size", "town", "year"]
+    assert found["record"]["scores"] == RECORD["scores"]
+    assert found["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
+    fitted.save(tmp_path / "m")
+    said = shell(capsys, "info", tmp_path / "m")
+    assert said.code == 0, said.error
+    assert "scores on" not in said.out
+    assert "flagged below a familiarity of 0.5" in said.out
+
+
+def test_the_record_is_part_of_the_model(folder, fitted):
+    """One file has both, so that no kill can part them; the folder has nothing that a later save would refuse."""
+    assert load_model(folder)[1]["record"] == RECORD
+    model = models.load(folder)
+    assert (model.record_, model.unfamiliar_below_) == (RECORD, 0.75)
+    fitted.save(folder)  # from Python: the record is of another fit and goes
+    assert models.load(folder).record_ == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unfamiliar_below": 7},
+        {"unfamiliar_below": True},
+        {"unfamiliar_below": "low"},
+        {"rows": "many"},
+        {"held_out": None},
+        {"held_out": {"how": 3, "rows": 1, "learned_from": True}},
+        {"scores": []},
+        {"scores": {"price": {"evidential": {"rmse": "good"}}}},
+        {"scores": {"price": {"evidential": SCORES["linear"] | {"coverage": {"0.9": "all"}}}}},
+    ],
+)
+def test_a_forged_record_is_refused(change, folder, capsys):
+    tensors, settings = load_model(folder)
+    save_model(folder, tensors, settings | {"record": RECORD | change})
+    said = shell(capsys, "info", folder)
+    assert said.code == 2, said
+    assert "does not hold a model that can be used" in said.error
+    save_model(folder, tensors, settings | {"record": ["no", "dict"]})
+    assert shell(capsys, "info", folder).code == 2
+
+
+def test_a_model_of_images_is_refused(tmp_path, capsys, fitted):
+    fitted.save(tmp_path / "m")
+    tensors, settings = load_model(tmp_path / "m")
+    save_model(tmp_path / "m", tensors, settings | {"model": "images"})
+    said = shell(capsys, "info", tmp_path / "m")
+    assert (said.code, "holds a model of images; the command line is for tables" in said.error) == (2, True)
+
+
+# Data ----------------------------------------------------------------------------------------------------------------
+
+
+def test_benchmark_sets_are_fetched(tmp_path, capsys, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(uci, "download", lambda *arguments: fetched.append(arguments) or tmp_path / "uci" / "x")
+    said = shell(capsys, "data", "fetch", "yacht", "wine", "--data", tmp_path)
+    assert said.code == 0, said.error
+    assert fetched == [("yacht", tmp_path, uci.ORIGIN), ("wine", tmp_path, uci.ORIGIN)]
+    assert said.out.splitlines() == [str(tmp_path / "uci" / "x")] * 2
+    assert shell(capsys, "data", "fetch", "all", "--data", tmp_path, "--quiet").error == ""
+    assert len(fetched) == 2 + len(uci.SETS)
+
+
+def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
+    said = shell(capsys, "data", "fetch", "mars", "--data", tmp_path)
+    assert (said.code, "unknown set 'mars'; known are boston" in said.error) == (2, True)
+    said = shell(capsys, "data", "fetch", "yacht", "--data", tmp_path, "--origin", "http://127.0.0.1:1")
+    assert (said.code, "could not be fetched" in said.error) == (2, True)
+    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
+    assert "no data folder" in shell(capsys, "data", "fetch", "yacht").error
+
+
+# Kills ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_of_fit_leaves_the_old_model_or_the_new_one():
+    assert commands.kills_in_fit(2) == (2, [])
+
+
+def test_a_kill_of_predict_leaves_no_part_of_an_output():
+    assert commands.kills_in_predict(2, rows=30_000, endings=(".csv",)) == (2, [])
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (ev.InputError("this\n  is wrong"), 2, "evidentia: this is wrong\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "p.csv"), 2, "No space left on device: 'p.csv'\n"),
+        (MemoryError(), 2, "evidentia: there is not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "there is not enough memory"),
+    ],
+)
+def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(application, "app", fail)
+    said = shell(capsys)
+    assert said.code == code
+    assert sentence in said.error
+    assert "Traceback" not in said.error
+    assert len(said.error.splitlines()) <= 1
+
+
+def test_an_error_that_no_one_expects_is_ours(capsys, monkeypatch):
+    monkeypatch.setattr(application, "app", lambda: {}["no such key"])
+    said = shell(capsys)
+    assert said.code == 1
+    assert "Traceback" in said.error
+    assert said.error.splitlines()[-1].startswith("evidentia: this is an error of evidentia, not of your input")
+
+
+def test_warnings_of_the_library_are_lines(capsys):
+    with console.speaking():
+        for _ in range(2):
+            warnings.warn("two\n  lines", UserWarning, stacklevel=1)
+        warnings.warn("for programmers", DeprecationWarning, stacklevel=1)
+        warnings.warn("an overflow", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "note: two lines\n"
+
+
+def test_names_cannot_write_to_the_terminal(capsys):
+    assert console.table([{"a\x1b[2J": "b\nc"}]) == "a?[2J\nb?c"
+
+
+def test_progress_in_plain_lines(capsys, monkeypatch):
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    with console.RowProgress(100) as progress:
+        for _ in range(10):
+            progress.add(10)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("10 of 100 rows, ")
+    assert 1 < len(lines) < 10
+    with console.RowProgress(None, quiet=True) as progress:
+        progress.add(1)
+    assert progress.summary().startswith("1 row, ")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("verb", ["fit", "predict", "evaluate", "report", "info", "data fetch"])
+def test_help_shows_an_example(verb, capsys):
+    said = shell(capsys, *verb.split(), "--help")
+    assert said.code == 0
+    assert f"Example: evidentia {verb}" in said.out
+
+
+def test_an_interrupt_ends_with_130(tmp_path):
+    """In a process of its own: a fit that would take long is interrupted, and leaves nothing."""
+    table = write(houses(), tmp_path / "t.csv")
+    command = [sys.executable, "-m", "evidentia.cli", "fit", table, "--target", "price", "-o", tmp_path / "m"]
+    process = subprocess.Popen(
+        [*map(str, command), "--steps", "1000000", "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    while "fitting to" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "evidentia: interrupted"
+    assert not (tmp_path / "m").exists()
