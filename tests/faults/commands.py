@@ -3,6 +3,8 @@
 Each check returns (how many were tried, what failed).
 """
 
+import contextlib
+import io
 import random
 import tempfile
 import time
@@ -13,11 +15,11 @@ import pandas as pd
 
 import evidentia as ev
 from evidentia.cli import models
+from evidentia.cli.app import app
 from evidentia.errors import InputError
 from faults.processes import Found, command, run
 
 ROWS = 150_000  # that are predicted, so that most of the time is spent on the output
-STARTING = 2.0  # seconds of imports, about
 
 
 def kills_in_fit(count: int = 20, seed: int = 0) -> Found:
@@ -29,7 +31,7 @@ def kills_in_fit(count: int = 20, seed: int = 0) -> Found:
         whole = _seconds(_fit(table, old, seed=1))
         for trial in range(count):
             folder = old if trial % 2 else new
-            _kill(_fit(table, folder, seed=2), choose.uniform(0, 1.1 * whole))
+            _kill(_fit(table, folder, seed=2), "fitting to", choose.uniform(0, 1.1 * whole))
             try:
                 if models.load(folder).random_state not in ((1, 2) if folder == old else (2,)):
                     failed.append(f"kill {trial}: {folder.name} holds a model that no one saved")
@@ -67,7 +69,7 @@ def kills_in_predict(
             for trial in range(count // len(endings)):
                 before = b"what was there" if trial % 2 else None
                 output.write_bytes(before) if before else output.unlink(missing_ok=True)
-                _kill(_predict(model, table, output), choose.uniform(0.5 * STARTING, 1.1 * whole))
+                _kill(_predict(model, table, output), "ignored", choose.uniform(0, 1.1 * whole))
                 after = output.read_bytes() if output.exists() else None
                 if after not in (before, complete):
                     failed.append(f"kill {trial}: {output.name} is neither as before nor complete")
@@ -84,30 +86,33 @@ def kills_in_predict(
 def _table(rows: int) -> pd.DataFrame:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(rows, 2))
-    return pd.DataFrame(x, columns=["a", "b"]).assign(y=x[:, 0] + generator.normal(size=rows))
+    return pd.DataFrame(x, columns=["a", "b"]).assign(y=x[:, 0] + generator.normal(size=rows), c=1)
 
 
 def _fit(table: Path, folder: Path, seed: int) -> list[str]:
     few = ("--method", "gaussian", "--steps", "20", "--device", "cpu")
-    return command("fit", table, "--target", "y", "-o", folder, "--force", "--seed", seed, *few)
+    return [str(each) for each in ("fit", table, "--target", "y", "-o", folder, "--force", "--seed", seed, *few)]
 
 
 def _predict(model: Path, table: Path, output: Path) -> list[str]:
-    return command("predict", model, table, "-o", output, "--force", "--keep", "y")
+    return [str(each) for each in ("predict", model, table, "-o", output, "--force", "--keep", "y")]
 
 
 def _seconds(arguments: list[str]) -> float:
-    """Run a command to its end and return how long it took."""
+    """Run a command to its end, within this process, and return how long it took."""
     started = time.monotonic()
-    process = run(arguments)
-    error = process.communicate()[1]
-    assert process.returncode == 0, error
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        app(arguments, standalone_mode=False)
     return time.monotonic() - started
 
 
-def _kill(arguments: list[str], after: float) -> None:
-    """Start a command and kill it after so many seconds."""
-    process = run(arguments)
+def _kill(arguments: list[str], ready: str, after: float) -> None:
+    """Start a command and kill it so many seconds after it says that it is ready."""
+    process = run(command(*arguments))
+    assert process.stderr is not None
+    for line in process.stderr:
+        if ready in line:
+            break
     time.sleep(after)
     process.kill()
     process.communicate()
