@@ -180,6 +180,29 @@ def test_a_model_without_bins_goes_by_mean_and_spread(small):
     assert np.array_equal(np.column_stack(odd), expected)
 
 
+def test_the_two_values_of_a_column_are_known():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.standard_normal(400), np.where(rng.random(400) < 0.03, 7.5, 2.0), rng.random(400) < 0.3])
+    table = pd.DataFrame(x, columns=["x", "rare", "often"])
+    model = ev.EnsembleRegressor(members=3, steps=10, random_state=0, device="cpu").fit(table, x[:, 0])
+    known = TrainingColumns(model)
+    odd = known.unusual(model.encoding_.read(pd.DataFrame([[0, 7.5, 1], [0, 2, 0], [0, 8, 2]], columns=table.columns)))
+    assert np.column_stack(odd).tolist() == [[False, False, False], [False, False, False], [False, True, True]]
+    rows = model.encoding_.read(table)
+    (reason,) = known.reasons(rows, model.encoding_.transform(rows), int(x[:, 1].argmax()), None, most=1)
+    assert (
+        reason.text.replace("\u00a0", " ")
+        == f"7.5, which {100 * np.mean(x[:, 1] == 7.5):.0f} % of the training rows had"
+    )
+
+
+def test_two_values_that_are_equally_frequent_are_not_guessed():
+    x = np.column_stack([np.random.default_rng(0).standard_normal(200), np.arange(200) % 2])
+    model = ev.EnsembleRegressor(members=3, steps=10, random_state=0, device="cpu").fit(x, x[:, 0])
+    odd = TrainingColumns(model).unusual(model.encoding_.read(x))
+    assert not odd[1].any()
+
+
 def test_many_categories_of_which_some_were_dropped_are_never_called_new():
     rng = np.random.default_rng(0)
     codes = np.array([f"c{k}" for k in rng.integers(0, 400, 800)])
@@ -349,6 +372,16 @@ def test_the_page_says_which_row_not_to_trust_and_why(page):
     assert "<i>1</i>" in page.text  # the label of the row
     assert "price <b>" in page.text
     assert "nan" not in page.text.lower().split()
+
+
+def test_a_law_that_changed_is_told_from_unfamiliar_rows(model, tmp_path):
+    table = make_table(seed=1)
+    text = write(model, table, make_target(table) + 5, tmp_path).text
+    assert "Do not trust intervals here, not even those of rows that look familiar: they hold 0 %" in text
+    assert "On average they are too low, by 4.9" in text or "too low, by 5" in text
+    same = write(model, make_table(), make_target(make_table()), tmp_path).text
+    assert "another law" not in same
+    assert "On average they are too" not in same
 
 
 def test_hover_has_row_true_predicted_interval_and_familiarity(page):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evidentia.report.bands import binomial_range
 from evidentia.report.evaluation import COVERAGE, Group, TargetResult
@@ -99,6 +100,9 @@ def summary_lines(result: TargetResult, familiar: list[Group], threshold: float)
         f"{percent(own.coverage)} of the true values lie in the intervals that should hold {percent(COVERAGE)}. "
         + _coverage_verdict(inside, *chance),
     ]
+    bias = float(np.mean(result.point - result.y))
+    if abs(bias) > 0.25 * own.rmse and len(result.y) >= 20:  # five standard errors or more of the mean of 400 rows
+        lines[0] += f" On average they are too {'high' if bias > 0 else 'low'}, by {show(abs(bias), 3)}."
     middle = _median_error(result)
     if own.rmse > 5 * middle:  # 1.5 times for normal errors
         lines[0] += f" A few rows are far worse than the others: half of them are off by less than {show(middle, 3)}."
@@ -122,6 +126,7 @@ def _familiarity_lines(result: TargetResult, familiar: list[Group], threshold: f
             f"{show(middle, 2)}, where most rows like those of training have 1. Expect larger errors than in training."
         )
     flagged = result.familiarity < threshold
+    lines += _changed_law(result, ~flagged)
     if not flagged.any():
         return [*lines, f"No row is so unlike the training rows that its familiarity is below {limit}."]
     group = familiar[-1]
@@ -138,6 +143,18 @@ def _familiarity_lines(result: TargetResult, familiar: list[Group], threshold: f
         f"{percent(group.coverage)} of the true values, {percent(float(np.mean(result.inside[~flagged])))} elsewhere."
     )
     return [*lines, text]
+
+
+def _changed_law(result: TargetResult, familiar: NDArray[np.bool_]) -> list[str]:
+    """Return a warning if the intervals of familiar rows miss far more than stated."""
+    count, inside = int(familiar.sum()), int(result.inside[familiar].sum())
+    if count < 20 or 1 - inside / count <= 2 * (1 - COVERAGE) or inside >= binomial_range(count, COVERAGE).low:
+        return []
+    return [
+        f"Do not trust intervals here, not even those of rows that look familiar: they hold {percent(inside / count)}. "
+        "Either the target follows another law than in training, by a cause that is in no column, or the model is badly "
+        "fitted: compare with rows held out of training. Familiarity compares columns, and cannot show this."
+    ]
 
 
 def _times(width: float, other: float) -> str:

@@ -16,7 +16,7 @@ from evidentia.data.encoding import IGNORED
 from evidentia.data.table import Column, Table
 from evidentia.estimators import Regressor
 from evidentia.fitting import Fitted
-from evidentia.report.words import show
+from evidentia.report.words import percent, show
 
 __all__ = ["FAR", "ColumnShare", "Reason", "TrainingColumns"]
 
@@ -84,12 +84,17 @@ class TrainingColumns:
         )
         self._typical = loc.mean(0)
         self._spread = np.median(scale, axis=0)
-        self._edges = _range_of_bins(self.fitted)
+        self._edges: dict[int, tuple[float, float]] = _range_of_bins(self.fitted)
+        for k, encoder in enumerate(self.encoders):
+            first = int(self._first[k])
+            if encoder.kind in ("number", "boolean") and encoder.distinct == 2 and first not in self._edges:
+                found = _two_values(encoder.fill, loc[:, first], scale[:, first])
+                self._edges |= {} if found is None else {first: found}
 
     @property
     def has_ranges(self) -> bool:
         """Whether the model keeps the range of any column."""
-        return bool(self._edges)
+        return bool(_range_of_bins(self.fitted))
 
     def unusual(self, table: Table) -> list[NDArray[np.bool_]]:
         """Return for each column whether the value of each row is unusual."""
@@ -213,6 +218,9 @@ class TrainingColumns:
             return f"{said}; it was always {show_value(encoder, kept.mean)} in training, and the model ignores it"
         if odd and kept.low is not None and kept.high is not None:
             return f"{said}, {side} all training rows ({_span(encoder, kept.low, kept.high)})"
+        if encoder.distinct == 2 and kept.low is not None and kept.high is not None:
+            share = (kept.mean - kept.low) / (kept.high - kept.low)
+            return f"{said}, which {percent(share if value > kept.mean else 1 - share)} of the training rows had"
         distance = show(abs(value - kept.mean) / kept.spread, 2)
         return f"{said}, {distance} spreads {side} the training mean of {show_value(encoder, kept.mean)}"
 
@@ -271,6 +279,24 @@ def _range_of_bins(fitted: Fitted) -> dict[int, tuple[float, float]]:
         step = 10 ** np.floor(np.log10(1e-5 * float(scale[mine][0])))  # float32 keeps no more of them
         edges[int(feature)] = _rounded(float(low.min()), step), _rounded(float(high.max()), step)
     return edges
+
+
+def _two_values(fill: float, loc: Array, scale: Array) -> tuple[float, float] | None:
+    """Return the two values of a column that has no others, by its median and each network's mean and spread.
+
+    If a, the median, is one of them, and a share p of the rows has the other one, b, then mean − a = p(b − a) and the
+    variance is p(1−p)(b − a)²; hence b = a + (variance + (mean − a)²)/(mean − a). None if networks do not agree on it:
+    then the median is neither, as happens where both are equally frequent.
+    """
+    shift = loc - fill
+    varies = (scale < IGNORED / 2) & (shift != 0)
+    if varies.sum() < 2:
+        return None
+    other = fill + (scale[varies] ** 2 + shift[varies] ** 2) / shift[varies]
+    if np.ptp(other) > 1e-5 * abs(other.mean() - fill):
+        return None
+    value = _rounded(float(other.mean()), 10 ** np.floor(np.log10(1e-5 * float(np.median(scale[varies])))))
+    return min(fill, value), max(fill, value)
 
 
 def _rounded(value: float, step: float) -> float:
