@@ -30,6 +30,7 @@ __all__ = ["CsvReader"]
 _BLOCK = 1 << 20
 _LONGEST_RECORD = 1 << 28  # bytes; a longer one is a quote that never ends
 _LONGEST_FIELD = 1 << 26
+_MOST_COLUMNS = 100_000
 _SEPARATORS = ",;\t|"
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "'|'"}
 _MARKS = (  # the longer one first: the mark of UTF-32 begins with that of UTF-16
@@ -98,7 +99,7 @@ class CsvReader:
         self._gzipped = _has_gzip_mark(path)
         with self._refusing_damage():
             self._encoding = self._find_encoding()
-            self._quoted = self._check_bytes()
+            self._quoted, self._blank_before_quote = self._check_bytes()
             self._skip, records = self._first_records()
             self.separator, head = self._choose_separator(records)
             self.names = self._check_names(head)
@@ -114,8 +115,10 @@ class CsvReader:
         """Yield pandas frames of ``rows`` rows each; columns named in ``text`` are read as text."""
         found = [_Found("text") if name in text else kind for name, kind in zip(self.names, self._types(), strict=True)]
         nullable = {k for k, f in enumerate(found) if f.missing and f.final_kind in ("integer", "boolean")}
+        kinds = [f.final_kind for f in found]
         for table in regroup(self._tables(), rows):
-            columns = [self._converted(column, f.final_kind) for column, f in zip(table.columns, found, strict=True)]
+            with self._refusing_damage():  # if the file has changed since its types were found
+                columns = [self._converted(column, kind) for column, kind in zip(table.columns, kinds, strict=True)]
             yield to_frame(self._pyarrow.Table.from_arrays(columns, names=self.names), nullable)
 
     # The bytes ----------------------------------------------------------------------------------------------------
@@ -178,9 +181,9 @@ class CsvReader:
                     self._refuse(f"it is not UTF-8 text, and has {what}; save it as UTF-8", line)
                 line += part.count(b"\n")
 
-    def _check_bytes(self) -> bool:
-        """Raise if there are NUL bytes; return whether there are quotes."""
-        quoted, line, empty = False, 1, True
+    def _check_bytes(self) -> tuple[bool, bool]:
+        """Raise if there are NUL bytes; return whether there are quotes, and whether one has a blank before it."""
+        quoted, spaced, last, line, empty = False, False, b"", 1, True
         with self._utf8() as file:
             while part := file.read(_BLOCK):
                 if b"\0" in part:
@@ -190,10 +193,12 @@ class CsvReader:
                     )
                 line += part.count(b"\n")
                 quoted = quoted or b'"' in part
+                spaced = spaced or b' "' in part or (last == b" " and part[:1] == b'"')
+                last = part[-1:]
                 empty = empty and not part.strip()
         if empty:
             raise InputError(f"{self.path} is empty")
-        return quoted
+        return quoted, spaced
 
     # The first lines ----------------------------------------------------------------------------------------------
 
@@ -224,8 +229,8 @@ class CsvReader:
         more often: with semicolons, 1,5;2,5 are two numbers, and with commas three fields that are not.
         """
         heads = {separator: rows[0] for separator, rows in records.items() if rows}
-        if not heads:
-            raise InputError(f"{self.path} is empty")
+        if not any(separator in heads for separator in (*_SEPARATORS, *list(records)[:1])):
+            self._refuse(f"it has a field of more than {csv.field_size_limit():,} characters, which is no name", 1)
         if len(records) == 1:
             return next(iter(heads.items()))
         wide = [s for s in _SEPARATORS if len(heads.get(s, [])) > 1]
@@ -240,16 +245,18 @@ class CsvReader:
         if even or wide:
             chosen = even[0] if even else max(wide, key=lambda s: len(heads[s]))
             return chosen, heads[chosen]
-        for other in ": ":
+        for other in filter(heads.__contains__, ": "):
             rows = records[other][1:]
             alike = len(heads[other]) > 1 and rows and all(len(row) == len(heads[other]) for row in rows)
             if alike and any(parse_number(field) is not None for field in rows[0]):
                 self._refuse(f"its fields seem to be separated by {other!r}; use commas, semicolons or tabs", 1)
-        return ",", heads[","]
+        return next(iter(heads.items()))
 
     def _check_names(self, head: list[str]) -> list[str]:
         """Return the names of the columns; those without one are called as pandas calls them."""
         names = [name.strip() for name in head]
+        if len(names) > _MOST_COLUMNS:
+            self._refuse(f"it has {len(names):,} columns; at most {_MOST_COLUMNS:,} can be read", 1)
         numbers = [parse_number(name) for name in names if name]
         written = [name for name, number in zip(filter(None, names), numbers, strict=True) if number is not None]
         parts = any(number is not None and number % 1 for number in numbers)
@@ -293,7 +300,9 @@ class CsvReader:
                         if blank and below:
                             self._refuse("it is blank; write NA if a value is missing, or remove the line", blank)
                         blank, below = 0, True
-                    if self._quoted and any(field[:1].isspace() and field.lstrip()[:1] == '"' for field in record):
+                    if self._blank_before_quote and any(
+                        field[:1].isspace() and field.lstrip()[:1] == '"' for field in record
+                    ):
                         self._refuse("it has a blank before a quote; remove the blank", line)
                     line = reader.line_num + 1
             except csv.Error as error:
@@ -434,8 +443,10 @@ class CsvReader:
                 f"{self.path} is a damaged gzip file ({first_line(error)}); copy it again, or unpack what is left of it"
             ) from error
         except self._pyarrow.ArrowInvalid as error:
-            if "straddling" in str(error) and self._block < _LONGEST_RECORD:
-                raise _TooLongError from error
+            if "straddling" in str(error):
+                if self._block < _LONGEST_RECORD:
+                    raise _TooLongError(f"{self.path} was changed while it was read") from error
+                raise InputError(f"{self.path} cannot be read as a table: a line has more than 256 MiB") from error
             raise InputError(f"{self.path} cannot be read as a table: {first_line(error)}") from error
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{self.path} cannot be read as a table: {first_line(error)}") from error
@@ -449,8 +460,8 @@ class CsvReader:
         warnings.warn(f"{self.path}: {what}", stacklevel=2)
 
 
-class _TooLongError(Exception):
-    """Raised where a record is longer than the blocks in which a file is read."""
+class _TooLongError(InputError):
+    """Raised where a record is longer than the blocks in which a file is read; they are then made longer."""
 
 
 class _Recoded(io.RawIOBase):
@@ -485,9 +496,8 @@ def _records(text: str, separator: str, whole: bool, most: int = 200) -> list[li
     filled = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if not _is_blank(row))
     try:
         rows.extend(itertools.islice(filled, most))
-    except csv.Error:  # a field too long for csv; in the first line it cannot be a name
-        if not rows:
-            raise
+    except csv.Error:  # a field too long for csv; in the first line it cannot be a name, so this separates nothing
+        pass
     return rows if whole or len(rows) == most or len(rows) < 2 else rows[:-1]
 
 

@@ -15,7 +15,6 @@ from evidentia.errors import InputError
 __all__ = ["ExcelReader"]
 
 _MISSING = frozenset(("", "#N/A", "#NULL!", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None"))
-_ERRORS = frozenset(("#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"))
 
 
 class ExcelReader:
@@ -109,7 +108,7 @@ def _column(values: tuple[Any, ...]) -> Any:
     """Return the values of a column as a pandas series of the type that they all have."""
     import pandas as pd
 
-    present = [None if isinstance(v, str) and v.strip() in _MISSING | _ERRORS else v for v in values]
+    present = [None if isinstance(v, str) and v.strip() in _MISSING else v for v in values]
     kinds = {type(value) for value in present if value is not None}
     gaps = any(value is None for value in present)
     if not kinds:

@@ -18,6 +18,7 @@ _TEXT, _PARQUET, _ARROW = (
     (".parquet", ".pq"),
     (".arrow", ".feather", ".ipc", ".arrows"),
 )
+_EXCEL = (".xlsx", ".xlsm")
 _KINDS = "a table is a .csv (also .csv.gz), .tsv, .txt, .parquet, .arrow, .feather or .xlsx file"
 _REFUSED = {  # by the first bytes
     b"\xd0\xcf\x11\xe0": "is an old Excel file (.xls), or one with a password; save it as .xlsx or .csv",
@@ -60,7 +61,7 @@ def read_batches(
         start: the first row, a multiple of ``rows``; Parquet and Arrow files only.
         stop: the row behind the last; None for all.
     """
-    reader = _open(Path(path))
+    reader = _reader_of(Path(path))(Path(path))
     if rows < 1:
         raise InputError(f"rows must be at least 1, got {rows}")
     if start % rows or start < 0 or (stop is not None and stop < start):
@@ -76,7 +77,8 @@ def read_batches(
 
 def count_rows(path: str | Path) -> int | None:
     """Return the number of rows of a Parquet or Arrow file, None of a file that would have to be read for it."""
-    return _open(Path(path)).count()
+    kind = _reader_of(Path(path))
+    return kind(Path(path)).count() if issubclass(kind, ArrowReader) else None
 
 
 def _filled(path: Path, frames: Iterator[Any], empty_is_fine: bool = False) -> Iterator[Any]:
@@ -88,8 +90,29 @@ def _filled(path: Path, frames: Iterator[Any], empty_is_fine: bool = False) -> I
         raise InputError(f"{path} has names of columns, but no rows")
 
 
-def _open(path: Path) -> Reader:
-    """Return the reader of a file, chosen by its first bytes, or by its ending."""
+def _reader_of(path: Path) -> type[Reader]:
+    """Return the reader of a file, chosen by its first bytes, or by its ending where they do not tell."""
+    start = _first_bytes(path)
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    ending = endings[0] if endings[-1:] == [".gz"] and len(endings) == 2 else (endings or [""])[-1]
+    for mark, why in _REFUSED.items():
+        if start.startswith(mark):
+            raise InputError(f"{path} {why}")
+    if start.startswith(b"PAR1") or ending in _PARQUET:
+        return ParquetReader
+    if start.startswith(b"ARROW1") or ending in _ARROW:
+        return ArrowReader
+    if ending in _EXCEL:
+        return ExcelReader
+    if start.startswith(b"PK\x03\x04"):
+        raise InputError(f"{path} is a zip archive; unpack it, or name it .xlsx if it is an Excel file")
+    if ending not in (*_TEXT, ".gz"):
+        raise InputError(f"{path}: {_KINDS}, not {ending or 'without ending'}")
+    return CsvReader
+
+
+def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a plain file. Anything else is refused unread: a pipe would keep its reader waiting."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder; {_KINDS}")
@@ -99,27 +122,10 @@ def _open(path: Path) -> Reader:
             raise InputError(f"{path} is not a plain file; save what it gives as a file first")
         with path.open("rb") as file:
             start = file.read(8)
+    except InputError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:  # also a name with a zero in it, or a link to itself
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return _reader_of(path, start)
-
-
-def _reader_of(path: Path, start: bytes) -> Reader:
-    endings = [ending.lower() for ending in path.suffixes[-2:]]
-    ending = endings[0] if endings[-1:] == [".gz"] and len(endings) == 2 else (endings or [""])[-1]
     if not start:
         raise InputError(f"{path} is empty")
-    for mark, why in _REFUSED.items():
-        if start.startswith(mark):
-            raise InputError(f"{path} {why}")
-    if start.startswith(b"PAR1") or ending in _PARQUET:
-        return ParquetReader(path)
-    if start.startswith(b"ARROW1") or ending in _ARROW:
-        return ArrowReader(path)
-    if start.startswith(b"PK\x03\x04") or ending in (".xlsx", ".xlsm"):
-        return ExcelReader(path)
-    if ending not in (*_TEXT, ".gz"):
-        raise InputError(f"{path}: {_KINDS}, not {ending or 'without ending'}")
-    return CsvReader(path)
+    return start
