@@ -152,8 +152,8 @@ def _changed_law(result: TargetResult, familiar: NDArray[np.bool_]) -> list[str]
         return []
     return [
         f"Do not trust intervals here, not even those of rows that look familiar: they hold {percent(inside / count)}. "
-        "Either the target follows another law than in training, by a cause that is in no column, or the model is badly "
-        "fitted: compare with rows held out of training. Familiarity compares columns, and cannot show this."
+        "Either the target follows another law than in training, by a cause that is in no column, or the model is "
+        "badly fitted: compare with rows held out of training. Familiarity compares columns, and cannot show this."
     ]
 
 
