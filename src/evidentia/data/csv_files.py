@@ -494,10 +494,8 @@ def _records(text: str, separator: str, whole: bool, most: int = 200) -> list[li
     """Return the first records of a text that are not blank; without the last one if the text goes on behind it."""
     rows: list[list[str]] = []
     filled = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if not _is_blank(row))
-    try:
+    with contextlib.suppress(csv.Error):  # a field too long for csv; in the first line it cannot be a name
         rows.extend(itertools.islice(filled, most))
-    except csv.Error:  # a field too long for csv; in the first line it cannot be a name, so this separates nothing
-        pass
     return rows if whole or len(rows) == most or len(rows) < 2 else rows[:-1]
 
 
