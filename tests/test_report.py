@@ -516,7 +516,7 @@ def test_thirty_thousand_rows_make_a_small_page_of_a_sample(small, tmp_path):
     path = ev.write_report(model, x, x[:, 0], tmp_path / "large.html")
     assert path.stat().st_size < 8e6
     text = Page(path.read_text(encoding="utf-8")).text
-    assert "Shown are 2,000 of 30,000 rows" in text
+    assert "Shown are 1,500 of 30,000 rows" in text
 
 
 # Pages of experiments -------------------------------------------------------------------------------------------------

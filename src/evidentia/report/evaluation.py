@@ -104,7 +104,7 @@ class TargetResult:
         order = np.argsort(-np.nan_to_num(self.doubt, nan=np.inf), kind="stable")
         return order[:count]
 
-    def sample(self, most: int = 2000, doubtful: int = 100, seed: int = 0) -> NDArray[np.int64]:
+    def sample(self, most: int = 1500, doubtful: int = 100, seed: int = 0) -> NDArray[np.int64]:
         """Return the positions of the rows that charts show: all, or the most doubtful ones and others at random."""
         if len(self.y) <= most:
             return np.arange(len(self.y))

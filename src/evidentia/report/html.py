@@ -34,7 +34,7 @@ __all__ = ["MARK", "render", "write_html", "write_report"]
 
 MARK = '<meta name="generator" content="evidentia report">'
 DOUBTFUL = 10  # rows in the table of the most doubtful ones
-MOST_POINTS = 2000  # in a chart of rows, of all targets together
+MOST_POINTS = 1500  # in a chart of rows, of all targets together
 FEWEST_POINTS = 200  # in a chart of one target
 FEW_LEVELS = 12  # of a category whose groups are shown without being asked for
 MOST_AUTOMATIC = 3  # columns whose groups are shown without being asked for
