@@ -264,6 +264,14 @@ def test_a_table_with_nothing_but_the_target(tmp_path, capsys):
     assert shell(capsys, "fit").code == 2
 
 
+def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
+    frame = houses()
+    table = write(frame.assign(price=1e200 * frame["price"]), tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 2, said
+    assert "float64 cannot hold its variance; pass y in other units" in said.error
+
+
 def test_a_target_that_does_not_vary(tmp_path, capsys):
     table = write(houses().assign(price=3.0), tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)

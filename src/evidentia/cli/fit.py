@@ -153,6 +153,7 @@ def fit(
             "without_target": left_out,
             "seconds": round(time.perf_counter() - started, 1),
         }
+        models.check_output(output, force)  # again: someone may have saved a model there in the meantime
         models.save(model, output, record)
     console.remark(f"saved in {output}; next: evidentia predict {output} NEW.csv -o predictions.csv", quiet)
 

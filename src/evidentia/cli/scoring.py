@@ -168,7 +168,7 @@ def _gaussian(mean: Array, std: Array) -> "Prediction":
     from evidentia.prediction import Prediction
 
     floor = np.maximum(1e-12 * np.abs(mean).max(0, initial=0), 1e-300)  # of a target that does not vary
-    scale = np.broadcast_to(np.maximum(std, floor), mean.shape)
+    scale = np.broadcast_to(np.clip(std, floor, 1e300), mean.shape)  # too large a target is the regressor's to refuse
     return Prediction(Gaussian(torch.from_numpy(mean), torch.from_numpy(scale.copy())))
 
 
