@@ -158,7 +158,8 @@ def _linear(x: Array, y: Array, x_new: Array, seed: int) -> "Prediction | None":
             found = model.predict((x_new[:, good] - loc[good]) / scale[good]).reshape(len(x_new), -1)
     except (ValueError, np.linalg.LinAlgError):  # features beyond what a linear model can scale
         return None
-    return _gaussian(found * size + y.mean(0), left_out * size)
+    found, left_out = found * size + y.mean(0), left_out * size
+    return _gaussian(found, left_out) if np.isfinite(found).all() else None
 
 
 def _gaussian(mean: Array, std: Array) -> "Prediction":
