@@ -101,8 +101,8 @@ class CsvReader:
             self._encoding = self._find_encoding()
             self._quoted, self._blank_before_quote = self._check_bytes()
             self._skip, records = self._first_records()
-            self.separator, head = self._choose_separator(records)
-            self.names = self._check_names(head)
+            self.separator, self._head = self._choose_separator(records)
+            self.names = self._check_names(self._head)
             if self._quoted or len(self.names) == 1:
                 self._check_records()
         self._block = min(max(_BLOCK, 4096 * len(self.names)), 1 << 25)  # some hundred rows, also of a wide table
@@ -214,11 +214,15 @@ class CsvReader:
                     break
                 start += more
             whole = not file.read(1)
-        said = re.match(rb'"?sep=(.)"?\r?\n', start)
+        said = re.match(rb'"?sep=([^\w"\x80-\xff])"?\r?\n', start)
         if said:
             start = start[said.end() :]
+            if not start.strip():
+                raise InputError(f"{self.path} is empty")
         text = start.decode("utf-8", errors="ignore")
-        tried = [said[1].decode("utf-8", errors="replace")] if said else [*_SEPARATORS, ":", " "]
+        above = text[: len(text) - len(text.lstrip())]
+        self._names_line = 1 + bool(said) + len(re.findall(r"\r\n|\r|\n", above))
+        tried = [said[1].decode("ascii")] if said else list(_SEPARATORS)
         records = {separator: _records(text, separator, whole) for separator in tried}
         return said.end() if said else 0, records
 
@@ -229,8 +233,10 @@ class CsvReader:
         more often: with semicolons, 1,5;2,5 are two numbers, and with commas three fields that are not.
         """
         heads = {separator: rows[0] for separator, rows in records.items() if rows}
-        if not any(separator in heads for separator in (*_SEPARATORS, *list(records)[:1])):
-            self._refuse(f"it has a field of more than {csv.field_size_limit():,} characters, which is no name", 1)
+        if not heads:
+            self._refuse(
+                f"it has a field of more than {csv.field_size_limit():,} characters, which is no name", self._names_line
+            )
         if len(records) == 1:
             return next(iter(heads.items()))
         wide = [s for s in _SEPARATORS if len(heads.get(s, [])) > 1]
@@ -241,22 +247,31 @@ class CsvReader:
             even = [s for s in even if shares[s] == best]
         if len(even) > 1:
             a, b = (_NAMES[s] for s in even[:2])
-            self._refuse(f"its fields may be separated by {a} or by {b}; put fields that hold either into quotes", 1)
+            self._refuse(
+                f"its fields may be separated by {a} or by {b}; put fields that hold either into quotes",
+                self._names_line,
+            )
         if even or wide:
             chosen = even[0] if even else max(wide, key=lambda s: len(heads[s]))
             return chosen, heads[chosen]
-        for other in filter(heads.__contains__, ": "):
-            rows = records[other][1:]
-            alike = len(heads[other]) > 1 and rows and all(len(row) == len(heads[other]) for row in rows)
-            if alike and any(parse_number(field) is not None for field in rows[0]):
-                self._refuse(f"its fields seem to be separated by {other!r}; use commas, semicolons or tabs", 1)
+        self._refuse_other_separators([",".join(row) for row in records[","]])
         return next(iter(heads.items()))
+
+    def _refuse_other_separators(self, lines: list[str]) -> None:
+        """Raise if lines that seem to be one field each are several numbers, with colons or blanks between them."""
+        for separator, called in ((":", "colons"), (None, "blanks")):
+            rows = [line.split(separator) for line in lines]
+            alike = len(rows) > 1 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows)
+            if alike and sum(parse_number(field) is not None for field in rows[1]) > 1:  # "10 km" is one value
+                self._refuse(
+                    f"its fields seem to be separated by {called}; use commas, semicolons or tabs", self._names_line
+                )
 
     def _check_names(self, head: list[str]) -> list[str]:
         """Return the names of the columns; those without one are called as pandas calls them."""
-        names = [name.strip() for name in head]
+        names = [name.strip(" \t\r\n\ufeff") for name in head]
         if len(names) > _MOST_COLUMNS:
-            self._refuse(f"it has {len(names):,} columns; at most {_MOST_COLUMNS:,} can be read", 1)
+            self._refuse(f"it has {len(names):,} columns; at most {_MOST_COLUMNS:,} can be read", self._names_line)
         numbers = [parse_number(name) for name in names if name]
         written = [name for name, number in zip(filter(None, names), numbers, strict=True) if number is not None]
         parts = any(number is not None and number % 1 for number in numbers)
@@ -265,14 +280,14 @@ class CsvReader:
                 self._refuse(
                     f"its first line is all numbers ({shorten(written[0])}, …), not names of columns; put a line with "
                     "their names on top",
-                    1,
+                    self._names_line,
                 )
             self._warn(f"names of columns are all numbers ({shorten(written[0])}, …); is the first line data?")
         elif parts:
             self._warn(f"a column is named {shorten(written[0])}; if the first line is data, put names on top")
         nameless = [k for k, name in enumerate(names) if not name]
         names = [name or f"Unnamed: {k}" for k, name in enumerate(names)]
-        check_unique(names, f"{self.path}, line 1: ")
+        check_unique(names, f"{self.path}, line {self._names_line}: ")
         if nameless not in ([], [0]):  # pandas writes its index as a first column without a name
             called = ", ".join(repr(names[k]) for k in nameless[:5]) + (", …" if nameless[5:] else "")
             have = "column has" if len(nameless) == 1 else "columns have"
@@ -281,13 +296,16 @@ class CsvReader:
 
     # The records --------------------------------------------------------------------------------------------------
 
-    def _check_records(self) -> None:
-        """Raise for the first record with another number of fields than names, or with wrong quotes, with its line."""
+    def _check_records(self, repeated: bool = False) -> None:
+        """Raise for the first record with another number of fields than names, or with wrong quotes, with its line.
+
+        With ``repeated``, raise also for one that has the names of the columns again.
+        """
         with _csv_limit, self._utf8() as file:
             before = csv.field_size_limit(_LONGEST_FIELD)
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             reader = csv.reader(text, delimiter=self.separator, strict=True)
-            line, blank, below = 1, 0, False
+            line, blank, below = 1 + bool(self._skip), 0, False
             try:
                 for record in reader:
                     if not record:
@@ -296,15 +314,17 @@ class CsvReader:
                         pass
                     elif len(record) != len(self.names):
                         self._refuse_length(record, line)
-                    elif len(self.names) == 1:
-                        if blank and below:
-                            self._refuse("it is blank; write NA if a value is missing, or remove the line", blank)
+                    elif repeated and below and record == self._head:
+                        self._refuse("it has the names of the columns again; remove the line", line)
+                    elif blank and below and len(self.names) == 1:
+                        self._refuse("it is blank; write NA if a value is missing, or remove the line", blank)
+                    else:
                         blank, below = 0, True
                     if self._blank_before_quote and any(
                         field[:1].isspace() and field.lstrip()[:1] == '"' for field in record
                     ):
                         self._refuse("it has a blank before a quote; remove the blank", line)
-                    line = reader.line_num + 1
+                    line = reader.line_num + 1 + bool(self._skip)
             except csv.Error as error:
                 self._refuse(_explained(error), line)
             finally:
@@ -358,6 +378,7 @@ class CsvReader:
             try:
                 for table in self._tables():
                     rows += table.num_rows
+                    self._refuse_repeated_names(table)
                     for k, column in enumerate(table.columns):
                         if table.num_rows and found[k].kind != "text":
                             found[k] = found[k].joined(self._found(column.combine_chunks(), found[k]))
@@ -367,6 +388,16 @@ class CsvReader:
             if not rows:
                 raise InputError(f"{self.path} has names of columns, but no rows")
             return found
+
+    def _refuse_repeated_names(self, table: Any) -> None:
+        """Raise if a row has the names of the columns, as where several files were put together."""
+        import pyarrow.compute as pc
+
+        if len(self.names) == 1 or not pc.any(pc.equal(table.column(0), self._head[0])).as_py():
+            return
+        for row in pc.indices_nonzero(pc.equal(table.column(0), self._head[0])).to_pylist():
+            if all(column[row].as_py() == name for column, name in zip(table.columns, self._head, strict=True)):
+                self._check_records(repeated=True)
 
     def _found(self, texts: Any, before: _Found) -> _Found:
         """Return what the texts of a column are, behind others."""

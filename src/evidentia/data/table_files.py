@@ -26,7 +26,9 @@ _REFUSED = {  # by the first bytes
     b"BZh": "is compressed with bzip2; unpack it first, or use gzip",
     b"\xfd7zXZ": "is compressed with xz; unpack it first, or use gzip",
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; unpack it first, or use gzip",
-    b"%PDF": "is a PDF file; " + _KINDS,
+    b"%pdf": "is a PDF file; " + _KINDS,
+    b"<html": "is a web page; download the table itself",
+    b"<!doctyp": "is a web page; download the table itself",
 }
 
 Reader = CsvReader | ParquetReader | ArrowReader | ExcelReader
@@ -96,7 +98,7 @@ def _reader_of(path: Path) -> type[Reader]:
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     ending = endings[0] if endings[-1:] == [".gz"] and len(endings) == 2 else (endings or [""])[-1]
     for mark, why in _REFUSED.items():
-        if start.startswith(mark):
+        if start.startswith(mark) or start.lower().startswith(mark):
             raise InputError(f"{path} {why}")
     if start.startswith(b"PAR1") or ending in _PARQUET:
         return ParquetReader
