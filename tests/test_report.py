@@ -5,6 +5,7 @@ import html.parser
 import json
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -406,6 +407,32 @@ def test_several_targets_have_a_section_each_and_unknown_ones_are_left_out(tmp_p
     assert "b: in short" not in write(model, table, y, tmp_path).text
     with pytest.raises(InputError, match=r"shape \(240,\)"):
         write(model, table, y["a"], tmp_path)
+
+
+def test_endless_texts_and_many_columns_do_not_fill_the_page(tmp_path):
+    rng = np.random.default_rng(0)
+    long = "long " * 20_000
+    table = pd.DataFrame(rng.standard_normal((60, 400)), columns=[f"c{k}" for k in range(400)])
+    table = table.assign(site=rng.choice([long, "b"], 60)).rename(columns={"c0": "a name " + long})
+    model = ev.GaussianRegressor(steps=5, random_state=0, device="cpu").fit(table, table["c1"])
+    rows = table.assign(site=[*table["site"][:-1], "new" + long])
+    path = ev.write_report(
+        model, rows, pd.Series(table["c1"], name=long), tmp_path / "report.html", title="half \ud800 of one"
+    )
+    page = Page(path.read_text(encoding="utf-8"))
+    assert len(page.text) < 60_000
+    assert "half ? of one" in page.text
+    assert "And 201 columns more" in page.text
+    assert "By site" in page.text
+
+
+def test_threads_can_write_the_same_page(small, tmp_path):
+    model, x = small
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: ev.write_report(model, x, x[:, 0], tmp_path / "report.html"), range(8)))
+    assert {path.name for path in paths} == {"report.html"}
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    Page(paths[0].read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evidentia.report.bands import curve_band, histogram_band
 from evidentia.report.evaluation import COVERAGE, TargetResult, apart
-from evidentia.report.words import counted, percent, show
+from evidentia.report.words import clip, counted, percent, show
 
 __all__ = ["Chart", "calibration_chart", "pit_chart", "predicted_chart", "retention_chart", "uncertainty_chart"]
 
@@ -292,7 +292,7 @@ def _hover(result: TargetResult, rows: NDArray[np.int64], labels: Sequence[str])
     texts = []
     for k in rows.tolist():
         parts = [
-            f"<b>row {escape(_short(labels[k]), quote=False)}</b>",
+            f"<b>row {escape(clip(labels[k], 30), quote=False)}</b>",
             f"true {show(float(result.y[k]))}",
             f"predicted {show(float(result.point[k]))}",
             f"{percent(COVERAGE)} interval {show(float(result.lower[k]))} to {show(float(result.upper[k]))}",
@@ -341,8 +341,8 @@ def _layout(x: str, y: str, height: int) -> dict[str, Any]:
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "font": font,
-        "xaxis": axis | {"title": {"text": escape(_short(x), quote=False)}},
-        "yaxis": axis | {"title": {"text": escape(_short(y), quote=False)}},
+        "xaxis": axis | {"title": {"text": escape(clip(x, 30), quote=False)}},
+        "yaxis": axis | {"title": {"text": escape(clip(y, 30), quote=False)}},
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 12}},
         "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": INK}, "align": "left"},
         "hovermode": "closest",
@@ -360,10 +360,6 @@ def _log_ticks(values: Array) -> dict[str, Any]:
     step = max(1, (last - first) // 6)
     ticks = [factor * 10.0**power for power in range(first, last + 2, step) for factor in factors]
     return {"tickvals": ticks, "ticktext": [show(tick) for tick in ticks]}
-
-
-def _short(text: str, most: int = 30) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _range(values: Array, margin: float = 0.04) -> tuple[float, float]:

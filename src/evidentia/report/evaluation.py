@@ -14,7 +14,7 @@ from evidentia.estimators import Regressor
 from evidentia.metrics import ause, calibration_curve, calibration_error, coverage, crps, nll, retention_curve
 from evidentia.prediction import Prediction, real_numbers
 from evidentia.report.bands import CountBand, binomial_range
-from evidentia.report.words import show
+from evidentia.report.words import clip, show
 
 __all__ = [
     "COVERAGE",
@@ -262,7 +262,7 @@ def _names(p: Prediction, y: Any) -> list[str]:
     own = getattr(y, "name", None)
     for names in (p.names, given, None if own is None else [own]):
         if names is not None and len(names) == count:
-            return [str(name) for name in names]
+            return [clip(str(name), 120) for name in names]
     return ["the target"] if count == 1 else [f"target {k}" for k in range(count)]
 
 

@@ -28,7 +28,7 @@ from evidentia.report.evaluation import (
 from evidentia.report.pages import read_template
 from evidentia.report.readings import ScoreLine, score_lines, summary_lines
 from evidentia.report.unusual import ColumnShare, Reason, TrainingColumns
-from evidentia.report.words import counted, percent, show
+from evidentia.report.words import clip, counted, percent, show
 
 __all__ = ["MARK", "render", "write_html", "write_report"]
 
@@ -36,6 +36,7 @@ MARK = '<meta name="generator" content="evidentia report">'
 DOUBTFUL = 10  # rows in the table of the most doubtful ones
 MOST_POINTS = 1500  # in a chart of rows, of all targets together
 FEWEST_POINTS = 200  # in a chart of one target
+MOST_COLUMNS = 200  # of which the page says what they were taken for
 FEW_LEVELS = 12  # of a category whose groups are shown without being asked for
 MOST_AUTOMATIC = 3  # columns whose groups are shown without being asked for
 
@@ -103,7 +104,8 @@ def write_html(path: Path, environment: Any, template: str, values: dict[str, An
 
 def render(environment: Any, template: str, values: dict[str, Any]) -> str:
     """Return the page that a template of this package makes of some values."""
-    return str(environment.get_template(template).render(mark=MARK, **values)) + "\n"
+    text = str(environment.get_template(template).render(mark=MARK, **values)) + "\n"
+    return text.encode("utf-8", errors="replace").decode("utf-8")  # names may have halves of characters
 
 
 def _tools() -> tuple[Any, str]:
@@ -131,6 +133,7 @@ def page_environment() -> Any:
     )
     environment.filters["percent"] = percent
     environment.filters["show"] = show
+    environment.filters["clip"] = clip
     environment.filters["script_json"] = lambda value: Markup(script_json(value))
     return environment
 
@@ -202,7 +205,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
     sections = [
         _section(result, table, x, known, labels, threshold, groupings, len(results), p.shape[0]) for result in results
     ]
-    names = " and ".join(result.name for result in results) if len(results) < 4 else f"{len(results)} targets"
+    names = " and ".join(clip(result.name) for result in results) if len(results) < 4 else f"{len(results)} targets"
     odd = known.shares(table)
     return {
         "version": __version__,
@@ -210,7 +213,8 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
         "rows": p.shape[0],
         "coverage": COVERAGE,
         "model": _model_lines(model, results),
-        "columns": model.columns_.reset_index().to_dict("records"),
+        "columns": model.columns_.iloc[:MOST_COLUMNS].reset_index().to_dict("records"),
+        "columns_left_out": max(0, len(model.encoding_.names) - MOST_COLUMNS),
         "sections": sections,
         "odd_columns": odd,
         "odd_note": _odd_note(known, odd, table.rows),
@@ -406,7 +410,7 @@ def _model_lines(model: Regressor, results: list[TargetResult]) -> list[tuple[st
     networks = model.fitted_.population.members
     lines = [
         ("Method", f"{names.get(kind, kind)} ({kind}), {counted(networks, 'network')}"),
-        ("Target", ", ".join(result.name for result in results)),
+        ("Target", clip(", ".join(result.name for result in results), 500)),
         (
             "Columns",
             f"{len(model.encoding_.names):,}, from which networks see {len(model.encoding_.features):,} numbers",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["counted", "percent", "show"]
+__all__ = ["clip", "counted", "percent", "show"]
 
 
 def show(value: float | None, digits: int = 4) -> str:
@@ -49,3 +49,12 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     ('1 row', '1,200 rows')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def clip(text: str, most: int = 80) -> str:
+    """Return a text of a user's table, cut where it is too long to be read.
+
+    >>> clip("abcdef", 4), clip("abc", 4)
+    ('abc…', 'abc')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
