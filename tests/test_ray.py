@@ -191,9 +191,12 @@ def test_an_output_is_replaced_only_if_asked_for(cluster, tmp_path):
     source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
     table(30).to_parquet(source)
     output.write_text("mine")
-    with pytest.raises(InputError, match=r"out.parquet exists already"):
+    with pytest.raises(InputError, match=r"out.parquet is there already"):
         ray_engine.predict([(source, output)], partial(quick, 1.0))
+    with pytest.raises(InputError, match=r"written as .csv"):  # before the work, not after it
+        ray_engine.predict([(source, tmp_path / "out.txt")], partial(quick, 1.0), progress=pytest.fail)
     assert output.read_text() == "mine"
+    assert names(tmp_path) == ["in.parquet", "out.parquet"]
     ray_engine.predict([(source, output)], partial(quick, 1.0), replace=True)
     assert np.array_equal(pd.read_parquet(output)["mean"], pd.read_parquet(source)["x"])
 

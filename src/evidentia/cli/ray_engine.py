@@ -57,14 +57,14 @@ def predict(
     Raises:
         InputError: if Ray is missing, a table cannot be read or an output cannot be written.
     """
-    for _, output in jobs:  # before the work; the writer looks again at its end
-        if output.exists() and not replace:
-            raise InputError(f"{output} exists already; choose another name, or replace it with --force")
+    for _, output in jobs:
+        _check_output(output, replace)
     with contextlib.ExitStack() as stack:  # Ray ends first: no worker writes to a folder that is being removed
-        folders = [str(stack.enter_context(scratch_folder(output))) for _, output in jobs]
-        spans = [
-            (k, str(path.resolve()), folders[k], *ends) for k, (path, _) in enumerate(jobs) for ends in _ends(path)
-        ]
+        scratch = stack.enter_context(scratch_folder(jobs[0][1]))
+        spans = []
+        for k, (path, _) in enumerate(jobs):
+            (scratch / str(k)).mkdir()
+            spans += [(k, str(path.resolve()), str(scratch / str(k)), *ends) for ends in _ends(path)]
         ray = stack.enter_context(_connected())
         workers = max(1, min(len(spans), int(ray.cluster_resources().get("CPU", 1))))
         predicted = _dataset(ray, spans).map_batches(
@@ -81,6 +81,16 @@ def predict(
                 progress(answer["rows"])
         joins = [(sorted(parts[k]), str(output.resolve()), replace) for k, (_, output) in enumerate(jobs)]
         return sum(answer["rows"] for answer in _answers(_dataset(ray, joins).map_batches(_join, batch_size=1)))
+
+
+def _check_output(output: Path, replace: bool) -> None:
+    """Raise now what the writer of an output would raise when all rows are predicted."""
+
+    class _NotYetError(Exception):
+        pass
+
+    with contextlib.suppress(_NotYetError), writing(output, replace=replace):
+        raise _NotYetError
 
 
 @contextlib.contextmanager
