@@ -27,6 +27,7 @@ ARGUMENTS = {
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
     "benchmarks/bench_predict.py": f"--rows 100 --repeats 2 --modes eager {CPU}",
+    "benchmarks/bench_rows.py": "--rows 30 --members 1 --steps 5",
     "benchmarks/bench_tables.py": "--cost --rows 60 --steps 20",
     "benchmarks/bench_uci.py": f"--steps 20 {CPU}",
     "studies/accuracy.py": "--every 60",
