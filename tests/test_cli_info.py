@@ -183,7 +183,7 @@ def test_a_kill_of_predict_leaves_no_part_of_an_output():
     ],
 )
 def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, monkeypatch):
-    def fail():
+    def fail(**_):
         raise error
 
     monkeypatch.setattr(application, "app", fail)
@@ -194,8 +194,37 @@ def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, m
     assert len(said.error.splitlines()) <= 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("fit", "--steps", "0"), "Invalid value for '--steps'"),
+        (("fit", "--method", "magic"), "'magic' is not one of 'evidential', 'gaussian'"),
+        (("predict", "model"), "Missing argument"),
+        (("fit", "a.csv", "--traget", "y"), "No such option: --traget"),
+        (("fits",), "No such command 'fits'"),
+        (("predict", "m", "t.csv", "-o", "p.csv", "--coverage", "much"), "Invalid value for '--coverage'"),
+    ],
+)
+def test_a_mistyped_command_is_one_sentence(arguments, sentence, capsys):
+    said = shell(capsys, *arguments)
+    assert said.code == 2
+    assert said.out == ""
+    assert len(said.error.splitlines()) == 1
+    assert said.error.startswith("evidentia: ")
+    assert sentence in said.error
+
+
+def test_no_verb_is_answered_with_help(capsys):
+    for arguments in ((), ("data",), ("reproduce",)):
+        said = shell(capsys, *arguments)
+        assert said.code == 2
+        assert "Usage: " in said.out + said.error
+        assert "Example: evidentia" in said.out + said.error
+    assert shell(capsys, "--version") == (0, f"evidentia {ev.__version__}\n", "")
+
+
 def test_an_error_that_no_one_expects_is_ours(capsys, monkeypatch):
-    monkeypatch.setattr(application, "app", lambda: {}["no such key"])
+    monkeypatch.setattr(application, "app", lambda **_: {}["no such key"])
     said = shell(capsys)
     assert said.code == 1
     assert "Traceback" in said.error

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 import typer
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
 )
 app.command()(fit.fit)
 app.command()(predict.predict)
@@ -48,22 +50,31 @@ def run() -> None:
         if hasattr(stream, "reconfigure"):  # a console that cannot show λ shows a question mark instead
             stream.reconfigure(errors="replace")
     try:
-        app()
+        code = app(standalone_mode=False)  # which returns the code of an interrupt, and raises what a user mistyped
     except (EvidentiaError, OSError) as error:
         _stop(" ".join(str(error).split()))
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            _end_interrupted()
-        raise
     except Exception as error:
-        if _is_out_of_memory(error):
-            _stop("there is not enough memory; take fewer rows or columns, or a machine with more")
-        traceback.print_exc()
-        print("evidentia: this is an error of evidentia, not of your input; please report it", file=sys.stderr)
-        sys.exit(1)
+        _stop_for(error)
+    if code == INTERRUPTED:
+        _end_interrupted()
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _stop(sentence: str) -> None:
+def _stop_for(error: Exception) -> NoReturn:
+    """End with a sentence about a wrong option or a lack of memory, or with a traceback of what no one expected."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error)
+        sys.exit(2)
+    if hasattr(error, "format_message"):  # of typer, or of click: the command line cannot be read
+        _stop(f"{' '.join(error.format_message().split())} (--help shows what there is)")
+    if _is_out_of_memory(error):
+        _stop("there is not enough memory; take fewer rows or columns, or a machine with more")
+    traceback.print_exception(error)
+    print("evidentia: this is an error of evidentia, not of your input; please report it", file=sys.stderr)
+    sys.exit(1)
+
+
+def _stop(sentence: str) -> NoReturn:
     print(f"evidentia: {sentence}", file=sys.stderr)
     sys.exit(2)
 
