@@ -17,6 +17,7 @@ from evidentia.data.trees import Trees
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma
 from evidentia.errors import InputError
 from evidentia.fitting.censoring import read_censored
+from evidentia.fitting.constant import constant_score
 from evidentia.fitting.fused import Fused, use_fused
 from evidentia.fitting.groups import groups_of_members
 from evidentia.fitting.inputs import Inputs
@@ -173,7 +174,11 @@ def _part(
         if use_fused(fused, method, population, recipe, table.row_weights is not None, table.censored is not None)
         else None
     )
-    return Part(population, batches, _loss(table, model, counts), _score(table, model, members, validate), fast)
+    score = _score(table, model, members, validate)
+    constant = None
+    if score is not None and validate is None:
+        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
+    return Part(population, batches, _loss(table, model, counts), score, fast, constant)
 
 
 @torch.no_grad()

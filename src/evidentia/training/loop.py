@@ -27,8 +27,7 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
-_LEARNED = 0.15  # nats below the first score that counts: less is no sign that features have told anything
-_WITHOUT_FEATURES = 60  # steps in which networks learn how targets are distributed, whatever features say
+_LEARNED = 0.15  # nats below the score of a constant, or the first: less is no sign that features have told anything
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class Settings:
             there are four more before the first, because networks are best almost at once where targets are noise.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over at least five evaluations and 200 steps; over a third of all steps, if
-            the score has hardly fallen at all. 0 never stops them, nor does a run without validation.
+            share of the steps so far, and over at least five evaluations and 200 steps; over a quarter of all steps, if
+            the score is hardly better than that of a constant. 0 never stops them, nor does a run without validation.
         least_gain: see there.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
@@ -215,13 +214,17 @@ def train(
 
 @dataclass(frozen=True)
 class Part:
-    """Members that train as one module, with what they train on. Entries are those of :func:`train`."""
+    """Members that train as one module, with what they train on. Entries are those of :func:`train`.
+
+    ``constant`` is the score of an answer that knows nothing of the features; None, if there is no such score.
+    """
 
     module: nn.Module
     batches: Batches
     loss: Loss
     validate: Validate | None = None
     fast_steps: FastSteps | None = None
+    constant: float | None = None
 
 
 def train_parts(
@@ -240,7 +243,7 @@ def train_parts(
     if checkpoint is not None and len(parts) > 1:
         raise InputError("a checkpoint holds one part of a training, not several")
     each = [_Run(p.module, p.batches, p.loss, p.validate, settings, p.fast_steps, identity) for p in parts]
-    runs = _Runs(each, threads)
+    runs = _Runs(each, threads, parts[0].constant)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         _resume(runs.each[0], path)
@@ -265,8 +268,8 @@ class _Runs:
     At the end, also if that is an error or an interrupt, every module has its best weights.
     """
 
-    def __init__(self, runs: Sequence["_Run"], threads: int) -> None:
-        self.each, self.settings = runs, runs[0].settings
+    def __init__(self, runs: Sequence["_Run"], threads: int, constant: float | None) -> None:
+        self.each, self.settings, self.constant = runs, runs[0].settings, constant
         self.results = [run.result for run in runs]
         self.pool = ThreadPoolExecutor(min(threads, len(runs))) if min(threads, len(runs)) > 1 else None
 
@@ -320,10 +323,10 @@ class _Runs:
         if not settings.plateau or self.each[0].validate is None:
             return False
         window = max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
-        first = min(settings.evaluate_every, _WITHOUT_FEATURES)
-        start = next((row["best"] for row in self.history if row["step"] >= first), now)
+        start = next((row["best"] for row in self.history if row["step"] >= settings.evaluate_every), now)
+        start = start if self.constant is None else self.constant
         if not start - now >= _LEARNED:  # some tables give nothing away for a long time
-            window = max(window, settings.steps / 3)
+            window = max(window, settings.steps / 4)
         before = [row.get("best", math.nan) for row in self.history if row["step"] <= self.step - window]
         return bool(before) and not before[-1] - now >= settings.least_gain
 
