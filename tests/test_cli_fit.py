@@ -166,6 +166,16 @@ def test_a_test_table_of_its_own(table, tmp_path, capsys):
     assert nll == pytest.approx(ev.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
 
 
+def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
+    frame = houses().astype({"size": object})
+    frame.loc[random_split(len(frame), 0.1, 0)[1][0], "size"] = "oops"
+    table = write(frame, tmp_path / "t.csv")
+    for more in ((), ("--keep-holdout", "--force")):
+        said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, *more)
+        assert said.code == 0, said.error
+    assert "price: scores on 12 held-out rows" in said.out
+
+
 # Output ---------------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import evidentia as ev
-from evidentia.cli import models
+from evidentia.cli import models, rows
 from evidentia.cli.rows import predict_frame
 from evidentia.data import table_files
 from shell import QUICK, SWIFT, houses, shell, write
@@ -71,6 +71,15 @@ def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypat
     assert whole["town"].tolist() == parts["town"].tolist()
     assert whole["unfamiliar"].tolist() == parts["unfamiliar"].tolist()
     assert np.allclose(whole[COLUMNS[:-1]], parts[COLUMNS[:-1]], rtol=1e-9)
+
+
+def test_large_batches_are_predicted_in_parts(model, monkeypatch):
+    regressor, frame = models.load(model), new_rows()
+    whole = predict_frame(regressor, frame, keep=["id"])
+    monkeypatch.setattr(rows, "PART", 7)
+    parts = predict_frame(regressor, frame, keep=["id"])
+    pd.testing.assert_frame_equal(parts, whole, rtol=1e-9)
+    assert len(predict_frame(regressor, frame[:0])) == 0
 
 
 def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys):

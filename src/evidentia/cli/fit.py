@@ -262,11 +262,23 @@ def _divide(
     else:
         held_out, how = np.zeros(len(rows.y), bool), "a tenth at random"
         held_out[splits.random(len(rows.y), HELD_OUT, seed)[1]] = True
-    train, apart = (rows.take(np.flatnonzero(chosen)) for chosen in (~held_out, held_out))
+    train = rows.take(np.flatnonzero(~held_out))
+    apart = Rows(_without_strays(rows.x), rows.y).take(np.flatnonzero(held_out))
     if len(train.y) < 2:
         raise InputError(f"{how} leaves {len(train.y)} rows to learn from; choose the held-out rows in another way")
     at_random = times is None and groups is None
     return Division(train, apart, how, at_random, None if keep_holdout else rows)
+
+
+def _without_strays(x: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the columns with missing values for the few texts among numbers and dates that count as such.
+
+    All rows tell which these are. A model that learned from other rows may have met none of them, and would refuse one.
+    """
+    from evidentia.data.table import read_table
+
+    strays = [column for column in read_table(x).columns if column.strays]
+    return x.assign(**{each.name: x[each.name].where(~np.isnan(each.values)) for each in strays})
 
 
 def _read_test(path: Path, rows: Rows, targets: list[str]) -> Rows:

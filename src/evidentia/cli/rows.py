@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+PART = 8_192  # rows that are predicted at once: more take memory, and no less time
 
 
 def predict_frame(
@@ -48,6 +49,20 @@ def predict_frame(
     """
     import pandas as pd
 
+    first = range(0, max(1, len(frame)), PART)
+    parts = [_predict_part(model, frame.iloc[k : k + PART], coverage) for k in first]
+    found = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+    if not keep:
+        return found
+    check_columns(keep, frame.columns, "--keep: the table has no column")
+    taken = [name for name in keep if name in found.columns]
+    if taken:
+        raise InputError(f"--keep {taken[0]!r}: predictions have a column of this name; rename the one of the table")
+    return pd.concat([frame[list(keep)].reset_index(drop=True), found], axis=1)
+
+
+def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) -> "pd.DataFrame":
+    """Return what a model predicts for a few rows."""
     found = model.predict_distribution(features_of(model, frame)).to_frame(coverage, names=_several(model))
     suffix = f"_{coverage:g}"  # the coverage is an option of the command, and the same for all columns
     ends = tuple(f"{end}{suffix}" for end in ("lower", "upper"))
@@ -56,13 +71,7 @@ def predict_frame(
     if "familiarity" in found:
         familiar = found.pop("familiarity")
         found["familiar"], found["unfamiliar"] = familiar, familiar < threshold_of(model)
-    if not keep:
-        return found
-    check_columns(keep, frame.columns, "--keep: the table has no column")
-    taken = [name for name in keep if name in found.columns]
-    if taken:
-        raise InputError(f"--keep {taken[0]!r}: predictions have a column of this name; rename the one of the table")
-    return pd.concat([frame[list(keep)].reset_index(drop=True), found], axis=1)
+    return found
 
 
 def _several(model: "Regressor") -> list[str] | None:
