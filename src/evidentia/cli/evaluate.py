@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evidentia.estimators import Regressor
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "target_columns", "without_targets"]
 
 SHOWN_GROUPS = 50
 
@@ -41,7 +41,7 @@ def evaluate(
     """
     with console.speaking():
         regressor = models.load(model)
-        names = _targets(regressor, target or [])
+        names = target_columns(regressor, target or [])
         found = _evaluate(regressor, names, table, by, quiet or as_json)
     found = {"model": str(model), "table": str(table), **found}
     if as_json:
@@ -50,7 +50,7 @@ def evaluate(
         _show(found)
 
 
-def _targets(model: "Regressor", given: list[str]) -> list[str]:
+def target_columns(model: "Regressor", given: list[str]) -> list[str]:
     """Return the names of the columns with the targets."""
     names = given or target_names(model)
     count = 1 if model.fitted_.one_target else model.fitted_.scale_y.loc.shape[-1]
@@ -73,7 +73,7 @@ def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None,
     with console.RowProgress(count_rows(table), quiet) as progress:
         for batch in read_batches(table, text=text):
             check_columns([] if by is None else [by], batch.columns, f"--by: {table} has no column")
-            x = features_of(model, _without(batch, names, model), table)
+            x = features_of(model, without_targets(batch, names, model), table)
             y = _read_known(batch, names, table)
             known = np.flatnonzero(~np.isnan(y).any(1))
             left_out += len(y) - len(known)
@@ -103,7 +103,7 @@ def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None,
     return found
 
 
-def _without(batch: "pd.DataFrame", names: list[str], model: "Regressor") -> "pd.DataFrame":
+def without_targets(batch: "pd.DataFrame", names: list[str], model: "Regressor") -> "pd.DataFrame":
     """Return the frame without targets where columns have no names for the model, and only their number tells."""
     return batch if hasattr(model, "feature_names_in_") else batch.drop(columns=[n for n in names if n in batch])
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from evidentia.cli import console, models
-from evidentia.cli.evaluate import _targets, _without
+from evidentia.cli.evaluate import target_columns, without_targets
 from evidentia.cli.rows import check_columns, features_of, read_target, text_columns
 
 __all__ = ["report"]
@@ -38,11 +38,11 @@ def report(
     check_free(out, force)
     with console.speaking():
         regressor = models.load(model)
-        names = _targets(regressor, target or [])
+        names = target_columns(regressor, target or [])
         text = [name for name in text_columns(regressor) if name not in names]
         frame = pd.concat(list(read_batches(table, text=text)), ignore_index=True)
         check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
-        x = features_of(regressor, _without(frame, names, regressor), table)
+        x = features_of(regressor, without_targets(frame, names, regressor), table)
         y = pd.DataFrame(read_target(frame, names, table), columns=names)
         console.remark(f"{len(frame):,} rows of {table}: predicting and drawing", quiet)
         groups = None if by is None else frame[by]
