@@ -37,7 +37,7 @@ left-out: pytest
 
 test-extras: .venv/installed browser  ## what needs Ray, a browser and the peers of benchmarks; installs them, skips nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser]"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" tests/test_peers.py tests/test_ray.py tests/test_report_browser.py
+	EVIDENTIA_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" tests/test_peers.py tests/test_ray.py tests/test_report_browser.py
 
 browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \
