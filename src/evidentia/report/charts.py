@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.report.bands import curve_band, histogram_band
-from evidentia.report.evaluation import COVERAGE, TargetResult, apart
+from evidentia.report.evaluation import COVERAGE, TargetResult
 from evidentia.report.words import clip, counted, percent, show
 
 __all__ = ["Chart", "calibration_chart", "pit_chart", "predicted_chart", "retention_chart", "uncertainty_chart"]
@@ -20,7 +20,6 @@ __all__ = ["Chart", "calibration_chart", "pit_chart", "predicted_chart", "retent
 Array = NDArray[np.float64]
 BLUE, RED, GREY, LIGHT = "#0b5394", "#b45309", "#4b5563", "#d1d5db"  # 4.5 : 1 or more on white, but for LIGHT
 INK = "#1f2937"
-SHOWN = 0.99  # share of the points and interval ends that axes are made for; a few far ones would hide the others
 
 
 @dataclass(frozen=True)
@@ -39,66 +38,72 @@ def predicted_chart(result: TargetResult, rows: NDArray[np.int64], labels: Seque
     """Return the chart of predicted against true values with intervals, for some of the rows."""
     inside = result.inside
     jitter, gap = _jitter(result)
-    low, high = _range(np.concatenate([result.y[rows], result.point[rows], result.lower[rows], result.upper[rows]]))
-    low, high = min(low, float(result.y[rows].min())), max(high, float(result.y[rows].max()))
-    beyond = int(((result.lower[rows] < low) | (result.upper[rows] > high)).sum())
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [low, high],
-            "y": [low, high],
-            "line": {"color": GREY, "width": 1, "dash": "dash"},
-            "name": "predicted = true",
-            "hoverinfo": "skip",
-        }
-    ]
-    for name, chosen, colour, symbol in (
-        ("true value inside interval", inside, BLUE, "circle"),
-        ("outside", ~inside, RED, "x"),
-    ):
-        some = rows[chosen[rows]]
-        if not len(some):
-            continue
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": _plain(result.y[some] + jitter[some]),
-                "y": _plain(result.point[some]),
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": _plain(apart(result.upper[some], result.point[some])),
-                    "arrayminus": _plain(apart(result.point[some], result.lower[some])),
-                    "thickness": 0.7,
-                    "width": 0,
-                    "color": _faint(colour, 0.15 if len(rows) > 300 else 0.5),
-                },
-                "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.75},
-                "customdata": _hover(result, some, labels),
-                "hovertemplate": HOVER,
-            }
-        )
+    low, high = _picture(result)
+    kinds = (("true value inside interval", inside, BLUE, "circle"), ("outside", ~inside, RED, "x"))
+    chosen = [(name, rows[of_kind[rows]], colour, symbol) for name, of_kind, colour, symbol in kinds]
+    traces = [_intervals(result, some, result.y + jitter, colour, low, high) for _, some, colour, _ in chosen]
+    traces.append(_line([low, high], [low, high], GREY, "predicted = true", dash="dash"))
+    for name, some, colour, symbol in chosen:
+        marker = {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.75}
+        traces.append(_marks(result, some, result.y + jitter, result.point, labels, name, marker))
     missed = int((~inside).sum())
     seen = (
         f"Each mark is a row: its true value to the right, the predicted {result.point_name} upwards, and a line for "
         f"the {percent(COVERAGE)} interval. The intervals of {counted(missed, 'row')} of {len(inside):,} miss the true "
         f"value ({percent(missed / len(inside))}; {percent(1 - COVERAGE)} would be as stated)."
     )
+    beyond = int(((result.lower[rows] < low) | (result.upper[rows] > high)).sum())
     if beyond:
-        seen += f" The intervals of {counted(beyond, 'row')} reach beyond the picture."
+        hidden = int(((result.point[rows] < low) | (result.point[rows] > high)).sum())
+        seen += f" The intervals of {counted(beyond, 'row')} reach beyond the picture"
+        seen += f", and {counted(hidden, 'prediction')} lie beyond it." if hidden else "."
+    if gap:
+        seen += " True values with few different values are drawn a little apart, so that marks do not hide each other."
     reading = (
         "Marks on the dashed line are predicted perfectly. A good model is close to it where its lines are short, and "
         "orange crosses are few and not all in one place."
     )
-    layout = _layout(f"true {result.name}", f"predicted {result.name}", 380)
-    if gap:
-        seen += " True values with few different values are drawn a little apart, so that marks do not hide each other."
+    name = result.name.removeprefix("the ")
+    layout = _layout(f"true {name}", f"predicted {name}", 380)
     layout["xaxis"]["range"] = [low - gap, high + gap]
     layout["yaxis"]["range"] = [low, high]
     return Chart("predicted", "Predicted against true", seen, reading, _figure(traces, layout), _sampled(result, rows))
+
+
+def _intervals(
+    result: TargetResult, rows: NDArray[np.int64], x: Array, colour: str, low: float, high: float
+) -> dict[str, Any]:
+    """Return the intervals of some rows as one line with gaps, which a browser draws far quicker than error bars."""
+    ends = np.full((len(rows), 3), np.nan)
+    room = high - low  # beyond the picture
+    ends[:, 0] = np.clip(result.lower[rows], low - room, high + room)
+    ends[:, 1] = np.clip(result.upper[rows], low - room, high + room)
+    line = {"color": _faint(colour, 0.3 if len(rows) > 300 else 0.6), "width": 0.7, "simplify": False}
+    drawn = {"x": _plain(np.repeat(x[rows], 3)), "y": _plain(ends.ravel()), "line": line}
+    return {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False} | drawn
+
+
+def _marks(
+    result: TargetResult,
+    rows: NDArray[np.int64],
+    x: Array,
+    y: Array,
+    labels: Sequence[str],
+    name: str,
+    marker: dict[str, Any],
+) -> dict[str, Any]:
+    """Return a mark for each of some rows, with what is shown where the pointer is."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": _plain(x[rows]),
+        "y": _plain(y[rows]),
+        "marker": marker,
+        "customdata": _hover(result, rows, labels),
+        "hovertemplate": HOVER,
+        "showlegend": len(rows) > 0,
+    }
 
 
 def calibration_chart(result: TargetResult) -> Chart:
@@ -230,27 +235,16 @@ def uncertainty_chart(
     if noise is None or doubt is None:
         return None
     flagged = np.zeros(len(doubt), dtype=bool) if w is None else w < threshold
-    traces: list[dict[str, Any]] = []
+    traces = []
     for name, chosen, colour, symbol in (
         ("like the training rows" if w is not None else "rows", ~flagged, BLUE, "circle"),
         ("unlike the training rows", flagged, RED, "diamond"),
     ):
-        some = rows[chosen[rows]]
-        if len(some):
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": name,
-                    "x": _plain(noise[some]),
-                    "y": _plain(doubt[some]),
-                    "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.6},
-                    "customdata": _hover(result, some, labels),
-                    "hovertemplate": HOVER,
-                }
-            )
-    low, high = _range(np.concatenate([noise[rows], doubt[rows]]), margin=0)
-    traces.append(_line([low, high], [low, high], GREY, "doubt = noise", dash="dash"))
+        marker = {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.6}
+        traces.append(_marks(result, rows[chosen[rows]], noise, doubt, labels, name, marker))
+    low, high = (pick(limit(noise[rows]), limit(doubt[rows])) for pick, limit in ((max, _least), (min, _largest)))
+    if low < high:
+        traces.append(_line([low, high], [low, high], GREY, "doubt = noise", dash="dash"))
     larger = int((doubt > noise).sum())
     seen = (
         f"Noise (aleatoric) to the right and doubt (epistemic) upwards, both standard deviations of {result.name} on "
@@ -362,14 +356,22 @@ def _log_ticks(values: Array) -> dict[str, Any]:
     return {"tickvals": ticks, "ticktext": [show(tick) for tick in ticks]}
 
 
-def _range(values: Array, margin: float = 0.04) -> tuple[float, float]:
-    """Return the range of nearly all values, with a margin."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return 0.0, 1.0
-    low, high = np.quantile(finite, [(1 - SHOWN) / 2, (1 + SHOWN) / 2])
-    room = margin * (high - low) or margin * (abs(high) or 1.0)
-    return float(low - room), float(high + room)
+def _picture(result: TargetResult) -> tuple[float, float]:
+    """Return the range of both axes: true values, and most intervals unless these would make it twice as wide."""
+    first, last = float(result.y.min()), float(result.y.max())
+    room = 0.5 * (last - first) or float(np.nanmedian(np.abs(result.point - first))) or 1.0
+    low = float(np.clip(np.quantile(result.lower, 0.01), first - room, first))
+    high = float(np.clip(np.quantile(result.upper, 0.99), last, last + room))
+    margin = 0.03 * (high - low) or room
+    return low - margin, high + margin
+
+
+def _least(values: Array) -> float:
+    return float(min(values[values > 0], default=np.inf))
+
+
+def _largest(values: Array) -> float:
+    return float(max(values[np.isfinite(values)], default=0.0))
 
 
 def _plain(values: Array) -> list[float | None]:
