@@ -77,13 +77,16 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_spans_are_whole_batches_and_hardly_divide_row_groups(tmp_path, monkeypatch):
+def test_spans_are_whole_batches_and_longer_where_row_groups_are_huge(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"x": np.zeros(5 * ROWS + 7)}).to_parquet(path, row_group_size=ROWS + 1000)
-    monkeypatch.setattr(ray_engine, "SPAN", 2 * ROWS)
+    monkeypatch.setattr(ray_engine, "SPAN", ROWS + 1)
     assert ray_engine._ends(path) == [(0, 2 * ROWS), (2 * ROWS, 4 * ROWS), (4 * ROWS, None)]
-    pd.DataFrame({"x": np.zeros(4 * ROWS)}).to_parquet(path, row_group_size=4 * ROWS)
-    assert ray_engine._ends(path) == [(0, None)]
+    pd.DataFrame({"x": np.zeros(20 * ROWS)}).to_parquet(path, row_group_size=20 * ROWS)
+    monkeypatch.setattr(ray_engine, "SPAN", 1)
+    assert ray_engine._ends(path)[:2] == [(0, 2 * ROWS), (2 * ROWS, 4 * ROWS)]
+    pd.DataFrame({"x": np.zeros(2 * ROWS)}).to_parquet(path)
+    assert ray_engine._ends(path) == [(0, ROWS), (ROWS, None)]
     (tmp_path / "a.csv").write_text("x\n1\n")
     assert ray_engine._ends(tmp_path / "a.csv") == [(0, None)]
     with pytest.raises(InputError, match="does not exist"):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 ROWS = 65_536  # of a batch, as in the local engine
-SPAN = 1 << 18  # rows of a span at least; row groups are hardly divided, as each must be read from its beginning
+SPAN = 1 << 18  # rows of a span, or more where row groups are huge
 MOST_TASKS = 20_000  # so that Ray's own work stays small beside the predictions
 
 Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
@@ -117,7 +117,7 @@ def _connected() -> Iterator[Any]:
 
 
 def _ends(path: Path) -> list[tuple[int, int | None]]:
-    """Return where the spans of a table begin and end: at multiples of a batch, near the ends of row groups."""
+    """Return where the spans of a table begin and end: at multiples of a batch."""
     import pyarrow.parquet
 
     if not path.is_file():
@@ -126,12 +126,10 @@ def _ends(path: Path) -> list[tuple[int, int | None]]:
         metadata = pyarrow.parquet.read_metadata(path)
     except (pyarrow.ArrowException, OSError):  # another format, or damaged: its reader knows what to say
         return [(0, None)]
-    cuts, end = [0], 0
-    for group in range(metadata.num_row_groups):
-        end += metadata.row_group(group).num_rows
-        cut = end - end % ROWS
-        if cut - cuts[-1] >= SPAN and cut < metadata.num_rows:
-            cuts.append(cut)
+    groups = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+    # each span reads its first row group from the beginning, which must stay cheap beside its predictions
+    size = -(-max(SPAN, max(groups, default=0) // 16) // ROWS) * ROWS
+    cuts = [0, *range(size, metadata.num_rows, size)]
     return [*zip(cuts, [*cuts[1:], None], strict=True)]
 
 
