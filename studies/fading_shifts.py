@@ -10,7 +10,6 @@ kept (0.5: not at all).
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
 from evidentia import EnsembleRegressor, EvidentialRegressor, metrics
 from evidentia.data.splits import random
@@ -19,29 +18,7 @@ from evidentia.estimators import Regressor
 from evidentia.prediction import Prediction
 from evidentia.record import write_record
 from evidentia.training import resolve_device
-from shared import device_and_record, new_record, option_parser
-
-Tables = tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]
-
-
-def shifts(folder: str) -> dict[str, Tables]:
-    """Return, by the name of the shift, the table that is learned from and that of the other kind."""
-    red, white = (pd.read_csv(f"{folder}/winequality-{colour}.csv", sep=";") for colour in ("red", "white"))
-    bikes = pd.read_csv(f"{folder}/bike_hour.csv")
-    bikes["dteday"] = pd.to_datetime(bikes["dteday"], format="%m/%d/%y")
-    early, late = bikes[bikes.yr == 0], bikes[bikes.yr == 1]
-    houses = pd.read_csv(f"{folder}/california_housing.csv")
-    inland, coast = houses[houses.ocean_proximity == "INLAND"], houses[houses.ocean_proximity != "INLAND"]
-    apart = {"yr", "instant", "casual", "registered", "ocean_proximity"}  # what tells the kinds apart, or the target
-
-    def table(frame: pd.DataFrame, target: str) -> tuple[pd.DataFrame, np.ndarray]:
-        return frame.drop(columns=[c for c in frame if c in apart | {target}]), frame[target].to_numpy(float)
-
-    return {
-        "red to white wine": (*table(red, "quality"), *table(white, "quality")),
-        "bikes, 2011 to 2012": (*table(early, "cnt"), *table(late, "cnt")),
-        "inland to coast": (*table(inland, "median_house_value"), *table(coast, "median_house_value")),
-    }
+from shared import Tables, device_and_record, new_record, option_parser, shifts
 
 
 def scores(p: Prediction, y: np.ndarray) -> dict[str, float]:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 
 from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
@@ -12,7 +14,17 @@ from evidentia.methods import Evidential, Method, Recipe
 from evidentia.record import environment
 from evidentia.reproduce.uci.methods import best_recipe
 
-__all__ = ["device_and_record", "fit_depth", "new_record", "option_parser", "recipe_for"]
+__all__ = [
+    "Tables",
+    "device_and_record",
+    "fit_depth",
+    "new_record",
+    "option_parser",
+    "recipe_for",
+    "shifts",
+]
+
+Tables = tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]
 
 LOSSES = CompiledLosses()  # a step is compiled once for all networks of a method
 
@@ -56,3 +68,23 @@ def fit_depth(
     """Train one network as the depth experiment does: on disparities in 1/m, not standardised."""
     chosen = {"method": method, "recipe": recipe, "seed": seed, "device": device}
     return fit_images(train, validation=validation, standardise=False, losses=LOSSES, **chosen)
+
+
+def shifts(folder: str) -> dict[str, Tables]:
+    """Return, by the name of the shift, the table that is learned from and that of the other kind."""
+    red, white = (pd.read_csv(f"{folder}/winequality-{colour}.csv", sep=";") for colour in ("red", "white"))
+    bikes = pd.read_csv(f"{folder}/bike_hour.csv")
+    bikes["dteday"] = pd.to_datetime(bikes["dteday"], format="%m/%d/%y")
+    early, late = bikes[bikes.yr == 0], bikes[bikes.yr == 1]
+    houses = pd.read_csv(f"{folder}/california_housing.csv")
+    inland, coast = houses[houses.ocean_proximity == "INLAND"], houses[houses.ocean_proximity != "INLAND"]
+    apart = {"yr", "instant", "casual", "registered", "ocean_proximity"}  # what tells the kinds apart, or the target
+
+    def table(frame: pd.DataFrame, target: str) -> tuple[pd.DataFrame, np.ndarray]:
+        return frame.drop(columns=[c for c in frame if c in apart | {target}]), frame[target].to_numpy(float)
+
+    return {
+        "red to white wine": (*table(red, "quality"), *table(white, "quality")),
+        "bikes, 2011 to 2012": (*table(early, "cnt"), *table(late, "cnt")),
+        "inland to coast": (*table(inland, "median_house_value"), *table(coast, "median_house_value")),
+    }

@@ -43,6 +43,7 @@ ARGUMENTS = {
     "studies/fading_truth.py": f"--rows 60 --refits 3 --seeds 2 --members 2 --draws 2 --steps 20 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
+    "studies/shifts.py": f"--data {{data}} --steps 5 {RECORD}",
     "studies/table_inputs.py": f"--sets yacht --splits 1 --steps 10 {RECORD}",
     "studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
     "studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
