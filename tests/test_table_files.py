@@ -54,6 +54,7 @@ def batched(path, rows, **more):
         gzip.compress(b"x,y\n1,2\n"),
         gzip.compress("x;y\n1;2\n".encode("utf-16")),
     ],
+    ids=range(13),  # a gzip file holds the time of its making, and names of tests must not
 )
 def test_one_table_in_many_spellings(tmp_path, content):
     frame = read(tmp_path, content)
