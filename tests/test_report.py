@@ -1,8 +1,10 @@
 """The report: bands against simulation, columns against the training rows, and the page against hostile tables."""
 
 import base64
+import errno
 import html.parser
 import json
+import os
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -523,6 +525,8 @@ def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp
     assert path.read_text(encoding="utf-8") == first
     with pytest.raises(InputError, match="is a folder"):
         ev.write_report(model, x, x[:, 0], tmp_path)
+    with pytest.raises(InputError, match=r"report\.html is a file, not a folder"):
+        ev.write_report(model, x, x[:, 0], path / "deeper.html")
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
 
 
@@ -610,6 +614,16 @@ def test_an_experiment_writes_its_page(tmp_path, capsys):
         check_html_page(folder)
     with pytest.raises(InputError, match=r"ends in \.html"):
         write_html_page(folder, tmp_path / "page.pdf")
+
+
+def test_a_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    model, x = small
+    monkeypatch.setattr("evidentia.report.html.write_text", full)
+    with pytest.raises(InputError, match=f"r.html cannot be written: {os.strerror(errno.ENOSPC)}"):
+        ev.write_report(model, x, x[:, 0], tmp_path / "r.html")
 
 
 # The command ----------------------------------------------------------------------------------------------------------

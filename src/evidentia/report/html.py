@@ -89,6 +89,11 @@ def check_free(
     """Raise unless a page may be written there: nothing is there, or a page of ours, or ``replace``."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file for the report, such as {path / 'report.html'}")
+    if path.exists() and not path.is_file():  # a device or a pipe, which the page would replace
+        raise InputError(f"{path} is not a plain file; name another one for the report")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir():
+        raise InputError(f"{path} cannot be written: {nearest} is a file, not a folder")
     if replace or not path.exists():
         return
     with path.open("rb") as file:
@@ -99,7 +104,11 @@ def check_free(
 
 def write_html(path: Path, environment: Any, template: str, values: dict[str, Any]) -> None:
     """Write a page made from a template, whole or not at all."""
-    write_text(path, render(environment, template, values))
+    text = render(environment, template, values)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing is left of it") from error
 
 
 def render(environment: Any, template: str, values: dict[str, Any]) -> str:
