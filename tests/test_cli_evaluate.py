@@ -121,6 +121,28 @@ def test_bad_input_is_one_sentence(change, arguments, sentence, model, tmp_path,
     assert sentence in said.error.splitlines()[-1]
 
 
+def test_errors_name_rows_of_the_file(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
+    frame = houses(30)
+    frame.loc[[15, 16], "price"] = np.nan
+    frame.loc[20, "size"] = np.inf
+    said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"))
+    assert f"{tmp_path / 't.csv'}: column 'size' has 1 infinite value (first in row 20)" in said.error
+    frame.loc[18, "price"] = np.inf
+    said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"))
+    assert "t.csv: the target 'price' is infinite in row 18" in said.error
+
+
+def test_names_cannot_move_the_cursor(model, tmp_path, capsys):
+    frame = houses(30).rename(columns={"price": "a\x1b[2J"}).assign(**{"b\x1b[2J": "c\x1b[2J"})
+    said = shell(
+        capsys, "evaluate", model, write(frame, tmp_path / "t.csv"), "--target", "a\x1b[2J", "--by", "b\x1b[2J"
+    )
+    assert said.code == 0, said.error
+    assert "\x1b" not in said.out
+    assert "by b?[2J" in said.out
+
+
 def test_parts_join_to_the_whole():
     random = np.random.default_rng(0)
     y = random.normal(size=(30, 1))

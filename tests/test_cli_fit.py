@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -276,10 +278,21 @@ def test_a_table_with_nothing_but_the_target(tmp_path, capsys):
 
 def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
     frame = houses()
-    table = write(frame.assign(price=1e200 * frame["price"]), tmp_path / "t.csv")
+    for factor in (1e200, 1e305):  # which float64 cannot add up either
+        table = write(frame.assign(price=factor * frame["price"]), tmp_path / "t.csv")
+        said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+        assert said.code == 2, said
+        assert "float64 cannot hold its variance; pass y in other units" in said.error
+
+
+def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("evidentia.persistence.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
-    assert "float64 cannot hold its variance; pass y in other units" in said.error
+    assert said.error.splitlines()[-1] == f"evidentia: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"
 
 
 def test_a_target_that_does_not_vary(tmp_path, capsys):
@@ -299,13 +312,39 @@ def test_targets_are_read_from_any_numbers():
             "written": ["1.5", "n/a", "2"],
             "units": ["1 kg", "2 kg", "3 kg"],
             "truth": [True, False, True],
+            "german": ["1.234,5", "n/a", "-2,75"],
+            "doubtful": ["1,234", "2,345", "3,456"],
         }
     )
-    found = read_target(frame, ["whole", "written"], "t.csv")
-    assert np.array_equal(found, [[1, 1.5], [np.nan, np.nan], [3, 2]], equal_nan=True)
-    for name, kind in (("units", "numbers with units or separators"), ("truth", "true and false")):
-        with pytest.raises(InputError, match=f"the target '{name}' must be numbers, and holds {kind}"):
+    found = read_target(frame, ["whole", "written", "german"], "t.csv")
+    assert np.array_equal(found, [[1, 1.5, 1234.5], [np.nan, np.nan, np.nan], [3, 2, -2.75]], equal_nan=True)
+    for name, kind, advice in (
+        ("units", "numbers with units or separators", "as in 1234.5"),
+        ("doubtful", "numbers with units or separators", "as in 1234.5"),
+        ("truth", "true and false", "write 1 and 0"),
+    ):
+        with pytest.raises(InputError, match=f"the target '{name}' must be numbers, and holds {kind} .*{advice}"):
             read_target(frame, [name], "t.csv")
+
+
+def test_errors_name_rows_of_the_file(tmp_path, capsys):
+    frame = houses()
+    frame.loc[5, "price"] = np.nan
+    frame.loc[10, "size"] = np.inf
+    table = write(frame, tmp_path / "t.csv")
+    good = write(houses(), tmp_path / "good.csv")
+    for arguments in ((table,), (good, "--test", table)):
+        said = shell(capsys, "fit", *arguments, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+        assert said.code == 2, said
+        last = said.error.splitlines()[-1]
+        assert last.startswith("evidentia: t.csv: column 'size' has 1 infinite value (first in row 10)")
+
+
+def test_more_than_a_tenth_in_time_is_called_so(tmp_path, capsys):
+    table = write(houses().assign(sold=np.repeat([2019, 2020], 60)), tmp_path / "t.csv")
+    options = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m")
+    said = shell(capsys, "fit", table, *options, *SWIFT)
+    assert "scores on 60 held-out rows (the last in time; more than a tenth, as many share a time)" in said.out
 
 
 def test_columns_that_were_text_are_read_as_text():

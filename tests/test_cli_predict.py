@@ -1,3 +1,4 @@
+import os
 import pickle
 from functools import partial
 
@@ -9,6 +10,7 @@ import evidentia as ev
 from evidentia.cli import models, rows
 from evidentia.cli.rows import predict_frame
 from evidentia.data import table_files
+from evidentia.errors import InputError, InputTypeError
 from shell import QUICK, SWIFT, houses, shell, write
 
 COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
@@ -80,6 +82,18 @@ def test_large_batches_are_predicted_in_parts(model, monkeypatch):
     parts = predict_frame(regressor, frame, keep=["id"])
     pd.testing.assert_frame_equal(parts, whole, rtol=1e-9)
     assert len(predict_frame(regressor, frame[:0])) == 0
+
+
+def test_errors_name_rows_of_the_table(model, monkeypatch):
+    monkeypatch.setattr(rows, "PART", 7)
+    frame = new_rows().astype({"size": object})
+    frame.loc[20, "size"] = "in row 3"
+    with pytest.raises(InputError, match=r"\(first: 'in row 3' in row 20\)"):
+        predict_frame(models.load(model), frame)
+    with pytest.raises(InputTypeError, match=r"^t\.csv: odd in row 9$"), rows.naming_rows("t.csv", [4, 9]):
+        raise InputTypeError("odd in row 1")
+    with pytest.raises(InputError, match=r"^t\.csv has none in row 5$"), rows.naming_rows("t.csv", [4, 9]):
+        raise InputError("t.csv has none in row 5")  # there is no such row: it is left as it was
 
 
 def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys):
@@ -203,8 +217,21 @@ def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, mo
     monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force")
     assert said.code == 2, said
+    assert said.error.splitlines()[-1].startswith(f"evidentia: {path}: column 'size' held numbers in training")
+    assert "(first: 'large' in row 20)" in said.error  # of the file, not of the batch
     assert (tmp_path / "p.csv").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n.csv", "p.csv"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
+def test_a_pipe_is_never_replaced(model, tmp_path, capsys):
+    path = write(new_rows(), tmp_path / "n.csv")
+    os.mkfifo(tmp_path / "p.csv")
+    for verb in ("predict", "report"):
+        said = shell(capsys, verb, model, path, "-o", tmp_path / "p.csv", "--force")
+        assert said.code == 2, said
+        assert "p.csv is not a plain file; name another one" in said.error
+        assert (tmp_path / "p.csv").is_fifo()
 
 
 def test_force_replaces_a_file(model, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The command line: ``evidentia VERB``, one file per verb."""
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -13,6 +14,9 @@ def main() -> None:
     except ModuleNotFoundError:
         print("evidentia: the command line needs typer and rich: pip install evidentia[cli]", file=sys.stderr)
         sys.exit(2)
-    from evidentia.cli.app import run
-
+    try:
+        from evidentia.cli.app import run
+    except KeyboardInterrupt:  # in the second or two that this takes
+        print("evidentia: interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
     run()

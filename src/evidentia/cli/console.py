@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
-__all__ = ["Force", "Quiet", "RowProgress", "number", "printable", "remark", "share", "speaking", "table"]
+__all__ = ["Force", "Quiet", "RowProgress", "counted", "number", "printable", "remark", "share", "speaking", "table"]
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
@@ -47,6 +47,15 @@ def printable(text: str) -> str:
     'a?b?[2J'
     """
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def counted(rows: int) -> str:
+    """Return a number of rows in words.
+
+    >>> counted(1), counted(1200)
+    ('1 row', '1,200 rows')
+    """
+    return f"{rows:,} row{'' if rows == 1 else 's'}"
 
 
 def number(value: float | None) -> str:

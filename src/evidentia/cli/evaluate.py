@@ -8,8 +8,8 @@ import numpy as np
 import typer
 
 from evidentia.cli import console, models, scoring
-from evidentia.cli.console import number, share
-from evidentia.cli.rows import check_columns, features_of, read_target, target_names, text_columns
+from evidentia.cli.console import counted, number, printable, share
+from evidentia.cli.rows import check_columns, features_of, naming_rows, read_target, target_names, text_columns
 from evidentia.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,11 +74,14 @@ def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None,
         for batch in read_batches(table, text=text):
             check_columns([] if by is None else [by], batch.columns, f"--by: {table} has no column")
             x = features_of(model, without_targets(batch, names, model), table)
-            y = _read_known(batch, names, table)
+            first = progress.done
+            with naming_rows(table, range(first, first + len(batch))):
+                y = _read_known(batch, names, table)
             known = np.flatnonzero(~np.isnan(y).any(1))
             left_out += len(y) - len(known)
             if len(known):
-                p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
+                with naming_rows(table, first + known):
+                    p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
                 parts.append(scoring.score_rows(p, y[known]))
                 if p.familiarity is not None:
                     unfamiliar.append(p.familiarity < models.threshold_of(model))
@@ -88,7 +91,7 @@ def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None,
     if not parts:
         raise InputError(f"{table} has no rows with a target to compare with")
     if left_out:
-        console.remark(f"left out: {left_out:,} rows without a target", quiet)
+        console.remark(f"left out: {counted(left_out)} without a target", quiet)
     scored = [scoring.join_scored(each) for each in zip(*parts, strict=True)]
     found: dict[str, Any] = {
         "rows": len(scored[0].rows),
@@ -137,7 +140,7 @@ def _by_group(rows: "pd.DataFrame", labels: "pd.Series[Any]") -> list[dict[str, 
 def _show(found: dict[str, Any]) -> None:
     """Print the scores as small tables, one after the other for each target."""
     for name, own in found["targets"].items():
-        print(f"{name}: {own['rows']:,} rows\n")
+        print(printable(f"{name}: {counted(own['rows'])}") + "\n")
         lines = {
             "RMSE": number(own["rmse"]),
             "MAE": number(own["mae"]),
@@ -176,6 +179,6 @@ def _show_groups(column: str, groups: list[dict[str, Any]]) -> None:
         }
         for each in groups[:SHOWN_GROUPS]
     ]
-    print(f"\nby {column}\n" + console.table(rows))
+    print(f"\nby {printable(column)}\n" + console.table(rows))
     if len(groups) > SHOWN_GROUPS:
         print(f"and {len(groups) - SHOWN_GROUPS:,} groups more, which --json has")

@@ -13,7 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 from evidentia.cli import console, models, scoring
-from evidentia.cli.rows import check_columns, features_of, read_target
+from evidentia.cli.rows import check_columns, features_of, naming_rows, read_target
 from evidentia.errors import InputError
 from evidentia.files import listed
 
@@ -77,14 +77,16 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a table: features as a frame, targets (N, T)."""
+    """Rows of a table: features as a frame, targets (N, T), the name of the table and their numbers in it."""
 
     x: "pd.DataFrame"
     y: Array
+    table: str
+    numbers: NDArray[np.int64]
 
     def take(self, chosen: NDArray[np.int64]) -> "Rows":
         """Return some of the rows."""
-        return Rows(self.x.iloc[chosen].reset_index(drop=True), self.y[chosen])
+        return Rows(self.x.iloc[chosen].reset_index(drop=True), self.y[chosen], self.table, self.numbers[chosen])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,8 +211,10 @@ def _prepare(
     if left_out:
         console.remark(f"left out: {left_out:,} of {len(y):,} rows without a target", quiet)
     if known.sum() < FEWEST:
-        raise InputError(f"{name} has {int(known.sum())} rows with a target; at least {FEWEST} are needed")
-    frame = frame.iloc[np.flatnonzero(known)].reset_index(drop=True)
+        count = console.counted(int(known.sum()))
+        raise InputError(f"{name} has {count} with a target; at least {FEWEST} are needed")
+    numbers = np.flatnonzero(known)
+    frame = frame.iloc[numbers].reset_index(drop=True)
     gone = [*targets, *drop]
     if by_group is not None and by_group not in gone:
         gone.append(by_group)
@@ -218,9 +222,10 @@ def _prepare(
     features = frame.drop(columns=gone)
     if not len(features.columns):
         raise InputError(f"{name} has no columns left to learn from")
-    times = None if by_time is None else _times(frame, by_time, name)
+    with naming_rows(name, numbers):
+        times = None if by_time is None else _times(frame, by_time, name)
     groups = None if by_group is None else frame[by_group].astype(object).where(frame[by_group].notna(), None)
-    return Rows(features, y[known]), left_out, times, groups
+    return Rows(features, y[known], name, numbers), left_out, times, groups
 
 
 def _times(frame: "pd.DataFrame", column: str, name: str) -> Array:
@@ -255,7 +260,9 @@ def _divide(
             raise InputError("--test says which rows are for scores; leave out --split-by-time and --split-by-group")
         return Division(rows, _read_test(test, rows, targets), f"the rows of {test.name}", False, None)
     if times is not None:
-        held_out, how = _latest(times), "the last tenth in time"
+        held_out = _latest(times)
+        tenth = held_out.sum() <= round(1.5 * HELD_OUT * len(times))
+        how = "the last tenth in time" if tenth else "the last in time; more than a tenth, as many share a time"
     elif groups is not None:
         held_out, how = _some_groups(groups, seed)
         how = how.format(group_name)
@@ -263,7 +270,8 @@ def _divide(
         held_out, how = np.zeros(len(rows.y), bool), "a tenth at random"
         held_out[splits.random(len(rows.y), HELD_OUT, seed)[1]] = True
     train = rows.take(np.flatnonzero(~held_out))
-    apart = Rows(_without_strays(rows.x), rows.y).take(np.flatnonzero(held_out))
+    with naming_rows(rows.table, rows.numbers):
+        apart = dataclasses.replace(rows, x=_without_strays(rows.x)).take(np.flatnonzero(held_out))
     if len(train.y) < 2:
         raise InputError(f"{how} leaves {len(train.y)} rows to learn from; choose the held-out rows in another way")
     at_random = times is None and groups is None
@@ -298,7 +306,7 @@ def _read_test(path: Path, rows: Rows, targets: list[str]) -> Rows:
     known = np.flatnonzero(~np.isnan(y).any(1))
     if not len(known):
         raise InputError(f"--test: {path} has no rows with a target")
-    return Rows(frame[list(rows.x.columns)], y).take(known)
+    return Rows(frame[list(rows.x.columns)], y, path.name, np.arange(len(y))).take(known)
 
 
 def _latest(times: Array) -> NDArray[np.bool_]:
@@ -380,10 +388,13 @@ def _simple_models(train: Rows, test: Rows, settings: Settings) -> dict[str, Any
 
     seed = int(check_random_state(settings.seed).randint(2**31 - 1))
     y = train.y[:, 0] if train.y.shape[1] == 1 else train.y
-    encoding, x = Encoding.fit_transform(read_table(train.x), y, seed)
+    with naming_rows(train.table, train.numbers):
+        encoding, x = Encoding.fit_transform(read_table(train.x), y, seed)
     if not settings.quiet:
         _show_columns(encoding.to_frame())
-    return scoring.baselines(x, train.y, encoding.transform(encoding.read(test.x)), settings.seed)
+    with naming_rows(test.table, test.numbers):
+        x_test = encoding.transform(encoding.read(test.x))
+    return scoring.baselines(x, train.y, x_test, settings.seed)
 
 
 def _threshold(model: "Regressor", rows: Rows, held_out: list[Array]) -> float | None:

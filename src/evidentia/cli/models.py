@@ -63,7 +63,10 @@ def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:
     from evidentia.persistence import save_model
 
     tensors, settings = model._state()
-    save_model(folder, tensors, settings | {RECORD: finite(record)})
+    try:
+        save_model(folder, tensors, settings | {RECORD: finite(record)})
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 def finite(value: Any) -> Any:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evidentia.cli import console, models
-from evidentia.cli.rows import check_columns, features_of, output_columns, predict_frame, target_names, text_columns
+from evidentia.cli.rows import (
+    check_columns,
+    features_of,
+    naming_rows,
+    output_columns,
+    predict_frame,
+    target_names,
+    text_columns,
+)
 from evidentia.errors import InputError
 from evidentia.files import listed
 
@@ -80,6 +88,8 @@ def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
     if not table.is_dir():
         if output.is_dir():
             raise InputError(f"{output} is a folder; name the file of the predictions, as in -o {output / 'new.csv'}")
+        if output.exists() and not output.is_file():
+            raise InputError(f"{output} is not a plain file; name another one with -o")
         if output.exists() and not force:
             raise InputError(f"{output} exists already; --force replaces it, -o names another file")
         if output.exists() and table.exists() and output.samefile(table):
@@ -126,15 +136,22 @@ def _locally(
     from evidentia.data.table_writer import writing
     from evidentia.threads import stream_in_threads
 
-    def checked(table: Path) -> Iterator["pd.DataFrame"]:
-        for k, batch in enumerate(read_batches(table, text=text)):
-            if k == 0:
+    def checked(table: Path) -> Iterator[tuple[Path, int, "pd.DataFrame"]]:
+        first = 0
+        for batch in read_batches(table, text=text):
+            if first == 0:
                 check(batch, table)
-            yield batch
+            yield table, first, batch
+            first += len(batch)
+
+    def predicted(item: tuple[Path, int, "pd.DataFrame"]) -> "pd.DataFrame":
+        table, first, batch = item
+        with naming_rows(table, range(first, first + len(batch))):
+            return function(batch)
 
     for table, output in jobs:
         with writing(output, replace=force) as write:
-            for found in stream_in_threads(function, checked(table), torch.get_num_threads()):
+            for found in stream_in_threads(predicted, checked(table), torch.get_num_threads()):
                 write(found)
                 progress.add(len(found))
 

@@ -7,7 +7,7 @@ import typer
 
 from evidentia.cli import console, models
 from evidentia.cli.evaluate import target_columns, without_targets
-from evidentia.cli.rows import check_columns, features_of, read_target, text_columns
+from evidentia.cli.rows import check_columns, features_of, naming_rows, read_target, text_columns
 
 __all__ = ["report"]
 
@@ -44,8 +44,9 @@ def report(
         check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
         x = features_of(regressor, without_targets(frame, names, regressor), table)
         y = pd.DataFrame(read_target(frame, names, table), columns=names)
-        console.remark(f"{len(frame):,} rows of {table}: predicting and drawing", quiet)
+        console.remark(f"{console.counted(len(frame))} of {table}: predicting and drawing", quiet)
         groups = None if by is None else frame[by]
-        write_report(regressor, x, y, out, by=groups, title=title, replace=force)
+        with naming_rows(table, range(len(frame))):
+            write_report(regressor, x, y, out, by=groups, title=title, replace=force)
     size = out.stat().st_size / 1e6
     print(f"wrote {out} ({size:.1f} MB); open it in a browser")

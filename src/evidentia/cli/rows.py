@@ -1,7 +1,9 @@
 """Rows of files through a model: what it reads of a frame, and the frame of its predictions."""
 
+import contextlib
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.cli.models import threshold_of
-from evidentia.errors import InputError
+from evidentia.errors import InputError, InputTypeError
 from evidentia.files import listed
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_columns",
     "features_of",
+    "naming_rows",
     "output_columns",
     "predict_frame",
     "read_target",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+DECIMAL_COMMA = ("1000,0", "1.000,0", "1 000,0")  # templates of `evidentia.data.numbers` that leave no doubt
 PART = 8_192  # rows that are predicted at once: more take memory, and no less time
 
 
@@ -49,8 +53,10 @@ def predict_frame(
     """
     import pandas as pd
 
-    first = range(0, max(1, len(frame)), PART)
-    parts = [_predict_part(model, frame.iloc[k : k + PART], coverage) for k in first]
+    parts = []
+    for k in range(0, max(1, len(frame)), PART):
+        with naming_rows("", range(k, k + PART)):
+            parts.append(_predict_part(model, frame.iloc[k : k + PART], coverage))
     found = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
     if not keep:
         return found
@@ -110,6 +116,27 @@ def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "t
     return frame[names]
 
 
+@contextlib.contextmanager
+def naming_rows(file: str | Path, numbers: Sequence[int] | NDArray[np.int64]) -> Iterator[None]:
+    """Let errors about some rows of a file say which they are in the file, and name the file.
+
+    The library counts the rows that it is given, and says «in row 7» at the end of what is wrong.
+
+    Args:
+        file: whose rows these are; nothing to leave it out.
+        numbers: of each of the rows in the file.
+    """
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        text = str(error)
+        found = [match for match in re.finditer(r"\bin row (\d+)", text) if int(match[1]) < len(numbers)]
+        if found:  # the last one: what stands before may be a value of the table
+            text = f"{text[: found[-1].start(1)]}{numbers[int(found[-1][1])]}{text[found[-1].end(1) :]}"
+        named = not str(file) or str(file) in text
+        raise type(error)(text if named else f"{file}: {text}") from error
+
+
 def text_columns(model: "Regressor") -> list[str]:
     """Return the columns that were text when the model was fitted, and must be read as text again.
 
@@ -154,6 +181,8 @@ def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
         raise InputError(f"{start} has no values")
     if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
         found: Array = values.to_numpy(np.float64, na_value=np.nan)
+    elif (written := _with_decimal_comma(values)) is not None:
+        found = written
     else:
         try:
             kind, content = decide_kind(name, values)
@@ -161,7 +190,8 @@ def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
             raise InputError(f"{start} must be numbers: {error}") from error
         if (kind, content) != ("number", "number"):
             first = values[values.notna()].iloc[0]
-            raise InputError(f"{start} must be numbers, and holds {_called(kind, content)} (first: {str(first)!r})")
+            what, advice = _called(kind, content)
+            raise InputError(f"{start} must be numbers, and holds {what} (first: {str(first)!r}); {advice}")
         found = read_column(name, values, kind, content).values
     if np.isinf(found).any():
         raise InputError(
@@ -170,7 +200,31 @@ def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
     return found
 
 
-def _called(kind: str, content: str) -> str:
+def _with_decimal_comma(values: "pd.Series[Any]") -> Array | None:
+    """Return numbers that are written as 1.234,5 is, NaN where missing; None if one is not, or may mean another."""
+    from evidentia.data.numbers import number_template, parse_with_template
+    from evidentia.data.values import is_marker
+
+    present = np.flatnonzero(values.notna())
+    texts = [values.iloc[k] for k in present]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    template = number_template({text for text in texts if not is_marker(text)})
+    if template not in DECIMAL_COMMA:
+        return None
+    found = np.full(len(values), np.nan)
+    found[present] = [np.nan if is_marker(text) else parse_with_template(text, template) for text in texts]
+    return found
+
+
+def _called(kind: str, content: str) -> tuple[str, str]:
+    """Return what a column holds that is no target, and what to do about it."""
+    if kind == "number" and content == "duration":
+        return "durations", "write them as numbers, such as seconds"
     if kind == "number":
-        return "durations" if content == "duration" else "numbers with units or separators"
-    return {"boolean": "true and false", "date": "dates"}.get(kind, "text")
+        return "numbers with units or separators", "write them without these, as in 1234.5"
+    if kind == "boolean":
+        return "true and false", "write 1 and 0 if you mean these"
+    if kind == "date":
+        return "dates", "write them as numbers, such as days since a fixed date"
+    return "text", "numbers are predicted here; for classes use a classifier"

@@ -129,7 +129,10 @@ def baselines(x: Array, y: Array, x_new: Array, seed: int) -> dict[str, "Predict
         x_new: features of the new rows.
         seed: of the rows that the linear model is learned from, if all are too many.
     """
-    mean, std = y.mean(0), y.std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = y.mean(0), y.std(0)
+    if not np.isfinite(mean).all():  # too large a target is the regressor's to refuse
+        return {}
     constant = _gaussian(np.repeat(mean[None], len(x_new), 0), std)
     linear = _linear(x, y, x_new, seed)
     return ({} if linear is None else {"linear": linear}) | {"constant": constant}
