@@ -107,7 +107,7 @@ def measure(name: str, tables: Tables, folder: Path, options: Namespace) -> dict
 def score_both(folder: Path, options: Namespace, seed: int) -> dict[str, Any]:
     """Return the scores of a model inside and outside, and there those of flagged and of other rows."""
     model = fit(folder, "model", options, "--test", str(folder / "inside.csv"), "--seed", str(seed))
-    found: dict[str, Any] = {"unfamiliar_below": models.threshold_of(model), "power": float(model.fading_power_)}
+    found: dict[str, Any] = {"unfamiliar_below": model.unfamiliar_below_, "power": float(model.fading_power_)}
     constant = float(read_file(folder / "train.csv")[TARGET].mean())
     for place in PLACES:
         frame = read_file(folder / f"{place}.csv")
@@ -148,7 +148,7 @@ def measure_after(folder: Path, options: Namespace) -> dict[str, float]:
     model = fit(folder / "after", "model", options, "--test", str(folder / "after" / "rest.csv"))
     y = rest.pop(TARGET).to_numpy(float)
     p = model.predict_distribution(rest)
-    found = score(p, y, p.familiarity < models.threshold_of(model), float(together[TARGET].mean()))
+    found = score(p, y, p.familiarity < model.unfamiliar_below_, float(together[TARGET].mean()))
     constant = np.full(len(y), outside[TARGET].iloc[order[:known]].mean())
     return found | {"known": known, "rmse of their mean": float(np.sqrt(np.mean((y - constant) ** 2)))}
 

@@ -222,7 +222,7 @@ def test_every_method(method, table, tmp_path, capsys):
     assert said.code == 0, said.error
     model = models.load(tmp_path / "m")
     assert type(model).__name__.lower().startswith(method)
-    assert (model.record_["unfamiliar_below"] is None) is (method != "evidential")
+    assert (model.unfamiliar_below_ is None) is (method != "evidential")
 
 
 def test_the_example_needs_no_file(tmp_path, capsys):

@@ -27,7 +27,6 @@ RECORD = {
     "rows": 100,
     "held_out": {"how": "a tenth at random", "rows": 10, "learned_from": True},
     "scores": {"price": SCORES},
-    "unfamiliar_below": 0.75,
 }
 
 
@@ -73,7 +72,8 @@ def test_what_a_model_is(folder, fitted, capsys):
     for words in (
         "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)",
         "targets",
-        f"fades with power {fitted.fading_power_:g}; rows are flagged below a familiarity of 0.75",
+        f"fades with power {fitted.fading_power_:g}; rows are flagged below a familiarity of "
+        f"{fitted.unfamiliar_below_:.3g}",
         "price: scores on 10 held-out rows (a tenth at random)",
         "The model was then fitted to all 100 rows.",
         "town    category",
@@ -92,14 +92,14 @@ def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
     said = shell(capsys, "info", tmp_path / "m")
     assert said.code == 0, said.error
     assert "scores on" not in said.out
-    assert "flagged below a familiarity of 0.5" in said.out
+    assert f"flagged below a familiarity of {fitted.unfamiliar_below_:.3g}" in said.out
 
 
 def test_the_record_is_part_of_the_model(folder, fitted):
     """One file has both, so that no kill can part them; the folder has nothing that a later save would refuse."""
     assert load_model(folder)[1]["record"] == RECORD
     model = models.load(folder)
-    assert (model.record_, model.unfamiliar_below_) == (RECORD, 0.75)
+    assert model.record_ == RECORD
     fitted.save(folder)  # from Python: the record is of another fit and goes
     assert models.load(folder).record_ == {}
 
@@ -107,9 +107,6 @@ def test_the_record_is_part_of_the_model(folder, fitted):
 @pytest.mark.parametrize(
     "change",
     [
-        {"unfamiliar_below": 7},
-        {"unfamiliar_below": True},
-        {"unfamiliar_below": "low"},
         {"rows": "many"},
         {"held_out": None},
         {"held_out": {"how": 3, "rows": 1, "learned_from": True}},

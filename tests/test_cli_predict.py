@@ -23,14 +23,13 @@ def model(tmp_path_factory):
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
     fitted = ev.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
-    threshold = float(np.quantile(fitted.predict_distribution(x).familiarity, 0.01))
-    models.save(fitted, folder / "m", _record(threshold))
+    models.save(fitted, folder / "m", _record())
     return folder / "m"
 
 
-def _record(threshold):
+def _record():
     held_out = {"how": "a tenth at random", "rows": 12, "learned_from": True}
-    return {"rows": 120, "held_out": held_out, "scores": {}, "unfamiliar_below": threshold}
+    return {"rows": 120, "held_out": held_out, "scores": {}}
 
 
 def new_rows(count=40):
@@ -106,13 +105,13 @@ def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys
 
 
 def test_a_model_that_was_saved_from_python(tmp_path, capsys):
-    """It flags below one half; without fading there is no flag, and one network of this kind has no doubt."""
+    """It has a flag too; without fading there is none, and one network of this kind has no doubt."""
     frame = houses()
     fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     fitted.save(tmp_path / "m")
     frame.loc[0, "size"] = 1e6
     found = predict_frame(models.load(tmp_path / "m"), frame)
-    assert found["unfamiliar"].tolist() == (found["familiar"] < 0.5).tolist()
+    assert found["unfamiliar"].tolist() == (found["familiar"] < fitted.unfamiliar_below_).tolist()
     assert found["unfamiliar"][0]
     plain = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     assert list(predict_frame(plain, frame, keep=["id"])) == ["id", "mean", "std", "aleatoric_std", "lower", "upper"]

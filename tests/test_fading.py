@@ -690,3 +690,26 @@ def test_what_a_network_usually_says_is_saved_and_checked(tmp_path):
     for change in ({"typical.nu": -usual}, {"typical.nu": usual[:1]}, {"typical.x": usual}):
         with pytest.raises(InputError, match="typical"):
             Fitted.from_state({**tensors, **change}, settings)
+
+
+def test_about_one_percent_of_new_rows_like_the_training_rows_are_unfamiliar(tmp_path):
+    random = np.random.default_rng(3)
+    x = random.normal(size=(2300, 3))
+    y = x[:, 0] + random.normal(size=2300)
+    model = ev.EvidentialRegressor(members=10, steps=30, inputs="numbers", random_state=0).fit(x[:300], y[:300])
+    flagged = model.predict_distribution(x[300:]).familiarity < model.unfamiliar_below_
+    assert 0 < flagged.mean() < 0.03
+    assert model.predict_distribution(np.full((1, 3), 9.0)).familiarity[0] < model.unfamiliar_below_
+    assert ev.load(model.save(tmp_path / "model")).unfamiliar_below_ == model.unfamiliar_below_
+    without = ev.EvidentialRegressor(members=2, steps=5, validation_share=0, random_state=0).fit(x[:50], y[:50])
+    assert without.unfamiliar_below_ == 0.5  # no row was held out that could tell
+
+
+@pytest.mark.parametrize("forged", [7, -0.1, True, "low", None])
+def test_a_forged_threshold_is_refused(forged, tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    model = ev.EvidentialRegressor(members=2, steps=5, random_state=0).fit(x, x[:, 0])
+    tensors, settings = model._state()
+    save_model(tmp_path / "model", tensors, settings | {"unfamiliar_below": forged})
+    with pytest.raises(InputError, match="which is no familiarity"):
+        ev.load(tmp_path / "model")

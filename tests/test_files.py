@@ -1,12 +1,14 @@
 """Folders that appear whole or not at all."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from evidentia.errors import InputError
-from evidentia.files import new_folder, scratch_folder
+from evidentia.files import new_folder, opening_whole, scratch_folder
 
 # prints its folder when it has written into it, and then waits to be killed
 WRITER = """
@@ -87,3 +89,12 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_is_left_alone(tm
         for writer in writers:
             writer.kill()
             writer.communicate()
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (Path(os.devnull), pipe, tmp_path):
+        with pytest.raises(InputError, match="not a plain file"), opening_whole(path):
+            pass
+    assert Path(os.devnull).is_char_device()

@@ -42,7 +42,7 @@ from evidentia.fitting.conformal import (
     set_apart,
 )
 from evidentia.fitting.duration import say_how_long, training_seconds
-from evidentia.fitting.fading import choose_power, rows_of_a_fold, with_fading
+from evidentia.fitting.fading import choose_power, rows_of_a_fold, unfamiliar_below, with_fading
 from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import hold_in_turn
 from evidentia.fitting.stacking import stacked
@@ -348,7 +348,9 @@ class Regressor(_ScikitLearn):
         quiet = options | {"recipe": recipe, "progress": bool(self.verbose)}
         numbers = x[:, : fitted.features_in]
         power = choose_power(method, numbers, y, rows, seed, validation_share=self.validation_share, **quiet)
-        return with_fading(fitted, x, members, power)
+        faded = with_fading(fitted, x, members, power)
+        faded.unfamiliar_below = unfamiliar_below(faded, x, members)
+        return faded
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
         """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
@@ -485,6 +487,12 @@ class Regressor(_ScikitLearn):
         check_is_fitted(self, "fitted_")
         fading = self.fitted_.fading
         return None if fading is None else float(fading.power[0])
+
+    @property
+    def unfamiliar_below_(self) -> float | None:
+        """The familiarity below which about 1 % of rows like the training rows are; None if nothing fades."""
+        check_is_fitted(self, "fitted_")
+        return self.fitted_.unfamiliar_below
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
         """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
@@ -870,6 +878,7 @@ _ATTRIBUTES = {
     "inputs_": "How much networks count by what they see, :class:`dict` of weights whose sum is 1.",
     "scale_": "The factor for each target by which the mixture is stretched about its mean, (T,); None: not at all.",
     "fading_power_": "The power by which evidence fades with the distance from the training rows; None if it does not.",
+    "unfamiliar_below_": "The familiarity below which 1 % of rows like the training rows are; None if nothing fades.",
     "conformal_": "How intervals were calibrated, :class:`evidentia.fitting.conformal.SplitConformal` or "
     ":class:`~evidentia.fitting.conformal.CrossConformal`; None without ``conformal``.",
     "fold_models_": 'With ``conformal="cv+"`` the models that each learned without a fold; else empty.',

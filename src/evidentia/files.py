@@ -52,8 +52,11 @@ def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
 
     Raises:
         FileExistsError: if ``replace`` is False and the file is there when the block ends.
+        InputError: if there is something else than a plain file, such as a folder or a device.
     """
     path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a plain file, and is not replaced; name another one")
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_parts(path)
     temporary, handle = _new_part(path)

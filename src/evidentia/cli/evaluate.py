@@ -84,7 +84,7 @@ def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None,
                     p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
                 parts.append(scoring.score_rows(p, y[known]))
                 if p.familiarity is not None:
-                    unfamiliar.append(p.familiarity < models.threshold_of(model))
+                    unfamiliar.append(p.familiarity < model.unfamiliar_below_)
                 if by is not None:
                     groups.append(batch[by].iloc[known].astype(object))
             progress.add(len(batch))

@@ -27,8 +27,6 @@ __all__ = ["fit"]
 Array = NDArray[np.float64]
 FEWEST = 10  # rows with a target: with fewer, neither a fit nor a score means anything
 HELD_OUT = 0.1
-FLAGGED = 0.01  # share of rows like the training rows that are flagged as unfamiliar
-MOST_FOR_THRESHOLD = 20_000  # rows whose familiarity is looked at
 SHOWN_COLUMNS = 40
 
 
@@ -96,7 +94,6 @@ class Division:
     train: Rows
     test: Rows
     how: str
-    at_random: bool
     all_rows: Rows | None  # to fit the saved model to; None: the training rows
 
 
@@ -258,7 +255,7 @@ def _divide(
     if test is not None:
         if times is not None or groups is not None:
             raise InputError("--test says which rows are for scores; leave out --split-by-time and --split-by-group")
-        return Division(rows, _read_test(test, rows, targets), f"the rows of {test.name}", False, None)
+        return Division(rows, _read_test(test, rows, targets), f"the rows of {test.name}", None)
     if times is not None:
         held_out = _latest(times)
         tenth = held_out.sum() <= round(1.5 * HELD_OUT * len(times))
@@ -274,8 +271,7 @@ def _divide(
         apart = dataclasses.replace(rows, x=_without_strays(rows.x)).take(np.flatnonzero(held_out))
     if len(train.y) < 2:
         raise InputError(f"{how} leaves {len(train.y)} rows to learn from; choose the held-out rows in another way")
-    at_random = times is None and groups is None
-    return Division(train, apart, how, at_random, None if keep_holdout else rows)
+    return Division(train, apart, how, None if keep_holdout else rows)
 
 
 def _without_strays(x: "pd.DataFrame") -> "pd.DataFrame":
@@ -337,7 +333,7 @@ def _some_groups(groups: Any, seed: int) -> tuple[NDArray[np.bool_], str]:
 
 
 def _fit_and_score(division: Division, targets: list[str], settings: Settings) -> tuple["Regressor", dict[str, Any]]:
-    """Return the model to save and its record: scores on held-out rows, and when a row is flagged as unfamiliar."""
+    """Return the model to save and its record: scores on held-out rows."""
     train, test = division.train, division.test
     simple = _simple_models(train, test, settings)
     console.remark(f"fitting to {len(train.y):,} rows", settings.quiet)
@@ -349,7 +345,6 @@ def _fit_and_score(division: Division, targets: list[str], settings: Settings) -
         column: {name: scoring.score(scored[t]) for name, scored in each.items()} for t, column in enumerate(targets)
     }
     _show(scores, division)
-    familiarity = [p.familiarity] if division.at_random else []
     fitted_to = train
     if division.all_rows is not None:
         fitted_to = division.all_rows
@@ -364,7 +359,6 @@ def _fit_and_score(division: Division, targets: list[str], settings: Settings) -
         "rows": len(fitted_to.y),
         "held_out": held_out,
         "scores": scores,
-        "unfamiliar_below": _threshold(model, fitted_to, [f for f in familiarity if f is not None]),
     }
 
 
@@ -395,19 +389,6 @@ def _simple_models(train: Rows, test: Rows, settings: Settings) -> dict[str, Any
     with naming_rows(test.table, test.numbers):
         x_test = encoding.transform(encoding.read(test.x))
     return scoring.baselines(x, train.y, x_test, settings.seed)
-
-
-def _threshold(model: "Regressor", rows: Rows, held_out: list[Array]) -> float | None:
-    """Return the familiarity below which rows are flagged, or None if evidence does not fade.
-
-    That is its 1 % quantile on rows that the model was fitted to. Of these it knows a little more than of new rows, so
-    that it is no more than the quantile of rows that were held out at random, where there are some.
-    """
-    some = np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_FOR_THRESHOLD)).astype(np.int64)
-    own = model.predict_distribution(features_of(model, rows.take(some).x)).familiarity
-    if own is None:
-        return None
-    return float(min(np.quantile(each, FLAGGED, method="lower") for each in (own, *held_out)))
 
 
 # What is said ---------------------------------------------------------------------------------------------------------

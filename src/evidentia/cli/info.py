@@ -134,7 +134,7 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
         "bytes": sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
         "inputs": model.inputs_,
         "fading_power": model.fading_power_,
-        "unfamiliar_below": models.threshold_of(model) if model.fading_power_ is not None else None,
+        "unfamiliar_below": model.unfamiliar_below_,
         "scale": None if scale is None else scale.tolist(),
         "target_transform": model.target_transform_,
         "conformal": model.conformal,

@@ -11,17 +11,15 @@ from evidentia.errors import InputError
 if TYPE_CHECKING:
     from evidentia.estimators import Regressor
 
-__all__ = ["USUAL_THRESHOLD", "check_output", "load", "save", "threshold_of"]
+__all__ = ["check_output", "load", "save"]
 
-USUAL_THRESHOLD = 0.5  # of the familiarity, for models whose fit did not choose one
 RECORD = "record"  # the name among the settings of a model
 
 
 def load(folder: Path) -> "Regressor":
     """Return the regressor of a model folder, with what `evidentia fit` recorded about it.
 
-    Two attributes are added: ``record_``, a dict that is empty for a model that was saved from Python, and
-    ``unfamiliar_below_``, the familiarity below which a row is flagged.
+    An attribute is added: ``record_``, a dict that is empty for a model that was saved from Python.
     """
     from evidentia import estimators
     from evidentia.persistence import load_model, refusing_misfits
@@ -31,18 +29,13 @@ def load(folder: Path) -> "Regressor":
         raise InputError(f"{folder} holds a model of images; the command line is for tables")
     model: Any = estimators.load(folder)
     with refusing_misfits(folder):
-        record, below = _read_record(settings.get(RECORD, {}))
-    model.record_, model.unfamiliar_below_ = record, below
+        model.record_ = _checked(settings.get(RECORD, {}))
     regressor: Regressor = model
     return regressor
 
 
-def _read_record(record: Any) -> tuple[dict[str, Any], float]:
-    """Return the record of a fit and the familiarity that flags rows, after checking that they are what verbs read."""
-    below = record.get("unfamiliar_below")
-    below = USUAL_THRESHOLD if below is None else below
-    if isinstance(below, bool) or not isinstance(below, int | float) or not 0 <= below <= 1:
-        raise InputError(f"its {RECORD} flags rows below {below!r}, which is no familiarity")
+def _checked(record: Any) -> dict[str, Any]:
+    """Return the record of a fit, after checking that it is what verbs read."""
     if record:
         held_out = record["held_out"]
         counts, words = [record["rows"], held_out["rows"]], [held_out["how"], *record["scores"]]
@@ -50,12 +43,8 @@ def _read_record(record: Any) -> tuple[dict[str, Any], float]:
             raise InputError(f"its {RECORD} does not say what was held out")
         for found in record["scores"].values():
             list(scoring.compare_models(found))  # raises if a score is no number
-    return record, float(below)
-
-
-def threshold_of(model: Any) -> float:
-    """Return the familiarity below which a row is flagged as unfamiliar."""
-    return float(getattr(model, "unfamiliar_below_", USUAL_THRESHOLD))
+    found_record: dict[str, Any] = dict(record)
+    return found_record
 
 
 def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evidentia.cli.models import threshold_of
 from evidentia.errors import InputError, InputTypeError
 from evidentia.files import listed
 
@@ -76,7 +75,7 @@ def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) ->
     found = found.rename(columns=short).reset_index(drop=True)
     if "familiarity" in found:
         familiar = found.pop("familiarity")
-        found["familiar"], found["unfamiliar"] = familiar, familiar < threshold_of(model)
+        found["familiar"], found["unfamiliar"] = familiar, familiar < model.unfamiliar_below_
     return found
 
 

@@ -104,7 +104,7 @@ def _common_marks(numbers: list[str]) -> str | None:
     for sample in ("1000.0", "1,000.0", "1.000,0", "1 000,0", "1 000.0", "1'000.0", "1000,0"):
         group = _MARKS[sample][0]
         grouped = any(group in number for number in numbers) if group else False
-        if grouped and any(re.match(r"[-+]?(0\D|\d{4})", number) for number in numbers):
+        if grouped and any(re.match(rf"[-+]?(0{re.escape(group)}|\d{{4}})", number) for number in numbers):
             continue  # a number above 999 without the mark, or 0,250: it is no separator of thousands
         if sample == "1000,0" and _is_in_doubt(numbers):
             return None

@@ -32,11 +32,14 @@ __all__ = [
     "rows_of_a_fold",
     "scores_by_power",
     "short_recipe",
+    "unfamiliar_below",
     "with_fading",
 ]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
+FLAGGED = 0.01  # share of rows like the training rows that count as unfamiliar
+USUAL_THRESHOLD = 0.5  # of the familiarity, where no rows tell
 Fold = tuple[Rows, Rows]  # inner rows, rows of both ends
 USUAL_POWER = 2.0  # where there are too few rows to learn one
 FEWEST = 50  # rows from which a power is learned
@@ -78,6 +81,31 @@ def with_fading(fitted: Fitted, x: Array, members: Sequence[Member], power: floa
     )
     faded.training = fitted.training
     return faded
+
+
+def unfamiliar_below(faded: Fitted, x: Array, members: Sequence[Member]) -> float:
+    """Return the familiarity below which about 1 % of rows like the training rows are; 0.5 without validation rows.
+
+    What counts are rows that networks held out, each by the mean of those that did: of its own training rows a network
+    knows more than of new ones.
+
+    Args:
+        faded: a model whose evidence fades.
+        x: the features (N, F) that it was fitted to.
+        members: the rows of each network, as it was fitted.
+    """
+    assert faded.fading is not None
+    rows = _same_number([m.validation for m in members])
+    if not rows.shape[1]:
+        return USUAL_THRESHOLD
+    keep = torch.cat([faded.fading(part) for part in _features(faded, torch.from_numpy(x), rows)], 1).double().cpu()
+    weights = torch.ones(len(members), dtype=torch.float64, device="cpu") if faded.weights is None else faded.weights
+    total, count = torch.zeros(2, len(x), dtype=torch.float64, device="cpu")
+    for own, share, weight in zip(rows, keep, weights, strict=True):
+        total[own] += weight * share
+        count[own] += weight
+    known = count > 0
+    return float(np.quantile((total[known] / count[known]).numpy(), FLAGGED, method="lower"))
 
 
 def _typical(fitted: Fitted, x: Tensor, rows: Tensor) -> Answer:

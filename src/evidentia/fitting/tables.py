@@ -223,6 +223,7 @@ class Fitted:
         scale: what predictions are stretched by about their means, (T,), less where evidence fades; None: nothing.
         fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
         typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
+        unfamiliar_below: the familiarity below which a row is unlike the training rows; None where nothing fades.
         training: the result of the training that made the networks.
     """
 
@@ -236,6 +237,7 @@ class Fitted:
     scale: Tensor | None = None
     fading: FadingEvidence | None = None
     typical: Answer | None = None
+    unfamiliar_below: float | None = None
     training: Training = field(init=False)
 
     def scaled_answer(self, module: nn.Module, x: Tensor) -> Answer:
@@ -353,6 +355,7 @@ class Fitted:
             "network": network,
             "one_target": self.one_target,
             "fades": self.fading is not None,
+            "unfamiliar_below": self.unfamiliar_below,
             "features": self.features_in,
             "training": training_state(self.training),
         }
@@ -395,6 +398,8 @@ class Fitted:
         typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
         fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, width)
         fitted.fading, fitted.typical = fading, typical
+        if fading is not None:
+            fitted.unfamiliar_below = _threshold(settings.get("unfamiliar_below", 0.5))  # earlier versions had none
         fitted.training = training_from_state(settings["training"])
         return fitted
 
@@ -424,7 +429,8 @@ class Fitted:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what was pickled; models of earlier versions keep all evidence."""
-        self.__dict__.update({"trees": None, "weights": None, "scale": None, "fading": None, "typical": None, **state})
+        later = ("trees", "weights", "scale", "fading", "typical", "unfamiliar_below")
+        self.__dict__.update({**dict.fromkeys(later), **state})
 
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
         """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
@@ -728,6 +734,13 @@ def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Modu
         return fit_term if complexity is None else fit_term + complexity / rows
 
     return loss
+
+
+def _threshold(saved: Any) -> float:
+    """Return the familiarity below which rows are unfamiliar, after checking that it is one."""
+    if isinstance(saved, bool) or not isinstance(saved, int | float) or not 0 <= saved <= 1:
+        raise InputError(f"rows are unfamiliar below {saved!r}, which is no familiarity")
+    return float(saved)
 
 
 def _score(

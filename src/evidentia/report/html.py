@@ -208,7 +208,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
     x = model.encoding_.transform(table)
     known = TrainingColumns(model)
     labels = _labels(table)
-    threshold = float(getattr(model, "unfamiliar_below_", UNFAMILIAR))
+    threshold = UNFAMILIAR if model.unfamiliar_below_ is None else model.unfamiliar_below_
     results = evaluate(model, p, y)
     groupings = _groupings(table, columns)
     sections = [
