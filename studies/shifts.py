@@ -5,7 +5,7 @@
 
 Red wines teach about white ones, bikes of 2011 about 2012, houses inland about the coast. A tenth of the rows that
 could be learned from is kept to compare with («inside»). Each model is that of `evidentia fit TRAIN --test INSIDE` with
-its defaults, and rows are flagged by the threshold that this command learned from training rows alone. For the bikes a
+its defaults, and rows are flagged by the threshold that its fit learned from training rows alone. For the bikes a
 second model is scored on the last tenth of 2011, by `--split-by-time`: what its owner could have known in time. A last
 model of each shift also learns from 200 rows of the other kind, drawn at random, with a column that tells the kinds
 apart, and is scored on the other rows of that kind. The wines, a small table, are drawn and fitted five times in all,

@@ -63,15 +63,18 @@ def test_sentences_of_the_pages_are_those_of_the_record(found, study):
     copies, others = (wine[f"inside, {name}"] for name in ("copies of training rows", "no copies"))
     draws = {score: [draw[score] for draw in wine["draws"]] for score in ("coverage_90", "flagged", "flagged inside")}
     held, flagged, usual = (f"{percent(min(values))} to {percent(max(values))}" for values in draws.values())
+    flagged_inside = [round(shift["inside"]["flagged"] * shift["inside"]["rows"]) for shift in found]
     sentences = [
         f"{percent(wine['outside']['flagged'])} of the white wines are flagged",
         f"median of {number(wine['outside']['familiar'])}), doubt is {times(wine, 'epistemic_std')} that inside",
         f"wider intervals hold {percent(wine['outside']['coverage_90'])}",
         f"{percent(gain)} better than one answer for all",
-        f"{percent(houses['outside']['flagged'])} are flagged, {times(houses, 'flagged')} as many as inside",
+        f"{sum(flagged_inside)} of {sum(shift['inside']['rows'] for shift in found):,} in all three together",
+        f"{percent(houses['outside']['flagged'])} are flagged, and {percent(houses['inside']['flagged'])} inside",
         f"Intervals are {times(houses, 'median width')} as wide, and hold {percent(houses['outside']['coverage_90'])}",
         f"(`familiar` has a median of {number(houses['outside']['familiar'])})",
-        f"{percent(bikes['outside']['flagged'])} are flagged, as many as inside",
+        f"{percent(bikes['outside']['flagged'])} are flagged, fewer than one in a hundred "
+        f"({percent(bikes['inside']['flagged'])} inside)",
         f"doubt is {number(bikes['outside']['epistemic_std'])} instead of {number(bikes['inside']['epistemic_std'])}",
         f"too low by {-bikes['outside']['mean error']:.0f} bikes on average, so that intervals hold "
         f"{percent(bikes['outside']['coverage_90'])}",
@@ -96,12 +99,14 @@ def test_sentences_of_the_pages_are_those_of_the_record(found, study):
     assert line in (ROOT / "studies" / "README.md").read_text(encoding="utf-8")
     claim = f"RMSE is {number(copies['rmse'])} for these, and {number(others['rmse'])} for the other {others['rows']}"
     assert claim in tutorial
-    assert max(abs(bikes[place]["flagged"] - 0.01) for place in ("inside", "outside")) < 0.005  # «as many as inside»
+    assert f"{flagged} in [five others]" in tutorial
+    assert all(bikes[place]["flagged"] < 0.01 for place in ("inside", "outside"))  # «fewer than one in a hundred»
+    assert max(shift["inside"]["flagged"] for shift in (bikes, houses)) < 0.0075  # «rather too low»
+    assert 0.015 < houses["outside"]["flagged"] < 0.025  # «two in a hundred»
     assert all(shift["after"]["rmse"] < shift["outside"]["rmse"] for shift in found)
     assert all(shift["outside, not flagged"]["coverage_90"] < 0.89 for shift in found)
     assert len(wine["draws"]) == 5
-    first = {score: values[0] for score, values in draws.items()}
-    assert all(first[score] == max(draws[score]) for score in ("coverage_90", "flagged"))  # «this fit was lucky»
+    assert draws["coverage_90"][0] == max(draws["coverage_90"])  # «this fit was lucky»
 
 
 def test_tables_of_an_older_record_are_replaced(study):
