@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
 
@@ -23,6 +22,7 @@ from evidentia.reproduce.uci import run as uci
 from evidentia.reproduce.uci.methods import ReleasedEvidential
 from evidentia.reproduce.uci.tables import compare
 from evidentia.training import Settings, loop
+from shell import shell
 
 TINY = ["--iterations", "40", "--seeds", "2", "--hidden", "8", "--batch-size", "16"]
 TINY_PLAN = {"rows": 200, "iterations": 40, "seeds": 2, "hidden": (8,), "batch_size": 16}
@@ -405,11 +405,7 @@ def test_the_authors_split_has_the_authors_sizes():
     assert [len(part) for part in uci_data.published_split(boston, 0.2).splits[0]] == [405, 101]
 
 
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path):
-    def run(*arguments):
-        command = [sys.executable, "-m", "evidentia.cli", "reproduce", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
     for arguments, message in (
         (("uci", "--sets", "mars"), "evidentia: unknown set 'mars'; known are boston"),
         (("uci", "--targets", "foo"), "evidentia: unknown target 'foo'; known are standard, published"),
@@ -419,10 +415,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path):
         (("cubic", "--hidden", "100000,100000"), "evidentia: --hidden takes whole numbers from 1 to 10,000"),
         (("uci", "--sets", "yacht", "--data", tmp_path, "--out", tmp_path / "o"), "yacht: "),
     ):
-        result = run(*arguments)
-        assert result.returncode == 2
-        assert message in result.stderr
-        assert "Traceback" not in result.stderr
+        said = shell(capsys, "reproduce", *arguments)
+        assert said.code == 2
+        assert message in said.error
 
 
 def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):

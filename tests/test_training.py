@@ -523,14 +523,14 @@ def test_all_stop_together_when_the_mean_of_best_scores_stalls():
 
 
 def test_networks_that_have_learned_nothing_yet_are_given_time():
-    scores = iter([1.4] * 34 + [0.2] * 1000)  # from step 310 on
+    scores = iter([1.4] * 26 + [0.2] * 1000)  # from step 230 on
     population, batches = setting((0,))
     settings = Settings(steps=1000, evaluate_every=10, plateau=0.25)
     result = train(population, batches, nll, validate=lambda m: torch.tensor([next(scores)]), settings=settings)
     assert result.best_score.item() == pytest.approx(0.2)
-    assert result.steps == 510
+    assert result.steps == 430
     nothing = train(*setting((0,)), nll, validate=lambda m: torch.tensor([1.4]), settings=settings)
-    assert nothing.steps == 340
+    assert nothing.steps == 260
 
 
 def test_parts_that_train_in_threads_are_as_one():
