@@ -30,7 +30,7 @@ test: lint types imports pytest left-out  ## everything that must hold before a 
 left-out: pytest
 	@echo
 	@echo "make test has passed. It left out:"
-	@echo "  make test-extras  prediction on a Ray cluster, the report in Chromium, the peers of benchmarks"
+	@echo "  make test-extras  prediction on a Ray cluster, the report in Chromium, the peers of benchmarks, joblib, kills of the shell"
 	@echo "  make proofs       the long numerical proofs"
 	@echo "  make faults       kills, interrupts, forgeries and odd tables by the hundred"
 	@echo "  and what pytest lists as skipped above: CUDA, where there is none, and data that is not here"
@@ -38,6 +38,7 @@ left-out: pytest
 test-extras: .venv/installed browser  ## what needs Ray, a browser and the peers of benchmarks; installs them, skips nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser]"
 	EVIDENTIA_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" tests/test_peers.py tests/test_ray.py tests/test_report_browser.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --no-skips -m extras tests/test_cli_info.py tests/test_columns.py tests/test_joblib.py tests/test_project.py tests/test_scripts.py
 
 browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \

@@ -159,10 +159,12 @@ def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
 # Kills ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extras
 def test_a_kill_of_fit_leaves_the_old_model_or_the_new_one():
     assert commands.kills_in_fit(2) == (2, [])
 
 
+@pytest.mark.extras
 def test_a_kill_of_predict_leaves_no_part_of_an_output():
     assert commands.kills_in_predict(2, rows=30_000, endings=(".csv",)) == (2, [])
 

@@ -475,6 +475,7 @@ def test_a_trend_is_continued_where_the_latest_rows_show_it():
         small(absolute_time="never").fit(table[early], y[early])
 
 
+@pytest.mark.extras
 def test_time_is_taken_for_helpful_as_rarely_as_it_should():
     time, noise_found, trend_found = np.arange(500.0), [], []
     for seed in range(20):

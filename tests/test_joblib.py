@@ -10,6 +10,8 @@ from sklearn.multioutput import MultiOutputRegressor
 
 import evidentia as ev
 
+pytestmark = pytest.mark.extras  # half a minute of processes that start
+
 
 @pytest.fixture(scope="module")
 def rows():

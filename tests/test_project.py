@@ -76,6 +76,7 @@ def source_distribution(tmp_path_factory):
     return folder / packed.name.removesuffix(".tar.gz")
 
 
+@pytest.mark.extras
 def test_the_source_distribution_has_what_its_tests_import(source_distribution):
     environment = os.environ | {"PYTHONPATH": str(source_distribution / "src")}
     collect = [

@@ -103,7 +103,10 @@ def small_data(monkeypatch):
     monkeypatch.setattr(rooms, "rooms", lambda count, seed, size: make_rooms(40, seed, (32, 48)))
 
 
-@pytest.mark.parametrize("script", ARGUMENTS)
+LONG = ("benchmarks/bench_rows.py", "benchmarks/bench_tables.py")  # which start processes of their own
+
+
+@pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.extras] * (s in LONG)) for s in ARGUMENTS])
 def test_script(script, small_data, monkeypatch, capsys, tmp_path):
     write_small_tables(tmp_path / "data")
     arguments = ARGUMENTS[script].format(out=tmp_path / "out", data=tmp_path / "data")
