@@ -14,11 +14,11 @@ DEMO := out/demo
 
 demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
 	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
-	$(BIN)/evidentia fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv -o $(DEMO)/model --force
+	$(BIN)/evidentia fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model --force
 	$(BIN)/evidentia evaluate $(DEMO)/model $(DEMO)/test.csv
 	$(BIN)/evidentia predict $(DEMO)/model $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
 	$(BIN)/evidentia report $(DEMO)/model $(DEMO)/test.csv -o $(DEMO)/report.html --force
-	OMP_NUM_THREADS=1 $(BIN)/python examples/cubic.py --out $(DEMO)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/cubic.py --iterations 2000 --members 4 --out $(DEMO)  # half of what README shows, to save time
 	@echo
 	@echo "model        $(DEMO)/model"
 	@echo "predictions  $(DEMO)/predictions.csv"
