@@ -261,7 +261,7 @@ def test_groups_divide_the_rows_and_tell_what_chance_explains(model):
     found = by_group(result, many)
     assert found[-1].name == "the other 18"
     assert sum(group.count for group in found) == ROWS
-    assert sum(group.count for group in by_familiarity(result)) == ROWS
+    assert sum(group.count for group in by_familiarity(result, 0.5)) == ROWS
 
 
 # The page -------------------------------------------------------------------------------------------------------------

@@ -717,6 +717,11 @@ def load(folder: str | Path) -> Regressor:
     tensors, settings = load_model(folder)
     if settings.get("model") == "images":
         return cast(Regressor, FittedImages.restore(folder, tensors, settings))
+    return restore(folder, tensors, settings)
+
+
+def restore(folder: str | Path, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Regressor:
+    """Return the regressor that a folder holds, from what was read of it."""
     name = settings.get("estimator")
     if not isinstance(name, str) or name not in Regressor._registry:
         known = ", ".join(Regressor._registry)

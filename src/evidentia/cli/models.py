@@ -11,7 +11,7 @@ from evidentia.errors import InputError
 if TYPE_CHECKING:
     from evidentia.estimators import Regressor
 
-__all__ = ["check_output", "load", "save"]
+__all__ = ["check_output", "finite", "load", "save"]
 
 RECORD = "record"  # the name among the settings of a model
 
@@ -24,10 +24,10 @@ def load(folder: Path) -> "Regressor":
     from evidentia import estimators
     from evidentia.persistence import load_model, refusing_misfits
 
-    settings = load_model(folder)[1]
+    tensors, settings = load_model(folder)
     if settings.get("model") == "images":
         raise InputError(f"{folder} holds a model of images; the command line is for tables")
-    model: Any = estimators.load(folder)
+    model: Any = estimators.restore(folder, tensors, settings)
     with refusing_misfits(folder):
         model.record_ = _checked(settings.get(RECORD, {}))
     regressor: Regressor = model
@@ -43,8 +43,7 @@ def _checked(record: Any) -> dict[str, Any]:
             raise InputError(f"its {RECORD} does not say what was held out")
         for found in record["scores"].values():
             list(scoring.compare_models(found))  # raises if a score is no number
-    found_record: dict[str, Any] = dict(record)
-    return found_record
+    return dict(record)
 
 
 def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:

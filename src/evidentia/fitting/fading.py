@@ -17,7 +17,7 @@ from torch import Tensor
 from evidentia.distributions import Gaussian, Mixture, NormalInverseGamma
 from evidentia.fitting.censoring import log_likelihood, read_censored
 from evidentia.fitting.members import Member, hold_out
-from evidentia.fitting.tables import Fitted, faded_answer, fit
+from evidentia.fitting.tables import USUAL_THRESHOLD, Fitted, faded_answer, fit
 from evidentia.methods.base import Method, Recipe
 from evidentia.nn import FadingEvidence
 from evidentia.prediction import Answer
@@ -39,7 +39,6 @@ __all__ = [
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 FLAGGED = 0.01  # share of rows like the training rows that count as unfamiliar
-USUAL_THRESHOLD = 0.5  # of the familiarity, where no rows tell
 Fold = tuple[Rows, Rows]  # inner rows, rows of both ends
 USUAL_POWER = 2.0  # where there are too few rows to learn one
 FEWEST = 50  # rows from which a power is learned

@@ -36,6 +36,7 @@ __all__ = ["Fitted", "fit"]
 
 Array = NDArray[np.float64]
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
+USUAL_THRESHOLD = 0.5  # of the familiarity, where no rows tell, and for models of earlier versions
 VALIDATED = 1000  # rows of each member whose densities are computed at once
 CPU_CHUNK = 1 << 18  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
 
@@ -399,7 +400,7 @@ class Fitted:
         fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, width)
         fitted.fading, fitted.typical = fading, typical
         if fading is not None:
-            fitted.unfamiliar_below = _threshold(settings.get("unfamiliar_below", 0.5))  # earlier versions had none
+            fitted.unfamiliar_below = _threshold(settings.get("unfamiliar_below", USUAL_THRESHOLD))
         fitted.training = training_from_state(settings["training"])
         return fitted
 

@@ -18,7 +18,6 @@ from evidentia.report.words import clip, show
 
 __all__ = [
     "COVERAGE",
-    "UNFAMILIAR",
     "Group",
     "Scores",
     "TargetResult",
@@ -30,9 +29,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 COVERAGE = 0.9  # of the intervals of a report
-UNFAMILIAR = (
-    0.5  # below this familiarity a row counts as unlike the training rows, if the model has no limit of its own
-)
 MOST_GROUPS = 12  # of one column; the others are taken together
 FEWEST_ROWS = 5  # of a group that is compared with chance
 LARGEST = 1e140  # stands for infinity where squares are summed
@@ -275,7 +271,7 @@ def apart(upper: Array, lower: Array) -> Array:
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
-def by_familiarity(result: TargetResult, threshold: float = UNFAMILIAR) -> list[Group]:
+def by_familiarity(result: TargetResult, threshold: float) -> list[Group]:
     """Return how well intervals hold for rows like and unlike the training rows; nothing without familiarity."""
     w = result.familiarity
     if w is None:

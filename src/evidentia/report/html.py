@@ -18,7 +18,6 @@ from evidentia.files import write_text
 from evidentia.report import charts
 from evidentia.report.evaluation import (
     COVERAGE,
-    UNFAMILIAR,
     Group,
     TargetResult,
     by_familiarity,
@@ -208,7 +207,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
     x = model.encoding_.transform(table)
     known = TrainingColumns(model)
     labels = _labels(table)
-    threshold = UNFAMILIAR if model.unfamiliar_below_ is None else model.unfamiliar_below_
+    threshold = model.unfamiliar_below_ or 0.0  # without fading there is no familiarity to compare
     results = evaluate(model, p, y)
     groupings = _groupings(table, columns)
     sections = [
