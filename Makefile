@@ -11,6 +11,7 @@ BIN := .venv/bin
 	@touch $@
 
 DEMO := out/demo
+ALONE := tests/test_peers.py tests/test_ray.py tests/test_report_browser.py  # each starts processes on every core
 
 demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
 	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
@@ -30,15 +31,17 @@ test: lint types imports pytest left-out  ## everything that must hold before a 
 left-out: pytest
 	@echo
 	@echo "make test has passed. It left out:"
-	@echo "  make test-extras  prediction on a Ray cluster, the report in Chromium, the peers of benchmarks, joblib, kills of the shell"
+	@echo "  make test-extras  recipes with Lightning, Hugging Face, ONNX and other packages, several processes, Ray, Chromium, peers"
 	@echo "  make proofs       the long numerical proofs"
 	@echo "  make faults       kills, interrupts, forgeries and odd tables by the hundred"
 	@echo "  and what pytest lists as skipped above: CUDA, where there is none, and data that is not here"
 
-test-extras: .venv/installed browser  ## what needs Ray, a browser and the peers of benchmarks; installs them, skips nothing
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser]"
-	EVIDENTIA_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" tests/test_peers.py tests/test_ray.py tests/test_report_browser.py
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --no-skips -m extras tests/test_cli_info.py tests/test_columns.py tests/test_joblib.py tests/test_project.py tests/test_scripts.py
+# of the tests, those marked extras, and the pages of docs whose first line says test-extras (see conftest.py)
+test-extras: .venv/installed browser  ## what needs Ray, a browser, other packages, processes or time; installs all, skips nothing
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes]"
+	EVIDENTIA_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" $(ALONE)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile --no-skips -m "extras and not slow" \
+		$(addprefix --ignore=,$(ALONE)) tests docs
 
 browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \

@@ -1,14 +1,46 @@
-"""Runs the Python blocks of README and docs as tests: each page is one story, its blocks share their names."""
+"""Runs the Python blocks of README and docs as tests: each page is one story, its blocks share their names.
+
+A page whose first line is `<!-- test-extras: lightning torchmetrics -->` is run by `make test-extras`, which installs
+the packages that the line names. `<!-- test-extras -->` stands on pages that need none, but processes or time. Where a
+package is missing, the page is skipped, and the reason says which.
+"""
 
 import importlib.util
+import re
+from pathlib import Path
 
+import pytest
 from sybil import Sybil
+from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/recipes/*.md"],
 ).pytest()
 
 # written in Triton, which comes with torch where there is CUDA; tests/test_cuda.py runs them there
 collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/evidentia/kernels/*_networks.py"]
+
+
+def needed_packages(page: Path) -> list[str] | None:
+    """Return the packages that the first line of a page names; None if `make test` runs the page."""
+    with page.open(encoding="utf-8") as lines:
+        found = re.fullmatch(r"<!-- test-extras(?:: ([\w ,]+?))? -->\n?", lines.readline())
+    return re.findall(r"\w+", found[1] or "") if found else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at markers to leave tests out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the blocks of pages for `make test-extras`, and skip them where a package is missing."""
+    extras_left_out = "not extras" in config.option.markexpr
+    pages = {item.path: needed_packages(item.path) for item in items if isinstance(item, SybilItem)}
+    for item in items:
+        packages = pages.get(item.path)
+        if packages is None:
+            continue
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: make test-extras installs it"))
+        if not (missing and extras_left_out):  # unmarked, `make test` names the page among what it skips
+            item.add_marker(pytest.mark.extras)

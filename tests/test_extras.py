@@ -132,8 +132,8 @@ def test_the_extra_all_has_what_the_others_have():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
-    # peers and browser are for a benchmark and for tests; ray is for those who have many machines, and large
-    apart = {"all", "dev", "peers", "browser", "ray"}
+    # peers, browser and recipes are for a benchmark and for tests; the others for those who work with such a package
+    apart = {"all", "dev", "peers", "browser", "recipes", "ray", "onnx", "torchmetrics"}
     assert everything == f"evidentia[{','.join(sorted(set(extras) - apart))}]"
     assert "evidentia[all]" in extras["dev"]
     needed = {text.split(">")[0] for text in project["dependencies"]}
