@@ -19,8 +19,9 @@ pytest_collect_file = Sybil(
     patterns=["README.md", "docs/*.md", "docs/recipes/*.md"],
 ).pytest()
 
-# written in Triton, which comes with torch where there is CUDA; tests/test_cuda.py runs them there
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/evidentia/kernels/*_networks.py"]
+# modules that cannot be imported without a package; tests/test_cuda.py and make test-extras run them where it is
+_NEEDS = {"triton": "src/evidentia/kernels/*_networks.py", "torchmetrics": "src/evidentia/metrics/streaming.py"}
+collect_ignore_glob = [modules for package, modules in _NEEDS.items() if importlib.util.find_spec(package) is None]
 
 
 def needed_packages(page: Path) -> list[str] | None:
