@@ -67,7 +67,7 @@ def test_bad_input_is_named():
         ev.InputError, match=r"NIGHead expects features of size 8 in the last dimension, got shape \(5, 7\)"
     ):
         ev.NIGHead(8)(torch.randn(5, 7))
-    with pytest.raises(ev.InputError, match=r"NIGConv2d expects maps of shape \(N, 8, H, W\), got \(5, 7\)"):
+    with pytest.raises(ev.InputError, match=r"NIGConv2d expects maps of shape \(N, 8, H, W\) or \(8, H, W\), got \(5, 7\)"):
         ev.NIGConv2d(8)(torch.randn(5, 7))
     with pytest.raises(ev.InputError, match="targets must be at least 1, got 0"):
         ev.NIGHead(8, targets=0)

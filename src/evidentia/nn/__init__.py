@@ -4,7 +4,16 @@ from evidentia.nn.appearance import ImageFading
 from evidentia.nn.density import FeatureDensity
 from evidentia.nn.embedding import PiecewiseLinear
 from evidentia.nn.fading import FadingEvidence
-from evidentia.nn.heads import GaussianHead, NIGConv2d, NIGHead
+from evidentia.nn.heads import (
+    GaussianConv1d,
+    GaussianConv2d,
+    GaussianConv3d,
+    GaussianHead,
+    NIGConv1d,
+    NIGConv2d,
+    NIGConv3d,
+    NIGHead,
+)
 from evidentia.nn.mlp import MLP
 from evidentia.nn.population import BayesPopulation, Population
 from evidentia.nn.unet import UNet
@@ -14,9 +23,14 @@ __all__ = [
     "BayesPopulation",
     "FadingEvidence",
     "FeatureDensity",
+    "GaussianConv1d",
+    "GaussianConv2d",
+    "GaussianConv3d",
     "GaussianHead",
     "ImageFading",
+    "NIGConv1d",
     "NIGConv2d",
+    "NIGConv3d",
     "NIGHead",
     "PiecewiseLinear",
     "Population",

@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, conv_transpose2d, max_pool2d, pad, relu
 
 from evidentia.errors import InputError, InputTypeError
 from evidentia.nn.checks import check_counts
-from evidentia.nn.heads import exact_conv
+from evidentia.nn.exact import ExactConv2d, call_exactly
 
 __all__ = ["UNet"]
 
@@ -70,7 +70,7 @@ class UNet(nn.Module):
         self.decoder = nn.ModuleList(_UpBlock(*_layers(3 * w, w)) for w in reversed(widths[:-1]))
         squeezed = [4] if head == "paper" and outputs == 4 else []
         sizes = [width, *squeezed, outputs]
-        self.head = nn.ModuleList(_conv(i, o, 1) for i, o in itertools.pairwise(sizes))
+        self.head = nn.ModuleList(_conv(i, o, 1, ExactConv2d) for i, o in itertools.pairwise(sizes))
         self._draw(None if seed is None else torch.Generator().manual_seed(seed))
 
     def _draw(self, generator: torch.Generator | None) -> None:
@@ -127,7 +127,7 @@ class UNet(nn.Module):
         """Return the four channels to which the paper's head reduces its input, (N, 4, H, W), after the ReLU."""
         if len(self.head) == 1:
             raise InputError("only an evidential network with head='paper' squeezes its answer")
-        return relu(exact_conv(self._decode(self._encode(x)), cast(nn.Conv2d, self.head[0])))
+        return relu(call_exactly(self.head[0], self._decode(self._encode(x))))
 
     def _decode(self, maps: list[Tensor]) -> Tensor:
         """Return the output of the last decoder block, (N, width, H, W), from the outputs of the encoder blocks."""
@@ -138,8 +138,8 @@ class UNet(nn.Module):
 
     def _apply_head(self, x: Tensor) -> Tensor:
         """Return the raw maps from the output of the decoder."""
-        for k, layer in enumerate(cast(list[nn.Conv2d], list(self.head))):
-            x = exact_conv(relu(x) if k else x, layer)
+        for k, layer in enumerate(self.head):
+            x = call_exactly(layer, relu(x) if k else x)
         return x
 
     def _check(self, x: Tensor) -> None:
@@ -225,10 +225,10 @@ def _layers(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return _conv(inputs, outputs, 3), nn.ReLU(), _conv(outputs, outputs, 3), nn.ReLU()
 
 
-def _conv(inputs: int, outputs: int, size: int) -> nn.Conv2d:
+def _conv(inputs: int, outputs: int, size: int, layer: type[nn.Conv2d] = nn.Conv2d) -> nn.Conv2d:
     """Return a float32 convolution with "same" padding and uninitialised weights.
 
     Otherwise torch would draw weights from the global generator.
     """
-    made = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, padding=size // 2, dtype=torch.float32)
+    made = nn.utils.skip_init(layer, inputs, outputs, size, padding=size // 2, dtype=torch.float32)
     return cast(nn.Conv2d, made)
