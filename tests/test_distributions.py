@@ -321,8 +321,10 @@ def test_student_t_moments_that_do_not_exist():
 def test_student_t_and_gaussian_refuse_bad_parameters():
     with pytest.raises(ev.InputError, match="df must be finite and > 0"):
         ev.StudentT(-1.0)
-    with pytest.raises(ev.InputTypeError, match="pass either df or df_minus_two"):
-        ev.StudentT(3.0, df_minus_two=1.0)
+    with pytest.raises(ev.InputTypeError, match="pass df or df_minus_two"):
+        ev.StudentT(loc=1.0)
+    with pytest.raises(ev.InputError, match="df and df_minus_two contradict each other"):
+        ev.StudentT(3.0, df_minus_two=2.0)
     with pytest.raises(ev.InputError, match="df_minus_two must be finite and > -2"):
         ev.StudentT(df_minus_two=-2.0)
     with pytest.raises(ev.InputError, match="scale must be finite and > 0"):

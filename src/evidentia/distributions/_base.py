@@ -9,10 +9,13 @@ A distribution consists of its *leaves*, tensors of one shape and dtype:
 
 The leaves are always there, and everything else is computed from them. Each class is a pytree node over its leaves, so
 ``torch.func.vmap``, ``torch.export`` and ``torch.compile`` can return one from a function, and
-:class:`~evidentia.Prediction` can move all of them to another device, dtype or dimension by one ``tree_map``.
+:class:`~evidentia.Prediction` can move all of them to another device, dtype or dimension by one ``tree_map``. Each is
+also a dataclass over the same leaves, because ``DistributedDataParallel``, FSDP and Lightning look for tensors in
+dataclasses and not in pytrees.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from numbers import Real
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -22,6 +25,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from evidentia.errors import InputError, InputTypeError
 
@@ -129,11 +133,95 @@ def count_invalid(value: Tensor, valid: Tensor) -> str:
     return f"{int((~valid).sum())} of {valid.numel()} values break this (first: {value[first].item():g}{index})"
 
 
-class TreeDistribution(Distribution):
+@dataclass(init=False, repr=False, eq=False, match_args=False)
+class TensorTree:
+    """Base class of what consists of tensors and of parts that do, and that torch's tools should see into.
+
+    A subclass is a pytree node and a dataclass. Its fields are arguments of its constructor, so that
+    ``dataclasses.replace`` works; that validates if the original did. Read fields with ``getattr``: a field may be
+    computed when it is first asked for.
+    """
+
+    validate_args: InitVar[bool | None] = field(default=None, kw_only=True)
+
+    def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Self:
+        """Return the same on another device, or in another floating dtype of at least 32 bits."""
+        if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
+            raise InputError(f"{type(self).__name__}: parameters are float32 or float64, not {target}")
+        return self._map(lambda t: t.to(target, non_blocking=non_blocking))
+
+    def cpu(self) -> Self:
+        """Return the same on the CPU."""
+        return self.to("cpu")
+
+    def detach(self) -> Self:
+        """Return the same without its graph of gradients, as for saving, copying and other processes."""
+        return self._map(lambda t: t.detach())
+
+    def pin_memory(self) -> Self:
+        """Return the same in pinned memory, from which copies to a GPU do not wait; a ``DataLoader`` calls this."""
+        return self._map(lambda t: t.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: Self = _pytree.tree_map(change, self)
+        return changed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tensors by name, as plain dicts, for tools that know only tuples and dicts.
+
+        Their first dimensions are those of the distribution: what slices, joins or gathers rows may do so with each.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        """Return what :meth:`to_dict` took apart; the values are tensors or NumPy arrays."""
+        raise NotImplementedError
+
+
+# the default of an InitVar is what dataclasses.replace passes on: as this object validates, so does its copy
+TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args", None))  # type: ignore[attr-defined]
+
+
+def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    """Return a batch of several answers, as the ``default_collate`` of a ``DataLoader`` makes it of several tensors."""
+    return _pytree.tree_map(lambda *leaves: collate(leaves, collate_fn_map=collate_fn_map), *batch)
+
+
+default_collate_fn_map[TensorTree] = _collate  # torch's own place for further types
+
+
+def checked_parts(owner: str, parts: Any, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the parts of ``from_dict`` by name, arrays as tensors, or raise an error if names are wrong."""
+    required, known = set(required), {*required, *optional}
+    if not isinstance(parts, Mapping):
+        raise InputTypeError(f"{owner}.from_dict takes a dict as of to_dict(), not {type(parts).__name__}")
+    if not required <= set(parts) <= known:
+        found = ", ".join(str(name) for name in parts) or "nothing"
+        raise InputError(f"{owner}.from_dict takes {', '.join(sorted(known))} as of to_dict(); got {found}")
+    return {name: part if isinstance(part, Tensor | Mapping) else torch.tensor(part) for name, part in parts.items()}
+
+
+def one_of(owner: str, parts: Any, kinds: "Iterable[type[TreeDistribution]]") -> Any:
+    """Return the distribution that a dict of leaves describes: of the class that has leaves of these names."""
+    kinds = list(kinds)
+    for kind in kinds:
+        if isinstance(parts, Mapping) and set(parts) == set(kind.leaves):
+            return kind.from_dict(parts)
+    names = " or a ".join(kind.__name__ for kind in kinds)
+    raise InputError(f"{owner}.from_dict: expected the leaves of a {names}, as of to_dict()")
+
+
+class TreeDistribution(TensorTree, Distribution):
     """A distribution whose state is its leaves: the tensors whose names the class lists in ``leaves``."""
 
     leaves: ClassVar[tuple[str, ...]]
     event: ClassVar[torch.Size] = torch.Size()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "leaves"):
+            _register_pytree(cls)
 
     def _set_leaves(self, values: Iterable[Any], validate_args: bool | None) -> None:
         """Initialise the distribution with these leaves, without a check.
@@ -153,6 +241,13 @@ class TreeDistribution(Distribution):
         new = cls.__new__(cls)
         new._set_leaves(values, validate_args=False)
         return new
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.leaves}
+
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        return cls(**checked_parts(cls.__name__, parts, cls.leaves))
 
     def double(self) -> Self:
         """Return the same distribution in float64."""
@@ -227,8 +322,11 @@ class Univariate(TreeDistribution):
         raise NotImplementedError
 
 
-def register_pytree(cls: type[TreeDistribution]) -> None:
-    """Register the class as a pytree node, which torch's tree functions take apart into its leaves and rebuild."""
+def _register_pytree(cls: type[TreeDistribution]) -> None:
+    """Register the class as a pytree node, which torch's tree functions take apart into its leaves and rebuild.
+
+    A class that a user derives from ours has no serialized name, and so cannot be part of an exported program on disk.
+    """
 
     def flatten(d: TreeDistribution) -> tuple[list[Any], None]:
         return [getattr(d, name) for name in cls.leaves], None
@@ -240,6 +338,6 @@ def register_pytree(cls: type[TreeDistribution]) -> None:
         cls,
         flatten,
         lambda values, _: cls._from_leaves(values),
-        serialized_type_name=f"evidentia.{cls.__name__}",
+        serialized_type_name=f"evidentia.{cls.__name__}" if cls.__module__.startswith("evidentia.") else None,
         flatten_with_keys_fn=flatten_with_keys,
     )

@@ -1,5 +1,7 @@
 """What a network said, and how much of its evidence counts at each input."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils import _pytree
 
-from evidentia.distributions._base import check_keep
+from evidentia.distributions._base import TensorTree, check_keep, checked_parts, one_of
 from evidentia.distributions.gaussian import Gaussian
 from evidentia.distributions.normal_inverse_gamma import NormalInverseGamma
 from evidentia.distributions.student_t import StudentT
@@ -17,7 +19,8 @@ from evidentia.formulas import nig
 __all__ = ["Faded"]
 
 
-class Faded:
+@dataclass(init=False, repr=False, eq=False, match_args=False)
+class Faded(TensorTree):
     r"""What a network said, together with the share w of its evidence that counts, away from its training data.
 
     Both are kept, because the distribution of a new y is that of less evidence, while the noise in the data is what the
@@ -61,7 +64,8 @@ class Faded:
         first = _first_leaf(plain)
         if isinstance(keep, Tensor) and keep.device != first.device:
             raise InputError(f"Faded: keep lies on {keep.device} and plain on {first.device}; move them to one")
-        check_keep("Faded", keep, Distribution._validate_args if validate_args is None else validate_args)
+        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+        check_keep("Faded", keep, self._validate_args)
         share = nig.kept_share(keep, first)
         try:
             self.plain, self.keep = plain, share.expand(plain.batch_shape)
@@ -102,6 +106,15 @@ class Faded:
         settled = None if self.settled is None else self.settled.affine(loc, scale)
         return self._unchecked(plain, self.keep.expand(plain.batch_shape), settled)
 
+    def to_dict(self) -> dict[str, Any]:
+        return {k: part if isinstance(part, Tensor) else part.to_dict() for k, part in _parts(self).items()}
+
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        given = checked_parts(cls.__name__, parts, ["plain", "keep"], ["settled"])
+        answers = {k: one_of(cls.__name__, given[k], [NormalInverseGamma, Gaussian]) for k in given if k != "keep"}
+        return cls(keep=given["keep"], **answers)
+
     def __repr__(self) -> str:
         shown = f"{self.keep.item():.4g}" if self.keep.numel() == 1 else f"{tuple(self.keep.shape)}"
         return f"Faded({self.plain!r}, keep: {shown})"
@@ -110,7 +123,7 @@ class Faded:
     def _unchecked(cls, plain: Any, keep: Any, settled: Any = None) -> Self:
         """Return it of valid parts, or of the placeholders that tree functions put in their stead."""
         new = cls.__new__(cls)
-        new.plain, new.keep, new.settled = plain, keep, settled
+        new.plain, new.keep, new.settled, new._validate_args = plain, keep, settled, False
         return new
 
 

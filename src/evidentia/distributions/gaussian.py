@@ -1,5 +1,6 @@
 """The normal distribution with exact tails, for the Gaussian-likelihood baselines."""
 
+from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar, Self
 
@@ -7,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from evidentia.distributions._base import Univariate, as_tensors, check_domain, check_keep, register_pytree
+from evidentia.distributions._base import Univariate, as_tensors, check_domain, check_keep
 from evidentia.formulas import gaussian
 
 __all__ = ["Gaussian"]
 
 
+@dataclass(init=False, repr=False, eq=False, match_args=False)
 class Gaussian(Univariate, Normal):
     """The normal distribution: ``torch.distributions.Normal`` with exact tails, quantiles and CRPS.
 
@@ -32,6 +34,9 @@ class Gaussian(Univariate, Normal):
     leaves = ("loc", "scale")
     arguments = ("loc", "scale")
     formulas: ClassVar[ModuleType] = gaussian
+
+    loc: Tensor
+    scale: Tensor
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None) -> None:
         owner = type(self).__name__
@@ -74,6 +79,3 @@ class Gaussian(Univariate, Normal):
     def half_spread(self) -> Tensor:
         """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
         return gaussian.half_spread(self.scale)
-
-
-register_pytree(Gaussian)

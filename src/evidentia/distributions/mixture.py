@@ -1,7 +1,8 @@
 """Mixtures, the joint answer of several networks or of several samples of one."""
 
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -9,7 +10,8 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from evidentia.distributions._base import Univariate, as_value, count_invalid
+from evidentia.distributions._base import TensorTree, Univariate, as_value, checked_parts, count_invalid, one_of
+from evidentia.distributions.gaussian import Gaussian
 from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import mixture
@@ -17,7 +19,8 @@ from evidentia.formulas import mixture
 __all__ = ["Mixture", "normalised_weights", "short_weights"]
 
 
-class Mixture(Distribution):
+@dataclass(init=False, repr=False, eq=False, match_args=False)
+class Mixture(TensorTree, Distribution):
     """Mixture of the members along one dimension of a distribution, with equal weights or with given ones.
 
     The variance follows the law of total variance: ``within_variance`` is the mean of the members' variances,
@@ -43,7 +46,7 @@ class Mixture(Distribution):
     tensor(2.5000)
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     support = constraints.real
 
     components: Univariate
@@ -100,6 +103,42 @@ class Mixture(Distribution):
         shape.insert(len(shape) + 1 + self.dim, self.members)
         new: Self = self.__new__(type(self)) if _instance is None else _instance
         new._set_components(self.components.expand(shape), self.dim, self._validate_args, self.weights)
+        return new
+
+    def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Self:
+        """Return the same on another device, or with components of another dtype; weights stay float64."""
+        components = self.components.to(target, non_blocking=non_blocking)
+        weights = self.weights
+        if weights is not None and not isinstance(target, torch.dtype):
+            weights = weights.to(target, non_blocking=non_blocking)
+        new = self.__new__(type(self))
+        new._set_components(components, self.dim, self._validate_args, weights)
+        return new
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the leaves of the components, with members in the last dimension, and the weights of each row.
+
+        So rows come first, and what slices, joins or gathers rows may do so with each tensor.
+        """
+        leaves = {name: leaf.movedim(self.dim, -1) for name, leaf in self.components.to_dict().items()}
+        weights = self._weights_first(self.batch_shape)
+        return {"components": leaves} if weights is None else {"components": leaves, "weights": weights.movedim(0, -1)}
+
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        """Return what :meth:`to_dict` took apart, with members in the last dimension."""
+        given = checked_parts(cls.__name__, parts, ["components"], ["weights"])
+        components = one_of(cls.__name__, given["components"], [StudentT, Gaussian])
+        if "weights" not in given:
+            return cls(components, dim=-1)
+        weights, shape = given["weights"], components.batch_shape
+        if not isinstance(weights, Tensor) or weights.shape not in (shape, shape[-1:]):
+            raise InputError(f"{cls.__name__}.from_dict: weights must have the shape {tuple(shape)} of the components")
+        rows = weights.reshape(-1, shape[-1])
+        if len(rows) and bool((rows == rows[0]).all()):
+            return cls(components, dim=-1, weights=rows[0])
+        new = cls.__new__(cls)
+        new._set_components(components, -1, components._validate_args, _shares(cls.__name__, weights, True))
         return new
 
     def __repr__(self) -> str:
@@ -309,15 +348,20 @@ def normalised_weights(owner: str, weights: Any, members: int, validate: bool) -
             f"{owner}: weights have one number for each member, the shape ({members},); got the shape "
             f"{tuple(weights.shape)}"
         )
+    return _shares(owner, weights, validate)
+
+
+def _shares(owner: str, weights: Tensor, validate: bool) -> Tensor:
+    """Return weights along the last dimension in float64, divided by their sum."""
     given = weights.double()
     if validate:
         valid = given.isfinite() & (given >= 0)
         if not bool(valid.all()):
             raise InputError(f"{owner}: weights must be finite and ≥ 0; {count_invalid(given, valid)}")
-        if not bool((given > 0).any()):
+        if not bool((given > 0).any(-1).all()):
             raise InputError(f"{owner}: all weights are 0, and at least one member must count")
-    share = given / given.detach().amax()  # so that the sum of huge weights is finite
-    return share / share.sum()
+    share = given / given.detach().amax(-1, keepdim=True)  # so that the sum of huge weights is finite
+    return share / share.sum(-1, keepdim=True)
 
 
 def short_weights(weights: Any) -> str:

@@ -1,6 +1,7 @@
 """The evidential distribution itself, as a ``torch.distributions`` object."""
 
 import math
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -14,7 +15,6 @@ from evidentia.distributions._base import (
     check_domain,
     check_floating,
     check_keep,
-    register_pytree,
 )
 from evidentia.distributions.student_t import StudentT
 from evidentia.errors import InputError, InputTypeError
@@ -23,6 +23,7 @@ from evidentia.formulas import nig
 __all__ = ["NormalInverseGamma"]
 
 
+@dataclass(init=False, repr=False, eq=False, match_args=False)
 class NormalInverseGamma(TreeDistribution):
     r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
 
@@ -259,9 +260,6 @@ class NormalInverseGamma(TreeDistribution):
                 f"the distribution's {tuple(self.batch_shape)}"
             )
         return self._from_leaves(nig.conjugate_update(observed, *self.parameters, dim=along))
-
-
-register_pytree(NormalInverseGamma)
 
 
 @register_kl(NormalInverseGamma, NormalInverseGamma)  # type: ignore[untyped-decorator]
