@@ -1,4 +1,6 @@
+import contextlib
 import errno
+import io
 import json
 import os
 import signal
@@ -256,6 +258,80 @@ def test_progress_in_plain_lines(capsys, monkeypatch):
         progress.add(1)
     assert progress.summary().startswith("1 row, ")
     assert capsys.readouterr().err == ""
+
+
+def test_a_bar_comes_after_two_seconds(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with console.RowProgress(100) as progress:
+        progress.add(10)
+        assert terminal.getvalue() == ""
+        progress.started -= 2
+        progress.add(10)
+    assert "20 of 100 rows" in terminal.getvalue()
+
+
+def test_a_reader_that_leaves_stops_nothing(monkeypatch):
+    for unbuffered in (False, True):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with contextlib.ExitStack() as stack:
+            monkeypatch.setattr(sys, "stdout", stream := _opened(writer, unbuffered))
+            stack.callback(os.close, writer)
+            console.prepare_streams()
+            assert sys.stdout is not stream
+            for _ in range(2):
+                sys.stdout.write("λ" * 100_000)
+                sys.stdout.flush()
+            sys.stdout.detach()  # or it would be closed, with the pipe, when it is forgotten
+            stream.detach()
+
+
+def _opened(handle, unbuffered):
+    raw = io.FileIO(handle, "wb", closefd=False)
+    return io.TextIOWrapper(raw if unbuffered else io.BufferedWriter(raw), "ascii", write_through=unbuffered)
+
+
+@pytest.mark.parametrize("closed", ["pipe", "nothing"])
+def test_no_one_listens(closed):
+    """In a process of its own, as ``evidentia … | true`` and ``evidentia … >&-``: it ends well and says nothing."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import os, sys; sys.argv = ['evidentia', '--version']; from evidentia.cli import main; main()"
+    before = "" if closed == "pipe" else "import sys; sys.stdout.close(); sys.stdout = None; "
+    done = subprocess.run(
+        [sys.executable, "-c", before + code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# as if Ctrl-C were pressed while Python reads this module for the first time
+INTERRUPT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["evidentia", {verb!r}]
+from evidentia.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "verb"), [("typer", "info"), ("torch", "info"), ("torch", "reproduce")])
+def test_an_interrupt_while_torch_is_imported_ends_with_130(name, verb):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPT.format(name=name, verb=verb)], capture_output=True, text=True, check=False
+    )
+    resumes = "; the same command goes on where it was" if verb == "reproduce" else ""
+    assert (done.returncode, done.stderr) == (130, f"evidentia: interrupted{resumes}\n")
 
 
 @pytest.mark.parametrize("verb", ["fit", "predict", "evaluate", "report", "info", "data fetch"])

@@ -162,6 +162,27 @@ def test_a_folder_of_tables(model, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out")
     assert said.code == 2  # a folder is never mixed with another
+    assert "out exists already; --force replaces it, -o names another folder" in said.error
+
+
+def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for k in range(2):
+        write(houses(10, seed=k), tmp_path / "in" / f"{k}.parquet")
+    command = ("predict", model, tmp_path / "in", "-o", tmp_path / "out", "--force", "--quiet")
+    assert shell(capsys, *command).code == 0
+    (tmp_path / "in" / "0.parquet").unlink()
+    assert shell(capsys, *command).code == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["1.parquet"]  # whole, and not mixed
+    write(houses(10), tmp_path / "out" / "mine.parquet")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    said = shell(capsys, *command)
+    assert said.code == 2
+    assert "out holds 'mine.parquet', which evidentia predict did not write; --force replaces only" in said.error
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "in", "--force")
+    assert (said.code, "in is the folder of the tables itself" in said.error) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 # Bad input and failures -----------------------------------------------------------------------------------------------

@@ -60,6 +60,53 @@ def test_an_empty_folder_may_be_there_and_nothing_else(tmp_path):
     assert names(out) == ["a"]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_folder_is_replaced_if_its_owner_allows(tmp_path, at_once, monkeypatch):
+    """In one step where the system can, and in two elsewhere."""
+    if not at_once:
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+
+    def check_old(folder):
+        if "mine" in names(folder):
+            raise InputError("mine is not yours")
+
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_text("1")
+    with new_folder(out, check_old) as folder:
+        (folder / "b").write_text("2")
+        assert names(out) == ["a"]
+    assert names(out) == ["b"]
+    (out / "mine").write_text("3")
+    with pytest.raises(InputError, match="mine is not yours"), new_folder(out, check_old):
+        pass
+    assert names(out) == ["b", "mine"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_folder_that_changes_meanwhile_is_asked_about_again(tmp_path):
+    out = tmp_path / "out"
+    asked = []
+
+    def check_old(folder):
+        asked.append(names(folder))
+        if asked[-1] != ["a"]:
+            raise InputError("something else")
+
+    def write():
+        with new_folder(out, check_old) as folder:
+            (folder / "b").write_text("2")
+            (out / "mine").write_text("3")
+
+    out.mkdir()
+    (out / "a").write_text("1")
+    with pytest.raises(InputError, match="something else"):
+        write()
+    assert asked == [["a"], ["a", "mine"]]
+    assert names(out) == ["a", "mine"]
+    assert names(tmp_path) == ["out"]
+
+
 def test_what_appears_meanwhile_is_not_replaced(tmp_path):
     out = tmp_path / "out"
 

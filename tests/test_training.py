@@ -466,7 +466,11 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch):
     stream = Terminal()
     with Progress(100, stream=stream) as bar:
         bar.update(50, {"loss": 1.0, "score": 2.0, "running": 3})
+        assert stream.getvalue() == ""  # nothing in the first two seconds
+        bar.started -= 2
+        bar.update(60, {"loss": 1.0, "score": 2.0, "running": 3})
     assert "validation 2.0000" in stream.getvalue()
+    assert "\x1b[" in stream.getvalue()
 
 
 def test_averaged_weights_are_scored_and_kept():

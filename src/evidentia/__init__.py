@@ -3,15 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
-from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
-from evidentia.nn import GaussianHead, NIGConv2d, NIGHead
-from evidentia.prediction import Prediction
 
 if TYPE_CHECKING:
     from evidentia import metrics, scorers
     from evidentia.calibration import Calibration, RecalibratedPrediction, calibrate
+    from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT
     from evidentia.estimators import (
         BayesRegressor,
         DropoutRegressor,
@@ -22,6 +19,18 @@ if TYPE_CHECKING:
         load,
     )
     from evidentia.fitting import FittedImages, ImageRecipe, fit_images
+    from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
+    from evidentia.nn import (
+        GaussianConv1d,
+        GaussianConv2d,
+        GaussianConv3d,
+        GaussianHead,
+        NIGConv1d,
+        NIGConv2d,
+        NIGConv3d,
+        NIGHead,
+    )
+    from evidentia.prediction import Prediction
     from evidentia.report.html import write_report
 
 __version__ = "0.1.0"
@@ -38,6 +47,9 @@ __all__ = [
     "Faded",
     "FittedImages",
     "Gaussian",
+    "GaussianConv1d",
+    "GaussianConv2d",
+    "GaussianConv3d",
     "GaussianHead",
     "GaussianRegressor",
     "ImageRecipe",
@@ -45,7 +57,9 @@ __all__ = [
     "InputTypeError",
     "LinearWarmup",
     "Mixture",
+    "NIGConv1d",
     "NIGConv2d",
+    "NIGConv3d",
     "NIGHead",
     "NormalInverseGamma",
     "Prediction",
@@ -68,17 +82,38 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_CALIBRATION = ("Calibration", "RecalibratedPrediction", "calibrate")
-_IMAGES = ("FittedImages", "ImageRecipe", "fit_images")
-_MODULES = ("metrics", "scorers")
-_HOMES = dict.fromkeys(_CALIBRATION, "evidentia.calibration") | dict.fromkeys(_IMAGES, "evidentia.fitting")
-_HOMES["write_report"] = "evidentia.report.html"
+_NAMES = {  # where the names above live, by module; the rest are regressors
+    "calibration": ("Calibration", "RecalibratedPrediction", "calibrate"),
+    "distributions": ("Faded", "Gaussian", "Mixture", "NormalInverseGamma", "StudentT"),
+    "fitting": ("FittedImages", "ImageRecipe", "fit_images"),
+    "losses": ("ConstantWeight", "DualAscent", "LinearWarmup", "evidential_loss", "gaussian_loss"),
+    "nn": (
+        "GaussianConv1d",
+        "GaussianConv2d",
+        "GaussianConv3d",
+        "GaussianHead",
+        "NIGConv1d",
+        "NIGConv2d",
+        "NIGConv3d",
+        "NIGHead",
+    ),
+    "prediction": ("Prediction",),
+    "report.html": ("write_report",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = ("distributions", "fitting", "formulas", "losses", "metrics", "nn", "prediction", "scorers", "training")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is first used now: scikit-learn takes a second, and only who uses a regressor waits for it."""
-    if name not in __all__:
-        raise AttributeError(f"module 'evidentia' has no attribute {name!r}")
+    """Import what is first used now.
+
+    Torch and scikit-learn take a second each: who wants a head waits for torch alone, and the command line waits where
+    it can answer an interrupt.
+    """
     if name in _MODULES:
         return import_module(f"evidentia.{name}")
-    return getattr(import_module(_HOMES.get(name, "evidentia.estimators")), name)
+    if name not in __all__:
+        raise AttributeError(f"module 'evidentia' has no attribute {name!r}")
+    value = getattr(import_module(f"evidentia.{_HOMES.get(name, 'estimators')}"), name)
+    globals()[name] = value  # the next time it is found without this function
+    return value

@@ -205,31 +205,62 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, check_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield an empty folder beside ``path`` that becomes ``path`` at the end, with all its files or not at all.
 
     A link is followed.
 
+    Args:
+        path: of the folder.
+        check_old: called with a folder that is there and not empty, now and at the end; raises unless that folder may
+            be replaced. None replaces no folder.
+
     Raises:
-        InputError: if there is something at ``path``, other than an empty folder, now or at the end.
+        InputError: if there is something at ``path``, other than an empty folder or one that may be replaced.
     """
     path = path.resolve()
-    _refuse_existing(path)
+    _refuse_existing(path, check_old)
     with scratch_folder(path) as scratch:
         whole = scratch / "whole"
         whole.mkdir()
         yield whole
-        _refuse_existing(path)
+        _refuse_existing(path, check_old)
         try:
-            whole.rename(path)
+            if path.is_dir() and any(path.iterdir()):
+                _exchange(whole, path)  # the old folder is removed with the scratch folder
+            else:
+                whole.rename(path)
         except OSError as error:  # someone else was quicker
             raise InputError(f"{path} cannot be written: {error.strerror}; choose another name") from error
 
 
-def _refuse_existing(path: Path) -> None:
-    """Raise unless nothing, or an empty folder, is at this path."""
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+def _refuse_existing(path: Path, check_old: Callable[[Path], None] | None) -> None:
+    """Raise unless nothing, an empty folder, or one that may be replaced is at this path."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if check_old is None or not path.is_dir():
         raise InputError(f"{path} exists already; remove it or choose another name")
+    check_old(path)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Exchange the names of two folders: in one step on Linux, so that a kill loses neither; else in two."""
+    try:
+        import ctypes
+
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+        here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of the kernel
+        if rename(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0:
+            return
+    except (ImportError, OSError, AttributeError, TypeError):  # another system, or a C library before 2018
+        pass
+    aside = new.with_name("old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except OSError:
+        aside.rename(old)
+        raise
 
 
 def read_plain(path: Path) -> bytes:

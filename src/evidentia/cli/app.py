@@ -1,6 +1,5 @@
 """The verbs together, and what happens to errors."""
 
-import os
 import sys
 import traceback
 from typing import NoReturn
@@ -8,12 +7,10 @@ from typing import NoReturn
 import typer
 
 from evidentia import __version__
-from evidentia.cli import data, evaluate, fit, info, predict, report, reproduce
+from evidentia.cli import INTERRUPTED, console, data, end_interrupted, evaluate, fit, info, predict, report, reproduce
 from evidentia.errors import EvidentiaError
 
 __all__ = ["app", "run"]
-
-INTERRUPTED = 130  # as a shell says of a program that Ctrl-C ended
 
 app = typer.Typer(
     name="evidentia",
@@ -46,17 +43,18 @@ def _root(
 
 def run() -> None:
     """Run; what a user can act on is one sentence and exit code 2, an interrupt exit code 130, the rest a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a console that cannot show λ shows a question mark instead
-            stream.reconfigure(errors="replace")
+    console.prepare_streams()
     try:
         code = app(standalone_mode=False)  # which returns the code of an interrupt, and raises what a user mistyped
+        sys.stdout.flush()  # here, so that a full disk is one sentence
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except (EvidentiaError, OSError) as error:
         _stop(" ".join(str(error).split()))
     except Exception as error:
         _stop_for(error)
     if code == INTERRUPTED:
-        _end_interrupted()
+        end_interrupted()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -82,12 +80,3 @@ def _stop(sentence: str) -> NoReturn:
 def _is_out_of_memory(error: Exception) -> bool:
     """Return whether memory ran out, which torch says by a RuntimeError."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))
-
-
-def _end_interrupted() -> None:
-    resumes = "; the same command goes on where it was" if sys.argv[1:2] == ["reproduce"] else ""
-    print(f"evidentia: interrupted{resumes}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Python ends by the signal, not with this code, if the interrupt came while it evaluated a text as code
-    os._exit(INTERRUPTED)

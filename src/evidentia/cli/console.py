@@ -1,19 +1,74 @@
 """What verbs say: remarks and progress on standard error, tables of plain text on standard output."""
 
 import contextlib
+import io
+import os
+import stat
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
 
 import typer
 
-__all__ = ["Force", "Quiet", "RowProgress", "counted", "number", "printable", "remark", "share", "speaking", "table"]
+__all__ = [
+    "Force",
+    "Quiet",
+    "RowProgress",
+    "counted",
+    "number",
+    "prepare_streams",
+    "printable",
+    "remark",
+    "share",
+    "speaking",
+    "table",
+]
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
+
+
+def prepare_streams() -> None:
+    """Make standard output and standard error such that no character and no missing reader can stop a verb.
+
+    A console that cannot show λ shows a question mark. Where the reader of a pipe has left, as ``head -1`` does, the
+    rest of the text is dropped: the work goes on, because what a verb is for may be a file.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            continue
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+        if _is_pipe(stream):
+            stream.flush()
+            raw: Any = _Pipe(stream.fileno(), "wb", closefd=False)
+            buffer = raw if isinstance(stream.buffer, io.FileIO) else io.BufferedWriter(raw)  # as Python has it
+            lines, at_once = stream.line_buffering, stream.write_through
+            text = io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines, write_through=at_once)
+            setattr(sys, name, text)
+
+
+def _is_pipe(stream: Any) -> bool:
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # no file of the operating system
+        return False
+    return isinstance(stream, io.TextIOWrapper) and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+
+
+class _Pipe(io.FileIO):
+    """Pipe that takes all that is written, also if nobody reads it any more."""
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(BrokenPipeError):
+            return super().write(data)
+        return len(data)
 
 
 @contextlib.contextmanager
@@ -108,7 +163,7 @@ def table(rows: Sequence[Mapping[str, Any]], left: Sequence[str] = ()) -> str:
 class RowProgress:
     """Context that shows on standard error how many rows are done: a bar on a terminal, plain lines elsewhere.
 
-    Nothing is shown in the first two seconds; plain lines come every ten.
+    Nothing is shown in the first two seconds; then plain lines come every ten.
 
     Args:
         total: rows in all, or None where that is not known.
@@ -122,14 +177,6 @@ class RowProgress:
         self.bar: Any = None
 
     def __enter__(self) -> Self:
-        if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("predicting"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-            self.task = self.bar.add_task("", total=self.total)
-            self.bar.start()
         return self
 
     def add(self, rows: int) -> None:
@@ -140,11 +187,24 @@ class RowProgress:
         """Say that so many rows are done in all."""
         self.done = done
         now = time.perf_counter()
+        if self.quiet or now - self.started < 2:
+            return
+        if self.bar is None and sys.stderr.isatty():
+            self._start_bar()
         if self.bar is not None:
             self.bar.update(self.task, completed=done, description=self.summary())
-        elif not self.quiet and now - self.shown >= 10:
+        elif now - self.shown >= 10:
             remark(self.summary())
             self.shown = now
+
+    def _start_bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("predicting"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        self.task = self.bar.add_task("", total=self.total)
+        self.bar.start()
 
     def summary(self) -> str:
         """Return what is done and how fast, in words."""

@@ -101,8 +101,24 @@ def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
     tables = sorted(path for path in table.iterdir() if path.suffix.lower() in PARQUET and path.is_file())
     if not tables:
         raise InputError(f"{table} is a folder without Parquet files; name a table, or a folder of .parquet files")
-    with new_folder(output) as folder:
+    if output.exists() and output.samefile(table):
+        raise InputError(f"{output} is the folder of the tables itself; name another one with -o")
+    if output.is_dir() and any(output.iterdir()) and not force:
+        raise InputError(f"{output} exists already; --force replaces it, -o names another folder")
+    with new_folder(output, _check_replaceable if force else None) as folder:
         yield [(path, folder / path.name) for path in tables]
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise unless a folder has nothing in it but predictions: all else is the user's, and never removed."""
+    from evidentia.data.table_writer import is_ours
+
+    foreign = sorted(path.name for path in folder.iterdir() if not is_ours(path))
+    if foreign:
+        raise InputError(
+            f"{folder} holds {listed(foreign, most=1)}, which evidentia predict did not write; --force replaces only "
+            "a folder of predictions, so name another one with -o"
+        )
 
 
 def _count(jobs: list[Job]) -> int | None:

@@ -13,9 +13,10 @@ from evidentia.data.columns import check_unique
 from evidentia.errors import InputError
 from evidentia.files import opening_whole
 
-__all__ = ["writing"]
+__all__ = ["is_ours", "writing"]
 
 _ROWS = 65_536  # of a row group or record batch, at least
+_MARK = {b"written_by": b"evidentia"}  # among the metadata of a Parquet file
 _KINDS = "a table is written as .csv, .csv.gz, .parquet, .arrow or .feather"
 
 
@@ -59,6 +60,19 @@ def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any],
         if error is raised:  # the caller's own, and not about this file
             raise
         raise _refusal(path, error) from error
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether a file is a Parquet file that `writing` wrote."""
+    import pyarrow.parquet
+
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        metadata = pyarrow.parquet.read_metadata(path).metadata or {}
+    except (pyarrow.ArrowException, OSError):  # no Parquet, or not to be read
+        return False
+    return _MARK.items() <= metadata.items()
 
 
 def _refusal(path: Path, error: OSError) -> InputError:
@@ -229,7 +243,7 @@ class _Parquet:
     def _open(self, schema: Any) -> Any:
         import pyarrow.parquet
 
-        return pyarrow.parquet.ParquetWriter(self._file, schema, compression="zstd")
+        return pyarrow.parquet.ParquetWriter(self._file, schema.with_metadata(_MARK), compression="zstd")
 
     def _write_table(self, table: Any) -> None:
         self._writer.write_table(table, row_group_size=1 << 20)

@@ -11,8 +11,8 @@ __all__ = ["Progress"]
 class Progress:
     """Context that shows how far a training run is.
 
-    On a terminal it draws a bar, if rich is installed. Otherwise it prints a plain line after two seconds, and then one
-    every ten seconds.
+    Nothing is shown in the first two seconds. Then it draws a bar on a terminal, if rich is installed; otherwise it
+    prints a plain line, and then one every ten seconds.
 
     Args:
         total: Largest number of steps of the run, which may stop earlier.
@@ -28,11 +28,6 @@ class Progress:
         self.bar: Any = None
 
     def __enter__(self) -> Self:
-        if self.enabled and self.stream.isatty():
-            self.bar = _rich_bar(self.stream)
-        if self.bar is not None:
-            self.task = self.bar.add_task("", total=self.total)
-            self.bar.start()
         return self
 
     def update(self, step: int, latest: dict[str, Any]) -> None:
@@ -41,13 +36,20 @@ class Progress:
             self._announce(step)
             return
         words = f"loss {latest['loss']:.4f}  validation {latest['score']:.4f}  running {latest['running']}"
+        now = time.perf_counter()
+        if self.bar is None and now - self.started >= 2 and self.stream.isatty():
+            self._start_bar()
         if self.bar is not None:
             self.bar.update(self.task, completed=step, description=words)
-            return
-        now = time.perf_counter()
-        if now - self.shown >= 10:
+        elif now - self.shown >= 10:
             print(f"step {step}/{self.total}  {words}  at most {self._left(step)} left", file=self.stream, flush=True)
             self.shown = now
+
+    def _start_bar(self) -> None:
+        self.bar = _rich_bar(self.stream)
+        if self.bar is not None:
+            self.task = self.bar.add_task("", total=self.total)
+            self.bar.start()
 
     def _left(self, step: int) -> str:
         """Return how long the rest may take, in words."""
