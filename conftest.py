@@ -2,7 +2,7 @@
 
 A page whose first line is `<!-- test-extras: lightning torchmetrics -->` is run by `make test-extras`, which installs
 the packages that the line names. `<!-- test-extras -->` stands on pages that need none, but processes or time. Where a
-package is missing, the page is skipped, and the reason says which.
+package is missing, the page is skipped, and the reason says which. Warnings of the packages are no errors there.
 """
 
 import importlib.util
@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         packages = pages.get(item.path)
         if packages is None:
             continue
+        if packages:  # warnings of other packages about each other are theirs; those from here stay errors
+            item.add_marker(pytest.mark.filterwarnings("default", "error:::evidentia"))
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: make test-extras installs it"))
