@@ -589,7 +589,7 @@ class Prediction:
 
     def log_prob(self, y: ArrayLike) -> Array:
         """Return the log density of the predictive distribution at y."""
-        return self._by_parts(lambda mixture, y: mixture.log_prob(y), self._target(y))
+        return _numpy(self._at_targets("log_prob", self._target(y)))
 
     def density(self, y: ArrayLike) -> Array:
         """Return the density of the predictive distribution at y."""
@@ -597,7 +597,7 @@ class Prediction:
 
     def cdf(self, y: ArrayLike) -> Array:
         """Return P(Y ≤ y)."""
-        return self._by_parts(lambda mixture, y: mixture.cdf(y), self._target(y))
+        return _numpy(self._at_targets("cdf", self._target(y)))
 
     def _strictly_below(self, y: Array, at: Array) -> Array:
         """Return P(Y < y) for P(Y ≤ y): another number only at 0, where a target under a transform can have an atom."""
@@ -605,11 +605,11 @@ class Prediction:
 
     def crps(self, y: ArrayLike) -> Array:
         """Return the continuous ranked probability score of each y."""
-        return self._by_parts(lambda mixture, y: mixture.crps(y), self._target(y))
+        return _numpy(self._at_targets("crps", self._target(y)))
 
     def entropy(self) -> Array:
         """Return the entropy of the predictive distribution, in nats."""
-        return self._by_parts(lambda mixture: mixture.entropy())
+        return _numpy(self._by_parts(lambda mixture: mixture.entropy()))
 
     def quantile(self, q: ArrayLike) -> Array:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
@@ -617,7 +617,7 @@ class Prediction:
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
         below = [(float(level), False) for level in np.atleast_1d(levels)]
-        found = self._by_parts(lambda mixture: _quantiles(mixture, below))
+        found = _numpy(self._by_parts(lambda mixture: _quantiles(mixture, below)))
         return found[..., 0] if levels.ndim == 0 else found
 
     def interval(self, coverage: float = 0.9) -> Array:
@@ -632,6 +632,10 @@ class Prediction:
         """Return the ends of several central intervals in one pass: (*shape, coverages, 2)."""
         if self.guarantee is not None:
             return self.guarantee.ends(self, coverages)
+        return _numpy(self._central_ends(coverages))
+
+    def _central_ends(self, coverages: Sequence[float]) -> Tensor:
+        """Return the ends of several central intervals of the distribution, without a guarantee, on its device."""
         ends = [(0.5 * (1 - coverage), upper) for coverage in coverages for upper in (False, True)]
         found = self._by_parts(lambda mixture: _quantiles(mixture, ends))
         return found.reshape(*self.shape, len(coverages), 2)
@@ -672,14 +676,19 @@ class Prediction:
         assert draws is not None
         return draws
 
-    def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Array:
-        """Return quantity(mixture, *targets) of all rows, computed a few rows at a time."""
+    def _at_targets(self, quantity: str, y: Tensor) -> Tensor:
+        """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the distribution at every target, on its device."""
+        return self._by_parts(lambda mixture, y: getattr(mixture, quantity)(y), y)
+
+    def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Tensor:
+        """Return quantity(mixture, *targets) of all rows on the device of the answers, a few rows at a time."""
 
         def of_part(part: Prediction, *rows: Tensor) -> tuple[Tensor]:
             return (quantity(part.distribution, *(t.to(_device_of(part._given)) for t in rows)),)
 
         with torch.no_grad():
-            return _numpy(self._in_one_pass(of_part, *targets)[0])
+            found: Tensor = self._in_one_pass(of_part, *targets)[0]
+        return found
 
     def _in_one_pass(self, function: Callable[..., tuple[Any, ...]], *targets: Tensor) -> tuple[Any, ...]:
         """Return the tensors that a function makes of a prediction and targets, part by part, for all rows."""

@@ -1,4 +1,10 @@
-"""Metrics: ``(prediction, y) → number``, for a `Prediction` or the distribution of one network, with ``mask=``."""
+"""Metrics: ``(prediction, y) → number``, for a `Prediction` or the distribution of one network, with ``mask=``.
+
+`evidentia.metrics.streaming`, imported when first used because it needs torchmetrics, has them batch by batch.
+"""
+
+from importlib import import_module
+from typing import Any
 
 from evidentia.metrics.calibration import calibration_curve, calibration_error, coverage, coverage_curve, pit
 from evidentia.metrics.overview import summary
@@ -22,3 +28,10 @@ __all__ = [
     "rmse",
     "summary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the streaming metrics when they are first used: they need torchmetrics, which may be missing."""
+    if name == "streaming":
+        return import_module("evidentia.metrics.streaming")
+    raise AttributeError(f"module 'evidentia.metrics' has no attribute {name!r}")

@@ -2,10 +2,10 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from evidentia.errors import InputError
-from evidentia.metrics.scores import Mask, Predictive, Targets, documented, known_targets, mean_of, values_of
-from evidentia.prediction import Prediction, as_prediction
+from evidentia.metrics.scores import Mask, Predictive, Targets, documented, mean_of
+from evidentia.metrics.terms import at_targets, calibration_sums, coverage_sums, levels_of
 
 __all__ = ["PROBABILITIES", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
 
@@ -25,7 +25,7 @@ def pit(prediction: Predictive, y: Targets, *, mask: Mask = None) -> Array:
     >>> pit(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 100.0])
     array([0.5, 1. ])
     """
-    return values_of(Prediction.cdf, prediction, y, mask)
+    return at_targets("cdf", prediction, y, mask).cpu().numpy()
 
 
 @documented
@@ -59,11 +59,7 @@ def coverage_curve(
     >>> coverage_curve(ev.Gaussian(torch.zeros(3), 1.0), [-3.0, 0.0, 1.0], [0.5, 0.9])
     array([0.33333333, 0.66666667])
     """
-    p = as_prediction(prediction)
-    if p.guarantee is not None:
-        return _shares_in_intervals(p, y, coverage, mask)
-    below, at = _probabilities(p, y, mask)
-    return _shares("coverage", np.maximum(1 - 2 * at, 2 * below - 1), coverage)
+    return _shares(*coverage_sums(prediction, y, levels_of("coverage", coverage), mask))
 
 
 @documented
@@ -86,15 +82,7 @@ def calibration_curve(
     >>> calibration_curve(ev.Gaussian(torch.zeros(2), 1.0), [-1.0, 1.0], [0.1, 0.5])
     array([0. , 0.5])
     """
-    below, at = _probabilities(prediction, y, mask)
-    atom = at > below
-    shares = _shares("quantiles", at, quantiles)
-    if not atom.any():
-        return shares
-    levels = np.asarray(quantiles, dtype=float)[:, None]
-    inside: Array = np.clip((levels - below[atom]) / (at - below)[atom], 0, 1) - (at[atom] <= levels)
-    corrected: Array = shares + inside.sum(1) / at.size
-    return corrected
+    return _shares(*calibration_sums(prediction, y, levels_of("quantiles", quantiles), mask))
 
 
 @documented
@@ -118,32 +106,9 @@ def calibration_error(
     return float(np.sqrt(np.mean((curve - np.asarray(quantiles, dtype=float)) ** 2)))
 
 
-def _shares_in_intervals(p: Prediction, y: Targets, coverage: ArrayLike, mask: Mask) -> Array:
-    """Return the share of targets in each of several intervals of the prediction itself."""
-    chosen = known_targets(p, mask)
-    target = p._target(y, mask).cpu().numpy()[chosen].astype(float)
-    shares = []
-    for each in np.atleast_1d(np.asarray(coverage, dtype=float)):
-        ends = p.interval(float(each))[chosen]
-        shares.append(mean_of(((ends[..., 0] <= target) & (target <= ends[..., 1])).astype(float)))
-    return np.array(shares)
-
-
-def _probabilities(prediction: Predictive, y: Targets, mask: Mask) -> tuple[Array, Array]:
-    """Return P(Y < y) and P(Y ≤ y) of every target that counts, one after the other."""
-    p = as_prediction(prediction)
-    at = pit(p, y, mask=mask).ravel()
-    target = p._target(y, mask).cpu().numpy()[known_targets(p, mask)].ravel()
-    return p._strictly_below(target, at), at
-
-
-def _shares(name: str, values: Array, limits: ArrayLike) -> Array:
-    """Return the share of the values that are at most each limit."""
-    levels = np.asarray(limits, dtype=float)
-    if levels.ndim != 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
-        shown = levels[0] if levels.shape == (1,) else levels
-        raise InputError(f"{name} must lie between 0 and 1, one or several, got {shown}")
-    if not values.size:
-        mean_of(values)
-    # NaN, of a prediction that is not finite, sorts last and is at most nothing
-    return np.searchsorted(np.sort(values), levels, side="right") / values.size
+def _shares(sums: Tensor, count: int) -> Array:
+    """Return the share of all targets that each sum is."""
+    if not count:
+        mean_of(sums[:0])
+    shares: Array = sums.cpu().numpy() / count
+    return shares

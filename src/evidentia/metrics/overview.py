@@ -4,7 +4,8 @@ import numpy as np
 
 from evidentia.metrics.calibration import calibration_error
 from evidentia.metrics.calibration import coverage as share_inside
-from evidentia.metrics.scores import Mask, Predictive, Targets, crps, documented, known_targets, mae, nll, rmse
+from evidentia.metrics.scores import Mask, Predictive, Targets, crps, documented, mae, mean_of, nll, rmse
+from evidentia.metrics.terms import width_and_distance
 from evidentia.prediction import as_prediction
 
 __all__ = ["summary"]
@@ -32,9 +33,9 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
         metric.__name__: metric(p, y, mask=mask) if moments or metric is nll else np.nan
         for metric in (rmse, mae, nll, crps)
     }
-    ends = p.interval(coverage)[known_targets(p, mask)].astype(float)
+    width, _ = width_and_distance(p, y, coverage, mask)
     return found | {
         "coverage": share_inside(p, y, coverage, mask=mask),
-        "interval_width": float(np.mean(ends[..., 1] - ends[..., 0])),
+        "interval_width": mean_of(width),
         "calibration_error": calibration_error(p, y, mask=mask),
     }

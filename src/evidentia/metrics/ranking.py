@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidentia.errors import InputError
-from evidentia.metrics.scores import Mask, Predictive, Targets, documented, errors, known_targets
+from evidentia.metrics.scores import Mask, Predictive, Targets, documented
+from evidentia.metrics.terms import errors
 from evidentia.prediction import Prediction, as_prediction, real_numbers
 
 __all__ = ["aurg", "auroc", "ause", "retention_curve"]
@@ -37,21 +38,40 @@ def retention_curve(
     >>> retention_curve(ev.Gaussian(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0], error="mae")
     (array([1. , 0.5]), array([2., 1.]))
     """
+    return retention(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
+
+
+def check_ranking(error: str, points: int) -> None:
+    """Raise if there is no such error, or no curve of so many points."""
     if error not in ("rmse", "mae"):
         raise InputError(f"unknown error {error!r}; known are rmse, mae")
     if not isinstance(points, int | np.integer) or points < 2:
         raise InputError(f"points must be a whole number of at least 2, got {points!r}")
+
+
+def _ranked(prediction: Any, y: Any, uncertainty: Any, error: str, points: int, mask: Any) -> tuple[Array, Array]:
+    """Return |mean − y| and the uncertainty of every target that counts, one after the other, all of them finite."""
+    check_ranking(error, points)
     p = as_prediction(prediction)
-    distance = np.abs(errors(p, y, mask)).ravel()
-    rows = len(distance)
-    if rows == 0:
+    distance: Array = errors(p, y, mask).abs().flatten().cpu().numpy()
+    if not distance.size:
         raise InputError("the prediction has no rows; a ranking needs at least one")
     if not np.isfinite(distance).all():
         bad = int(np.sum(~np.isfinite(distance)))
-        raise InputError(f"{bad} of {rows} errors y − mean are NaN or infinite; leave out the rows without a finite y")
-    loss = distance**2 if error == "rmse" else distance
-    score = _uncertainty(p, uncertainty, mask).ravel()
+        raise InputError(
+            f"{bad} of {distance.size} errors y − mean are NaN or infinite; leave out the rows without a finite y"
+        )
+    score = uncertainties(p, uncertainty, mask).ravel()
+    if np.isnan(score).any():
+        bad = int(np.isnan(score).sum())
+        raise InputError(f"{bad} of {score.size} uncertainties are NaN, which has no rank; leave those rows out")
+    return distance, score
 
+
+def retention(distance: Array, score: Array, error: str, points: int) -> tuple[Array, Array]:
+    """Return the :func:`retention_curve` of errors and uncertainties, (rows,), of which there is at least one."""
+    rows = len(distance)
+    loss = distance**2 if error == "rmse" else distance
     order = np.lexsort((loss, score))  # by loss within ties: then not even the rounding depends on the order of rows
     loss, score = loss[order], score[order]
     first = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])  # row of each group of ties
@@ -87,12 +107,7 @@ def ause(
     >>> ause(ev.Gaussian(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0])
     0.0
     """
-    share, kept = retention_curve(prediction, y, uncertainty, error, points, mask=mask)
-    p = as_prediction(prediction)
-    truth = np.zeros(p.shape)
-    truth[known_targets(p, mask)] = np.abs(errors(p, y, mask))
-    oracle = retention_curve(p, y, truth, error, points, mask=mask)[1]
-    return _relative_area(share, kept - oracle, kept[0])
+    return area_above_oracle(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
 
 
 @documented
@@ -117,8 +132,7 @@ def aurg(
     >>> aurg(ev.Gaussian(torch.zeros(2), torch.tensor([2.0, 1.0])), [1.0, 3.0], error="mae")
     -0.125
     """
-    share, kept = retention_curve(prediction, y, uncertainty, error, points, mask=mask)
-    return _relative_area(share, kept[0] - kept, kept[0])
+    return area_below_random(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
 
 
 def auroc(inside: Targets, outside: Targets) -> float:
@@ -150,8 +164,21 @@ def auroc(inside: Targets, outside: Targets) -> float:
     return float(wins / (2 * low.size * high.size))
 
 
-def _uncertainty(prediction: Prediction, uncertainty: Any, mask: Any) -> Array:
-    """Return what a name stands for, or the array itself, of the targets that count; NaN is refused."""
+def area_above_oracle(distance: Array, score: Array, error: str, points: int) -> float:
+    """Return :func:`ause` of errors and uncertainties, (rows,)."""
+    share, kept = retention(distance, score, error, points)
+    oracle = retention(distance, distance, error, points)[1]
+    return _relative_area(share, kept - oracle, kept[0])
+
+
+def area_below_random(distance: Array, score: Array, error: str, points: int) -> float:
+    """Return :func:`aurg` of errors and uncertainties, (rows,)."""
+    share, kept = retention(distance, score, error, points)
+    return _relative_area(share, kept[0] - kept, kept[0])
+
+
+def uncertainties(prediction: Prediction, uncertainty: Any, mask: Any) -> Array:
+    """Return what a name stands for, or the array itself, of the targets that count."""
     kind = uncertainty
     if kind is None:  # what prediction.epistemic_std is where there is none
         raise InputError("the uncertainty is None: the prediction has no such part; rank by 'std' instead")
@@ -175,11 +202,8 @@ def _uncertainty(prediction: Prediction, uncertainty: Any, mask: Any) -> Array:
         raise InputError(
             f"unknown uncertainty {kind!r}; known are std, aleatoric, epistemic, entropy, or give an array"
         )
-    values = np.asarray(values[known_targets(prediction, mask)], dtype=float)
-    if np.isnan(values).any():
-        bad = int(np.isnan(values).sum())
-        raise InputError(f"{bad} of {values.size} uncertainties are NaN, which has no rank; leave those rows out")
-    return np.asarray(values)
+    known = ... if mask is None else prediction.known(mask).cpu().numpy()
+    return np.asarray(values[known], dtype=float)
 
 
 def _relative_area(share: Array, gap: Array, whole: float) -> float:

@@ -6,18 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evidentia.distributions import Mixture
 from evidentia.errors import InputError
-from evidentia.prediction import Answer, Prediction, as_prediction
+from evidentia.metrics.terms import Mask, Predictive, Targets, at_targets, errors, width_and_distance
 
-Predictive = Prediction | Answer | Mixture  # a prediction, or the distribution that one network answered with
-Targets = ArrayLike | Tensor
-Mask = ArrayLike | Tensor | None  # True where a target counts
-
-__all__ = ["crps", "interval_score", "mae", "nll", "rmse"]
+__all__ = ["Mask", "Predictive", "Targets", "crps", "interval_score", "mae", "nll", "rmse"]
 
 
 # the text of each argument, said once for all metrics
@@ -55,7 +49,7 @@ def rmse(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     >>> rmse(ev.Gaussian(torch.zeros(3), 1.0), [3.0, 4.0, np.nan], mask=[True, True, False])
     3.5355339059327378
     """
-    return float(np.sqrt(mean_of(errors(prediction, y, mask) ** 2)))
+    return float(np.sqrt(mean_of(errors(prediction, y, mask).square())))
 
 
 @documented
@@ -69,7 +63,7 @@ def mae(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     >>> mae(ev.Gaussian(torch.zeros(2), 1.0), [3.0, -4.0])
     3.5
     """
-    return mean_of(np.abs(errors(prediction, y, mask)))
+    return mean_of(errors(prediction, y, mask).abs())
 
 
 @documented
@@ -83,7 +77,7 @@ def nll(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     >>> round(nll(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
     1.1689
     """
-    return -mean_of(values_of(Prediction.log_prob, prediction, y, mask))
+    return -mean_of(at_targets("log_prob", prediction, y, mask))
 
 
 @documented
@@ -97,7 +91,7 @@ def crps(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     >>> round(crps(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
     0.4181
     """
-    return mean_of(values_of(Prediction.crps, prediction, y, mask))
+    return mean_of(at_targets("crps", prediction, y, mask))
 
 
 @documented
@@ -111,40 +105,12 @@ def interval_score(prediction: Predictive, y: Targets, coverage: float = 0.9, *,
     >>> round(interval_score(ev.Gaussian(torch.zeros(1), 1.0), [0.0], coverage=0.9), 4)
     3.2897
     """
-    p = as_prediction(prediction)
-    chosen = known_targets(p, mask)
-    ends = p.interval(coverage)[chosen].astype(float)
-    target = p._target(y, mask).cpu().numpy()[chosen].astype(float)
-    low, high = ends[..., 0], ends[..., 1]
-    outside = np.maximum(low - target, 0) + np.maximum(target - high, 0)
-    return mean_of(high - low + 2 / (1 - coverage) * outside)
+    width, distance = width_and_distance(prediction, y, coverage, mask)
+    return mean_of(width + 2 / (1 - coverage) * distance)
 
 
-# What the metrics share -----------------------------------------------------------------------------------------------
-
-
-def values_of(quantity: Callable[..., NDArray[Any]], prediction: Predictive, y: Any, mask: Any) -> NDArray[np.float64]:
-    """Return a method of `Prediction` at every target that counts, in float64: (known targets,), or the shape of y."""
-    p = as_prediction(prediction)
-    return np.asarray(quantity(p, p._target(y, mask))[known_targets(p, mask)], dtype=float)
-
-
-def errors(prediction: Predictive, y: Any, mask: Any) -> NDArray[np.float64]:
-    """Return mean − y of every target that counts, in float64."""
-    p = as_prediction(prediction)
-    chosen = known_targets(p, mask)
-    target = p._target(y, mask).cpu().numpy()[chosen]
-    difference: NDArray[np.float64] = np.asarray(p.mean[chosen], dtype=float) - np.asarray(target, dtype=float)
-    return difference
-
-
-def known_targets(prediction: Prediction, mask: Any) -> Any:
-    """Return an index of the targets that count: all of them without a mask."""
-    return ... if mask is None else prediction.known(mask).cpu().numpy()
-
-
-def mean_of(values: NDArray[np.float64]) -> float:
+def mean_of(values: Tensor) -> float:
     """Return the mean over rows and targets; raise where there are none."""
-    if not values.size:
+    if not values.numel():
         raise InputError("there are no rows to score")
-    return float(np.mean(values))
+    return float(np.mean(values.cpu().numpy()))
