@@ -32,8 +32,10 @@ __all__ = [
     "Shape",
     "Tail",
     "by_chunks",
+    "chebyshev_points",
     "chunk_size",
     "integral_slope",
+    "powers_from_values",
     "quantile",
     "shape_of",
     "tail",
@@ -51,16 +53,17 @@ _BINET = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 15
 _RHO = tuple(-2 * (1 - 4.0**-k) * c for k, c in enumerate(_BINET, start=1))
 
 
-def _chebyshev_points(count: int) -> NDArray[np.float64]:
+def chebyshev_points(count: int) -> NDArray[np.float64]:
+    """Return the zeros of the Chebyshev polynomial of this degree, in [−1, 1]."""
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
-def _powers_from_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def powers_from_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the coefficients of the powers of x from values at the Chebyshev points, along the first dimension.
 
     The coefficients of the Chebyshev polynomials come first: they decay, so that those of the powers do not cancel.
     """
-    series = np.linalg.solve(chebyshev.chebvander(_chebyshev_points(len(values)), len(values) - 1), values)
+    series = np.linalg.solve(chebyshev.chebvander(chebyshev_points(len(values)), len(values) - 1), values)
     return np.stack([np.append(p := chebyshev.cheb2poly(c), np.zeros(len(c) - len(p))) for c in series.T], axis=1)
 
 
@@ -69,7 +72,7 @@ def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
 
     The second are those of −m ∂G_m/∂m in the place of G_m.
     """
-    x, c = (_chebyshev_points(count) for count in _POINTS)
+    x, c = (chebyshev_points(count) for count in _POINTS)
     r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (4 * _STEPS / (1 + c))[None, :]
     tau = r * np.sqrt(2 / m)
     unit = np.sqrt(2 / m) / (r + np.sqrt(r * r + 1))  # the integrand lies between exp(−x/unit) and exp(−(x/unit)²)
@@ -81,7 +84,7 @@ def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
         values += weight * np.exp(-exponent)
         slopes += weight * exponent * np.exp(-exponent)
     size = unit * np.sqrt(m / 2) * (1 + 2 * r)
-    first, second = (_powers_from_values(_powers_from_values(size * v).T).T.tolist() for v in (values, slopes))
+    first, second = (powers_from_values(powers_from_values(size * v).T).T.tolist() for v in (values, slopes))
     return first, second
 
 
