@@ -36,6 +36,7 @@ _TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a pan
 _AT_ONCE = {"cpu": (1 << 15) - 1}  # numbers in an array: these stay in the cache, and one thread works on them
 _ELSEWHERE = 1 << 22  # the same on a GPU
 _FEW = 64  # rows from which on it pays to search for the rest alone
+_CLOSE = 1e-4  # relative distance of a tail from its level from which on Halley's steps are not doubted
 _LARGEST_EXPONENT = 80.0  # of what is added with weight 0: its exponential is finite, also in float32
 
 
@@ -193,12 +194,13 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
     """Return the points at which the upper tail of the mixture is q.
 
     Halley's method for the logarithm of the tail, with a step to the middle of the bracket where Halley's would leave
-    it. A row that has converged stays where it is, and takes no part in later rounds once half of the rows have.
+    it or is not less than half of the step before: between members that are far apart it can jump to and fro for ever.
+    A row that has converged stays where it is, and takes no part in later rounds once half of the rows have.
     """
     ends = loc + scale * standard.quantile(q)
     left, right = ends.amin(0), ends.amax(0)
     x = 0.5 * (left + right)
-    found = x.clone()
+    found, before = x.clone(), right - left
     index, open_rows = torch.arange(len(q), device=q.device), left < right
     for _ in range(200):
         count = int(open_rows.sum())
@@ -209,7 +211,7 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
             keep = open_rows.nonzero().squeeze(1)
             standard, (loc, scale, weights) = standard.select(keep), _select(keep, loc, scale, weights)
             x, q, left, right, index = x[keep], q[keep], left[keep], right[keep], index[keep]
-            open_rows = open_rows[keep]
+            open_rows, before = open_rows[keep], before[keep]
         tail, density, slope = standard.at((x - loc) / scale)
         tail, density = _average(tail, weights), _average(density / scale, weights)
         slope = _average(slope / (scale * scale), weights)
@@ -218,9 +220,10 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
         middle = 0.5 * (left + right)
         newton = beyond * tail / density
         step = newton / (1 + 0.5 * (beyond + newton * slope / density)).clamp(0.5, 2)
-        inside = (x + step > left) & (x + step < right)
+        inside = (x + step > left) & (x + step < right) & ((step.abs() < 0.5 * before) | (beyond.abs() < _CLOSE))
         open_rows = open_rows & (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
-        x = torch.where(open_rows, torch.where(inside, x + step, middle), x)
+        last, x = x, torch.where(open_rows, torch.where(inside, x + step, middle), x)
+        before = (x - last).abs()
     else:
         found[index] = x
     return found
