@@ -1,0 +1,154 @@
+"""Recipes and tables of docs: scripts run as they are printed, and what a table names exists.
+
+The other blocks of the recipes are run where they stand; see conftest.py of the repository.
+"""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evidentia as ev
+
+ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / "docs" / "recipes"
+PAGES = sorted(RECIPES.glob("*.md"))
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def script(page: str, name: str, folder: Path) -> Path:
+    """Write the block of a page that begins with a comment with this file name to the folder, and return its path."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (RECIPES / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (block,) = (block for block in blocks if block.startswith(f"# {name}\n"))
+    path = folder / name
+    path.write_text(block, encoding="utf-8")
+    return path
+
+
+def torchrun(path: Path, processes: int) -> dict[str, float]:
+    """Return the numbers that a script prints as names and values on its last line, run by so many processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), path]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    words = done.stdout.splitlines()[-1].split()
+    return dict(zip(words[::2], map(float, words[1::2]), strict=True))
+
+
+@pytest.mark.extras
+def test_ddp_by_torchrun_says_the_same_for_one_process_and_two(tmp_path):
+    path = script("torchrun.md", "train.py", tmp_path)
+    alone, together = torchrun(path, 1), torchrun(path, 2)
+    assert set(alone) == {"rmse", "nll", "coverage"}
+    assert alone["rmse"] < 0.4  # the noise is 0.3
+    assert together == pytest.approx(alone, abs=2e-3)
+
+
+@pytest.mark.extras
+def test_fsdp_says_the_same_for_one_process_and_two(tmp_path):
+    path = script("fsdp.md", "sharded.py", tmp_path)
+    alone, together = torchrun(path, 1), torchrun(path, 2)
+    assert alone["rmse"] < 0.3  # a constant has 1
+    assert together == pytest.approx(alone, abs=2e-3)
+
+
+def request(url: str, content: dict) -> tuple[int, dict]:
+    """Return status and content of the reply to a POST of JSON."""
+    data = json.dumps(content).encode()
+    message = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(message, timeout=60) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def address(log: Path, server: subprocess.Popen) -> str:
+    """Return the address that uvicorn writes to its log when it is ready."""
+    for _ in range(600):
+        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text())
+        if found:
+            return found[1]
+        assert server.poll() is None, log.read_text()
+        time.sleep(0.2)
+    raise AssertionError(f"no server after two minutes: {log.read_text()}")
+
+
+@pytest.mark.extras
+def test_the_server_answers_requests_from_another_process(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    model = ev.EvidentialRegressor(members=2, steps=100, random_state=0).fit(x, 3 * x[:, 0] + x[:, 1])
+    model.save(tmp_path / "model")
+    script("server.md", "server.py", tmp_path)
+    command = [sys.executable, "-m", "uvicorn", "server:app", "--port", "0"]
+    with (tmp_path / "log").open("w") as log:
+        environment = ENVIRONMENT | {"MODEL": str(tmp_path / "model")}
+        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        url = address(tmp_path / "log", server) + "/predict"
+        status, reply = request(url, {"rows": x[:5].tolist()})
+        refused, reason = request(url, {"rows": [[1.0, 2.0, 3.0]]})
+    finally:
+        server.terminate()
+        server.wait(30)
+    p = model.predict_distribution(x[:5])
+    assert status == 200
+    assert reply["mean"] == pytest.approx(p.mean, rel=1e-5, abs=1e-5)
+    assert reply["epistemic_std"] == pytest.approx(p.epistemic_std, rel=1e-4)
+    assert reply["lower"] == pytest.approx(p.interval(0.9)[:, 0], rel=1e-4, abs=1e-4)
+    assert refused == 422
+    assert "2" in reason["detail"]
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "pytorch.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        file, _, anchor = link.partition("#")
+        goal = (page.parent / file).resolve() if file else page
+        assert goal.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in headings(goal), f"{page.name}: {link}"
+
+
+def test_every_recipe_is_in_the_list_of_recipes():
+    listed = re.findall(r"\]\(([\w-]+\.md)", (RECIPES / "README.md").read_text(encoding="utf-8"))
+    assert sorted(set(listed)) == [page.name for page in PAGES if page.name != "README.md"]
+
+
+def table_of_tools() -> list[tuple[str, str]]:
+    """Return tool and proof of each row of the table in docs/pytorch.md."""
+    text = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
+    table = text.split("| tool | what works | proof |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return [(tool, proof) for tool, _, proof in rows]
+
+
+@pytest.mark.parametrize(("tool", "proof"), table_of_tools(), ids=lambda text: re.sub(r"\W+", "-", text)[:40])
+def test_the_table_of_tools_names_tests_that_exist(tool, proof):
+    """Each row names a test, or a recipe whose blocks are run."""
+    tests = re.findall(r"`(test_\w+)\.py::(test_\w+)`", proof)
+    recipes = re.findall(r"\]\((recipes/[\w-]+\.md)\)", proof)
+    assert tests or recipes, tool
+    for file, name in tests:
+        tree = ast.parse((ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+    for recipe in recipes:
+        assert "```python" in (ROOT / "docs" / recipe).read_text(encoding="utf-8")
