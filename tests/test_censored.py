@@ -330,7 +330,7 @@ def test_hessians_of_bounds():
         ([1] * 6, ev.InputTypeError, "not list: 0 where y is the value, 1 where the value is at least y, -1 where"),
         (True, ev.InputTypeError, "not bool"),
         (np.ones(6, dtype=bool), ev.InputTypeError, "not ndarray"),
-        (torch.ones(6, 1, dtype=torch.int64), ev.InputError, r"censored has shape \(6, 1\) but y \(6,\)"),
+        (torch.ones(6, 6, dtype=torch.int64), ev.InputError, r"censored has shape \(6, 6\) but y \(6,\)"),
         (torch.tensor(1), ev.InputError, r"censored has shape \(\) but y \(6,\)"),
         (torch.tensor([0, 1, 2, 0, -3, 0]), ev.InputError, r"2 of 6 values break this \(first: 2 at index \(2,\)\)"),
         (torch.ones(6, dtype=torch.bool, device="meta"), ev.InputError, "censored is on meta but y on cpu"),

@@ -2,6 +2,7 @@ import copy
 import functools
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -102,12 +103,47 @@ def test_dtypes_promote(answer, y):
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 
-def test_shapes_that_would_broadcast_are_refused(y):
-    answer = ev.NormalInverseGamma.from_raw(torch.randn(6, 1, 4))
-    with pytest.raises(ev.InputError, match=r"y has shape \(6,\) but the prediction \(6, 1\)"):
-        ev.evidential_loss(answer, y)
-    with pytest.raises(ev.InputError, match=r"y has shape \(6, 1\) but the prediction \(6,\)"):
-        ev.gaussian_loss(ev.Gaussian(torch.zeros(6), 1.0), y.unsqueeze(1))
+FITTING = [((6,), (6, 1)), ((6, 1), (6,)), ((6,), (1, 6)), ((2, 3), (2, 1, 3)), ((2, 1, 3), (2, 3)), ((), (1,))]
+
+
+@pytest.mark.parametrize(("shape", "other"), FITTING)
+def test_one_dimension_of_size_one_more_or_less_means_the_same(shape, other):
+    raw, y = torch.randn(*shape, 4), torch.randn(shape)
+    arguments = {
+        "mask": torch.rand(shape) < 0.7,
+        "sample_weight": torch.rand(shape),
+        "censored": torch.randint(-1, 2, shape),
+    }
+    reshaped = {name: value.reshape(other) for name, value in arguments.items()}
+    for loss_of, answer in (
+        (ev.evidential_loss, ev.NormalInverseGamma.from_raw(raw)),
+        (ev.gaussian_loss, ev.Gaussian.from_raw(raw[..., :2])),
+    ):
+        for reduction in ("mean", "sum", "none"):
+            expected = loss_of(answer, y, **arguments, reduction=reduction)
+            got = loss_of(answer, y.reshape(other), **reshaped, reduction=reduction)
+            assert got.shape == expected.shape
+            assert torch.equal(got, expected)
+    dual, other_dual = ev.DualAscent(0.3), ev.DualAscent(0.3)
+    answer = ev.NormalInverseGamma.from_raw(raw)
+    dual.step(answer, y)
+    other_dual.step(answer, y.reshape(other), mask=torch.ones(other, dtype=torch.bool))
+    assert dual.average == other_dual.average
+
+
+@pytest.mark.parametrize(
+    ("shape", "other"),
+    [((6,), (6, 6)), ((6,), (1,)), ((6, 1), (1, 6)), ((6,), (6, 1, 1)), ((1, 1), ()), ((2, 3), (3, 2))],
+)
+def test_shapes_that_would_broadcast_are_refused(shape, other):
+    answer, y = ev.NormalInverseGamma.from_raw(torch.randn(*shape, 4)), torch.randn(shape)
+    message = rf"has shape {re.escape(str(other))} but the prediction {re.escape(str(shape))}"
+    with pytest.raises(ev.InputError, match="y " + message):
+        ev.evidential_loss(answer, torch.zeros(other))
+    with pytest.raises(ev.InputError, match="y " + message):
+        ev.gaussian_loss(ev.Gaussian(torch.zeros(shape), 1.0), torch.zeros(other))
+    with pytest.raises(ev.InputError, match=rf"mask has shape {re.escape(str(other))}"):
+        ev.evidential_loss(answer, y, mask=torch.ones(other, dtype=torch.bool))
 
 
 def test_integer_targets_are_refused(answer):
@@ -134,7 +170,7 @@ def test_devices_must_agree(answer, y):
         ({"weight": math.nan}, "weight must be a finite number"),
         ({"weight": torch.ones(5)}, r"weight has shape \(5,\), which does not broadcast to y's \(6,\)"),
         ({"weight": torch.ones(6, 6)}, r"weight has shape \(6, 6\)"),
-        ({"sample_weight": torch.ones(6, 1)}, r"sample_weight has shape \(6, 1\) but y \(6,\)"),
+        ({"sample_weight": torch.ones(6, 6)}, r"sample_weight has shape \(6, 6\) but y \(6,\)"),
         ({"mask": torch.ones(3, dtype=torch.bool)}, r"mask has shape \(3,\) but y \(6,\)"),
     ],
 )

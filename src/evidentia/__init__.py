@@ -19,7 +19,14 @@ if TYPE_CHECKING:
         load,
     )
     from evidentia.fitting import FittedImages, ImageRecipe, fit_images
-    from evidentia.losses import ConstantWeight, DualAscent, LinearWarmup, evidential_loss, gaussian_loss
+    from evidentia.losses import (
+        ConstantWeight,
+        DualAscent,
+        LinearWarmup,
+        evidential_loss,
+        gaussian_loss,
+        global_mean_factor,
+    )
     from evidentia.nn import (
         GaussianConv1d,
         GaussianConv2d,
@@ -70,6 +77,7 @@ __all__ = [
     "evidential_loss",
     "fit_images",
     "gaussian_loss",
+    "global_mean_factor",
     "load",
     "metrics",
     "scorers",
@@ -86,7 +94,14 @@ _NAMES = {  # where the names above live, by module; the rest are regressors
     "calibration": ("Calibration", "RecalibratedPrediction", "calibrate"),
     "distributions": ("Faded", "Gaussian", "Mixture", "NormalInverseGamma", "StudentT"),
     "fitting": ("FittedImages", "ImageRecipe", "fit_images"),
-    "losses": ("ConstantWeight", "DualAscent", "LinearWarmup", "evidential_loss", "gaussian_loss"),
+    "losses": (
+        "ConstantWeight",
+        "DualAscent",
+        "LinearWarmup",
+        "evidential_loss",
+        "gaussian_loss",
+        "global_mean_factor",
+    ),
     "nn": (
         "GaussianConv1d",
         "GaussianConv2d",

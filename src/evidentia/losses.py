@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
-from evidentia.distributions._base import count_invalid
+from evidentia.distributions._base import count_invalid, fit_shape
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import gaussian, penalties
 from evidentia.formulas.nig import censored_nll, nll
@@ -28,6 +28,7 @@ __all__ = [
     "WeightSchedule",
     "evidential_loss",
     "gaussian_loss",
+    "global_mean_factor",
 ]
 
 
@@ -47,23 +48,24 @@ def evidential_loss(
 
     Args:
         nig: answer of an evidential head.
-        y: targets, of exactly the shape of ``nig``; nothing broadcasts.
+        y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an answer (N,);
+            nothing broadcasts. The same holds for ``mask``, ``sample_weight`` and ``censored``.
         weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, say).
         penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
             (see :mod:`evidentia.formulas.penalties`).
         extra: further terms by name and weight, ``{"lipschitz_mse": 1.0}`` or ``{"ur": 0.01}``.
         mask: boolean, True where a target counts. Missing targets are NaN and must be masked on purpose, with
             ``mask=~y.isnan()``; an unmasked NaN makes the loss NaN.
-        sample_weight: non-negative, of the shape of y; with ``"mean"`` the weighted mean is returned.
-        censored: integers or booleans of the shape of y, for targets of which only a bound is known. 0 or False: y is
-            the value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
+        sample_weight: non-negative, one for each target; with ``"mean"`` the weighted mean is returned.
+        censored: integers or booleans, one for each target, where only a bound of some is known. 0 or False: y is the
+            value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
             log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
             are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
 
     Returns:
-        A scalar, or with ``reduction="none"`` a tensor of the shape of y.
+        A scalar, or with ``reduction="none"`` a tensor of the shape of the answer.
 
     Values of the tensors ``weight``, ``sample_weight`` and ``censored`` are checked on the CPU only, and not inside
     ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or break the
@@ -79,7 +81,8 @@ def evidential_loss(
     penalty_of = penalties.lookup(penalty)
     if not isinstance(extra or {}, Mapping):
         raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
-    y = _checked_target(y, nig.batch_shape, nig.gamma, mask)  # masked entries may be NaN, in y and in the answer
+    # masked entries may be NaN, in y and in the answer
+    y, mask = _checked_target(y, nig.batch_shape, nig.gamma, mask)
     weight = _checked_weight("weight", weight, y)
     parameters = nig.parameters if mask is None else [torch.where(mask, p, 1.0) for p in nig.parameters]
     nearest = y  # for penalties
@@ -89,7 +92,7 @@ def evidential_loss(
         censored = _checked_censored(censored, y, mask)
         loss = censored_nll(y, censored, *parameters)
         nearest = _nearest_allowed(y, censored, parameters[0])
-    loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y)
+    loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y, exactly=True)
     for name, term_weight in (extra or {}).items():
         term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
         loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
@@ -117,7 +120,7 @@ def gaussian_loss(
     """
     if not isinstance(normal, torch.distributions.Normal):
         raise InputTypeError(f"gaussian_loss takes a Gaussian, not {type(normal).__name__}")
-    y = _checked_target(y, normal.batch_shape, normal.loc, mask)
+    y, mask = _checked_target(y, normal.batch_shape, normal.loc, mask)
     loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
     if censored is None:
         loss = -gaussian.log_prob(y, loc, scale)
@@ -126,26 +129,29 @@ def gaussian_loss(
     return _reduce(loss, mask, sample_weight, reduction)
 
 
-def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> Tensor:
-    """Return y with zeros for masked entries, or raise an error if it does not fit an answer of this shape."""
+def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return y with zeros for masked entries, and the mask, in the answer's shape, or raise an error if one misfits."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
         raise InputTypeError(f"y is {y.dtype}; targets of a regression are floating point, as in y.float()")
+    if y.is_nested:
+        raise InputError("y is a nested tensor; pass its rows, y.values(), and give the head those of its features")
+    y = fit_shape(y, shape)
     if y.shape != shape:
         raise InputError(
-            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}; they must be equal "
-            "(broadcasting would compare every target with every prediction)"
+            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}; they must be equal, except for one "
+            "dimension of size 1 (broadcasting would compare every target with every prediction)"
         )
     if y.device != like.device:
         raise InputError(f"y is on {y.device} but the prediction on {like.device}; move one of them")
     y = y.to(torch.promote_types(y.dtype, like.dtype))
     if mask is None:
-        return y
+        return y, None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise InputTypeError("mask must be a boolean tensor, True where a target counts; for missing ones ~y.isnan()")
-    _of_shape("mask", mask, y)
-    return torch.where(mask, y, 0.0)
+    mask = _of_shape("mask", mask, y)
+    return torch.where(mask, y, 0.0), mask
 
 
 def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
@@ -222,15 +228,16 @@ def _check_values(name: str, weight: Tensor) -> Tensor:
     raise InputError(f"{name} must be finite and at least 0; {count_invalid(weight, valid)}")
 
 
-def _of_shape(name: str, x: Any, y: Tensor) -> Tensor:
-    """Return x, or raise an error if it is not a tensor of y's shape on y's device."""
+def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:
+    """Return x in the shape of y, or raise an error if it is not a tensor that fits y's shape, on y's device."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
-    if x.shape != y.shape:
+    fitted: Tensor = x if exactly else fit_shape(x, y.shape)
+    if fitted.shape != y.shape:
         raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}; they must be equal")
-    if x.device != y.device:
+    if fitted.device != y.device:
         raise InputError(f"{name} is on {x.device} but y on {y.device}; move one of them")
-    return x
+    return fitted
 
 
 def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str) -> Tensor:
@@ -253,6 +260,51 @@ def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, red
         return loss.mean()
     total = counts.sum()
     return loss.sum() / torch.where(total > 0, total, 1.0)  # the loss of a batch without targets is 0, not NaN
+
+
+def global_mean_factor(*counted: Tensor | float, group: Any = None) -> Tensor:
+    r"""Return the factor that turns a sum of losses into the mean over the targets of all ranks and micro-batches.
+
+    .. math:: \frac{\text{ranks}}{\text{targets that count, on all ranks}}
+
+    A mean over the targets of one rank is not a part of the mean over all of them, unless every rank has equally many;
+    nor is the mean of one micro-batch. A sum is. ``DistributedDataParallel`` and FSDP average gradients over ranks,
+    which the number of ranks in the factor undoes. Without ``torch.distributed`` there is one rank.
+
+    All ranks of the group must call this equally often. If nothing counts anywhere, the factor is 0.
+
+    Args:
+        counted: what says how many targets count: masks, numbers of targets, or sample weights (those of masked targets
+            left out); tensors are summed. Give all micro-batches between two steps of the optimizer.
+        group: the process group over which gradients are averaged; None is the default group.
+
+    Returns:
+        A float32 scalar, equal on all ranks.
+
+    >>> import torch, evidentia as ev
+    >>> y = torch.tensor([0.5, 3.0, torch.nan])
+    >>> answer = ev.NormalInverseGamma(gamma=torch.zeros(3), nu=1.0, alpha=2.0, beta=1.0)
+    >>> ev.global_mean_factor(~y.isnan()) * ev.evidential_loss(answer, y, mask=~y.isnan(), reduction="sum")
+    tensor(2.5999)
+    """
+    for each in counted:
+        if not isinstance(each, Tensor | Real) or isinstance(each, bool):
+            raise InputTypeError(
+                f"global_mean_factor takes masks, counts or sample weights, not {type(each).__name__}; for "
+                "micro-batches in a list, global_mean_factor(*masks)"
+            )
+    if not counted:
+        raise InputTypeError("global_mean_factor: say which targets count, as with a mask or the number of targets")
+    devices = [each.device for each in counted if isinstance(each, Tensor)]
+    device = devices[0] if devices else _device_of_ranks(group)
+    exact = torch.float32 if device.type == "mps" else torch.float64
+    total = torch.zeros((), dtype=exact, device=device)
+    for each in counted:
+        own = each.detach().sum() if isinstance(each, Tensor) else torch.tensor(float(each))
+        total = total + own.to(device, exact)
+    total = _over_ranks(total, group)
+    _check_values("global_mean_factor: the number of targets", total)
+    return torch.where(total > 0, _ranks(group) / total, 0.0).float()
 
 
 class WeightSchedule(Protocol):
@@ -386,7 +438,7 @@ class DualAscent(nn.Module):
     @torch.no_grad()
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
         """Update the average and λ by one batch."""
-        y = _checked_target(y, nig.batch_shape, nig.gamma, mask)
+        y, mask = _checked_target(y, nig.batch_shape, nig.gamma, mask)
         total = _reduce(penalties.nsu(y, *nig.parameters), mask, None, "sum")
         count = torch.full_like(total, y.numel()) if mask is None else mask.sum().to(total.dtype)
         total, count = _over_ranks(torch.stack([total, count])).unbind()
@@ -398,9 +450,22 @@ class DualAscent(nn.Module):
         self.weight = torch.where(violation.isfinite(), weight, self.weight)
 
 
-def _over_ranks(values: Tensor) -> Tensor:
-    """Return the sum of the values over all ranks of a distributed run; without one, the values themselves."""
+def _ranks(group: Any = None) -> int:
+    """Return the number of ranks of a distributed run; without one, 1."""
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        distributed.all_reduce(values)
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size(group)
+    return 1
+
+
+def _over_ranks(values: Tensor, group: Any = None) -> Tensor:
+    """Return the sum of the values over all ranks of a distributed run; without one, the values themselves."""
+    if _ranks(group) > 1:
+        torch.distributed.all_reduce(values, group=group)
     return values
+
+
+def _device_of_ranks(group: Any) -> torch.device:
+    """Return a device whose tensors the ranks can sum."""
+    on_gpu = _ranks(group) > 1 and torch.distributed.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from numbers import Real
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
@@ -28,6 +29,8 @@ from torch.utils import _pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from evidentia.errors import InputError, InputTypeError
+
+Array = TypeVar("Array", Tensor, NDArray[Any])
 
 
 def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -74,6 +77,19 @@ def as_value(owner: str, value: Any, like: Tensor) -> Tensor:
             "torch.as_tensor makes one from a list or an array"
         )
     return torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
+
+
+def fit_shape(x: Array, shape: Sequence[int]) -> Array:
+    """Return x in this shape if it has exactly one dimension of size 1 more or less, as (N, 1) and (N,); else x itself.
+
+    Elements keep their order and nothing broadcasts, so that each of them has one counterpart.
+    """
+    own, wanted = tuple(x.shape), tuple(shape)
+    if own == wanted:
+        return x
+    long, short = (own, wanted) if len(own) > len(wanted) else (wanted, own)
+    places = [k for k, size in enumerate(long) if size == 1] if len(long) == len(short) + 1 else []
+    return x.reshape(wanted) if any(long[:k] + long[k + 1 :] == short for k in places) else x
 
 
 def check_floating(what: str, value: Any) -> None:
