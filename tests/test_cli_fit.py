@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import re
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,10 @@ from scipy import stats
 
 import evidentia as ev
 from evidentia.cli import models, scoring
+from evidentia.cli.advice import in_shell_words
 from evidentia.cli.fit import Method, _latest, _some_groups
 from evidentia.cli.rows import read_target, text_columns
+from evidentia.data import columns, values
 from evidentia.data.splits import random as random_split
 from evidentia.errors import InputError
 from shell import QUICK, SWIFT, houses, shell, write
@@ -282,7 +285,8 @@ def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
         table = write(frame.assign(price=factor * frame["price"]), tmp_path / "t.csv")
         said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
-        assert "float64 cannot hold its variance; pass y in other units" in said.error
+        assert "the target has values of" in said.error
+        assert "float64 cannot hold its variance; write it in other units" in said.error
 
 
 def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):
@@ -300,6 +304,74 @@ def test_a_target_that_does_not_vary(tmp_path, capsys):
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
     assert json.dumps(record_of(tmp_path / "m"), allow_nan=False)
+    assert "note: the target 'price' is 3 in every row: there is nothing to learn about it" in said.error
+
+
+# Advice ---------------------------------------------------------------------------------------------------------------
+
+
+PYTHON = re.compile(r"\.astype|pandas\.|=(True|False|None)|fit\(|sample_weight|evidentia\.metrics|learning_rate|\bX\b")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "sentence"),
+    [
+        ({"note": [f"seen by {k} and {k * k}" for k in range(120)]}, 0, "To keep other text, take it for a category "),
+        ({"day": ["03/04/2021", "05/06/2021"] * 60}, 2, "; write them as year-month-day, or take it for a category"),
+        ({"mixed": ["a", "b", 1.5, 2.5] * 30}, 0, ""),
+        ({"price": [0.0] * 60 + [1.5, 2.5, 7.25] * 20}, 0, "Look at CRPS and coverage, not at NLL"),
+        ({"when": ["2020-01-01", "x", "y"] * 40}, 0, ""),
+    ],
+)
+def test_advice_is_for_the_shell(change, code, sentence, tmp_path, capsys):
+    table = write(houses().assign(**change), tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == code, said.error
+    assert sentence in said.error
+    assert not PYTHON.search(said.error.replace("In Python, target_transform=", "")), said.error
+
+
+def test_every_advice_of_the_library_is_translated():
+    """Each pattern meets a message as the library writes it, and leaves no Python in it."""
+    messages = []
+    with pytest.raises(InputError) as caught:
+        columns._refuse_order("d, e", "day first", "03/04/2021", "month first", "03/04/2021")
+    messages.append(str(caught.value))
+    with pytest.raises(InputError) as caught:
+        columns._refuse_mixture("d", ["a", 1.0], np.arange(2), np.array([True, False]), "numbers")
+    messages.append(str(caught.value))
+    messages += [values.conversion_hint(kind) for kind in ("Period", "Interval", "something else")]
+    for convert in (values.to_moment, values.to_duration):
+        with pytest.raises(values.RefusedError) as refused:
+            convert(3.0)
+        messages.append(refused.value.advice)
+    messages.append("lower learning_rate, and look for outliers in X and y")
+    for message in messages:
+        translated = in_shell_words(message)
+        assert translated != message
+        assert not PYTHON.search(translated), translated
+    assert in_shell_words("column 'X' has dates; write y") == "column 'X' has dates; write y"
+
+
+def test_a_column_can_be_declared_a_category(tmp_path, capsys):
+    """Also one that looks like a name, like numbers or like dates that mean two days; it stays one in new rows."""
+    frame = houses().assign(day=["03/04/2021", "05/06/2021"] * 60, zone=[10115, 20095, 80331] * 40)
+    frame["name"] = [f"house of {k} {k * k}" for k in range(60)] * 2
+    table = write(frame, tmp_path / "t.csv")
+    declared = ("--category", "day", "--category", "zone", "--category", "name")
+    options = ("--target", "price", *DROP, "-o", tmp_path / "m", *declared, *SWIFT)
+    for more in ((), ("--test", table, "--force")):
+        said = shell(capsys, "fit", table, *options, *more)
+        assert said.code == 0, said.error
+        kinds = models.load(tmp_path / "m").columns_["taken for"]
+        assert kinds[["day", "zone", "name"]].str.startswith("category").all()
+    said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv")
+    assert said.code == 0, said.error
+    expected = ev.load(tmp_path / "m").predict(frame[models.load(tmp_path / "m").encoding_.names])
+    assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
+    for wrong, sentence in (("zones", "did you mean 'zone'?"), ("price", "'price' is the target, which is a number")):
+        said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / "q", "--category", wrong)
+        assert (said.code, sentence in said.error) == (2, True)
 
 
 # Parts ---------------------------------------------------------------------------------------------------------------

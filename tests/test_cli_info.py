@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+import typer
 
 import evidentia as ev
 from evidentia.cli import app as application
@@ -18,6 +19,7 @@ from evidentia.cli import console, models
 from evidentia.cli.info import _kernels
 from evidentia.datasets import uci
 from evidentia.persistence import load_model, save_model
+from evidentia.reproduce.toy import cubic
 from faults import commands
 from shell import houses, shell, write
 
@@ -334,11 +336,76 @@ def test_an_interrupt_while_torch_is_imported_ends_with_130(name, verb):
     assert (done.returncode, done.stderr) == (130, f"evidentia: interrupted{resumes}\n")
 
 
-@pytest.mark.parametrize("verb", ["fit", "predict", "evaluate", "report", "info", "data fetch"])
-def test_help_shows_an_example(verb, capsys):
-    said = shell(capsys, *verb.split(), "--help")
+def verbs(command=None, path=()):
+    """Yield all verbs with their options, as (words, names of options)."""
+    command = typer.main.get_command(application.app) if command is None else command
+    if hasattr(command, "commands"):
+        for name, each in command.commands.items():
+            yield from verbs(each, (*path, name))
+    else:
+        yield path, {name for parameter in command.params for name in parameter.opts}
+
+
+VERBS = dict(verbs())
+# of each verb: bad input, and what an interrupt may come in
+TRIED = {
+    ("fit",): (("no.csv", "--target", "x"), "evidentia.data.table_files.read_file"),
+    ("predict",): (("m", "no.csv", "-o", "p.csv"), "evidentia.cli.models.load"),
+    ("evaluate",): (("m", "no.csv"), "evidentia.cli.models.load"),
+    ("report",): (("m", "no.csv", "-o", "r.html"), "evidentia.cli.models.load"),
+    ("info",): (("m",), "evidentia.cli.models.load"),
+    ("data", "fetch"): (("no such set", "--data", "."), "evidentia.datasets.folder.need_data"),
+    ("reproduce", "cubic"): (("--seeds", "0"), "evidentia.reproduce.toy.cubic.run"),
+    ("reproduce", "page"): (("none",), "evidentia.cli.reproduce.write_page"),
+}
+
+
+def test_verbs_that_are_tried_are_all():
+    own = {verb for verb in VERBS if verb[0] != "reproduce"}
+    assert own - {("export",)} == {verb for verb in TRIED if verb[0] != "reproduce"}  # exports have tests of their own
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_has_an_example_quiet_and_seed(verb, capsys):
+    said = shell(capsys, *verb, "--help")
     assert said.code == 0
-    assert f"Example: evidentia {verb}" in said.out
+    assert f"Example: evidentia {' '.join(verb)}" in said.out
+    assert "--quiet" in VERBS[verb]
+    assert "--seed" in VERBS[verb] or verb[0] == "reproduce"  # a plan has seeds of its own
+
+
+@pytest.mark.parametrize("verb", TRIED, ids=" ".join)
+def test_every_verb_ends_with_2_and_130(verb, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bad, interrupted = TRIED[verb]
+    said = shell(capsys, *verb, *bad, "--quiet")
+    assert said.code == 2, said
+    assert (said.out, len(said.error.splitlines())) == ("", 1)
+    assert said.error.startswith("evidentia: ")
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    def stop():
+        raise SystemExit(130)
+
+    monkeypatch.setattr(interrupted, interrupt)
+    monkeypatch.setattr(application, "end_interrupted", stop)  # which would end the tests
+    good = {("data", "fetch"): ("yacht", "--data", "."), ("reproduce", "cubic"): ()}.get(verb, bad)
+    assert shell(capsys, *verb, *good) == (130, "", "")
+
+
+def test_what_an_experiment_does_is_no_result(tmp_path, capsys, monkeypatch):
+    def run_quickly(_, context):
+        sys.stdout.write(f"penalty error: 2 networks, progress {context.progress}\n")
+        (tmp_path / "table.md").write_text("| a table |")
+        return [tmp_path / "table.md"]
+
+    monkeypatch.setattr(cubic, "run", run_quickly)
+    loud, quiet = (shell(capsys, "reproduce", "cubic", "--out", tmp_path, *more) for more in ((), ("--quiet",)))
+    assert (loud.error, quiet.error) == ("penalty error: 2 networks, progress True\n", "")
+    assert "| a table |" in quiet.out
+    assert quiet.out == loud.out
 
 
 def test_an_interrupt_ends_with_130(tmp_path):

@@ -8,6 +8,7 @@ import typer
 
 from evidentia import __version__
 from evidentia.cli import INTERRUPTED, console, data, end_interrupted, evaluate, fit, info, predict, report, reproduce
+from evidentia.cli.advice import in_shell_words
 from evidentia.errors import EvidentiaError
 
 __all__ = ["app", "run"]
@@ -50,7 +51,7 @@ def run() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (EvidentiaError, OSError) as error:
-        _stop(" ".join(str(error).split()))
+        _stop(in_shell_words(" ".join(str(error).split())))
     except Exception as error:
         _stop_for(error)
     if code == INTERRUPTED:

@@ -14,10 +14,14 @@ from typing import Annotated, Any, Self
 
 import typer
 
+from evidentia.cli.advice import in_shell_words
+
 __all__ = [
     "Force",
+    "NoSeed",
     "Quiet",
     "RowProgress",
+    "Seed",
     "counted",
     "number",
     "prepare_streams",
@@ -29,6 +33,13 @@ __all__ = [
 ]
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random.")]
+NoSeed = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, max=2**32 - 1, help="For scripts that give it to every verb: nothing is random here."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
 
 
@@ -77,7 +88,7 @@ def speaking() -> Iterator[None]:
     said: set[str] = set()
 
     def show(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
-        text = " ".join(str(message).split())
+        text = in_shell_words(" ".join(str(message).split()))
         if issubclass(category, UserWarning) and text not in said:
             said.add(text)
             remark(f"note: {text}")

@@ -22,6 +22,7 @@ def fetch(
     ] = None,
     origin: Annotated[str | None, typer.Option(help="Address of a mirror with the folders of the sets.")] = None,
     quiet: console.Quiet = False,
+    _seed: console.NoSeed = 0,
 ) -> None:
     """Fetch UCI regression sets with their standard splits, checked by SHA-256.
 

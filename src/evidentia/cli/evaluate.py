@@ -34,6 +34,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
     quiet: console.Quiet = False,
+    _seed: console.NoSeed = 0,
 ) -> None:
     """Say how good the predictions and the intervals of a model are on rows with known targets.
 

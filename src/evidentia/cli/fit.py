@@ -109,6 +109,10 @@ def fit(
     drop: Annotated[
         list[str] | None, typer.Option(help="Column to leave out; may be given several times.", metavar="COLUMN")
     ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to take for categories; may be given several times.", metavar="COLUMN"),
+    ] = None,
     split_by_time: Annotated[
         str | None, typer.Option(help="Column with times: the last tenth of the rows is held out.", metavar="COLUMN")
     ] = None,
@@ -123,7 +127,7 @@ def fit(
     example: Annotated[bool, typer.Option("--example", help="Fit to scikit-learn's diabetes table.")] = False,
     members: Annotated[int | None, typer.Option(min=1, max=10_000, help="Networks, or draws of one network.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, max=100_000_000, help="Most training steps.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything random.")] = 0,
+    seed: console.Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     force: console.Force = False,
     quiet: console.Quiet = False,
@@ -142,6 +146,7 @@ def fit(
     models.check_output(output, force)
     with console.speaking():
         frame, targets, name = _read(table, target or [], example)
+        frame = _declare(frame, category or [], targets, name)
         rows, left_out, times, groups = _prepare(frame, targets, drop or [], split_by_time, split_by_group, name, quiet)
         division = _divide(rows, targets, times, groups, split_by_group, test, seed, keep_holdout)
         started = time.perf_counter()
@@ -180,6 +185,15 @@ def _read(table: Path | None, targets: list[str], example: bool) -> tuple["pd.Da
     return frame, targets, table.name
 
 
+def _declare(frame: "pd.DataFrame", categories: list[str], targets: list[str], name: str) -> "pd.DataFrame":
+    """Return the table with columns declared as categories."""
+    check_columns(categories, frame.columns, f"--category: {name} has no column")
+    for column in categories:
+        if column in targets:
+            raise InputError(f"--category: {column!r} is the target, which is a number")
+    return frame.astype(dict.fromkeys(categories, "category"))
+
+
 def _prepare(
     frame: "pd.DataFrame",
     targets: list[str],
@@ -210,6 +224,13 @@ def _prepare(
     if known.sum() < FEWEST:
         count = console.counted(int(known.sum()))
         raise InputError(f"{name} has {count} with a target; at least {FEWEST} are needed")
+    for column, values in zip(targets, y[known].T, strict=True):
+        if (values == values[0]).all():
+            warnings.warn(
+                f"the target {column!r} is {values[0]:g} in every row: there is nothing to learn about it, and "
+                "intervals around its predictions mean nothing",
+                stacklevel=2,
+            )
     numbers = np.flatnonzero(known)
     frame = frame.iloc[numbers].reset_index(drop=True)
     gone = [*targets, *drop]
@@ -292,7 +313,8 @@ def _read_test(path: Path, rows: Rows, targets: list[str]) -> Rows:
     from evidentia.data.table_files import read_batches
 
     # text of the training rows is text here, too, though it may look like numbers
-    text = [each for each in rows.x.columns if not pd.api.types.is_numeric_dtype(rows.x[each].dtype)]
+    types = {name: getattr(dtype, "categories", dtype) for name, dtype in rows.x.dtypes.items()}
+    text = [str(name) for name, kind in types.items() if not pd.api.types.is_numeric_dtype(kind)]
     frame = pd.concat(list(read_batches(path, text=text)), ignore_index=True)
     frame.columns = [str(each) for each in frame.columns]
     lacking = [each for each in rows.x.columns if each not in frame.columns]

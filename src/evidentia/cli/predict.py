@@ -56,6 +56,7 @@ def predict(
     engine: Annotated[Engine, typer.Option(help="This machine, or the workers of a Ray cluster.")] = Engine.LOCAL,
     force: console.Force = False,
     quiet: console.Quiet = False,
+    _seed: console.NoSeed = 0,
 ) -> None:
     """Predict the rows of a table: mean, noise, doubt, interval, and how familiar each row is.
 

@@ -23,6 +23,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
+    _seed: console.NoSeed = 0,
 ) -> None:
     """Write a page on how good a model is on rows with known targets, and which rows not to trust.
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import inspect
+import io
 import math
+import sys
 import time
 import types
 import typing
@@ -13,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evidentia.cli import console
 from evidentia.errors import InputError
 from evidentia.reproduce.html import check_html_page, write_html_page
 from evidentia.reproduce.protocol import Context, Experiment, Option
@@ -46,19 +49,21 @@ def _command(experiment: Experiment) -> Callable[..., None]:
         quick: bool = False,
         data: Path | None = None,
         html: bool = False,
+        quiet: bool = False,
         **given: Any,
     ) -> None:
         chosen = {name: _value(options[name], text) for name, text in given.items()}
         plan = experiment.plan(**{name: value for name, value in chosen.items() if value is not None})
         if quick and experiment.quick is not None:
             plan = experiment.quick(plan)
-        _run(experiment, plan, Context(out or RESULTS / experiment.folder_of(plan), device, data), html)
+        _run(experiment, plan, Context(out or RESULTS / experiment.folder_of(plan), device, data, not quiet), html)
 
     parameters = []
     if experiment.data_help is not None:
         data_option = Annotated[Path | None, typer.Option(help=experiment.data_help)]
         parameters.append(_parameter("data", data_option, None))
     parameters += [_parameter("out", Out, None), _parameter("html", Html, False)]
+    parameters.append(_parameter("quiet", console.Quiet, False))
     if experiment.quick is not None:
         parameters += [_parameter("device", Device, "auto"), _parameter("quick", Quick, False)]
     parameters += [_plan_parameter(name, option) for name, option in options.items()]
@@ -139,7 +144,8 @@ def _run(experiment: Experiment, plan: Any, context: Context, html: bool = False
     if html:
         check_html_page(context.out)
     started = time.perf_counter()
-    paths = experiment.work.run(plan, context)
+    with contextlib.redirect_stdout(sys.stderr if context.progress else io.StringIO()):  # what it does, no result
+        paths = experiment.work.run(plan, context)
     for path in paths:
         if path.suffix == ".md":
             print("\n" + path.read_text(encoding="utf-8"))
@@ -163,6 +169,7 @@ def everything(
     device: Device = "auto",
     quick: Quick = False,
     html: Html = False,
+    quiet: console.Quiet = False,
 ) -> None:
     """All of the above, each in a folder of its own. With --quick: five minutes on two cores, without any data.
 
@@ -171,7 +178,7 @@ def everything(
     folder = out or RESULTS / ("quick" if quick else "all")
     for experiment in EXPERIMENTS.values():
         for plan in experiment.plans(quick):
-            _run(experiment, plan, Context(folder / experiment.folder_of(plan), device, data), html)
+            _run(experiment, plan, Context(folder / experiment.folder_of(plan), device, data, not quiet), html)
     if quick:
         print(
             "Left out: the nine UCI sets (diabetes, of scikit-learn, stood in for them), NYU Depth v2 and CamVid "
@@ -185,6 +192,7 @@ def page(
     folder: Annotated[Path, typer.Argument(help="Folder of a run, or with the folders of several runs of one kind.")],
     out: Annotated[Path | None, typer.Option(help="File of the page (default: FOLDER.md, beside the folder).")] = None,
     html: Annotated[bool, typer.Option("--html", help="Write it as one HTML file beside that, too.")] = False,
+    _quiet: console.Quiet = False,  # there is nothing but results
 ) -> None:
     """Write the page of a run from its record, and its tables and figures anew.
 
