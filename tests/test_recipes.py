@@ -62,6 +62,20 @@ def test_fsdp_says_the_same_for_one_process_and_two(tmp_path):
     assert together == pytest.approx(alone, abs=2e-3)
 
 
+@pytest.mark.extras
+def test_lightning_with_two_processes_has_the_same_scores_on_both(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (RECIPES / "lightning.md").read_text(), re.MULTILINE | re.DOTALL)
+    two = 'lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", '
+    (tmp_path / "lit.py").write_text(blocks[0].replace("lightning.Trainer(", two))
+    command = [sys.executable, "lit.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    one, other = (ast.literal_eval(text) for text in re.findall(r"{.*?}", done.stdout))
+    assert one["train_loss"] != other["train_loss"]  # each has its own rows
+    assert one["val_nll"] == other["val_nll"] < 1.5
+    assert one["val_coverage"] == other["val_coverage"] > 0.7
+
+
 def request(url: str, content: dict) -> tuple[int, dict]:
     """Return status and content of the reply to a POST of JSON."""
     data = json.dumps(content).encode()
