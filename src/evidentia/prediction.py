@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT, Transform, Transformed
+from evidentia.distributions._base import fit_shape
 from evidentia.distributions.mixture import normalised_weights, short_weights
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import mixture as mixtures
@@ -717,8 +718,7 @@ class Prediction:
         else:
             values = torch.from_numpy(real_numbers("y", y))
             values = values.float() if getattr(y, "dtype", None) == np.float32 else values
-        if tuple(values.shape) == (*self.shape, 1):  # a table with one column, as regressors learn from
-            values = values[..., 0]
+        values = fit_shape(values, self.shape)  # a table with one column is what regressors learn from
         if tuple(values.shape) != self.shape:
             raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}; they must be equal")
         if mask is not None:
@@ -735,8 +735,7 @@ class Prediction:
         chosen = mask.detach() if isinstance(mask, Tensor) else np.array(mask)
         if isinstance(chosen, np.ndarray) and chosen.dtype == object and all(isinstance(m, bool) for m in chosen.flat):
             chosen = chosen.astype(bool)  # of pandas' nullable booleans
-        if tuple(chosen.shape) == (*self.shape, 1):
-            chosen = chosen[..., 0]
+        chosen = fit_shape(chosen, self.shape)
         if chosen.dtype not in (torch.bool, np.bool_) or tuple(chosen.shape) != self.shape:
             raise InputError(
                 f"mask must be boolean, True where a target counts, of the shape {self.shape} of the prediction; got "

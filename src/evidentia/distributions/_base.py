@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from numbers import Real
 from types import ModuleType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
@@ -29,8 +28,6 @@ from torch.utils import _pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from evidentia.errors import InputError, InputTypeError
-
-Array = TypeVar("Array", Tensor, NDArray[Any])
 
 
 def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -79,10 +76,10 @@ def as_value(owner: str, value: Any, like: Tensor) -> Tensor:
     return torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
 
 
-def fit_shape(x: Array, shape: Sequence[int]) -> Array:
+def fit_shape(x: Any, shape: Sequence[int]) -> Any:
     """Return x in this shape if it has exactly one dimension of size 1 more or less, as (N, 1) and (N,); else x itself.
 
-    Elements keep their order and nothing broadcasts, so that each of them has one counterpart.
+    Elements keep their order and nothing broadcasts, so that each of them has one counterpart. x is a tensor or an array.
     """
     own, wanted = tuple(x.shape), tuple(shape)
     if own == wanted:

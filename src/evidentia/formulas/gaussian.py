@@ -43,7 +43,7 @@ def from_raw(raw: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
     The scale is the softplus of the second output plus 1e-6. The arithmetic is at least float32.
     """
     loc, scale = raw.to(torch.promote_types(raw.dtype, torch.float32)).unbind(dim)
-    return loc, softplus(scale, threshold=40) + SCALE_FLOOR
+    return loc.clone(), softplus(scale, threshold=40) + SCALE_FLOOR  # a copy, because FSDP warns of views
 
 
 def settle(scale: Tensor, keep: Tensor | float, typical: Tensor) -> Tensor:

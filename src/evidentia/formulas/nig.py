@@ -90,7 +90,8 @@ def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
     rows = raw.to(torch.promote_types(raw.dtype, torch.float32)).movedim(dim, 0).contiguous()
     # by default torch's softplus is the identity from 20 on, which is wrong by 2e-9
     nu, alpha_minus_one, beta = softplus(rows[1:], threshold=40).unbind(0)
-    return Parameters(rows[0], nu + NU_FLOOR, alpha_minus_one + ALPHA_MINUS_ONE_FLOOR, beta + BETA_FLOOR)
+    # a copy of γ: FSDP warns of views, because hooks on a view are lost if it is changed in place
+    return Parameters(rows[0].clone(), nu + NU_FLOOR, alpha_minus_one + ALPHA_MINUS_ONE_FLOOR, beta + BETA_FLOOR)
 
 
 # Moments ------------------------------------------------------------------------------------------------------------
