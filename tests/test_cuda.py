@@ -326,3 +326,33 @@ def test_draws_on_the_gpu_follow_from_the_seed():
     assert np.array_equal(first.mean, second.mean)
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert first.decompose().epistemic.max() > 0
+
+
+def test_streaming_metrics_stay_on_the_gpu():
+    pytest.importorskip("torchmetrics")
+    from evidentia import metrics
+    from evidentia.metrics import streaming
+
+    together = streaming.summary().to("cuda")
+    together.add_metrics(
+        [m.to("cuda") for m in (streaming.IntervalScore(), streaming.AUSE(), streaming.PITHistogram())]
+    )
+    raw = torch.randn(4, 300, 7, 4, device="cuda")
+    y = torch.randn(4, 300, 7, device="cuda")
+    y[torch.rand_like(y) < 0.2] = torch.nan
+    for part, target in zip(raw, y, strict=True):
+        together.update(ev.NormalInverseGamma.from_raw(part), target, mask=~target.isnan())
+    found = together.compute()
+    whole = ev.NormalInverseGamma.from_raw(raw)
+    expected = metrics.summary(whole, y, mask=~y.isnan()) | {
+        "IntervalScore": metrics.interval_score(whole, y, mask=~y.isnan()),
+        "AUSE": metrics.ause(whole, y, mask=~y.isnan()),
+        "PITHistogram": np.histogram(metrics.pit(whole, y, mask=~y.isnan()), 10, (0, 1))[0] / int((~y.isnan()).sum()),
+    }
+    assert set(found) == set(expected)
+    for name, value in found.items():
+        assert (value.device.type, value.dtype) == ("cuda", torch.float64), name
+        np.testing.assert_allclose(value.cpu().numpy(), expected[name], rtol=1e-9)
+    for metric in together.values():
+        for state in metric.metric_state.values():
+            assert all(t.device.type == "cuda" for t in (state if isinstance(state, list) else [state]))
