@@ -13,7 +13,7 @@ import pytest
 
 import evidentia as ev
 from evidentia.data.csv_files import CsvReader
-from evidentia.data.table_files import count_rows, read_batches, read_file
+from evidentia.data.table_files import ROWS, count_rows, find_spans, read_batches, read_file
 from faults import odd_files
 
 
@@ -253,7 +253,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     for name in ("loop.csv", "zero\0.csv", "n" * 300 + ".csv"):
         with pytest.raises(ev.InputError, match=r"cannot be read|does not exist"):
             read_file(tmp_path / name)
-    for name, message in (("a.xyz", r"not \.xyz"), ("a", "not without ending")):
+    for name, message in (("a.xyz", r"not \.xyz"), ("a", "not one without an ending")):
         with pytest.raises(ev.InputError, match=message):
             read(tmp_path, "x\n1\n", name)
     path = saved(tmp_path, "x\n1\n")
@@ -511,3 +511,30 @@ def test_excel_says_what_it_leaves_out(tmp_path, monkeypatch):
 def test_odd_files_give_the_right_rows_or_one_sentence():
     tried, failures = odd_files.check(40, shell_every=8)  # `make faults` tries 300, each through the shell
     assert (tried, failures) == (40, [])
+
+
+def test_spans_are_whole_batches_and_longer_where_row_groups_are_huge(tmp_path):
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"x": np.zeros(5 * ROWS + 7)}).to_parquet(path, row_group_size=ROWS + 1000)
+    assert find_spans(path, ROWS + 1) == [(0, 2 * ROWS), (2 * ROWS, 4 * ROWS), (4 * ROWS, None)]
+    parts = [list(read_batches(path, start=start, stop=stop)) for start, stop in find_spans(path, ROWS + 1)]
+    assert [len(frame) for part in parts for frame in part] == [ROWS] * 5 + [7]
+    pd.DataFrame({"x": np.zeros(20 * ROWS)}).to_parquet(path, row_group_size=20 * ROWS)
+    assert find_spans(path, 1)[:2] == [(0, 2 * ROWS), (2 * ROWS, 4 * ROWS)]
+    pd.DataFrame({"x": np.zeros(2 * ROWS)}).to_parquet(path)
+    assert find_spans(path, 1) == [(0, ROWS), (ROWS, None)]
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    assert find_spans(tmp_path / "a.csv", 1) == [(0, None)]
+    path.write_bytes(path.read_bytes()[:-8])
+    assert find_spans(path, 1) == [(0, None)]  # reading it will say what is wrong
+    with pytest.raises(ev.InputError, match="does not exist"):
+        find_spans(tmp_path / "b.parquet", 1)
+    with pytest.raises(ev.InputError, match="is a folder"):
+        find_spans(tmp_path, 1)
+
+
+def test_json_is_called_so(tmp_path):
+    for text in ('[{"x": 1}]', '{"x": 1}\n{"x": 2}\n'):
+        (tmp_path / "a.csv").write_text(text)
+        with pytest.raises(ev.InputError, match=r"a\.csv is JSON; save it as \.csv or \.parquet"):
+            read_file(tmp_path / "a.csv")

@@ -100,7 +100,7 @@ def test_places_that_cannot_be_written(tmp_path):
         "pipe.csv": "is not a plain file",
         "file/out.csv": "cannot be written: .*file is a file, not a folder",
         "out.xlsx": r"a table is written as \.csv, .* not \.xlsx",
-        "out": "not without ending",
+        "out": "not one without an ending",
         "zero\0.csv": "cannot be the name of a file",
         "n" * 300 + ".csv": "cannot be written: File name too long",
     }.items():

@@ -9,7 +9,7 @@ from evidentia.data.csv_files import CsvReader
 from evidentia.data.excel_files import ExcelReader
 from evidentia.errors import InputError
 
-__all__ = ["count_rows", "read_batches", "read_file"]
+__all__ = ["count_rows", "find_spans", "read_batches", "read_file"]
 
 ROWS = 65_536  # of a batch
 _MOST_CELLS = ROWS * 512  # of a batch: wider tables have shorter ones
@@ -28,6 +28,8 @@ _REFUSED = {  # by the first bytes
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; unpack it first, or use gzip",
     b"%pdf": "is a PDF file; " + _KINDS,
     b"<html": "is a web page; download the table itself",
+    b"[{": "is JSON; save it as .csv or .parquet",
+    b'{"': "is JSON; save it as .csv or .parquet",
     b"<!doctyp": "is a web page; download the table itself",
 }
 
@@ -83,6 +85,29 @@ def count_rows(path: str | Path) -> int | None:
     return kind(Path(path)).count() if issubclass(kind, ArrowReader) else None
 
 
+def find_spans(path: str | Path, rows: int, batch: int = ROWS) -> list[tuple[int, int | None]]:
+    """Return where parts of a file begin and end, which can be read one by one; only Parquet has more than one.
+
+    Args:
+        path: of the file.
+        rows: of each part, at least; more where row groups are huge, because each part reads its first one from the
+            beginning.
+        batch: rows of a batch, of which the ends of parts are multiples.
+    """
+    if not issubclass(_reader_of(Path(path)), ParquetReader):
+        return [(0, None)]
+    import pyarrow.parquet
+
+    try:
+        metadata = pyarrow.parquet.read_metadata(path)
+    except (pyarrow.ArrowException, OSError):  # damaged: its reader knows what to say
+        return [(0, None)]
+    groups = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+    size = -(-max(rows, max(groups, default=0) // 16) // batch) * batch
+    cuts = [0, *range(size, metadata.num_rows, size)]
+    return [*zip(cuts, [*cuts[1:], None], strict=True)]
+
+
 def _filled(path: Path, frames: Iterator[Any], empty_is_fine: bool = False) -> Iterator[Any]:
     empty = True
     for frame in frames:
@@ -109,7 +134,7 @@ def _reader_of(path: Path) -> type[Reader]:
     if start.startswith(b"PK\x03\x04"):
         raise InputError(f"{path} is a zip archive; unpack it, or name it .xlsx if it is an Excel file")
     if ending not in (*_TEXT, ".gz"):
-        raise InputError(f"{path}: {_KINDS}, not {ending or 'without ending'}")
+        raise InputError(f"{path}: {_KINDS}, not {ending or 'one without an ending'}")
     return CsvReader
 
 

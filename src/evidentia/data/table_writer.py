@@ -13,7 +13,7 @@ from evidentia.data.columns import check_unique
 from evidentia.errors import InputError
 from evidentia.files import opening_whole
 
-__all__ = ["is_ours", "writing"]
+__all__ = ["check_output", "is_ours", "writing"]
 
 _ROWS = 65_536  # of a row group or record batch, at least
 _MARK = {b"written_by": b"evidentia"}  # among the metadata of a Parquet file
@@ -39,8 +39,7 @@ def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any],
     ['x', '1', '2']
     """
     path = Path(path)
-    make = _format_of(path)
-    _check_place(path, replace)
+    make = check_output(path, replace)
     raised: BaseException | None = None
     try:
         with opening_whole(path, replace) as file:
@@ -60,6 +59,13 @@ def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any],
         if error is raised:  # the caller's own, and not about this file
             raise
         raise _refusal(path, error) from error
+
+
+def check_output(path: Path, replace: bool = False) -> Callable[[Path, Any], "_Format"]:
+    """Return what writes the format of a file; raise now what `writing` would raise about its name and its place."""
+    make = _format_of(path)
+    _check_place(path, replace)
+    return make
 
 
 def is_ours(path: Path) -> bool:
@@ -150,7 +156,7 @@ def _format_of(path: Path) -> Callable[[Path, Any], "_Format"]:
     for ending, make in endings.items():
         if name.endswith(ending):
             return make
-    raise InputError(f"{path}: {_KINDS}, not {path.suffix or 'without ending'}")
+    raise InputError(f"{path}: {_KINDS}, not {path.suffix or 'one without an ending'}")
 
 
 def _check_place(path: Path, replace: bool) -> None:
