@@ -438,10 +438,16 @@ def test_a_frozen_body_keeps_its_weights_while_the_head_learns():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ev.NIGHead.from_linear(nn.Conv1d(8, 1, 1)), r"NIGHead\.from_linear takes an nn\.Linear, not Conv1d"),
-        (lambda: ev.NIGConv2d.from_conv(nn.Conv1d(8, 1, 1)), r"NIGConv2d\.from_conv takes an nn\.Conv2d, not Conv1d"),
-        (lambda: ev.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)), "takes an nn.Conv2d, not ConvTranspose2d"),
-        (lambda: ev.NIGHead.from_linear(None), "takes an nn.Linear, not NoneType"),
+        (
+            lambda: ev.NIGHead.from_linear(nn.Conv1d(8, 1, 1)),
+            r"NIGHead\.from_linear takes an nn\.Linear, not torch\.Conv1d; ",
+        ),
+        (
+            lambda: ev.NIGConv2d.from_conv(nn.Conv1d(8, 1, 1)),
+            r"NIGConv2d\.from_conv takes an nn\.Conv2d, not torch\.C",
+        ),
+        (lambda: ev.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)), "takes an nn.Conv2d, not torch.ConvTranspose2d"),
+        (lambda: ev.NIGHead.from_linear(None), "takes an nn.Linear, not builtins.NoneType$"),
         (lambda: ev.NIGHead.from_linear(nn.LazyLinear(2)), "are not there yet; call it with a batch first"),
         (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), freeze=True), "freeze takes a module .* not True"),
         (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), std=0), "std must be positive and finite, got 0"),
@@ -455,6 +461,14 @@ def test_a_frozen_body_keeps_its_weights_while_the_head_learns():
 def test_what_a_head_cannot_go_on_from_is_refused(call, message):
     with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
         call()
+
+
+def test_a_head_goes_on_from_pruned_and_parametrized_layers():
+    x = torch.randn(5, 8)
+    for old in (prune.l1_unstructured(nn.Linear(8, 2), "weight", 0.5), parametrizations.weight_norm(nn.Linear(8, 2))):
+        head = ev.NIGHead.from_linear(old)
+        assert torch.allclose(head(x).prediction, old(x), atol=1e-6)
+        assert all(p.is_leaf for p in head.parameters())
 
 
 def test_nothing_is_frozen_if_the_head_cannot_be_made():

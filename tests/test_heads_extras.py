@@ -78,6 +78,13 @@ def test_a_head_may_be_trained_beside_lora():
     assert len(learning) == 4
 
 
+def test_a_layer_inside_lora_is_no_layer_to_go_on_from():
+    model = adapted(nn.Sequential(nn.Linear(8, 1)), target_modules=["0"])
+    with pytest.raises(ev.InputTypeError, match=r"takes an nn\.Linear, not peft\.Linear; .* merged or removed first"):
+        ev.NIGHead.from_linear(model.base_model.model[0])
+    ev.NIGHead.from_linear(model.merge_and_unload()[0])
+
+
 @pytest.mark.parametrize("kernel_size", [1, 3])
 @pytest.mark.parametrize("kind", CONVS)
 def test_lora_of_convolutions(kind, kernel_size):

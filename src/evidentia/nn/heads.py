@@ -401,7 +401,9 @@ def _checked_padding(
 def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None:
     """Raise an error if a head cannot take the place of an old layer, or ``freeze`` is not a module."""
     if not isinstance(old, kind):
-        raise InputTypeError(f"{where} takes an nn.{kind.__name__}, not {type(old).__name__}")
+        package = type(old).__module__.partition(".")[0]  # wrappers of nn.Linear are often called Linear, too
+        hint = "; what wraps a layer must be merged or removed first" if isinstance(old, nn.Module) else ""
+        raise InputTypeError(f"{where} takes an nn.{kind.__name__}, not {package}.{type(old).__name__}{hint}")
     if nn.parameter.is_lazy(cast(Tensor, old.weight)):
         raise InputError(f"{where}: the weights of the old layer are not there yet; call it with a batch first")
     if not cast(Tensor, old.weight).is_floating_point():
