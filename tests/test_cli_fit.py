@@ -399,6 +399,18 @@ def test_targets_are_read_from_any_numbers():
             read_target(frame, [name], "t.csv")
 
 
+def test_a_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
+    frame = houses().astype({"price": object})
+    frame.loc[3, "price"], frame.loc[5, "price"] = "oops", "n/a"
+    table = write(frame, tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, "--quiet")
+    assert said.code == 0, said.error
+    assert said.error == "note: t.csv: the target 'price': taken for missing values: 'oops' in 1 row\n"
+    said = shell(capsys, "evaluate", tmp_path / "m", table)
+    assert "the target 'price': taken for missing values: 'oops' in 1 row" in said.error
+    assert "left out: 2 rows without a target" in said.error
+
+
 def test_errors_name_rows_of_the_file(tmp_path, capsys):
     frame = houses()
     frame.loc[5, "price"] = np.nan

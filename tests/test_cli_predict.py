@@ -202,6 +202,7 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
         (("n.csv", "-o", "p.docx"), "p.docx"),
         (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
         (("text.csv", "-o", "p.csv"), "column 'size'"),
+        (("case.csv", "-o", "p.csv"), "lacks the column 'size', which the model learned from; it has 'Size'"),
         ((".", "-o", "p"), "is a folder without Parquet files"),
     ],
 )
@@ -211,6 +212,7 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     write(frame, tmp_path / "n.csv")
     write(frame.drop(columns=["size", "town"]), tmp_path / "lacking.csv")
     write(frame.assign(size="large"), tmp_path / "text.csv")
+    write(frame.rename(columns={"size": "Size"}), tmp_path / "case.csv")
     (tmp_path / "old.csv").write_text("mine")
     before = sorted(path.name for path in tmp_path.iterdir())
     said = shell(capsys, "predict", model, *arguments)
@@ -220,6 +222,16 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     assert sentence in last
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "old.csv").read_text() == "mine"
+
+
+def test_nothing_is_written_into_the_model(model, tmp_path, capsys):
+    """A later fit would refuse to replace a folder that has other files in it."""
+    table = write(new_rows(), tmp_path / "n.csv")
+    before = sorted(model.iterdir())
+    for verb in ("predict", "report"):
+        said = shell(capsys, verb, model, table, "-o", model / "p.csv")
+        assert (said.code, "p.csv would lie in the folder of the model" in said.error) == (2, True)
+    assert sorted(model.iterdir()) == before
 
 
 def test_a_folder_that_holds_no_model(tmp_path, capsys):

@@ -11,7 +11,7 @@ from evidentia.errors import InputError
 if TYPE_CHECKING:
     from evidentia.estimators import Regressor
 
-__all__ = ["check_output", "finite", "load", "save"]
+__all__ = ["check_output", "check_outside", "finite", "load", "save"]
 
 RECORD = "record"  # the name among the settings of a model
 
@@ -64,6 +64,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_outside(output: Path, model: Path) -> None:
+    """Raise if an output would lie in a model folder: one with other files in it is never replaced by a later fit."""
+    if output.resolve().is_relative_to(model.resolve()):
+        raise InputError(f"{output} would lie in the folder of the model; name another place with -o")
 
 
 def check_output(folder: Path, force: bool) -> None:

@@ -70,6 +70,7 @@ def predict(
     kept = list(dict.fromkeys(keep or []))
     with console.speaking():
         regressor = models.load(model)
+        models.check_outside(output, model)
         _check_kept(regressor, kept)
         with _jobs(table, output, force) as jobs:
             function = partial(predict_frame, regressor, coverage=coverage, keep=kept)

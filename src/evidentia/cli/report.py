@@ -39,6 +39,7 @@ def report(
     check_free(out, force)
     with console.speaking():
         regressor = models.load(model)
+        models.check_outside(out, model)
         names = target_columns(regressor, target or [])
         text = [name for name in text_columns(regressor) if name not in names]
         frame = pd.concat(list(read_batches(table, text=text)), ignore_index=True)

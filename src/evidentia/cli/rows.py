@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,10 @@ def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "t
     lacking = [each for each in names if each not in frame.columns]
     if lacking:
         plural = "s" if len(lacking) > 1 else ""
-        raise InputError(f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from")
+        others = {str(each).casefold().strip(): str(each) for each in frame.columns}
+        near = others.get(lacking[0].casefold().strip())
+        hint = f"; it has {near!r}, which is another name" if near else ""
+        raise InputError(f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from{hint}")
     return frame[names]
 
 
@@ -174,6 +178,8 @@ def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
     import pandas as pd
 
     from evidentia.data.columns import decide_kind, read_column
+    from evidentia.data.encoders import describe_strays
+    from evidentia.data.values import is_marker
 
     start = f"{file}: the target {name!r}"
     if values.isna().all():
@@ -191,7 +197,10 @@ def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
             first = values[values.notna()].iloc[0]
             what, advice = _called(kind, content)
             raise InputError(f"{start} must be numbers, and holds {what} (first: {str(first)!r}); {advice}")
-        found = read_column(name, values, kind, content).values
+        column = read_column(name, values, kind, content)
+        found = column.values
+        if odd := [(text, count) for text, count in column.strays if not is_marker(text)]:
+            warnings.warn(f"{start}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
     if np.isinf(found).any():
         raise InputError(
             f"{start} is infinite in row {int(np.isinf(found).argmax())}; give a number, or leave it empty"
