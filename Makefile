@@ -41,7 +41,7 @@ test-extras: .venv/installed browser  ## what needs Ray, a browser, other packag
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes]"
 	EVIDENTIA_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile --no-skips -m "extras and not slow" \
-		$(addprefix --ignore=,$(ALONE)) tests docs
+		$(addprefix --ignore=,$(ALONE)) tests docs src/evidentia/metrics
 
 browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \

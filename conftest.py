@@ -19,9 +19,14 @@ pytest_collect_file = Sybil(
     patterns=["README.md", "docs/*.md", "docs/recipes/*.md"],
 ).pytest()
 
-# modules that cannot be imported without a package; tests/test_cuda.py and make test-extras run them where it is
-_NEEDS = {"triton": "src/evidentia/kernels/*_networks.py", "torchmetrics": "src/evidentia/metrics/streaming.py"}
-collect_ignore_glob = [modules for package, modules in _NEEDS.items() if importlib.util.find_spec(package) is None]
+# modules that cannot be imported without a package; tests/test_cuda.py and make test-extras run them
+_ROOT = Path(__file__).parent
+_NEEDS = {
+    _ROOT / "src/evidentia/kernels/small_networks.py": "triton",
+    _ROOT / "src/evidentia/kernels/evidential_loss_triton.py": "triton",
+    _ROOT / "src/evidentia/metrics/streaming.py": "torchmetrics",
+}
+collect_ignore = [str(module) for module, package in _NEEDS.items() if importlib.util.find_spec(package) is None]
 
 
 def needed_packages(page: Path) -> list[str] | None:
@@ -33,10 +38,12 @@ def needed_packages(page: Path) -> list[str] | None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at markers to leave tests out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the blocks of pages for `make test-extras`, and skip them where a package is missing."""
+    """Mark pages and modules for `make test-extras`, and skip pages where a package is missing."""
     extras_left_out = "not extras" in config.option.markexpr
     pages = {item.path: needed_packages(item.path) for item in items if isinstance(item, SybilItem)}
     for item in items:
+        if item.path in _NEEDS:
+            item.add_marker(pytest.mark.extras)
         packages = pages.get(item.path)
         if packages is None:
             continue
