@@ -315,6 +315,36 @@ def test_copies_pickles_and_saved_states_go_on(name, tmp_path):
         metric.update(*first)
 
 
+def test_an_error_in_forward_changes_nothing():
+    for make, function in FUNCTIONS.values():
+        metric, answer, y = make(), evidential(4), torch.randn(4)
+        metric(answer, y)
+        with pytest.raises(ev.InputError, match="shape"):
+            metric(answer, y[:3])
+        metric(answer, y)
+        assert (metric.count, metric.update_count) == (8, 2)
+        close(metric.compute(), function(*whole([(answer, y, None)] * 2)[:2]))
+
+
+@pytest.mark.parametrize(
+    ("make", "state"),
+    [
+        (streaming.NLL, {"count": torch.zeros(3, dtype=torch.int64)}),
+        (streaming.NLL, {"negative_log_likelihood": "x"}),
+        (streaming.NLL, {"negative_log_likelihood": torch.zeros((), dtype=torch.float16)}),
+        (streaming.Coverage, {"inside_0_9": torch.zeros(2, dtype=torch.float64)}),
+        (streaming.AUSE, {"distance": [1.0]}),
+        (streaming.AUSE, {"distance": [torch.zeros(2, 2, dtype=torch.float64)]}),
+    ],
+)
+def test_what_cannot_be_a_state_is_not_loaded(make, state):
+    metric = make()
+    with pytest.raises(RuntimeError, match="cannot be the state"):
+        metric.load_state_dict(state)
+    metric.update(evidential(3), torch.zeros(3))
+    assert metric.compute().isfinite()
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_states_merge(name):
     make, function = FUNCTIONS[name]
@@ -405,6 +435,17 @@ def test_the_summary_is_that_of_the_whole_data():
     assert set(found) == {f"val_{name}" for name in expected}
     for name, value in expected.items():
         assert found[f"val_{name}"].item() == pytest.approx(value, rel=1e-12)
+
+
+def test_targets_learned_by_their_logarithm_have_no_moments():
+    answer = ev.Gaussian(torch.zeros(9), 1.0)
+    p, y = ev.Prediction(answer, transform=Transform("log")), torch.rand(9) + 0.1
+    together = streaming.summary()
+    together.update(p, y)
+    found = together.compute()
+    for name, value in metrics.summary(p, y).items():
+        assert found[name].item() == pytest.approx(value, rel=1e-12, nan_ok=True)
+    assert {name for name, value in found.items() if value.isnan()} == {"rmse", "mae", "crps"}
 
 
 def test_a_description_names_the_options():

@@ -32,6 +32,7 @@ from evidentia.metrics.terms import (
     Targets,
     at_targets,
     calibration_sums,
+    counted,
     coverage_sums,
     errors,
     levels_of,
@@ -148,6 +149,16 @@ class StreamingMetric(Metric):
         """Return a result on the metric's device, in float64 where that has it."""
         return value if value.device == self.device else value.float().to(self.device)
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the value of one batch and add the batch; an error leaves the metric as it was."""
+        # torchmetrics sets all states aside first, and does not bring them back if the update raises
+        before = self.__dict__ | {name: list(v) for name, v in self.metric_state.items() if isinstance(v, list)}
+        try:
+            return super().forward(*args, **kwargs)
+        except Exception:
+            self.__dict__.update(before)
+            raise
+
     def set_dtype(self, dst_type: str | torch.dtype) -> Self:  # noqa: ARG002
         """Return the metric as it is: sums stay in float64, counts whole numbers."""
         return self
@@ -165,6 +176,20 @@ class StreamingMetric(Metric):
         moved: Self = super()._apply(move, exclude_state)
         return moved
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
+    ) -> None:
+        """Take the states from a state dict to the metric's device; what cannot be a state is an error."""
+        for name, default in self._defaults.items():
+            key = prefix + name
+            if key in state_dict and not _fits(state_dict[key], default):
+                lists[-1].append(f"{key} cannot be the state {name} of {type(self).__name__}: {state_dict[key]!r:.80}")
+                del state_dict[key]
+            elif key in state_dict:
+                found, device = state_dict[key], self.count.device
+                state_dict[key] = [t.to(device) for t in found] if isinstance(found, list) else found.to(device)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+
 
 # Scores ---------------------------------------------------------------------------------------------------------------
 
@@ -173,6 +198,7 @@ class _MeanOfTerms(StreamingMetric):
     """The mean over targets of one term."""
 
     _name: str  # of the state: what the term is
+    _of_moments = True  # whether the term needs a mean, which targets that were learned by their logarithm do not have
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -184,7 +210,11 @@ class _MeanOfTerms(StreamingMetric):
 
     def update(self, answer: Predictive, y: Targets, mask: Mask = None) -> None:
         """Add the targets of one batch; see :class:`StreamingMetric`."""
-        terms = self._terms(answer, y, mask)
+        p = scored(answer)
+        if self._of_moments and p.transform is not None and not p.transform.has_moments:
+            terms = counted(p, p._target(y, mask) * torch.nan, mask)  # as in `evidentia.metrics.summary`
+        else:
+            terms = self._terms(p, y, mask)
         self._increase(terms.numel(), **{self._name: terms.sum()})
 
     def compute(self) -> Tensor:
@@ -218,6 +248,7 @@ class NLL(_MeanOfTerms):
     """Negative log likelihood of the predictive distribution, `evidentia.metrics.nll`, in nats per target."""
 
     _name = "negative_log_likelihood"
+    _of_moments = False
 
     def _terms(self, answer: Predictive, y: Targets, mask: Mask) -> Tensor:
         return -at_targets("log_prob", answer, y, mask)
@@ -512,11 +543,20 @@ def _rankable(distance: Any, score: Any) -> bool:
     return bool(np.isfinite(distance).all() and not np.isnan(score).any())
 
 
+def _fits(state: Any, default: Any) -> bool:
+    """Return whether a value that was loaded can be a state: a sum like its default, or a list of columns."""
+    if isinstance(default, Tensor):
+        return isinstance(state, Tensor) and (state.dtype, state.shape) == (default.dtype, default.shape)
+    return isinstance(state, list) and all(
+        isinstance(each, Tensor) and each.dtype == torch.float64 and each.ndim == 1 for each in state
+    )
+
+
 def _key(levels: Any) -> str:
     """Return probabilities as a part of a state's name: one as its digits, several as their number and a digest."""
     array = np.atleast_1d(np.asarray(levels, dtype=float))
     if array.size == 1:
-        return f"{array[0]!r}".replace(".", "_")
+        return f"{float(array[0])!r}".replace(".", "_")
     return f"{array.size}_{hashlib.sha256(array.tobytes()).hexdigest()[:8]}"
 
 
