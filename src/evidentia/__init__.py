@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 
 if TYPE_CHECKING:
-    from evidentia import metrics, scorers
+    from evidentia import deploy, metrics, scorers
     from evidentia.calibration import Calibration, RecalibratedPrediction, calibrate
+    from evidentia.deploy import Deploy
     from evidentia.distributions import Faded, Gaussian, Mixture, NormalInverseGamma, StudentT
     from evidentia.estimators import (
         BayesRegressor,
@@ -46,6 +47,7 @@ __all__ = [
     "BayesRegressor",
     "Calibration",
     "ConstantWeight",
+    "Deploy",
     "DropoutRegressor",
     "DualAscent",
     "EnsembleRegressor",
@@ -74,6 +76,7 @@ __all__ = [
     "Regressor",
     "StudentT",
     "calibrate",
+    "deploy",
     "evidential_loss",
     "fit_images",
     "gaussian_loss",
@@ -92,6 +95,7 @@ def __dir__() -> list[str]:
 
 _NAMES = {  # where the names above live, by module; the rest are regressors
     "calibration": ("Calibration", "RecalibratedPrediction", "calibrate"),
+    "deploy": ("Deploy",),
     "distributions": ("Faded", "Gaussian", "Mixture", "NormalInverseGamma", "StudentT"),
     "fitting": ("FittedImages", "ImageRecipe", "fit_images"),
     "losses": (
@@ -116,7 +120,18 @@ _NAMES = {  # where the names above live, by module; the rest are regressors
     "report.html": ("write_report",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("distributions", "fitting", "formulas", "losses", "metrics", "nn", "prediction", "scorers", "training")
+_MODULES = (
+    "deploy",
+    "distributions",
+    "fitting",
+    "formulas",
+    "losses",
+    "metrics",
+    "nn",
+    "prediction",
+    "scorers",
+    "training",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,9 +19,9 @@ with :math:`\kappa = \Gamma(\frac{m+1}2)/(\sqrt\pi\,\Gamma(\frac m2))`, :math:`r
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,8 @@ __all__ = ["NORMAL_DF", "StudentQuantile", "mixture_ends", "normal_quantile"]
 NORMAL_DF = 1e12  # a Student t with so many degrees of freedom is normal to rounding
 
 _DEGREE = 12  # of the polynomial for the quantile of one Student t
-_STEPS = 24  # of the search for the quantiles of a mixture: as many as halve its bracket to 1e-5 of its width
+_STEPS = 30  # at most, of the search for the quantiles of a mixture: these halve its bracket to 1e-9 of its width
+_TOLERANCE = 1e-6  # size of the last step, in units of the members' mean scale
 _CENTRE = 2.5  # r at the middle of the range of 1/(r + centre)
 _POINTS = 10, 6  # Chebyshev points in 1/(r + centre), and in 1/m
 _CLOSE = 1e-4  # relative distance of a tail from its level from which on Newton's steps are not doubted
@@ -85,10 +86,14 @@ def _horner(coefficients: Sequence[float] | Sequence[Tensor], x: Tensor) -> Tens
 
 
 class _Shape(NamedTuple):
-    """What the tails of members need to know of their degrees of freedom, once for all steps."""
+    """What the tails of members need to know of their degrees of freedom, once for all steps.
 
-    df: Tensor
-    polynomial: tuple[Tensor, ...]  # coefficients of the powers of x
+    None of them is a view of another tensor, because a loop in a traced program refuses that.
+    """
+
+    inverse: Tensor  # 1/n
+    exponent: Tensor  # −n/2
+    polynomial: Tensor  # coefficients of the powers of x, along the first dimension
     lead: Tensor  # κ/(n + 1)
     peak: Tensor  # the density at zero
     reach: Tensor  # r/τ
@@ -119,26 +124,23 @@ _TABLE = _table()
 
 def _shape_of(df: Tensor) -> _Shape:
     m = df + 2
-    columns = (
-        torch.tensor(_TABLE, dtype=df.dtype, device=df.device)
-        .view(_POINTS[0] + 1, _POINTS[1], *[1] * df.ndim)
-        .unbind(1)
-    )
-    *polynomial, last = _horner(columns, 8 / m - 1).unbind(0)
-    lead = last * torch.sqrt(m / (2 * math.pi)) / (df + 1)
-    return _Shape(df, tuple(polynomial), lead, lead * df.sqrt(), torch.sqrt(0.5 * m))
+    x = 2 * _LEAST / m - 1
+    table = torch.tensor(_TABLE[:-1], dtype=df.dtype, device=df.device).view(*_POINTS, *[1] * df.ndim)
+    polynomial = _horner(table.unbind(1), x)
+    lead = _horner(_TABLE[-1], x) * torch.sqrt(m / (2 * math.pi)) / (df + 1)
+    return _Shape(1 / df, -0.5 * df, polynomial, lead, lead * df.sqrt(), torch.sqrt(0.5 * m))
 
 
 def _tail_and_density(z: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
     """Return P(T > z) and the density of the standard Student t at z."""
     size = z.abs().clamp(max=_FARTHEST)
-    square = size * (size / shape.df)
+    square = size * (size * shape.inverse)
     v = 1 / (1 + square)
     cosine = v.sqrt()
     tau = square.sqrt() * cosine
     r = shape.reach * tau
-    body = torch.exp(-0.5 * shape.df * torch.log1p(square))
-    smooth = _horner(shape.polynomial, 2 * _CENTRE / (r + _CENTRE) - 1)
+    body = torch.exp(shape.exponent * torch.log1p(square))
+    smooth = _horner(shape.polynomial.unbind(0), 2 * _CENTRE / (r + _CENTRE) - 1)
     tail = body * (shape.lead * tau + v * smooth / (1 + 2 * r))
     return torch.where(z < 0, 1 - tail, tail), body * cosine * shape.peak
 
@@ -165,16 +167,39 @@ def mixture_ends(
     around = loc - centre
     around = torch.stack([-around, around])  # the lower tail is the upper one of the mirrored mixture
     ends = around + scale * quantile
-    left, right, x = ends.amin(1), ends.amax(1), mean(ends, 1)
-    shape, before = _shape_of(df), right - left
-    for _ in range(_STEPS):
-        tails, densities = _tail_and_density((x.unsqueeze(1) - around) / scale, shape)
+    left, right, shape, rate = ends.amin(1), ends.amax(1), _shape_of(df), 1 / scale
+    close = _TOLERANCE * mean(scale, 0)
+
+    def is_open(count: Tensor, _x: Tensor, _left: Tensor, _right: Tensor, step: Tensor) -> Tensor:
+        return (count < _STEPS) & (step > close).any()
+
+    def improve(count: Tensor, x: Tensor, left: Tensor, right: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+        tails, densities = _tail_and_density((x.unsqueeze(1) - around) * rate, shape)
         tail = mean(tails, 1)
         miss = torch.log(tail / q)  # > 0: the quantile lies to the right
         left, right = torch.where(miss >= 0, x, left), torch.where(miss <= 0, x, right)
-        step = miss * tail / mean(densities / scale, 1)
+        step = miss * tail / mean(densities * rate, 1)
         # Newton's step where it stays in the bracket and is less than half the last one, else half the bracket
         quick = (step.abs() < 0.5 * before) | (miss.abs() < _CLOSE)
-        near = torch.where(quick & (x + step >= left) & (x + step <= right), x + step, 0.5 * (left + right))
-        before, x = (near - x).abs(), near
-    return centre - x[0], centre + x[1]
+        new = torch.where(quick & (x + step >= left) & (x + step <= right), x + step, 0.5 * (left + right))
+        return count + 1, new, left, right, (new - x).abs()
+
+    state: tuple[Tensor, ...] = (
+        torch.zeros((), dtype=torch.int64, device=loc.device),
+        mean(ends, 1),
+        left,
+        right,
+        right - left,
+    )
+    state = _loop(is_open, improve, state)
+    return centre - state[1][0], centre + state[1][1]
+
+
+def _loop(is_open: Callable[..., Tensor], improve: Callable[..., Any], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the state after as many rounds as are needed; in a program that is traced, the loop is one operation."""
+    if torch.compiler.is_compiling():
+        found: tuple[Tensor, ...] = torch.while_loop(is_open, improve, state)
+        return found
+    while bool(is_open(*state)):
+        state = improve(*state)
+    return state
