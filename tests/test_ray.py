@@ -19,9 +19,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import evidentia as ev
 from evidentia.cli import ray_engine
 from evidentia.cli.rows import predict_frame
-from evidentia.data.table_files import read_batches
+from evidentia.data.table_files import ROWS, read_batches
 from evidentia.data.table_writer import writing
-from evidentia.errors import InputError
+from evidentia.errors import InputError, InputTypeError
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray announces changes of its own
@@ -29,8 +29,6 @@ pytestmark = [
     pytest.mark.extras,
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
-
-ROWS = ray_engine.ROWS
 
 
 def table(rows, seed=0):
@@ -75,24 +73,6 @@ def check_equal(found, expected):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_spans_are_whole_batches_and_longer_where_row_groups_are_huge(tmp_path, monkeypatch):
-    path = tmp_path / "a.parquet"
-    pd.DataFrame({"x": np.zeros(5 * ROWS + 7)}).to_parquet(path, row_group_size=ROWS + 1000)
-    monkeypatch.setattr(ray_engine, "SPAN", ROWS + 1)
-    assert ray_engine._ends(path) == [(0, 2 * ROWS), (2 * ROWS, 4 * ROWS), (4 * ROWS, None)]
-    pd.DataFrame({"x": np.zeros(20 * ROWS)}).to_parquet(path, row_group_size=20 * ROWS)
-    monkeypatch.setattr(ray_engine, "SPAN", 1)
-    assert ray_engine._ends(path)[:2] == [(0, 2 * ROWS), (2 * ROWS, 4 * ROWS)]
-    pd.DataFrame({"x": np.zeros(2 * ROWS)}).to_parquet(path)
-    assert ray_engine._ends(path) == [(0, ROWS), (ROWS, None)]
-    (tmp_path / "a.csv").write_text("x\n1\n")
-    assert ray_engine._ends(tmp_path / "a.csv") == [(0, None)]
-    with pytest.raises(InputError, match="does not exist"):
-        ray_engine._ends(tmp_path / "b.parquet")
-    with pytest.raises(InputError, match="is not a file"):
-        ray_engine._ends(tmp_path)
 
 
 def test_files_of_all_kinds_are_those_of_the_local_engine(cluster, model, tmp_path, small_spans):
@@ -188,6 +168,26 @@ def test_what_is_wrong_with_a_table_is_one_sentence_and_leaves_nothing(cluster, 
         with pytest.raises(InputError, match=problem), pytest.warns(UserWarning, match="a word of the worker"):
             ray_engine.predict(jobs, warn_and_fail)
         assert names(tmp_path) == ["bad.parquet", "damaged.parquet", "good.parquet"]
+
+
+def refuse_row_5(frame):
+    raise InputTypeError("odd in row 5")
+
+
+def test_errors_name_rows_of_the_file(cluster, tmp_path, small_spans):
+    """Not those of a batch or a span: the second span, which has six rows, begins at row 65,536."""
+    source = tmp_path / "in.parquet"
+    table(ROWS + 6).to_parquet(source, row_group_size=ROWS)
+    with pytest.raises(InputError, match=r"in\.parquet: odd in row (5|65541)$"):
+        ray_engine.predict([(source, tmp_path / "out.parquet")], refuse_row_5)
+    text = table(ROWS + 6).astype({"x": object})
+    text.loc[ROWS + 3, "x"] = "large"
+    text.to_csv(tmp_path / "in.csv", index=False)
+    model = ev.GaussianRegressor(steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
+    jobs = [(tmp_path / "in.csv", tmp_path / "out.parquet")]
+    with pytest.raises(InputError, match=rf"in\.csv: column 'x' .*\(first: 'large' in row {ROWS + 3}\)"):
+        ray_engine.predict(jobs, partial(predict_frame, model))
+    assert names(tmp_path) == ["in.csv", "in.parquet"]
 
 
 def test_an_output_is_replaced_only_if_asked_for(cluster, tmp_path):

@@ -13,14 +13,14 @@ import logging
 import os
 import secrets
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidentia.data.table_files import read_batches
-from evidentia.data.table_writer import writing
-from evidentia.errors import InputError
+from evidentia.cli.rows import naming_rows
+from evidentia.data.table_files import find_spans, read_batches
+from evidentia.data.table_writer import check_output, writing
+from evidentia.errors import EvidentiaError, InputError
 from evidentia.files import scratch_folder
 
 if TYPE_CHECKING:
@@ -28,17 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["predict"]
 
-ROWS = 65_536  # of a batch, as in the local engine
 SPAN = 1 << 18  # rows of a span, or more where row groups are huge
 MOST_TASKS = 20_000  # so that Ray's own work stays small beside the predictions
-
-Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
-Answer = dict[str, Any]
 
 
 def predict(
     jobs: Sequence[tuple[Path, Path]],
-    function: Function,
+    function: Callable[["pd.DataFrame"], "pd.DataFrame"],
     text: Sequence[str] = (),
     replace: bool = False,
     progress: Callable[[int], object] | None = None,
@@ -57,14 +53,15 @@ def predict(
     Raises:
         InputError: if Ray is missing, a table cannot be read or an output cannot be written.
     """
-    for _, output in jobs:
-        _check_output(output, replace)
     with contextlib.ExitStack() as stack:  # Ray ends first: no worker writes to a folder that is being removed
+        for _, output in jobs:
+            check_output(output, replace)
         scratch = stack.enter_context(scratch_folder(jobs[0][1]))
+        folders = [scratch / str(k) for k in range(len(jobs))]
         spans = []
-        for k, (path, _) in enumerate(jobs):
-            (scratch / str(k)).mkdir()
-            spans += [(k, str(path.resolve()), str(scratch / str(k)), *ends) for ends in _ends(path)]
+        for folder, (path, _) in zip(folders, jobs, strict=True):
+            folder.mkdir()
+            spans += [(str(path.resolve()), str(folder), *ends) for ends in find_spans(path, SPAN)]
         ray = stack.enter_context(_connected())
         workers = max(1, min(len(spans), int(ray.cluster_resources().get("CPU", 1))))
         predicted = _dataset(ray, spans).map_batches(
@@ -74,23 +71,17 @@ def predict(
             batch_size=1,
             num_cpus=1,
         )
-        parts: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        for answer in _answers(predicted):
-            parts[answer["job"]] += [(first, name) for first, name in answer["parts"]]
+        rows = 0
+        for count in _counts(predicted):
+            rows += count
             if progress is not None:
-                progress(answer["rows"])
-        joins = [(sorted(parts[k]), str(output.resolve()), replace) for k, (_, output) in enumerate(jobs)]
-        return sum(answer["rows"] for answer in _answers(_dataset(ray, joins).map_batches(_join, batch_size=1)))
-
-
-def _check_output(output: Path, replace: bool) -> None:
-    """Raise now what the writer of an output would raise when all rows are predicted."""
-
-    class _NotYetError(Exception):
-        pass
-
-    with contextlib.suppress(_NotYetError), writing(output, replace=replace):
-        raise _NotYetError
+                progress(count)
+        joins = [
+            (str(folder), str(output.resolve()), replace) for folder, (_, output) in zip(folders, jobs, strict=True)
+        ]
+        joined = sum(_counts(_dataset(ray, joins).map_batches(_join, batch_size=1)))
+        assert joined == rows, f"{rows - joined} rows are missing"  # or they would be lost in silence
+        return joined
 
 
 @contextlib.contextmanager
@@ -116,55 +107,39 @@ def _connected() -> Iterator[Any]:
             ray.shutdown()
 
 
-def _ends(path: Path) -> list[tuple[int, int | None]]:
-    """Return where the spans of a table begin and end: at multiples of a batch."""
-    import pyarrow.parquet
-
-    if not path.is_file():
-        raise InputError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    try:
-        metadata = pyarrow.parquet.read_metadata(path)
-    except (pyarrow.ArrowException, OSError):  # another format, or damaged: its reader knows what to say
-        return [(0, None)]
-    groups = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-    # each span reads its first row group from the beginning, which must stay cheap beside its predictions
-    size = -(-max(SPAN, max(groups, default=0) // 16) // ROWS) * ROWS
-    cuts = [0, *range(size, metadata.num_rows, size)]
-    return [*zip(cuts, [*cuts[1:], None], strict=True)]
-
-
 def _dataset(ray: Any, tasks: Sequence[tuple[Any, ...]]) -> Any:
     """Return tasks as a dataset of Ray, each to be taken by any worker."""
     rows = [{"task": json.dumps(task)} for task in tasks]  # as text: a column has one type
     return ray.data.from_items(rows, override_num_blocks=max(1, min(len(rows), MOST_TASKS)))
 
 
-def _answers(dataset: Any) -> Iterator[Answer]:
-    """Yield what workers answer, in any order; pass on what they warn of, and raise what they could not do."""
+def _counts(dataset: Any) -> Iterator[int]:
+    """Yield the numbers of rows that workers have done; pass on what they warn of, and raise what they could not do."""
     said: set[str] = set()
     for row in dataset.iter_rows():
-        answer: Answer = json.loads(row["answer"])
-        for message in answer["warnings"]:
+        rows, error, messages = json.loads(row["answer"])
+        for message in messages:
             if message not in said:
                 said.add(message)
                 warnings.warn(message, UserWarning, stacklevel=3)
-        if "error" in answer:
-            raise InputError(answer["error"])
-        yield answer
+        if error:
+            raise InputError(error)
+        yield rows
 
 
-def _answer(work: Callable[..., Answer], tasks: Any) -> dict[str, list[str]]:
+def _answer(work: Callable[..., int], tasks: Any) -> dict[str, list[str]]:
     """Return the answers to tasks as a batch of Ray; what is wrong with files is an answer and no failure."""
     answers = []
     for task in tasks["task"]:
+        rows, wrong = 0, ""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             try:
-                found = work(*json.loads(task))
-            except (InputError, OSError) as error:
-                found = {"error": str(error)}
+                rows = work(*json.loads(task))
+            except (EvidentiaError, OSError) as error:
+                wrong = str(error) or type(error).__name__
         said = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
-        answers.append(json.dumps(found | {"warnings": list(said)}))
+        answers.append(json.dumps((rows, wrong, list(said))))
     return {"answer": answers}
 
 
@@ -179,34 +154,33 @@ class _Predictor:
     def __call__(self, tasks: Any) -> dict[str, list[str]]:
         return _answer(self.predict, tasks)
 
-    def predict(self, job: int, source: str, folder: str, start: int, stop: int | None) -> Answer:
+    def predict(self, source: str, folder: str, start: int, stop: int | None) -> int:
         """Write the predictions of each batch of a span to a file in the folder, unless it is there."""
-        ends: Answer = {} if (start, stop) == (0, None) else {"start": start, "stop": stop}  # not for every format
-        parts, first = [], start
-        for frame in read_batches(Path(source), rows=ROWS, text=self.text, **ends):
+        first = start
+        for frame in read_batches(Path(source), text=self.text, start=start, stop=stop):
             part = Path(folder, f"{first:016d}.feather")
             if not part.exists():
                 half = part.with_suffix(f".{secrets.token_hex(4)}")
-                self.function(frame).reset_index(drop=True).to_feather(half)
+                with naming_rows(source, range(first, first + len(frame))):
+                    self.function(frame).reset_index(drop=True).to_feather(half)
                 half.replace(part)
-            parts.append((first, str(part)))
             first += len(frame)
-        return {"job": job, "parts": parts, "rows": first - start}
+        return first - start
 
 
 def _join(tasks: Any) -> dict[str, list[str]]:
     """Write outputs from their parts, whole or not at all."""
 
-    def join(parts: list[tuple[int, str]], output: str, replace: bool) -> Answer:
+    def join(folder: str, output: str, replace: bool) -> int:
         import pandas as pd
 
         rows = 0
         with writing(Path(output), replace=replace) as write:
-            for first, name in parts:
-                frame = pd.read_feather(name)
-                assert first == rows, f"{output}: row {rows} is missing"  # or rows would be lost in silence
+            for part in sorted(Path(folder).glob("*.feather")):
+                frame = pd.read_feather(part)
+                assert int(part.stem) == rows, f"{output}: row {rows} is missing"  # or rows would be lost in silence
                 write(frame)
                 rows += len(frame)
-        return {"rows": rows}
+        return rows
 
     return _answer(join, tasks)
