@@ -79,7 +79,7 @@ def as_value(owner: str, value: Any, like: Tensor) -> Tensor:
 def fit_shape(x: Any, shape: Sequence[int]) -> Any:
     """Return x in this shape if it has exactly one dimension of size 1 more or less, as (N, 1) and (N,); else x itself.
 
-    Elements keep their order and nothing broadcasts, so that each of them has one counterpart. x is a tensor or an array.
+    Elements keep their order and nothing broadcasts, so that each has one counterpart. x is a tensor or an array.
     """
     own, wanted = tuple(x.shape), tuple(shape)
     if own == wanted:
@@ -94,6 +94,8 @@ def check_floating(what: str, value: Any) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise InputTypeError(f"{what} must be a floating-point tensor, not {kind}")
+    if value.is_nested:
+        raise InputError(f"{what} is a nested tensor; heads work row by row: give them the rows, x.values()")
 
 
 def check_domain(owner: str, parameters: Mapping[str, Tensor], domains: Mapping[str, Any]) -> None:

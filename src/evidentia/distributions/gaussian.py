@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from evidentia.distributions._base import Univariate, as_tensors, check_domain, check_keep
+from evidentia.distributions._base import Univariate, as_tensors, check_domain, check_floating, check_keep
 from evidentia.formulas import gaussian
 
 __all__ = ["Gaussian"]
@@ -51,6 +51,7 @@ class Gaussian(Univariate, Normal):
 
         The mean is the first output; the standard deviation is the softplus of the second plus 1e-6.
         """
+        check_floating(f"{cls.__name__}.from_raw: raw", raw)
         return cls._from_leaves(gaussian.from_raw(raw, dim))
 
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:

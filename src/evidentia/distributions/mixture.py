@@ -1,5 +1,6 @@
 """Mixtures, the joint answer of several networks or of several samples of one."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -249,14 +250,14 @@ class Mixture(TensorTree, Distribution):
     def _flat_components(self, batch_shape: torch.Size) -> Univariate:
         """Return the components, expanded to this batch shape of the mixture, with the shape (members, rows)."""
         full = self.expand(batch_shape).components
-        size = batch_shape.numel()
+        size = math.prod(batch_shape)  # which stays a symbol in an export with dynamic sizes
         leaves = (getattr(full, name).movedim(self.dim, 0).reshape(self.members, size) for name in full.leaves)
         return full._from_leaves(leaves)
 
     def _flat_weights(self, batch_shape: torch.Size) -> Tensor | None:
         """Return the weights with the shape (members, rows) of `_flat_components`."""
         weights = self._weights_first(batch_shape)
-        return None if weights is None else weights.reshape(self.members, batch_shape.numel())
+        return None if weights is None else weights.reshape(self.members, math.prod(batch_shape))
 
     def _double(self) -> "Mixture":
         return _unchecked(self.components.double(), self.dim, self.weights)

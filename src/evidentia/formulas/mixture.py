@@ -123,7 +123,6 @@ def _average(x: Tensor, weights: Tensor | None) -> Tensor:
     return x.mean(0) if weights is None else (weights * x).sum(0)
 
 
-@one_thread()
 @torch.no_grad()
 def quantile(
     df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor, weights: Tensor | None = None
@@ -132,12 +131,30 @@ def quantile(
 
     It is NaN where q or a parameter is, and infinite for q = 0. Has no gradients.
 
+    The rounds of the search depend on the values. So it is one operator for ``torch.compile``, ``torch.export`` and
+    ``torch.func.vmap``, which cannot look inside: ``evidentia::mixture_quantile``.
+
     Args:
         df, loc, scale: parameters of the members, (members, rows).
         q: probabilities, (rows,).
         upper: whether q is the upper tail, (rows,); else it is the lower one.
         weights: of the members, (members, rows).
     """
+    found: Tensor = _quantile(df, loc, scale, q, upper, weights)
+    return found
+
+
+@torch.library.custom_op(
+    "evidentia::mixture_quantile",
+    mutates_args=(),
+    schema="(Tensor? df, Tensor loc, Tensor scale, Tensor q, Tensor upper, Tensor? weights) -> Tensor",
+)
+@one_thread()
+@torch.no_grad()
+def _quantile(
+    df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor, weights: Tensor | None
+) -> Tensor:
+    """Return what :func:`quantile` describes."""
     df, loc, scale = without_idle(df, loc, scale, weights)
     sign = torch.where(upper, 1.0, -1.0).to(loc.dtype)  # a lower tail is the upper one of the mirrored mixture
     step = max(1, student_tail.chunk_size(loc) // len(loc))
@@ -148,6 +165,26 @@ def quantile(
         standard = _Normal() if n is None else _Student(student_tail.shape_of(n))
         found.append(sign[rows] * _search(standard, sign[rows] * m, s, q[rows], w))
     return torch.cat(found) if found else loc.new_empty(0)
+
+
+@_quantile.register_fake
+def _quantile_shape(_df: Any, loc: Tensor, _scale: Any, q: Tensor, _upper: Any, _weights: Any) -> Tensor:
+    """Return an empty tensor of the shape and dtype of the result."""
+    return loc.new_empty(q.shape)
+
+
+@_quantile.register_vmap
+def _quantile_of_batches(info: Any, in_dims: Any, *given: Tensor | None) -> tuple[Tensor, int]:
+    """Return the quantiles of a batch of mixtures: its entries are more rows."""
+
+    def as_rows(x: Tensor | None, dim: int | None) -> Tensor | None:
+        if x is None:
+            return None
+        full = x.unsqueeze(-2).expand(*x.shape[:-1], info.batch_size, -1) if dim is None else x.movedim(dim, -2)
+        return full.flatten(-2)
+
+    found = _quantile(*(as_rows(x, dim) for x, dim in zip(given, in_dims, strict=True)))
+    return found.unflatten(0, (info.batch_size, -1)), 0
 
 
 class _Normal:

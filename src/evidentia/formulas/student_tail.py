@@ -162,7 +162,7 @@ def tail(t: Tensor, shape: Shape) -> Tail:
 
 def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
     """Return Σ_k coefficients_k x^k, with the coefficients along the first dimension."""
-    if x.numel() <= _FEW:  # then operations cost more than numbers do
+    if not torch.compiler.is_compiling() and x.numel() <= _FEW:  # then operations cost more than numbers do
         exponents = torch.arange(len(coefficients), dtype=x.dtype, device=x.device).view(-1, *[1] * x.ndim)
         return (coefficients * x**exponents).sum(0)
     total = coefficients[-1]
@@ -217,7 +217,8 @@ def by_chunks(f: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Return an elementwise function of tensors of one shape, computed with few numbers at a time on a CPU."""
     first = tensors[0]
     size = chunk_size(first)
-    if first.numel() <= size:
+    # a compiler divides the work itself, and a question about sizes would limit those of an exported program
+    if torch.compiler.is_compiling() or first.numel() <= size:
         return f(*tensors)
     chunks = zip(*(x.reshape(-1).split(size) for x in tensors), strict=True)
     return torch.cat([f(*chunk) for chunk in chunks]).reshape(first.shape)
