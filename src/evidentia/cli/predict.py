@@ -181,6 +181,7 @@ def _by_ray(
     from evidentia.cli import ray_engine
     from evidentia.data.table_files import read_batches
 
+    console.remark("asking Ray for workers, which may take half a minute", progress.quiet)
     for table, _ in jobs:
         check(next(iter(read_batches(table, text=text))), table)
     ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.add)
