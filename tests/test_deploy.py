@@ -1,0 +1,393 @@
+"""Deploy: the numbers of Prediction, in Python and where evidentia is not."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import evidentia as ev
+from evidentia.deploy import Summaries, summaries
+from evidentia.nn import FadingEvidence, UNet
+
+NAMES = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper"]
+
+
+def network(seed: int = 0, head: nn.Module | None = None) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 32), nn.SiLU(), ev.NIGHead(32) if head is None else head)
+
+
+class Raw(nn.Module):
+    """A network whose input is its raw output, so that a test chooses the parameters."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, raw):
+        return self.kind.from_raw(raw)
+
+
+class FadingNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(5, 16), nn.SiLU()), ev.NIGHead(16, targets=2)
+        with torch.no_grad():
+            self.fading = FadingEvidence.fit(self.body(torch.randn(200, 5)), self.body(torch.randn(100, 5)))
+
+    def forward(self, x):
+        features = self.body(x)
+        share = self.fading(features).unsqueeze(-1)
+        return ev.Faded(self.head(features), share, validate_args=False)
+
+
+class Maps(nn.Module):
+    """The U-Net with a head of its own, from images to an answer for each pixel."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.body = UNet(outputs=8, width=8, blocks=4, seed=seed)
+        torch.manual_seed(seed)
+        self.head = ev.NIGConv2d(8)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def inverse_softplus(y):
+    return np.where(y > 30, y, np.log(np.expm1(np.minimum(y, 30))))
+
+
+def extreme_raw(*shape: int) -> torch.Tensor:
+    """Return raw outputs with α−1 from 1e-6 to 1e8, ν and β from 1e-3 to 1e3."""
+    g = np.random.default_rng(0)
+    raw = g.normal(size=(*shape, 4))
+    for k, (low, high) in enumerate([(-3, 3), (-6, 8), (-3, 3)], start=1):
+        raw[..., k] = inverse_softplus(10 ** g.uniform(low, high, shape))
+    return torch.tensor(raw, dtype=torch.float32)
+
+
+def assert_agrees(found, prediction, coverage=0.9, tolerance=1e-5):
+    """Hold named tensors or arrays against a prediction: relative, or relative to the deviation where 0 is near."""
+    lower, upper = np.moveaxis(prediction.interval(coverage), -1, 0)
+    std = prediction.std
+    stated = {"mean": prediction.mean, "lower": lower, "upper": upper}
+    for name, expected in stated.items():
+        value = np.asarray(found[name])
+        assert value.shape == expected.shape
+        assert (np.abs(value - expected) <= tolerance * np.maximum(np.abs(expected), std)).all(), name
+    for name in ("std", "aleatoric_std", "epistemic_std", "familiarity"):
+        expected = getattr(prediction, name)
+        assert (expected is None) == (name not in found), name
+        if expected is not None:
+            np.testing.assert_allclose(np.asarray(found[name]), expected, rtol=tolerance, err_msg=name)
+
+
+def together(networks, *inputs):
+    """Return the answers of several networks as one, members in dimension 0."""
+    with torch.no_grad():
+        answers = [network(*inputs) for network in networks]
+    return torch.utils._pytree.tree_map(lambda *parts: torch.stack(parts), *answers)
+
+
+@torch.no_grad()
+def test_one_network_in_the_units_of_y():
+    net, x = network(), torch.randn(20, 5)
+    deploy = ev.Deploy(net, loc=2000.0, scale=3.0, coverage=0.5)
+    found = deploy(x)
+    assert list(found) == NAMES
+    assert not found["mean"].requires_grad
+    assert_agrees(found, ev.Prediction(net(x).affine(2000.0, 3.0)), 0.5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.999])
+def test_extreme_parameters(coverage):
+    raw = extreme_raw(300)
+    found = ev.Deploy(Raw(ev.NormalInverseGamma), coverage=coverage)(raw)
+    assert_agrees(found, ev.Prediction(ev.NormalInverseGamma.from_raw(raw)), coverage)
+    raw = extreme_raw(300, 7)
+    found = ev.Deploy(Raw(ev.NormalInverseGamma), coverage=coverage, members=1)(raw)
+    assert_agrees(found, ev.Prediction(ev.NormalInverseGamma.from_raw(raw), members=1), coverage)
+
+
+@torch.no_grad()
+def test_mixture_of_a_list_and_of_a_dimension_with_weights():
+    nets, x = nn.ModuleList(network(k) for k in range(4)), torch.randn(9, 5)
+    answer = together(nets, x).affine(1.0, 2.0)
+    assert_agrees(ev.Deploy(nets, loc=1.0, scale=2.0)(x), ev.Prediction(answer, members=0))
+    weights = [3.0, 0.0, 1.0, 1.0]
+    assert_agrees(ev.Deploy(nets, loc=1.0, scale=2.0, weights=weights)(x), ev.Prediction(answer, 0, weights))
+    # one that counts is one network, whatever the others say
+    one = ev.Prediction(answer, 0, [0.0, 0.0, 1.0, 0.0])
+    answer.gamma[0] = answer.nu[1] = torch.nan
+    assert_agrees(summaries(answer, members=0, weights=[0.0, 0.0, 1.0, 0.0]), one)
+
+
+@torch.no_grad()
+def test_gaussian_answers():
+    net, x = network(head=ev.GaussianHead(32)), torch.randn(9, 5)
+    found = ev.Deploy(net)(x)
+    assert "epistemic_std" not in found
+    assert_agrees(found, ev.Prediction(net(x)))
+    nets = [network(k, ev.GaussianHead(32)) for k in range(3)]
+    assert_agrees(ev.Deploy(nets)(x), ev.Prediction(together(nets, x), members=0))
+
+
+@torch.no_grad()
+def test_fading_evidence():
+    net, x = FadingNetwork(), 10 * torch.randn(9, 5)
+    found = ev.Deploy(net, loc=torch.tensor([1.0, 2.0]), scale=[3.0, 4.0])(x)
+    assert found["familiarity"].shape == (9,)
+    assert found["familiarity"].min() < 0.1
+    assert_agrees(found, ev.Prediction(net(x).affine(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))))
+    plain, typical = net(x).plain, ev.NormalInverseGamma(0.0, 1.0, 3.0, 2.0)
+    settled = ev.Faded(plain, net(x).keep, plain.settle(net(x).keep, typical))
+    assert_agrees(summaries(settled), ev.Prediction(settled))
+    several = together([FadingNetwork() for _ in range(3)], x)
+    assert_agrees(summaries(several, members=0), ev.Prediction(several, members=0))
+    gaussian = ev.Faded(ev.Gaussian(torch.randn(6, 2, 2), torch.rand(6, 2, 2) + 0.1), torch.rand(6, 1, 1) + 0.01)
+    assert_agrees(summaries(gaussian), ev.Prediction(gaussian))
+
+
+@torch.no_grad()
+def test_a_mixture_and_a_student_t_as_answer():
+    each = together([network(k) for k in range(3)], torch.randn(9, 5)).predictive()
+    for weights in (None, torch.tensor([1.0, 2.0, 3.0])):
+        mixture = ev.Mixture(each, weights=weights)
+        assert_agrees(summaries(mixture), ev.Prediction(mixture))
+    one = ev.StudentT(5.0, torch.randn(4), 2.0)
+    assert list(summaries(one)) == ["mean", "std", "lower", "upper"]
+    assert_agrees(summaries(one), ev.Prediction(one))
+
+
+@torch.no_grad()
+def test_maps_and_shapes():
+    net, x = Maps(), torch.randn(2, 3, 16, 24)
+    assert_agrees(ev.Deploy(net)(x), ev.Prediction(net(x)))
+    assert summaries(ev.NormalInverseGamma(0.0, 1.0, 2.0, 1.0))["lower"].shape == ()
+    assert summaries(ev.Gaussian(torch.empty(0), torch.empty(0)))["upper"].shape == (0,)
+    assert "lower" not in summaries(net(x), coverage=None)
+
+
+@torch.no_grad()
+def test_negative_scale_and_precision():
+    net, x = network(), torch.randn(9, 5)
+    assert_agrees(ev.Deploy(net, scale=-2.0)(x), ev.Prediction(net(x).affine(0.0, -2.0)))
+    double = copy.deepcopy(net).double()
+    found = ev.Deploy(double)(x.double())
+    assert {value.dtype for value in found.values()} == {torch.float64}
+    assert_agrees(found, ev.Prediction(double(x.double())))
+    half = ev.Deploy(copy.deepcopy(net), loc=2013.7).bfloat16()  # no cast of the module rounds loc
+    found = half(x.bfloat16())
+    assert found["mean"].dtype == torch.float32
+    assert_agrees(found, ev.Prediction(half.networks[0](x.bfloat16()).affine(2013.7, 1.0)))
+
+
+def test_it_stays_in_evaluation_mode_and_pickles():
+    net = nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), ev.NIGHead(32))
+    deploy = ev.Deploy(net).train()
+    assert not deploy.training
+    assert not net[1].training
+    x = torch.randn(4, 5)
+    assert torch.equal(deploy(x)["lower"], pickle.loads(pickle.dumps(deploy))(x)["lower"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"coverage": 1.0}, "coverage must be a number between 0 and"),
+        ({"coverage": "0.9"}, "coverage must be a number between 0 and"),
+        ({"coverage": float("nan")}, "coverage must be a number between 0 and"),
+        ({"scale": 0.0}, "scale must not be 0"),
+        ({"loc": float("inf")}, "loc must be finite"),
+        ({"loc": "far"}, "loc must be a number"),
+        ({"weights": [1.0]}, "say with members="),
+        ({"members": 0, "weights": [0.0, 0.0]}, "all weights are 0"),
+        ({"members": 0, "weights": [1.0, -1.0]}, "weights must be finite"),
+        ({"members": True}, "members is the dimension"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments, message):
+    with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
+        ev.Deploy(network(), **arguments)
+
+
+def test_networks_and_answers_that_cannot_be():
+    x = torch.randn(3, 5)
+    with pytest.raises(ev.InputTypeError, match="Deploy takes a torch module"):
+        ev.Deploy([])
+    with pytest.raises(ev.InputTypeError, match="Deploy takes a torch module"):
+        ev.Deploy(lambda x: x)
+    with pytest.raises(ev.InputError, match="leave out members="):
+        ev.Deploy([network()], members=0)
+    with pytest.raises(ev.InputError, match="3 weights and 2 networks"):
+        ev.Deploy([network(), network()], weights=[1.0, 1.0, 1.0])
+    with pytest.raises(ev.InputTypeError, match="must answer with a NormalInverseGamma"):
+        ev.Deploy(nn.Linear(5, 4))(x)
+    with pytest.raises(ev.InputError, match="of one kind and shape"):
+        ev.Deploy([network(), network(head=ev.GaussianHead(32))])(x)
+    with pytest.raises(ev.InputError, match="has no such dimension"):
+        ev.Deploy(network(), members=1)(x)
+    with pytest.raises(ev.InputError, match="does not fit an answer"):
+        ev.Deploy(network(), loc=torch.zeros(2))(x)
+    with pytest.raises(ev.InputError, match="2 weights, and the answer has 3 members"):
+        Summaries(members=0, weights=[1.0, 1.0])(ev.Gaussian(torch.zeros(3, 2), 1.0))
+    with pytest.raises(ev.InputError, match="leave out members="):
+        summaries(ev.Mixture(ev.Gaussian(torch.zeros(3), 1.0)), members=0)
+
+
+def test_examples_that_cannot_be(tmp_path):
+    deploy = ev.Deploy(network())
+    with pytest.raises(ev.InputTypeError, match="needs an example"):
+        deploy.export()
+    with pytest.raises(ev.InputError, match="has no dimension 2"):
+        deploy.export(torch.randn(3, 5), dynamic=(0, 2))
+    with pytest.raises(ev.InputError, match="is empty"):
+        deploy.export(torch.empty(0, 5))
+    with pytest.raises(ev.InputError, match="of 2 inputs, and the example 1 inputs"):
+        deploy.export(torch.randn(3, 5), dynamic=[(0,), (0,)])
+    with pytest.raises(ev.InputError, match=r"ends in \.pt2"):
+        ev.deploy.to_package(deploy, tmp_path / "model.so", torch.randn(3, 5))
+
+
+# What leaves Python ---------------------------------------------------------------------------------------------------
+
+
+def session(path):
+    """Return a function from inputs to the named outputs of an ONNX file."""
+    runtime = pytest.importorskip("onnxruntime")
+    loaded = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in loaded.get_outputs()]
+
+    def run(*inputs):
+        given = {value.name: x.numpy() for value, x in zip(loaded.get_inputs(), inputs, strict=True)}
+        return dict(zip(names, loaded.run(None, given), strict=True))
+
+    return run
+
+
+@pytest.mark.extras
+def test_onnx_of_a_mixture_of_eight(tmp_path):
+    nets = nn.ModuleList(network(k) for k in range(8))
+    deploy = ev.Deploy(nets, loc=3.0, scale=2.0)
+    ev.deploy.to_onnx(deploy, tmp_path / "mixture.onnx", torch.randn(1, 5))
+    run = session(tmp_path / "mixture.onnx")
+    for rows in (1, 2, 500):
+        x = torch.randn(rows, 5)
+        found = run(x)
+        assert list(found) == NAMES
+        assert_agrees(found, ev.Prediction(together(nets, x).affine(3.0, 2.0), members=0))
+    import onnx
+
+    model = onnx.load(tmp_path / "mixture.onnx")
+    assert [entry.version for entry in model.opset_import if entry.domain == ""] == [ev.deploy.OPSET]
+    assert len(model.graph.node) < 400
+
+
+@pytest.mark.extras
+@torch.no_grad()
+def test_onnx_of_the_unet_at_two_sizes(tmp_path):
+    net = Maps()
+    ev.deploy.to_onnx(ev.Deploy(net), tmp_path / "maps.onnx", torch.randn(1, 3, 32, 40), dynamic=(0, 2, 3))
+    run = session(tmp_path / "maps.onnx")
+    for shape in ((1, 3, 48, 64), (3, 3, 96, 32)):
+        x = torch.randn(shape)
+        assert_agrees(run(x), ev.Prediction(net(x)))
+
+
+@pytest.mark.extras
+@torch.no_grad()
+@pytest.mark.parametrize("members", [None, 1])
+def test_onnx_of_extreme_parameters(tmp_path, members):
+    raw = extreme_raw(300) if members is None else extreme_raw(300, 7)
+    deploy = ev.Deploy(Raw(ev.NormalInverseGamma), coverage=0.99, members=members)
+    ev.deploy.to_onnx(deploy, tmp_path / "raw.onnx", raw[:2])
+    assert_agrees(
+        session(tmp_path / "raw.onnx")(raw), ev.Prediction(ev.NormalInverseGamma.from_raw(raw), members), 0.99
+    )
+
+
+@pytest.mark.extras
+@torch.no_grad()
+def test_onnx_of_gaussian_and_fading_networks(tmp_path):
+    x = 10 * torch.randn(50, 5)
+    gaussian, fading = network(head=ev.GaussianHead(32)), FadingNetwork()
+    for net in (gaussian, fading):
+        ev.deploy.to_onnx(ev.Deploy(net), tmp_path / "net.onnx", x[:2], input_names=["features"])
+        assert_agrees(session(tmp_path / "net.onnx")(x), ev.Prediction(net(x)))
+    nets = [network(k, ev.GaussianHead(32)) for k in range(3)]
+    ev.deploy.to_onnx(ev.Deploy(nets, weights=[1, 2, 0]), tmp_path / "net.onnx", x[:2])
+    assert_agrees(session(tmp_path / "net.onnx")(x), ev.Prediction(together(nets, x), 0, [1, 2, 0]))
+
+
+WITHOUT_EVIDENTIA = """
+import sys
+sys.modules["evidentia"] = None  # an import of it fails
+import torch
+x = torch.load("x.pt")
+program = {load}
+torch.save(dict(program(x)), "found.pt")
+assert not [name for name in sys.modules if name.startswith("evidentia.")]
+"""
+
+
+def run_without_evidentia(folder, load, x):
+    """Return what a saved program answers in a process that cannot import evidentia."""
+    torch.save(x, folder / "x.pt")
+    code = WITHOUT_EVIDENTIA.format(load=load)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, timeout=600)
+    return torch.load(folder / "found.pt")
+
+
+@pytest.mark.extras
+def test_exported_program_needs_no_evidentia(tmp_path):
+    nets, x = nn.ModuleList(network(k) for k in range(3)), torch.randn(11, 5)
+    program = ev.Deploy(nets).export(torch.randn(4, 5))
+    torch.export.save(program, tmp_path / "program.pt2")
+    found = run_without_evidentia(tmp_path, 'torch.export.load("program.pt2").module()', x)
+    assert_agrees(found, ev.Prediction(together(nets, x), members=0))
+
+
+@pytest.mark.extras
+def test_compiled_package_needs_no_evidentia(tmp_path):
+    nets, x = nn.ModuleList(network(k) for k in range(3)), torch.randn(11, 5)
+    ev.deploy.to_package(ev.Deploy(nets), tmp_path / "package.pt2", torch.randn(4, 5))
+    assert [path.name for path in tmp_path.iterdir()] == ["package.pt2"]
+    found = run_without_evidentia(tmp_path, 'torch._inductor.aoti_load_package("package.pt2")', x)
+    assert_agrees(found, ev.Prediction(together(nets, x), members=0))
+
+
+@pytest.mark.extras
+@torch.no_grad()
+def test_compiled_package_of_the_unet(tmp_path):
+    net = Maps()
+    ev.deploy.to_package(ev.Deploy(net), tmp_path / "maps.pt2", torch.randn(2, 3, 32, 40), dynamic=(0, 2, 3))
+    loaded = torch._inductor.aoti_load_package(str(tmp_path / "maps.pt2"))
+    for shape in ((2, 3, 48, 64), (3, 3, 96, 32)):
+        x = torch.randn(shape)
+        assert_agrees(loaded(x), ev.Prediction(net(x)))
+
+
+@pytest.mark.extras
+def test_torch_compile():
+    nets, x = nn.ModuleList(network(k) for k in range(3)), torch.randn(11, 5)
+    compiled = torch.compile(ev.Deploy(nets), fullgraph=True)
+    assert_agrees(compiled(x), ev.Prediction(together(nets, x), members=0))
+
+
+@pytest.mark.extras
+def test_a_failed_export_leaves_the_old_file(tmp_path):
+    class Refuses(nn.Module):
+        def forward(self, x):
+            return network()(x if bool(x.sum() > 0) else -x)
+
+    (tmp_path / "net.onnx").write_bytes(b"old")
+    with pytest.raises(Exception, match="data-dependent"):
+        ev.deploy.to_onnx(ev.Deploy(Refuses()), tmp_path / "net.onnx", torch.randn(2, 5))
+    assert (tmp_path / "net.onnx").read_bytes() == b"old"
