@@ -148,6 +148,32 @@ def test_every_recipe_is_in_the_list_of_recipes():
     assert sorted(set(listed)) == [page.name for page in PAGES if page.name != "README.md"]
 
 
+OPTIONAL = {"accelerate", "fastapi", "lightning", "onnx", "onnxruntime", "onnxscript", "peft", "ray", "torchmetrics"}
+OPTIONAL |= {"transformers", "uvicorn"}
+
+
+def imported_packages(page: Path) -> set[str]:
+    """Return the packages that the blocks of a page import."""
+    text = page.read_text(encoding="utf-8")
+    names = set()
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    streaming = {"torchmetrics"} if any("metrics.streaming" in name for name in names) else set()
+    return {name.partition(".")[0] for name in names} | streaming
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name)
+def test_pages_name_the_packages_that_make_test_may_not_have(page):
+    """Their first line does, so that a page is skipped by name where one is missing."""
+    first = page.read_text(encoding="utf-8").partition("\n")[0]
+    named = set(re.findall(r"\w+", first.partition("test-extras:")[2]))
+    assert imported_packages(page) & OPTIONAL <= named
+
+
 def table_of_tools() -> list[tuple[str, str]]:
     """Return tool and proof of each row of the table in docs/pytorch.md."""
     text = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
