@@ -84,7 +84,7 @@ def test_trees_predict_what_scikit_learn_does(name, models):
     around = x[rng.integers(len(x), size=600)]
     for new in (around, around + 0.1 * rng.normal(size=around.shape), odd_values(around, rng)):
         for target, model in enumerate(models):
-            z = module._in_units(new, forest.centre[target], forest.shift[target])
+            z = module.in_units(new, forest.centre[target], forest.shift[target])
             leaves = [tree.predict(z).astype(np.float32) for tree in model.estimators_]
             mean = sum(leaf.astype(np.float64) for leaf in leaves) / len(leaves)
             expected = np.ldexp(mean, forest.exponent[target]) + forest.baseline[target]

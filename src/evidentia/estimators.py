@@ -45,6 +45,7 @@ from evidentia.fitting.duration import say_how_long, training_seconds
 from evidentia.fitting.fading import choose_power, rows_of_a_fold, unfamiliar_below, with_fading
 from evidentia.fitting.inputs import Inputs
 from evidentia.fitting.members import hold_in_turn
+from evidentia.fitting.predictor import Predictor
 from evidentia.fitting.stacking import stacked
 from evidentia.fitting.targets import choose_transform, prepare_target
 from evidentia.fitting.width import with_scale
@@ -443,6 +444,18 @@ class Regressor(_ScikitLearn):
         p.transform = self._transform
         p.index, p.names = table.index, self.target_names_
         return p
+
+    def predictor(self, coverage: float | None = None) -> Predictor:
+        """Return a plain callable from one row, or a few, to mean and both deviations by name: for a server.
+
+        It predicts a row many times as fast as ``predict_distribution``, with the same numbers, and returns a
+        dictionary of floats, or of arrays for several rows; see :class:`~evidentia.fitting.predictor.Predictor`.
+
+        Args:
+            coverage: of an interval, whose ends are ``lower`` and ``upper``; None for none, which is quicker.
+        """
+        check_is_fitted(self, "fitted_")
+        return Predictor(self, coverage)
 
     @property
     def _transform(self) -> Transform | None:

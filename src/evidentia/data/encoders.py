@@ -24,7 +24,7 @@ from evidentia.data.values import (
 )
 from evidentia.errors import InputError
 
-__all__ = ["DATE_PARTS", "MOST_CATEGORIES", "Encoder", "demand", "describe_strays", "encoder_from"]
+__all__ = ["DATE_PARTS", "MOST_CATEGORIES", "PERIODS", "Encoder", "demand", "describe_strays", "encoder_from"]
 
 Array = NDArray[np.float64]
 
@@ -264,7 +264,7 @@ def _objects(column: Column) -> Any:
     return pd.Series(objects, dtype=object)
 
 
-_PERIODS = {"year": 31_556_952, "week": 604_800, "day": 86_400}  # in seconds
+PERIODS = {"year": 31_556_952, "week": 604_800, "day": 86_400}  # in seconds
 
 
 def _date_features(seconds: Array, parts: tuple[str, ...], span: tuple[float, ...]) -> Array:
@@ -272,7 +272,7 @@ def _date_features(seconds: Array, parts: tuple[str, ...], span: tuple[float, ..
     columns = [np.clip(seconds, span[0], span[1]) if span else seconds] if "time" in parts else []
     for part in parts:
         if part != "time":
-            angle = 2 * np.pi * (seconds % _PERIODS[part]) / _PERIODS[part]
+            angle = 2 * np.pi * (seconds % PERIODS[part]) / PERIODS[part]
             columns += [np.sin(angle), np.cos(angle)]
     return np.stack(columns, axis=1) if columns else np.empty((len(seconds), 0))
 

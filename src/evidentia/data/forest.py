@@ -25,7 +25,7 @@ from torch import Tensor
 
 from evidentia.errors import EvidentiaError, InputError
 
-__all__ = ["LARGEST", "Forest", "arrays_of", "trees_for"]
+__all__ = ["FAR", "LARGEST", "Forest", "arrays_of", "in_units", "right_children", "roots_of", "trees_for"]
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ MOST_LEAVES = 2**20  # of a tree in a file
 MOST_COLUMNS = 128  # that a target's trees may look at: their numbers are 7 bits of a node
 ALL_COLUMNS = 16  # up to so many are tried at each split; of more a third, as each costs the same
 
-_FAR = 8  # in units of a column's spread: outliers are no further away, or random thresholds would find only them
+FAR = 8  # in units of a column's spread: outliers are no further away, or random thresholds would find only them
 _MOST_SHIFT = 3000  # of powers of two: float64 reaches from 2^−1074 to 2^1024
 _BLOCK = 2**13  # pairs of a tree and a row that take their steps together: they stay in a core's cache
 _STEPS = 4  # after which pairs that have arrived at a leaf are put aside
@@ -96,7 +96,7 @@ class Forest:
         models = []
         for target, known in enumerate(columns):
             arrays = _units(x[:, known], y[:, target], weights) | {"columns": known.astype(np.int32)}
-            z = _in_units(x[:, known], arrays["centre"], arrays["shift"])
+            z = in_units(x[:, known], arrays["centre"], arrays["shift"])
             learned = np.ldexp(y[:, target] - arrays["baseline"], -arrays["exponent"])
             model = _fit_model(z, learned, weights, trees, int(rng.integers(2**31)))
             models.append(arrays | _read_model(model, z[:: max(1, len(z) // 50)]))
@@ -109,12 +109,12 @@ class Forest:
     def predict(self, x: Array) -> Array:
         """Return the means of the trees for rows x (N, F) of float64, (N, T)."""
         targets, trees = self.leaves.shape
-        roots = _roots(self.leaves)
+        roots = roots_of(self.leaves)
         out = np.empty((len(x), targets))
         for first in range(0, len(x), _BLOCK):
             rows = slice(first, first + _BLOCK)
             for target in range(targets):
-                z = _in_units(x[rows, self.columns[target]], self.centre[target], self.shift[target])
+                z = in_units(x[rows, self.columns[target]], self.centre[target], self.shift[target])
                 total = np.zeros(len(z))
                 size = max(1, _BLOCK // len(z))  # of few rows, many trees at once
                 for tree in range(0, trees, size):
@@ -221,8 +221,8 @@ def _check_trees(leaves: NDArray[np.int32], feature: NDArray[np.int8]) -> None:
     # a tree is at its end when no place is open: not before, and then
     if bool((places < 1).any()) or bool(((feature >= 0)[ends - 1] | (places[ends - 1] != 1)).any()):
         raise InputError("the nodes of a forest do not form trees with so many leaves")
-    right = _right_children(leaves, feature)
-    at = _roots(leaves).reshape(-1)
+    right = right_children(leaves, feature)
+    at = roots_of(leaves).reshape(-1)
     for _ in range(MOST_DEPTH + 1):
         at = at[feature[at] >= 0]
         at = np.concatenate([at + 1, right[at]])
@@ -238,7 +238,7 @@ def _units(x: Array, y: Array, weights: Array | None) -> dict[str, NDArray[Any]]
     x = np.clip(x, -LARGEST, LARGEST)
     x[:, np.isnan(x).all(axis=0)] = 0
     bottom, low, centre, high, top = np.nanquantile(x, [0.01, 0.1, 0.5, 0.9, 0.99], axis=0, method="nearest")
-    spread = np.maximum(high - low, top / _FAR - bottom / _FAR)
+    spread = np.maximum(high - low, top / FAR - bottom / FAR)
     # most values may be one and the same; then what differs from it counts
     spread = np.where(spread > 0, spread, np.nanmax(np.abs(x - centre), axis=0))
     return {
@@ -249,10 +249,10 @@ def _units(x: Array, y: Array, weights: Array | None) -> dict[str, NDArray[Any]]
     }
 
 
-def _in_units(x: Array, centre: Array, shift: NDArray[np.int32]) -> NDArray[np.float32]:
+def in_units(x: Array, centre: Array, shift: NDArray[np.int32]) -> NDArray[np.float32]:
     """Return columns (N, C) as a forest's trees see them, contiguous and finite."""
     with np.errstate(over="ignore"):
-        z = np.clip(np.ldexp(np.clip(x, -LARGEST, LARGEST) - centre, -shift), -_FAR, _FAR)
+        z = np.clip(np.ldexp(np.clip(x, -LARGEST, LARGEST) - centre, -shift), -FAR, FAR)
     return np.where(np.isnan(z), 0.0, z).astype(np.float32, order="C")
 
 
@@ -285,7 +285,7 @@ def _read_model(model: Any, x: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     }
     try:
         _check_trees(arrays["leaves"][None], arrays["feature"])
-        read = _values(_steps(**arrays), arrays["number"], x, _roots(arrays["leaves"]))
+        read = _values(_steps(**arrays), arrays["number"], x, roots_of(arrays["leaves"]))
         same = all((r == t.predict(x).reshape(-1).astype(np.float32)).all() for r, t in zip(read, trees, strict=True))
     except InputError:
         same = False
@@ -302,7 +302,7 @@ def _read_model(model: Any, x: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
 # Evaluation -----------------------------------------------------------------------------------------------------------
 
 
-def _roots(leaves: NDArray[np.int32]) -> NDArray[np.int64]:
+def roots_of(leaves: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the place of each tree's first node, in the shape of leaves."""
     nodes = 2 * leaves.reshape(-1).astype(np.int64) - 1
     return (np.cumsum(nodes) - nodes).reshape(leaves.shape)
@@ -315,7 +315,7 @@ def _open_places(leaves: NDArray[np.int32], feature: NDArray[np.int8]) -> NDArra
     return np.cumsum(more) - more + np.repeat(np.arange(1, len(nodes) + 1), nodes)
 
 
-def _right_children(leaves: NDArray[np.int32], feature: NDArray[np.int8]) -> NDArray[np.int64]:
+def right_children(leaves: NDArray[np.int32], feature: NDArray[np.int8]) -> NDArray[np.int64]:
     """Return where the right branch of each split begins; for leaves, anything."""
     # once the left branch is complete: when next as many places are open as before the split
     order = np.argsort(_open_places(leaves, feature).astype(np.int16), kind="stable")
@@ -328,7 +328,7 @@ def _steps(leaves: NDArray[np.int32], feature: NDArray[np.int8], number: NDArray
     """Return for each node what a step from it needs, as the two halves of one integer, to be looked up at once."""
     halves = np.empty((len(feature), 2), dtype=np.int32)
     # how many nodes further the right branch begins than the left, and the column: 7 bits
-    further = _right_children(leaves, feature) - np.arange(1, len(feature) + 1)
+    further = right_children(leaves, feature) - np.arange(1, len(feature) + 1)
     halves[:, 0] = np.where(feature < 0, -1 << 7, (further << 7) + feature)
     # from a leaf all go right, which leads to itself: so rows that have arrived may take further steps
     halves[:, 1] = np.where(feature < 0, np.float32(-np.inf), number).view(np.int32)

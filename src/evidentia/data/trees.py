@@ -31,7 +31,7 @@ from torch import Tensor
 from evidentia.data.forest import LARGEST, Forest, arrays_of, trees_for
 from evidentia.errors import EvidentiaError, InputError, InputTypeError
 
-__all__ = ["Trees"]
+__all__ = ["Trees", "lowest_bit"]
 
 Array = NDArray[np.float64]
 
@@ -191,7 +191,7 @@ class Trees:
         start = np.arange(0, value.size, leaves, dtype=np.int32)[:, None]
         for rows in _blocks(len(x), count * trees):
             part = x[rows] if len(columns) == self.features else x[rows, columns]
-            leaf = _lowest_bit(remaining(np.clip(part.T, -LARGEST, LARGEST, order="C")))
+            leaf = lowest_bit(remaining(np.clip(part.T, -LARGEST, LARGEST, order="C")))
             leaf += start
             added = value.reshape(-1).take(leaf).reshape(count, trees, -1)
             # one tree after the other, as scikit-learn does: another order would round otherwise
@@ -497,7 +497,7 @@ def _remaining_leaves(
     return _Scan(features, threshold, feature, missing_left, left_leaves)
 
 
-def _lowest_bit(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+def lowest_bit(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the position of the lowest bit of positive numbers: the exponent of that bit as a float32."""
     lowest = numbers & -numbers
     return cast(NDArray[np.int32], (lowest.astype(np.float32).view(np.int32) >> 23) - 127)

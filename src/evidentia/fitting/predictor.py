@@ -1,0 +1,245 @@
+"""A plain callable for people who serve a model: one row, or a few, in; mean and both deviations out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evidentia.data.columns import Column
+from evidentia.data.encoders import Encoder
+from evidentia.errors import InputError, InputTypeError
+from evidentia.files import listed
+from evidentia.fitting.row_networks import Moments, RowNetworks
+from evidentia.prediction import Prediction
+
+__all__ = ["Predictor"]
+
+Array = NDArray[np.float64]
+FEW = 32  # rows up to which it pays to leave out what only many rows need
+_NUMBERS = (float, int, np.floating, np.integer)
+
+
+class Predictor:
+    """Function from rows to what a regressor predicts of them, as plain numbers by name.
+
+    Use ``model.predictor()`` to make one. It is a snapshot: another ``fit`` of the model does not change it. It may be
+    called by several threads at once, and pickled.
+
+    What it returns is a dictionary with ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std`` (left out where the
+    model has none), with a coverage ``lower`` and ``upper``, and ``familiarity`` where evidence fades. The numbers are
+    those of ``predict_distribution``: floats for one row of one target, arrays (targets,) for one row of several, and
+    arrays (rows,) or (rows, targets) for several rows. Under the target transform "log", which has no moments, there is
+    ``median`` in the place of mean and deviations.
+
+    Args:
+        model: a fitted regressor.
+        coverage: of the interval; None for none, which is much quicker.
+    """
+
+    def __init__(self, model: Any, coverage: float | None = None) -> None:
+        if coverage is not None:
+            real = isinstance(coverage, int | float | np.floating) and not isinstance(coverage, bool)
+            if not real or not 0 < coverage < 1:
+                raise InputError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
+        self.model, self.coverage = copy(model), coverage
+        self.encoders: tuple[Encoder, ...] = model.encoding_.encoders
+        self.names: list[str] = model.encoding_.names
+        self.features = len(model.encoding_.features)
+        self.one_target = bool(model.fitted_.one_target)
+        self.plain = all(_is_plain(encoder) for encoder in self.encoders)  # every feature is a column of numbers
+        self.fill = np.array([encoder.fill for encoder in self.encoders])
+        self.codes = [{c: k for k, c in enumerate(e.categories)} for e in self.encoders]
+        self.conformal = getattr(model, "conformal_", None) is not None  # which looks at tables, not at features
+        # moments under a transform need whole distributions, and networks without hidden layers have other features
+        quick = not self.conformal and model._transform is None and len(model.fitted_.population.sizes) > 2
+        self.networks = RowNetworks(model.fitted_) if quick else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.coverage)
+
+    def __repr__(self) -> str:
+        coverage = "" if self.coverage is None else f"coverage={self.coverage}"
+        return f"{type(self.model).__name__}.predictor({coverage})"
+
+    def __call__(self, rows: Any) -> dict[str, Any]:
+        """Return what the model predicts of one row, or of several.
+
+        Args:
+            rows: one row as a sequence or 1-D array in the order of the columns of ``fit``, or as a dictionary or
+                pandas Series by their names; several as a 2-D array, a table, or a list of rows.
+        """
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiub":
+            if rows.ndim == 1:
+                return self._of_numbers(rows) if self.plain else self._of_one(rows.tolist())
+            if rows.ndim == 2 and self.plain and not self.conformal:
+                return self._of_features(self._features_of(rows))
+            return self._answer(self.model.predict_distribution(rows))
+        if isinstance(rows, Mapping):
+            return self._of_one(self._in_order(rows))
+        if hasattr(rows, "columns") or hasattr(rows, "column_names"):
+            return self._answer(self.model.predict_distribution(rows))
+        if hasattr(rows, "to_dict") and hasattr(rows, "index"):  # a Series of pandas
+            return self._of_one(self._of_series(rows))
+        return self._of_other(rows)
+
+    def _of_numbers(self, row: NDArray[Any]) -> dict[str, Any]:
+        """Return the prediction of a row of numbers, where every feature is a column."""
+        if self.conformal:
+            return self._of_one(row.tolist())
+        return _first(self._of_features(self._features_of(row[None])))
+
+    def _of_one(self, row: list[Any]) -> dict[str, Any]:
+        return _first(self._of_rows([row]))
+
+    def _of_rows(self, rows: list[list[Any]]) -> dict[str, Any]:
+        """Return the predictions of rows of any values."""
+        for row in rows:
+            self._check_count(len(row))
+        if self.conformal:
+            return self._answer(self.model.predict_distribution(self._table_of(rows)))
+        return self._of_features(np.concatenate([self._encode(row) for row in rows]))
+
+    def _table_of(self, rows: list[list[Any]]) -> Any:
+        """Return rows as a table, with the names of the columns if they have any."""
+        if not self.model.encoding_.named:
+            return np.array(rows, dtype=object)
+        import pandas as pd
+
+        return pd.DataFrame(rows, columns=self.names, dtype=object)
+
+    def _of_other(self, rows: Any) -> dict[str, Any]:
+        """Return the prediction of a list, a tuple, a tensor, or an array of objects."""
+        if hasattr(rows, "tolist"):
+            rows = rows.tolist()
+        if isinstance(rows, str) or not isinstance(rows, Sequence):
+            raise InputTypeError(f"a row is an array, a list or a dictionary of values, not {type(rows).__name__}")
+        if not rows:
+            raise InputError("the row is empty; pass one value for each column, or several rows")
+        nested = [isinstance(each, Mapping | Sequence | np.ndarray) and not isinstance(each, str) for each in rows]
+        if not any(nested):
+            return self._of_one(list(rows))
+        if not all(nested):
+            raise InputError("some entries are values and others are rows; pass one row, or a list of rows")
+        return self._of_rows([self._in_order(each) if isinstance(each, Mapping) else list(each) for each in rows])
+
+    # Rows as features -------------------------------------------------------------------------------------------------
+
+    def _in_order(self, row: Mapping[Any, Any]) -> list[Any]:
+        """Return the values of a row by name in the order of the columns."""
+        if not self.model.encoding_.named:
+            raise InputError(
+                "the model was fitted to columns without names; pass the values of a row as a list, in their order"
+            )
+        if len(row) == len(self.names):
+            try:
+                return [row[name] for name in self.names]
+            except KeyError:
+                pass
+        by_name = {str(name): value for name, value in row.items()}
+        lacking = [name for name in self.names if name not in by_name]
+        if lacking:
+            raise InputError(f"the row lacks the column{'s' if len(lacking) > 1 else ''} {listed(lacking)}")
+        beyond = [name for name in by_name if name not in set(self.names)]
+        if beyond:
+            raise InputError(f"the row has columns beyond those of training: {listed(beyond)}")
+        return [by_name[name] for name in self.names]
+
+    def _of_series(self, row: Any) -> list[Any]:
+        values = row.tolist()
+        if not self.model.encoding_.named:
+            return list(values)
+        return self._in_order(dict(zip(row.index, values, strict=True)))
+
+    def _features_of(self, rows: NDArray[Any]) -> Array:
+        """Return the features of rows of numbers (N, columns), where every feature is a column."""
+        if rows.shape[1] != len(self.encoders):
+            self._check_count(rows.shape[1])
+        features = rows.astype(np.float64)
+        finite = np.isfinite(features)
+        if not finite.all():
+            if np.isinf(features).any():
+                row, column = np.argwhere(np.isinf(features))[0]
+                raise InputError(f"column {self.names[column]!r} is infinite in row {row}; pass numbers, or NaN")
+            features = np.where(finite, features, self.fill)
+        return features
+
+    def _check_count(self, found: int) -> None:
+        expected = len(self.encoders)
+        if found != expected:
+            kind = type(self.model).__name__
+            raise InputError(f"a row has {found} values, but {kind} was fitted to {expected} columns")
+
+    def _encode(self, row: list[Any]) -> Array:
+        """Return the features (1, F) of a row of any values."""
+        if self.plain and all(isinstance(value, _NUMBERS) for value in row):
+            return self._features_of(np.array([row], dtype=np.float64))
+        out = np.zeros((1, self.features))
+        first = 0
+        for encoder, codes, value in zip(self.encoders, self.codes, row, strict=True):
+            last = first + len(encoder.features)
+            if not encoder.left_out:
+                encoder.encode(_column_of(encoder, codes, value), out[:, first:last])
+            first = last
+        return out
+
+    # Features as answers ----------------------------------------------------------------------------------------------
+
+    def _of_features(self, features: Array) -> dict[str, Any]:
+        """Return the predictions of features (N, F), by the shortest way for so many rows."""
+        if self.networks is not None and self.coverage is None and len(features) <= FEW:
+            return self._named(self.networks(features))
+        p = self.model.fitted_.predict(features)
+        p.transform = self.model._transform
+        return self._answer(p)
+
+    def _named(self, found: Moments) -> dict[str, Any]:
+        """Return moments by name, as deviations."""
+        named = {"mean": found.mean, "std": np.sqrt(found.variance), "aleatoric_std": np.sqrt(found.aleatoric)}
+        if found.epistemic is not None:
+            named["epistemic_std"] = np.sqrt(found.epistemic)
+        if self.one_target:
+            named = {name: values[:, 0] for name, values in named.items()}
+        if found.familiarity is not None:
+            named["familiarity"] = found.familiarity
+        return named
+
+    def _answer(self, p: Prediction) -> dict[str, Any]:
+        """Return what a prediction states, by name."""
+        if p.transform is not None and not p.transform.has_moments:
+            found: dict[str, Any] = {"median": p.median}
+        else:
+            parts = p.decompose()
+            found = {"mean": p.mean, "std": p.std}
+            named = (("aleatoric_std", parts.aleatoric), ("epistemic_std", parts.epistemic))
+            found |= {name: np.sqrt(part) for name, part in named if part is not None}
+        if self.coverage is not None:
+            ends = p.interval(self.coverage)
+            found["lower"], found["upper"] = ends[..., 0], ends[..., 1]
+        if p.familiarity is not None:
+            found["familiarity"] = p.familiarity
+        return found
+
+
+def _first(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of the first row: floats of one target, arrays of several."""
+    return {name: values[0].item() if values.ndim == 1 else values[0] for name, values in found.items()}
+
+
+def _is_plain(encoder: Encoder) -> bool:
+    """Return whether a column of numbers is its own feature."""
+    return encoder.kind == "number" and encoder.content in ("", "number") and len(encoder.features) == 1
+
+
+def _column_of(encoder: Encoder, codes: dict[str, int], value: Any) -> Column:
+    """Return one value as a column of a table: quickly if it is of the usual kind, else as a table is read."""
+    number = encoder.kind == "number" and encoder.content in ("", "number")
+    if number and isinstance(value, _NUMBERS) and not isinstance(value, bool) and not math.isinf(value):
+        return Column(encoder.name, encoder.kind, np.array([float(value)]), encoder.content)
+    if encoder.kind == "category" and isinstance(value, str) and value in codes:
+        return Column(encoder.name, encoder.kind, np.array([value], dtype=object), encoder.content)
+    import pandas as pd
+
+    return encoder.read(pd.Series([value], dtype=object), 1)
