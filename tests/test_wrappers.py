@@ -378,6 +378,8 @@ def test_vmap_of_quantiles_of_normal_members_and_no_rows():
     )(loc, scale)
     assert torch.allclose(got, expected)
     assert quantile(torch.randn(3, 0, 4), torch.tensor(0.1)).shape == (0,)
+    none = torch.func.vmap(lambda raw: quantile(raw, torch.tensor(0.1)), in_dims=1)(torch.randn(3, 2, 0, 4))
+    assert none.shape == (2, 0)
 
 
 def test_gradients_of_single_rows_of_a_mixtures_quantiles():

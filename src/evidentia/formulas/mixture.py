@@ -184,7 +184,7 @@ def _quantile_of_batches(info: Any, in_dims: Any, *given: Tensor | None) -> tupl
         return full.flatten(-2)
 
     found = _quantile(*(as_rows(x, dim) for x, dim in zip(given, in_dims, strict=True)))
-    return found.unflatten(0, (info.batch_size, -1)), 0
+    return found.view(info.batch_size, len(found) // info.batch_size), 0
 
 
 class _Normal:
