@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Regressor,
         load,
     )
+    from evidentia.export import export_onnx
     from evidentia.fitting import FittedImages, ImageRecipe, fit_images
     from evidentia.losses import (
         ConstantWeight,
@@ -78,6 +79,7 @@ __all__ = [
     "calibrate",
     "deploy",
     "evidential_loss",
+    "export_onnx",
     "fit_images",
     "gaussian_loss",
     "global_mean_factor",
@@ -97,6 +99,7 @@ _NAMES = {  # where the names above live, by module; the rest are regressors
     "calibration": ("Calibration", "RecalibratedPrediction", "calibrate"),
     "deploy": ("Deploy",),
     "distributions": ("Faded", "Gaussian", "Mixture", "NormalInverseGamma", "StudentT"),
+    "export": ("export_onnx",),
     "fitting": ("FittedImages", "ImageRecipe", "fit_images"),
     "losses": (
         "ConstantWeight",

@@ -7,7 +7,19 @@ from typing import NoReturn
 import typer
 
 from evidentia import __version__
-from evidentia.cli import INTERRUPTED, console, data, end_interrupted, evaluate, fit, info, predict, report, reproduce
+from evidentia.cli import (
+    INTERRUPTED,
+    console,
+    data,
+    end_interrupted,
+    evaluate,
+    export,
+    fit,
+    info,
+    predict,
+    report,
+    reproduce,
+)
 from evidentia.cli.advice import in_shell_words
 from evidentia.errors import EvidentiaError
 
@@ -26,6 +38,7 @@ app.command()(fit.fit)
 app.command()(predict.predict)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
+app.command()(export.export)
 app.command()(info.info)
 app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")

@@ -64,7 +64,7 @@ def export_onnx(
         raise InputError(f"{path} ends with .json, as the file beside the graph does; use .onnx")
     for each in (path, beside):
         if each.exists() and not force:
-            raise InputError(f"{each} exists; name another file, or replace it with force")
+            raise InputError(f"{each} exists; name another file, or replace it (force=True, in the shell --force)")
     module = TableModule(model, coverage, single)
     trees = model.fitted_.trees
     graph, outputs = _graph_of(onnx, module, None if trees is None else ensemble_of(trees))
