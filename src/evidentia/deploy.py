@@ -89,10 +89,11 @@ class Deploy(nn.Module):
         return super().train(False)
 
     def forward(self, *inputs: Any) -> dict[str, Tensor]:
-        # in a traced program a change of the gradient mode would be one more operation
+        # a traced program has no gradient mode: there, what the network says is detached
         with contextlib.nullcontext() if torch.compiler.is_compiling() else torch.no_grad():
             answers = [network(*inputs) for network in self.networks]
-            return self._in_units_of_y(self.summaries(_stacked(answers) if self.several else answers[0]))
+            answer = _stacked(answers) if self.several else answers[0]
+            return self._in_units_of_y(self.summaries(_on_leaves(Tensor.detach, answer)))
 
     def _in_units_of_y(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         mean = found["mean"]
