@@ -269,7 +269,7 @@ class TreeDistribution(TensorTree, Distribution):
         return self._from_leaves(getattr(self, name).double() for name in self.leaves)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
-        new = self.__new__(type(self)) if _instance is None else _instance
+        new = type(self).__new__(type(self)) if _instance is None else _instance
         new._set_leaves((getattr(self, name).expand(batch_shape) for name in self.leaves), self._validate_args)
         return new
 

@@ -102,7 +102,7 @@ class Mixture(TensorTree, Distribution):
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
         shape = list(batch_shape)
         shape.insert(len(shape) + 1 + self.dim, self.members)
-        new: Self = self.__new__(type(self)) if _instance is None else _instance
+        new: Self = type(self).__new__(type(self)) if _instance is None else _instance
         new._set_components(self.components.expand(shape), self.dim, self._validate_args, self.weights)
         return new
 
@@ -112,7 +112,7 @@ class Mixture(TensorTree, Distribution):
         weights = self.weights
         if weights is not None and not isinstance(target, torch.dtype):
             weights = weights.to(target, non_blocking=non_blocking)
-        new = self.__new__(type(self))
+        new = type(self).__new__(type(self))
         new._set_components(components, self.dim, self._validate_args, weights)
         return new
 
