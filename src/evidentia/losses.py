@@ -300,7 +300,7 @@ def global_mean_factor(*counted: Tensor | float, group: Any = None) -> Tensor:
     exact = torch.float32 if device.type == "mps" else torch.float64
     total = torch.zeros((), dtype=exact, device=device)
     for each in counted:
-        own = each.detach().sum() if isinstance(each, Tensor) else torch.tensor(float(each))
+        own = each.detach().sum(dtype=exact) if isinstance(each, Tensor) else torch.tensor(float(each))
         total = total + own.to(device, exact)
     total = _over_ranks(total, group)
     _check_values("global_mean_factor: the number of targets", total)
