@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -211,6 +212,8 @@ def test_it_stays_in_evaluation_mode_and_pickles():
         ({"members": 0, "weights": [0.0, 0.0]}, "all weights are 0"),
         ({"members": 0, "weights": [1.0, -1.0]}, "weights must be finite"),
         ({"members": True}, "members is the dimension"),
+        ({"members": 0, "weights": "ab"}, "weights must be numbers"),
+        ({"members": 0, "weights": [[1.0, 2.0]]}, "one number for each member"),
     ],
 )
 def test_arguments_that_cannot_be(arguments, message):
@@ -254,6 +257,35 @@ def test_examples_that_cannot_be(tmp_path):
         deploy.export(torch.randn(3, 5), dynamic=[(0,), (0,)])
     with pytest.raises(ev.InputError, match=r"ends in \.pt2"):
         ev.deploy.to_package(deploy, tmp_path / "model.so", torch.randn(3, 5))
+    with pytest.raises(ev.InputTypeError, match="dynamic is a list of dimensions"):
+        deploy.export(torch.randn(3, 5), dynamic=0)
+    with pytest.raises(ev.InputTypeError, match=r"takes an ev\.Deploy of the network, not Sequential"):
+        ev.deploy.to_onnx(network(), tmp_path / "net.onnx", torch.randn(3, 5))
+    with pytest.raises(ev.InputError, match="as many different ones"):
+        ev.deploy.to_onnx(deploy, tmp_path / "net.onnx", torch.randn(3, 5), input_names=["a", "b"])
+
+
+@torch.no_grad()
+def test_several_inputs_one_row_no_rows_and_threads():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def forward(self, first, second):
+            return self.net(first + second)
+
+    x = torch.randn(6, 5)
+    deploy = ev.Deploy([Sum(), Sum()])
+    assert deploy(x[0], x[1])["lower"].shape == ()
+    assert deploy(x[:0], x[:0])["lower"].shape == (0,)
+    assert deploy(torch.full((2, 5), torch.nan), x[:2])["upper"].isnan().all()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: deploy(x, x)["lower"], range(8)))
+    assert all(torch.equal(found[0], each) for each in found)
+    with torch.device("meta"):
+        elsewhere = ev.Deploy(Sum(), loc=1.0, members=0, weights=[1.0, 2.0])
+    assert elsewhere.summaries.weights == (1 / 3, 2 / 3)
 
 
 # What leaves Python ---------------------------------------------------------------------------------------------------

@@ -142,7 +142,14 @@ def to_onnx(
         dynamic: dimensions whose size may change, as in :meth:`Deploy.export`.
         input_names: names of the inputs; by default "x", or "x0", "x1", … of several.
     """
-    write_onnx(deploy.export(*example, dynamic=dynamic), path, input_names or _input_names(len(example)))
+    if not isinstance(deploy, Deploy):
+        raise InputTypeError(f"to_onnx takes an ev.Deploy of the network, not {type(deploy).__name__}")
+    names = list(input_names) if input_names is not None else _input_names(len(example))
+    if len(names) != len(example) or len(set(names)) < len(names):
+        raise InputError(
+            f"there are {len(example)} inputs, and their names must be as many different ones, not {names}"
+        )
+    write_onnx(deploy.export(*example, dynamic=dynamic), path, names)
 
 
 def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_names: Sequence[str]) -> None:
@@ -157,6 +164,8 @@ def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_n
     assert result is not None
     places: dict[str, int] = _pytree.tree_unflatten(list(range(result.num_leaves)), result)
     names = sorted(places, key=lambda name: places[name])
+    if both := sorted(set(names) & set(input_names)):
+        raise InputError(f"{', '.join(both)} are names of outputs, and cannot be those of inputs")
     with torch.no_grad(), _quiet():
         onnx_program = torch.onnx.export(
             program,
@@ -193,6 +202,8 @@ def to_package(deploy: Deploy, path: str | os.PathLike[str], *example: Tensor, d
         example: inputs as ``deploy.forward`` takes them; their values do not matter.
         dynamic: dimensions whose size may change, as in :meth:`Deploy.export`.
     """
+    if not isinstance(deploy, Deploy):
+        raise InputTypeError(f"to_package takes an ev.Deploy of the network, not {type(deploy).__name__}")
     if Path(path).suffix != ".pt2":
         raise InputError(f"the name of a package ends in .pt2, got {os.fspath(path)}")
     program = deploy.export(*example, dynamic=dynamic)
@@ -231,6 +242,8 @@ def _dynamic(example: Sequence[Any], dynamic: Sequence[Any]) -> tuple[tuple[Tens
     """
     if not example or not all(isinstance(x, Tensor) for x in example):
         raise InputTypeError("an export needs an example of the inputs: one tensor or several")
+    if not isinstance(dynamic, Sequence) or isinstance(dynamic, str):
+        raise InputTypeError(f"dynamic is a list of dimensions, such as (0,), not {dynamic!r}")
     each = list(dynamic) if any(isinstance(d, Sequence) for d in dynamic) else [dynamic] * len(example)
     if len(each) != len(example):
         raise InputError(f"dynamic has the dimensions of {len(each)} inputs, and the example {len(example)} inputs")
@@ -471,8 +484,11 @@ def summaries(
 
 def _checked_weights(weights: Any) -> tuple[float, ...]:
     """Return weights as numbers that sum to 1."""
-    given = weights if isinstance(weights, Tensor) else torch.as_tensor(weights, dtype=torch.float64)
-    return tuple(normalised_weights("Deploy", given.detach().cpu(), given.numel(), validate=True).tolist())
+    try:  # on the CPU by name: torch's device context would decide otherwise
+        given = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(f"weights must be numbers, one for each member, got {weights!r}") from error
+    return tuple(normalised_weights("Deploy", given.detach(), given.numel(), validate=True).tolist())
 
 
 def _on_leaves(change: Any, answer: Any) -> Any:
