@@ -432,8 +432,8 @@ def test_models_of_earlier_versions_can_be_read():
     assert found["sold"].tolist() == [SECONDS] * 2
     for part, period in (("year", 365.2425 * 86_400), ("week", 7 * 86_400), ("day", 86_400)):  # all of them, always
         angle = 2 * np.pi * (SECONDS % period) / period
-        assert found[f"sold:sin {part}"].tolist() == [np.sin(angle)] * 2
-        assert found[f"sold:cos {part}"].tolist() == [np.cos(angle)] * 2
+        assert found[f"sold:sin {part}"].tolist() == pytest.approx([np.sin(angle)] * 2, rel=0, abs=1e-12)
+        assert found[f"sold:cos {part}"].tolist() == pytest.approx([np.cos(angle)] * 2, rel=0, abs=1e-12)
     assert list(found.columns)[4:11] == [
         "sold",
         *(f"sold:{w} {p}" for p in ("year", "week", "day") for w in ("sin", "cos")),

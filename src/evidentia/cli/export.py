@@ -13,7 +13,9 @@ __all__ = ["export"]
 
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of the model.")],
-    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx; model.json is beside it.")],
+    onnx: Annotated[
+        Path, typer.Option("--onnx", help="File to write, such as model.onnx; model.columns.json is beside it.")
+    ],
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
     interval: Annotated[
         bool, typer.Option("--interval/--no-interval", help="Whether the graph has an interval at all.")
@@ -34,7 +36,7 @@ def export(
     if not 0 < coverage < 1:
         raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
     with console.speaking():
-        from evidentia.export import export_onnx
+        from evidentia.export import columns_file, export_onnx
 
         regressor = models.load(model)
         if onnx.resolve().is_relative_to(model.resolve()):
@@ -43,4 +45,4 @@ def export(
     codes = any(encoder.kind == "category" and not encoder.left_out for encoder in regressor.encoding_.encoders)
     about = "what its columns mean, and the codes of texts" if codes else "what its columns mean"
     size = path.stat().st_size / 1e6
-    console.remark(f"wrote {path} ({size:.1f} MB) and {path.with_suffix('.json')}: {about}", quiet)
+    console.remark(f"wrote {path} ({size:.1f} MB) and {columns_file(path)}: {about}", quiet)

@@ -24,7 +24,7 @@ from evidentia.data.values import (
 )
 from evidentia.errors import InputError
 
-__all__ = ["DATE_PARTS", "MOST_CATEGORIES", "PERIODS", "Encoder", "demand", "describe_strays", "encoder_from"]
+__all__ = ["DATE_PARTS", "DIGITS", "MOST_CATEGORIES", "PERIODS", "Encoder", "demand", "describe_strays", "encoder_from"]
 
 Array = NDArray[np.float64]
 
@@ -265,6 +265,7 @@ def _objects(column: Column) -> Any:
 
 
 PERIODS = {"year": 31_556_952, "week": 604_800, "day": 86_400}  # in seconds
+DIGITS = 12  # of a sine: processors and libraries differ in the last one, and trees divide whatever differs
 
 
 def _date_features(seconds: Array, parts: tuple[str, ...], span: tuple[float, ...]) -> Array:
@@ -273,7 +274,7 @@ def _date_features(seconds: Array, parts: tuple[str, ...], span: tuple[float, ..
     for part in parts:
         if part != "time":
             angle = 2 * np.pi * (seconds % PERIODS[part]) / PERIODS[part]
-            columns += [np.sin(angle), np.cos(angle)]
+            columns += [np.sin(angle).round(DIGITS), np.cos(angle).round(DIGITS)]
     return np.stack(columns, axis=1) if columns else np.empty((len(seconds), 0))
 
 

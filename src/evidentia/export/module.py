@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evidentia.data.encoders import PERIODS, Encoder
+from evidentia.data.encoders import DIGITS, PERIODS, Encoder
 from evidentia.deploy import Summaries
 from evidentia.distributions import Faded, Gaussian, NormalInverseGamma
 from evidentia.errors import InputError
@@ -107,8 +107,8 @@ class _Date:
         for part in self.parts:
             if part != "time":
                 period = float(PERIODS[part])
-                angle = (2 * math.pi / period) * (seconds - period * (seconds / period).floor())
-                parts += [angle.sin(), angle.cos()]
+                angle = (2 * math.pi) * (seconds - period * (seconds / period).floor()) / period
+                parts += [(each * 10**DIGITS).round() / 10**DIGITS for each in (angle.sin(), angle.cos())]
         return torch.stack(parts, 1)
 
 

@@ -20,7 +20,7 @@ from evidentia.files import write_text, write_whole
 from evidentia.formulas import quick_quantile
 from evidentia.threads import one_thread
 
-__all__ = ["OPSET", "OPSET_ML", "export_onnx"]
+__all__ = ["OPSET", "OPSET_ML", "columns_file", "export_onnx"]
 
 OPSET = 20  # of ONNX's own operators
 OPSET_ML = 5  # of those for machine learning, of which TreeEnsemble is one
@@ -39,7 +39,7 @@ def export_onnx(
 
     Args:
         model: a fitted regressor.
-        path: of the file to write; the other one has the ending ``.json``.
+        path: of the file to write, such as model.onnx; the other one is then model.columns.json.
         coverage: of the interval from ``lower`` to ``upper``; None leaves both out, for a quicker graph.
         single: whether the hidden layers of networks compute in float32, which takes a third of the time. The outputs
             are those of ``predict_distribution`` to 1e-6 or better; with ``single`` to about 1e-5, and worse where a
@@ -59,9 +59,7 @@ def export_onnx(
     _refuse_what_has_no_graph(model)
     onnx = _import_onnx()
     path = Path(path)
-    beside = path.with_suffix(".json")
-    if beside == path:
-        raise InputError(f"{path} ends with .json, as the file beside the graph does; use .onnx")
+    beside = columns_file(path)
     for each in (path, beside):
         if each.exists() and not force:
             raise InputError(f"{each} exists; name another file, or replace it (force=True, in the shell --force)")
@@ -75,6 +73,11 @@ def export_onnx(
     write_whole(path, lambda file: file.write(content))
     write_text(beside, text + "\n")
     return path
+
+
+def columns_file(path: Path) -> Path:
+    """Return the path of the file beside a graph that says what its columns mean: model.columns.json of model.onnx."""
+    return path.with_name(f"{path.stem}.columns.json")
 
 
 def _refuse_what_has_no_graph(model: Regressor) -> None:

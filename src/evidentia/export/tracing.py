@@ -34,6 +34,7 @@ _UNARY = {
     "sigmoid": "Sigmoid",
     "relu": "Relu",
     "floor": "Floor",
+    "round": "Round",
     "reciprocal": "Reciprocal",
     "isnan": "IsNaN",
     "bitwise_not": "Not",
@@ -187,7 +188,8 @@ class Recorder(TorchDispatchMode):
 
     def _on_any(self, result: Tensor, x: Tensor) -> None:
         whole = self._emit("Cast", [self._value(x)], to=self._kind(torch.int64))
-        self._emit("Cast", [self._emit("ReduceMax", [whole], keepdims=0)], result, to=self._kind(torch.bool))
+        # a sum, because there is no largest of no rows
+        self._emit("Cast", [self._emit("ReduceSum", [whole], keepdims=0)], result, to=self._kind(torch.bool))
 
     def _on_rsub(self, result: Tensor, first: Any, second: Any, *_: Any) -> None:
         self._binary("Sub", second, first, result)

@@ -1,0 +1,290 @@
+"""Regressors as ONNX graphs: ONNX Runtime gives the numbers of predict_distribution, without evidentia."""
+
+import json
+import subprocess
+import sys
+
+import mpmath
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import evidentia as ev
+from evidentia.data.trees import Trees
+from evidentia.errors import EvidentiaError, InputError, InputTypeError
+from evidentia.export.module import gelu, softplus
+from evidentia.export.tracing import Recorder
+from evidentia.export.trees import ensemble_of
+from shell import shell
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.extras
+
+NAMES = ("mean", "std", "aleatoric_std", "epistemic_std")
+
+
+def table(rows=120, targets=None, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, 3)) * [1.0, 100.0, 0.01]
+    y = x[:, 0] + 0.3 * rng.standard_normal(rows)
+    return x, y if targets is None else np.stack([y * 10**k for k in range(targets)], 1)
+
+
+def session(path):
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def run(path, x):
+    """The outputs of a graph by name."""
+    made = session(path)
+    return dict(zip([output.name for output in made.get_outputs()], made.run(None, {"x": x}), strict=True))
+
+
+def check(found, p, coverage=0.9, rtol=1e-6):
+    """Check outputs against a prediction; ends are compared by their own size or the deviation."""
+    expected = {name: getattr(p, name) for name in NAMES if getattr(p, name) is not None}
+    names = {*expected, "lower", "upper"} | ({"familiarity"} if p.familiarity is not None else set())
+    assert set(found) == names
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-7 * p.std.min())
+    if p.familiarity is not None:
+        np.testing.assert_allclose(found["familiarity"], p.familiarity, rtol=rtol)
+    ends = p.interval(coverage)
+    for k, name in enumerate(("lower", "upper")):
+        assert np.max(np.abs(found[name] - ends[..., k]) / np.maximum(np.abs(ends[..., k]), p.std)) < max(rtol, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A mixture that sees numbers, bins and trees, with weights, fading and a width."""
+    x, y = table()
+    return ev.EvidentialRegressor(members=4, steps=80, random_state=0).fit(x, y)
+
+
+REGRESSORS = {
+    "bins+trees": lambda: ev.EvidentialRegressor(members=3, steps=40, inputs="bins+trees", random_state=0),
+    "one network": lambda: ev.EvidentialRegressor(members=1, steps=40, random_state=0),
+    "plain evidence": lambda: ev.EvidentialRegressor(members=3, steps=40, evidence="plain", random_state=0),
+    "ensemble": lambda: ev.EnsembleRegressor(members=3, steps=40, random_state=0),
+    "fading ensemble": lambda: ev.EnsembleRegressor(
+        members=2, steps=40, evidence="fading", inputs="trees", random_state=0
+    ),
+    "gaussian": lambda: ev.GaussianRegressor(steps=40, random_state=0),
+    "dropout": lambda: ev.DropoutRegressor(samples=3, steps=40, random_state=0),
+    "bayes": lambda: ev.BayesRegressor(samples=3, steps=40, random_state=0),
+}
+
+
+def test_the_default_model(model, tmp_path):
+    x, _ = table(seed=1)
+    wild = np.concatenate([x, 30 * x])  # half of them far from the training rows
+    path = ev.export_onnx(model, tmp_path / "model.onnx", coverage=0.8)
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    p = model.predict_distribution(wild)
+    assert p.familiarity.min() < 0.1
+    check(run(path, wild), p, 0.8)
+    check(run(path, wild[:1]), p[:1], 0.8)
+    whole = run(path, wild)
+    for k in (0, 130):  # a row does not depend on the others
+        np.testing.assert_allclose(run(path, wild[k : k + 1])["upper"], whole["upper"][k], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+@pytest.mark.parametrize("targets", [None, 2])
+def test_every_regressor(name, targets, tmp_path):
+    x, y = table(targets=targets)
+    fitted = REGRESSORS[name]().fit(x, y)
+    path = ev.export_onnx(fitted, tmp_path / "model.onnx")
+    check(run(path, x), fitted.predict_distribution(x))
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
+def test_every_activation(activation, tmp_path):
+    x, y = table()
+    fitted = ev.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0).fit(x, y)
+    fitted.fitted_.population.activation = activation
+    fitted.fitted_.__dict__.pop("_kept", None)  # the networks of an earlier prediction
+    path = ev.export_onnx(fitted, tmp_path / "model.onnx")
+    check(run(path, x), fitted.predict_distribution(x))
+
+
+def test_single_precision_is_close(model, tmp_path):
+    x, _ = table(seed=1)
+    path = ev.export_onnx(model, tmp_path / "model.onnx", single=True)
+    check(run(path, x), model.predict_distribution(x), rtol=1e-4)
+
+
+def test_large_numbers_with_a_small_spread_keep_their_digits(tmp_path):
+    rng = np.random.default_rng(0)
+    x = 1e7 + 1e-2 * rng.standard_normal((100, 2))
+    y = 1e6 + 100 * (x[:, 0] - 1e7) + 0.1 * rng.standard_normal(100)
+    fitted = ev.EvidentialRegressor(members=2, steps=60, random_state=0).fit(x, y)
+    found, p = run(ev.export_onnx(fitted, tmp_path / "model.onnx"), x), fitted.predict_distribution(x)
+    np.testing.assert_allclose(found["mean"], p.mean, rtol=1e-9)
+    np.testing.assert_allclose(found["epistemic_std"], p.epistemic_std, rtol=1e-5)
+
+
+def mixed_table():
+    rng = np.random.default_rng(1)
+    count = 160
+    codes = [f"k{k:03d}" for k in rng.integers(0, 60, count)]  # many values, encoded by the mean of their targets
+    frame = pd.DataFrame(
+        {
+            "size": rng.random(count),
+            "town": rng.choice(["Rome", "Oslo", "Bern"], count),
+            "code": pd.Categorical(codes),
+            "sold": pd.date_range("2019-01-01", periods=count, freq="37h"),
+            "opens": pd.to_datetime(pd.Series(rng.integers(0, 86400, count)), unit="s").dt.time,
+            "lasts": pd.to_timedelta(rng.random(count), unit="D"),
+            "new": rng.random(count) < 0.5,
+            "id": [f"customer {k} {rng.integers(1e9)}" for k in range(count)],
+        }
+    )
+    frame.loc[3, "size"] = np.nan
+    frame.loc[5, "town"] = None
+    effect = {code: rng.standard_normal() for code in codes}
+    y = frame["size"].fillna(0.5) + [3 * effect[code] for code in codes] + 0.1 * rng.standard_normal(count)
+    return frame, y
+
+
+def as_numbers(frame, about):
+    """The rows as the JSON file beside a graph says, without evidentia."""
+    out = np.full((len(frame), len(about["columns"])), np.nan)
+    for k, column in enumerate(about["columns"]):
+        values = frame[column["name"]]
+        if column["kind"] == "category":
+            out[:, k] = [np.nan if v is None or v != v else column["codes"].get(str(v), -1) for v in values]
+        elif column["kind"] == "date":
+            out[:, k] = (values - pd.Timestamp(0)) / pd.Timedelta(seconds=1)
+        elif column["kind"] == "time":
+            out[:, k] = [v.hour * 3600 + v.minute * 60 + v.second for v in values]
+        elif column["kind"] == "duration":
+            out[:, k] = values.dt.total_seconds()
+        elif column["kind"] != "ignored":
+            out[:, k] = values.astype(float)
+    return out
+
+
+def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path):
+    frame, y = mixed_table()
+    with pytest.warns(UserWarning, match="left out"):
+        fitted = ev.EvidentialRegressor(members=3, steps=40, absolute_time=True, random_state=0).fit(frame, y)
+    path = ev.export_onnx(fitted, tmp_path / "model.onnx")
+    about = json.loads((tmp_path / "model.columns.json").read_text())
+    kinds = {column["name"]: column["kind"] for column in about["columns"]}
+    assert list(kinds) == list(frame.columns)
+    assert set(kinds.values()) == {"number", "category", "date", "time", "duration", "boolean", "ignored"}
+    assert any(encoder.means for encoder in fitted.encoding_.encoders)  # or this test shows less than it should
+    new = frame.copy()
+    new["code"] = new["code"].astype(object)
+    new.loc[7, "town"], new.loc[8, "code"], new.loc[9, "code"] = "Paris", "never seen", None
+    check(run(path, as_numbers(new, about)), fitted.predict_distribution(new))
+    metadata = session(path).get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["columns"]) == about["columns"]
+    assert json.loads(metadata["coverage"]) == 0.9
+
+
+def test_a_graph_needs_no_evidentia(model, tmp_path):
+    path = ev.export_onnx(model, tmp_path / "model.onnx")
+    x = table(seed=1)[0][:5]
+    np.save(tmp_path / "x.npy", x)
+    code = (
+        "import sys, numpy, onnxruntime; sys.modules['evidentia'] = sys.modules['torch'] = None\n"
+        f"s = onnxruntime.InferenceSession({str(path)!r}, providers=['CPUExecutionProvider'])\n"
+        f"print(s.run(['mean'], {{'x': numpy.load({str(tmp_path / 'x.npy')!r})}})[0].tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    np.testing.assert_allclose(json.loads(done.stdout), model.predict_distribution(x).mean, rtol=1e-6)
+
+
+def test_without_an_interval_the_graph_is_smaller(model, tmp_path):
+    whole = onnx.load(ev.export_onnx(model, tmp_path / "whole.onnx"))
+    plain = onnx.load(ev.export_onnx(model, tmp_path / "plain.onnx", coverage=None))
+    assert [output.name for output in plain.graph.output] == [*NAMES, "familiarity"]
+    assert len(plain.graph.node) < len(whole.graph.node) < 600
+    assert "coverage" not in json.loads((tmp_path / "plain.columns.json").read_text())
+
+
+def test_files_that_are_there_stay_unless_told_otherwise(model, tmp_path):
+    path = tmp_path / "model.onnx"
+    (tmp_path / "model.columns.json").write_text("mine")
+    with pytest.raises(InputError, match="exists"):
+        ev.export_onnx(model, path)
+    assert not path.exists()
+    ev.export_onnx(model, path, force=True)
+    assert json.loads((tmp_path / "model.columns.json").read_text())["model"] == "EvidentialRegressor"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"conformal": "split"}, "conformal='split'"),
+        ({"target_transform": "positive"}, "target_transform='positive'"),
+        ({"hidden": ()}, "hidden layers"),
+    ],
+)
+def test_what_has_no_graph_is_refused_with_a_sentence(changes, words, tmp_path):
+    x, y = table()
+    fitted = ev.EvidentialRegressor(members=1, steps=10, random_state=0).set_params(**changes).fit(x, np.abs(y))
+    with pytest.raises(InputError, match=words):
+        ev.export_onnx(fitted, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_regressor_is_refused(tmp_path):
+    with pytest.raises(InputTypeError, match="Deploy"):
+        ev.export_onnx(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
+    with pytest.raises(InputTypeError, match="not str"):
+        ev.export_onnx("model", tmp_path / "model.onnx")
+    with pytest.raises(ValueError, match="not fitted"):
+        ev.export_onnx(ev.EvidentialRegressor(), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("coverage", [0, 1, 2.0, "0.9"])
+def test_coverage_is_a_probability(model, coverage, tmp_path):
+    with pytest.raises(InputError, match="coverage"):
+        ev.export_onnx(model, tmp_path / "model.onnx", coverage=coverage)
+
+
+def test_trees_that_are_none_are_refused():
+    x = np.random.default_rng(0).standard_normal((60, 2))
+    trees, _ = Trees.fit(x, x[:, :1], seed=0)
+    trees.left_leaves[0, 0, 0, 0] = 0b101  # leaves that are no branch
+    with pytest.raises(InputError, match="fit it again"):
+        ensemble_of(trees)
+
+
+def test_an_operation_that_onnx_does_not_have_is_named():
+    x = torch.zeros(2)
+    recorder = Recorder(onnx)
+    recorder.name_input(x, "x")
+    with recorder, pytest.raises(EvidentiaError, match="digamma"):
+        torch.digamma(x)
+
+
+def test_gelu_and_softplus_in_float64_are_exact_enough():
+    x = torch.linspace(-40, 40, 4001, dtype=torch.float64)
+    expected = [float(v * mpmath.ncdf(v)) for v in map(mpmath.mpf, x.tolist())]
+    np.testing.assert_allclose(gelu(x).numpy(), expected, rtol=0, atol=2e-10)
+    expected = [float(mpmath.log1p(mpmath.exp(v))) for v in map(mpmath.mpf, x.tolist())]
+    np.testing.assert_allclose(softplus(x).numpy(), expected, rtol=1e-14, atol=1e-15)
+
+
+def test_from_the_shell(model, capsys, tmp_path):
+    model.save(tmp_path / "model")
+    path = tmp_path / "out" / "model.onnx"
+    said = shell(capsys, "export", tmp_path / "model", "--onnx", path, "--coverage", "0.5")
+    assert said.code == 0, said.error
+    x = table(seed=1)[0]
+    check(run(path, x), model.predict_distribution(x), 0.5)
+    for arguments, words in (
+        ((tmp_path / "model", "--onnx", path), "exists"),
+        ((tmp_path / "model", "--onnx", path, "--force", "--coverage", "90"), "--coverage"),
+        ((tmp_path / "model", "--onnx", tmp_path / "model" / "model.onnx"), "folder of the model"),
+        ((tmp_path / "out", "--onnx", tmp_path / "other.onnx"), "model.json is missing"),
+    ):
+        said = shell(capsys, "export", *arguments)
+        assert said.code == 2
+        assert words in said.error
