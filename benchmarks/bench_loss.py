@@ -1,56 +1,82 @@
-"""Compares the time of the evidential loss with that of the paper's formula as public implementations write it.
+"""Compares the time of the evidential loss with that of other packages, and with the time that memory allows.
 
-Both compute the gradient of the mean loss with respect to the raw outputs, in float32. The claim: the stable form is
-exact for every α and costs little more. Eager elementwise operations are bound by memory, since each reads and writes
-its whole operands; so time follows the number of operations, not their kind.
+Every way computes the mean loss and its gradient with respect to raw outputs (N, 4), through autograd, in float32. The
+limit is to read the raw outputs and the targets once and to write the gradients once, 36 bytes an element, at the
+speed of a copy, which is measured in the same run. Peers are called if they are installed (extra ``peers``); else what
+they do is written out in ``loss_peers.py``, and the name says so.
 
-    python benchmarks/bench_loss.py [--device cuda] [--rows 1000000] [--compile]
+    python benchmarks/bench_loss.py [--device cuda] [--rows 42000000] [--compile] [--maps] [--out FOLDER]
+
+On a GPU each way is timed by itself with CUDA events around a call. ``--maps`` adds 32 maps of 160 × 128, the size of a
+training step for depth, there also as CUDA graphs, which leave the GPU's own work alone.
 """
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import evidentia as ev
 from devices import device_label
-from evidentia.reproduce.timing import synchronized_time
+from evidentia.record import environment, write_record
+from evidentia.reproduce.timing import captured
 from evidentia.training import resolve_device
+from loss_peers import naive, peers
 
 WEIGHT = 0.01
+BYTES = 36  # of an element: 16 of raw outputs, 4 of its target, 16 of gradients
 
 
-def stable(raw: Tensor, y: Tensor, weight: float = WEIGHT) -> Tensor:
-    """Return the mean loss as the library computes it."""
-    return ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight=weight)
+def ours(raw: Tensor, y: Tensor, weight: float, **options: Any) -> Tensor:
+    """Return the loss as the library computes it."""
+    return ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight=weight, **options)
 
 
-def naive(raw: Tensor, y: Tensor, weight: float = WEIGHT) -> Tensor:
-    """Return the mean loss by Eq. 8 and 9 of the paper as printed."""
-    gamma, *rest = raw.unbind(-1)
-    nu, a, beta = (torch.nn.functional.softplus(v) for v in rest)
-    alpha = a + 1
-    omega = 2 * beta * (1 + nu)
-    nll = (
-        0.5 * torch.log(torch.pi / nu)
-        - alpha * torch.log(omega)
-        + (alpha + 0.5) * torch.log(nu * (y - gamma) ** 2 + omega)
-        + torch.lgamma(alpha)
-        - torch.lgamma(alpha + 0.5)
-    )
-    return (nll + weight * (y - gamma).abs() * (2 * nu + alpha)).mean()
+def formulas(raw: Tensor, y: Tensor, weight: float) -> Tensor:
+    """Return the mean loss by the library's formulas and autograd."""
+    return ours(raw, y, weight, kernel="formulas")
 
 
-def milliseconds(f: Callable[[Tensor, Tensor], Tensor], raw: Tensor, y: Tensor, repeats: int) -> float:
-    """Return the median time of one forward and backward pass, after five to warm up."""
+def gradient_of(f: Callable[..., Tensor], raw: Tensor, y: Tensor, upstream: Any = None) -> Callable[[], Any]:
+    return lambda: torch.autograd.grad(f(raw, y, WEIGHT), raw, upstream)
+
+
+def milliseconds(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
+    """Return the times of so many calls, sorted, after five to warm up."""
     times = []
-    for _ in range(5 + repeats):
-        started = synchronized_time(raw.device)
-        torch.autograd.grad(f(raw, y), raw)
-        times.append(synchronized_time(raw.device) - started)
-    return 1e3 * statistics.median(times[5:])
+    for k in range(5 + repeats):
+        if device.type == "cuda":
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(1_000_000)  # so that the host is ahead, and waits for nothing between kernels
+            start.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            taken = start.elapsed_time(end)
+        else:
+            began = time.perf_counter()
+            call()
+            taken = 1e3 * (time.perf_counter() - began)
+        if k >= 5:
+            times.append(taken)
+    return sorted(times)
+
+
+def copy_times(source: Tensor, device: torch.device, repeats: int) -> list[float]:
+    """Return the times of copies of a tensor, whose memory is free again afterwards."""
+    target = torch.empty_like(source)
+    return milliseconds(lambda: target.copy_(source), device, repeats)
+
+
+def describe(times: list[float]) -> dict[str, float]:
+    """Return the median and the tenth and ninetieth percentile."""
+    tenth = len(times) // 10
+    return {"median": statistics.median(times), "low": times[tenth], "high": times[-1 - tenth]}
 
 
 def worst_error(f: Callable[..., Tensor], device: torch.device) -> float:
@@ -60,34 +86,117 @@ def worst_error(f: Callable[..., Tensor], device: torch.device) -> float:
     """
     worst = 0.0
     for raw_alpha in torch.logspace(-2, 6, 33).tolist():
-        raw = torch.tensor([[0.0, 0.5, raw_alpha, raw_alpha]], device=device)
+        raw = torch.tensor([[0.0, 0.5, raw_alpha, raw_alpha]], device=device, requires_grad=True)
         y = torch.tensor([0.7], device=device)
-        worst = max(worst, abs(f(raw, y, weight=0.0).item() - stable(raw.double(), y.double(), weight=0.0).item()))
+        worst = max(worst, abs(f(raw, y, 0.0).item() - formulas(raw.double(), y.double(), 0.0).item()))
     return worst
+
+
+def extra_memory(call: Callable[[], Any], raw: Tensor) -> int:
+    """Return the bytes at the peak of a call beyond what was there and the gradient."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    return torch.cuda.max_memory_allocated() - before - raw.numel() * raw.element_size()
+
+
+def measure(rows: int, device: torch.device, repeats: int, compiled: bool) -> dict[str, Any]:
+    """Return the times of every way for a table of so many rows, and the speed of a copy."""
+    raw = torch.randn(rows, 4, device=device, requires_grad=True)
+    y = torch.randn(rows, device=device)
+    copied = describe(copy_times(raw.detach(), device, repeats))
+    ways: dict[str, Callable[[], Any]] = {"evidentia": gradient_of(ours, raw, y)}
+    ways["evidentia, formulas"] = gradient_of(formulas, raw, y)
+    ways["naive"] = gradient_of(naive, raw, y)
+    ways |= {name: gradient_of(f, raw, y) for name, f in peers().items()}
+    if compiled:
+        ways["naive, compiled"] = gradient_of(torch.compile(naive, fullgraph=True), raw, y)
+        ways["evidentia, formulas, compiled"] = gradient_of(torch.compile(formulas, fullgraph=True), raw, y)
+    one_by_one = lambda raw, y, weight: ours(raw, y, weight, reduction="none")  # noqa: E731
+    ways["evidentia, upstream gradient 2"] = gradient_of(lambda *a: 2 * ours(*a), raw, y)
+    ways['evidentia, reduction="none"'] = gradient_of(one_by_one, raw, y, torch.rand_like(y))
+    half = raw.detach().bfloat16().requires_grad_()
+    ways["evidentia, bfloat16"] = gradient_of(ours, half, y)
+    result: dict[str, Any] = {"rows": rows, "copy": copied, "ways": {}}
+    for name, call in ways.items():
+        result["ways"][name] = describe(milliseconds(call, device, repeats))
+        if device.type == "cuda" and name == "evidentia":
+            result["extra bytes"] = extra_memory(call, raw)
+    return result
+
+
+def measure_maps(device: torch.device, repeats: int) -> dict[str, Any]:
+    """Return the times for 32 maps of 160 × 128, with the host's work and, on a GPU, as CUDA graphs."""
+    raw = torch.randn(32, 4, 160, 128, device=device, requires_grad=True)
+    y = torch.randn(32, 160, 128, device=device)
+    kernel = lambda raw, y, weight: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw, 1), y, weight)  # noqa: E731
+    ways = {"evidentia": gradient_of(kernel, raw, y)}
+    flat = raw.detach().movedim(1, -1).reshape(-1, 4).requires_grad_()
+    ways |= {name: gradient_of(f, flat, y.flatten()) for name, f in {"naive": naive, **peers()}.items()}
+    result: dict[str, Any] = {"graphs": {}, "with the host": {}}
+    for name, call in ways.items():
+        began = []
+        for k in range(5 + repeats):
+            start = time.perf_counter()
+            call()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if k >= 5:
+                began.append(1e3 * (time.perf_counter() - start))
+        result["with the host"][name] = describe(sorted(began))
+        if device.type == "cuda":
+            result["graphs"][name] = describe(milliseconds(captured(call, device), device, repeats))
+    return result
+
+
+def show(result: dict[str, Any], device: torch.device) -> None:
+    """Print the table of `measure`: times on a GPU, elsewhere ratios alone."""
+    mine = result["ways"]["evidentia"]["median"]
+    for name, times in result["ways"].items():
+        spread = (
+            f"{times['median']:8.3f} ms ({times['low']:.3f} to {times['high']:.3f})" if device.type == "cuda" else ""
+        )
+        print(f"{name:34s} {spread} {times['median'] / mine:6.2f} times evidentia")
+
+
+def show_maps(result: dict[str, Any]) -> None:
+    for kind, ways in result.items():
+        for name, times in ways.items():
+            ratio = times["median"] / ways["evidentia"]["median"]
+            print(f"32 maps of 160 × 128, {kind:14s} {name:34s} {1e3 * times['median']:8.1f} µs {ratio:6.1f} times")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, help="by default 42,000,000 on a GPU and 1,000,000 elsewhere")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--compile", action="store_true", help="compile both")
+    parser.add_argument("--compile", action="store_true", help="also compile the formulas")
+    parser.add_argument("--maps", action="store_true", help="also 32 maps of 160 × 128")
+    parser.add_argument("--out", type=Path, help="folder for a record of the run")
     options = parser.parse_args()
     device = resolve_device(options.device)
+    rows = options.rows or (42_000_000 if device.type == "cuda" else 1_000_000)
     torch.manual_seed(0)
-    raw = torch.randn(options.rows, 4, device=device, requires_grad=True)
-    y = torch.randn(options.rows, device=device)
-    ways = {"naive": naive, "evidentia": stable}
-    if options.compile:
-        ways = {name: torch.compile(f, fullgraph=True) for name, f in ways.items()}
-    print(f"{options.rows} rows, float32, {'compiled' if options.compile else 'eager'}, torch {torch.__version__}")
-    for name, f in {"naive": naive, "evidentia": stable}.items():
-        print(f"{name:10s} worst error for α up to 1e6: {worst_error(f, device):.1e} nat")
-    times = {name: milliseconds(f, raw, y, options.repeats) for name, f in ways.items()}
-    if device.type == "cuda":  # elsewhere only ratios mean anything
-        for name, ms in times.items():
-            print(f"{name:10s} {ms:.3f} ms forward and backward")
-    print(f"time of evidentia / naive on {device_label(device)}: {times['evidentia'] / times['naive']:.2f}")
+    print(f"{rows} rows, float32, torch {torch.__version__}, {device_label(device)}")
+    errors = {name: worst_error(f, device) for name, f in {"evidentia": ours, "naive": naive}.items()}
+    for name, error in errors.items():
+        print(f"{name:10s} worst error for α up to 1e6: {error:.1e} nat")
+    result = {"errors": errors, **measure(rows, device, options.repeats, options.compile)}
+    show(result, device)
+    if options.maps:
+        result["maps"] = measure_maps(device, options.repeats)
+        show_maps(result["maps"])
+    copied, mine = result["copy"]["median"], result["ways"]["evidentia"]["median"]
+    share = (BYTES * copied) / (32 * mine)
+    if device.type == "cuda":
+        print(f"copy: {32e-9 * rows / copied:.2f} TB/s; evidentia {36e-9 * rows / mine:.2f} TB/s")
+        print(f"memory beyond the gradient: {result['extra bytes'] / 2**10:.0f} KiB")
+    if options.out:
+        write_record(options.out, {"run": "bench_loss", "environment": environment(device), **result})
+    print(f"bytes per second of evidentia / copy on {device_label(device)}: {share:.2f}")
+    print(f"time of naive / evidentia on {device_label(device)}: {result['ways']['naive']['median'] / mine:.2f}")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,7 @@ import pytest
 import torch
 
 import evidentia as ev
-import oracles
 from evidentia.formulas import nig, penalties
-from evidentia.kernels.evidential_loss import evidential_loss as quick_loss
-from evidentia.methods import Evidential, Network
 
 
 @pytest.fixture
@@ -490,53 +487,3 @@ def test_what_is_masked_may_be_anything():
         ev.gaussian_loss(ev.Gaussian(loc, torch.tensor([1.0, 1e-30]), validate_args=False), y, mask=mask).backward()
         assert loc.grad[0].isfinite()
         assert loc.grad[1] == 0
-
-
-# Loss and gradient in one pass ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
-def test_the_quick_loss_is_exact(dtype, bound):
-    """Loss and gradients by the four parameters against mpmath, relative to the size of the terms that they add up."""
-    g = torch.Generator().manual_seed(0)
-    shape = torch.cat([torch.empty(60).uniform_(-14, 20, generator=g), torch.tensor([1e2, 1e4, 1e6, 1e8])])
-    raw = torch.empty(64, 4).uniform_(-6, 6, generator=g)
-    raw[:, 2] = shape
-    raw, y = raw.to(dtype).requires_grad_(), (3 * torch.randn(64, generator=g)).to(dtype)
-    weight = 0.25
-    loss = quick_loss(raw, y, weight)
-    (grad,) = torch.autograd.grad(loss.sum(), raw)
-    parameters = [p.detach() for p in ev.NormalInverseGamma.from_raw(raw.double()).parameters]
-    slopes = torch.sigmoid(raw.double().detach())
-    for k in range(64):
-        point = [oracles.exact(t[k]) for t in (y, *parameters)]
-        size = abs(float(point[0] - point[1]))
-        evidence = float(2 * point[2] + 1 + point[3])
-        terms = [*oracles.nll_terms(*point), weight * size * evidence]
-        assert abs(loss[k].item() - float(sum(terms))) <= bound * float(sum(abs(t) for t in terms))
-        sign = -1.0 if point[0] > point[1] else 1.0
-        penalty = [weight * sign * evidence, 2 * weight * size, weight * size, 0.0]
-        for j, (by_parameter, added) in enumerate(zip(oracles.nll_gradient_terms(*point), penalty, strict=True)):
-            chain = float(slopes[k, j]) if j else 1.0
-            whole = chain * (float(sum(by_parameter)) + added)
-            scale = chain * (float(sum(abs(t) for t in by_parameter)) + abs(added))
-            assert abs(float(grad[k, j]) - whole) <= 4 * bound * scale, (k, j)
-
-
-def test_the_quick_loss_takes_the_place_of_the_loss_in_training():
-    raw, y = torch.randn(3, 5, 1, 4), torch.randn(3, 5, 1)
-    method = Evidential([0.0, 0.1, 1.0])
-    networks = method.build([0, 1, 2], 2, 4, Network((4,)))
-    quick, plain = method.loss_of_raw(raw, y, networks), method.loss(method.answer(raw), y, networks)
-    assert torch.allclose(quick, plain, rtol=1e-5)
-    other = Evidential(0.1, "standard_score")
-    assert torch.equal(other.loss_of_raw(raw, y), other.loss(other.answer(raw), y))
-
-
-def test_the_quick_loss_weighs_its_gradient_and_is_not_differentiated_twice():
-    raw, y = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.randn(6, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda r: quick_loss(r, y, 0.1), raw)
-    (grad,) = torch.autograd.grad(quick_loss(raw, y, 0.1).sum(), raw, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        grad.sum().backward()
-    assert not quick_loss(raw.detach(), y, 0.1).requires_grad

@@ -19,6 +19,9 @@ from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import gaussian, penalties
 from evidentia.formulas.nig import censored_nll, nll
 from evidentia.formulas.penalties import EXTRA_TERMS, Penalty
+from evidentia.kernels.evidential_loss import KERNELS
+from evidentia.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
+from evidentia.kernels.evidential_loss import evidential_loss as loss_of_raw
 from evidentia.nn.checks import check_counts
 
 __all__ = [
@@ -43,6 +46,7 @@ def evidential_loss(
     sample_weight: Tensor | None = None,
     censored: Tensor | None = None,
     reduction: str = "mean",
+    kernel: str | None = None,
 ) -> Tensor:
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
 
@@ -63,6 +67,9 @@ def evidential_loss(
             are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
+        kernel: how the loss is computed. None chooses: in training one pass from the raw outputs to loss and gradients,
+            where that is possible, by ``"triton"`` on CUDA and by ``"tensors"``, tensor operations, elsewhere; else
+            ``"formulas"``, which autograd differentiates. A kernel that is asked for and cannot be used is an error.
 
     Returns:
         A scalar, or with ``reduction="none"`` a tensor of the shape of the answer.
@@ -81,9 +88,22 @@ def evidential_loss(
     penalty_of = penalties.lookup(penalty)
     if not isinstance(extra or {}, Mapping):
         raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
-    # masked entries may be NaN, in y and in the answer
-    y, mask = _checked_target(y, nig.batch_shape, nig.gamma, mask)
+    kept = nig.raw_outputs
+    y, mask = _fitted_target(y, nig.batch_shape, nig.gamma if kept is None else kept[0], mask)
     weight = _checked_weight("weight", weight, y)
+    if kernel not in (None, "formulas", *KERNELS):
+        raise InputError(f"unknown kernel {kernel!r}; known are formulas, {', '.join(KERNELS)}")
+    why_not = None if kernel == "formulas" else _obstacle(kept, y, weight, penalty_of, extra, sample_weight, censored)
+    if kernel not in (None, "formulas") and why_not:
+        raise InputError(f"the kernel {kernel!r} of the evidential loss cannot be used: {why_not}")
+    if kept is not None and kernel != "formulas" and why_not is None:
+        _check_reduction(reduction)
+        if sample_weight is not None:
+            sample_weight = _checked_sample_weight(sample_weight, y, mask)
+        options: Any = {"mask": mask, "sample_weight": sample_weight, "reduction": reduction, "kernel": kernel}
+        return loss_of_raw(kept[0], y, weight, penalty=penalty_of.__name__, dim=kept[1], **options)
+    y = _without_masked(y, mask)
+    # masked entries may be NaN, in y and in the answer
     parameters = nig.parameters if mask is None else [torch.where(mask, p, 1.0) for p in nig.parameters]
     nearest = y  # for penalties
     if censored is None:
@@ -97,6 +117,31 @@ def evidential_loss(
         term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
         loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
     return _reduce(loss, mask, sample_weight, reduction)
+
+
+def _obstacle(
+    kept: tuple[Tensor, int] | None,
+    y: Tensor,
+    weight: float | Tensor,
+    penalty: Penalty,
+    extra: Mapping[str, float] | None,
+    sample_weight: Tensor | None,
+    censored: Tensor | None,
+) -> str | None:
+    """Return why the loss is computed by the formulas and not by a kernel, in words; None if a kernel will do."""
+    found = {
+        f"it has the penalties {' and '.join(KERNEL_PENALTIES)}, not this one": penalty
+        not in [penalties.PENALTIES[name] for name in KERNEL_PENALTIES],
+        "there are extra terms": bool(extra),
+        "targets are censored": censored is not None,
+        "gradients by y, weight or sample_weight are wanted": any(
+            isinstance(t, Tensor) and t.requires_grad for t in (y, weight, sample_weight)
+        ),
+        "it is for training, from the raw outputs of a head: for an answer of from_raw whose raw outputs require "
+        "gradients, whose parameters nobody has asked for yet, and outside of torch.compile and torch.func": kept
+        is None,
+    }
+    return next((words for words, applies in found.items() if applies), None)
 
 
 def gaussian_loss(
@@ -120,7 +165,8 @@ def gaussian_loss(
     """
     if not isinstance(normal, torch.distributions.Normal):
         raise InputTypeError(f"gaussian_loss takes a Gaussian, not {type(normal).__name__}")
-    y, mask = _checked_target(y, normal.batch_shape, normal.loc, mask)
+    y, mask = _fitted_target(y, normal.batch_shape, normal.loc, mask)
+    y = _without_masked(y, mask)
     loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
     if censored is None:
         loss = -gaussian.log_prob(y, loc, scale)
@@ -129,8 +175,8 @@ def gaussian_loss(
     return _reduce(loss, mask, sample_weight, reduction)
 
 
-def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return y with zeros for masked entries, and the mask, in the answer's shape, or raise an error if one misfits."""
+def _fitted_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return y and the mask in the answer's shape, or raise an error if one misfits."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
@@ -150,8 +196,12 @@ def _checked_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | N
         return y, None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise InputTypeError("mask must be a boolean tensor, True where a target counts; for missing ones ~y.isnan()")
-    mask = _of_shape("mask", mask, y)
-    return torch.where(mask, y, 0.0), mask
+    return y, _of_shape("mask", mask, y)
+
+
+def _without_masked(y: Tensor, mask: Tensor | None) -> Tensor:
+    """Return y with zeros for masked entries, which may be NaN."""
+    return y if mask is None else torch.where(mask, y, 0.0)
 
 
 def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
@@ -242,16 +292,13 @@ def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:
 
 def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str) -> Tensor:
     """Return the loss without masked entries, weighted and reduced, as :func:`evidential_loss` describes."""
-    if reduction not in ("mean", "sum", "none"):
-        raise InputError(f"unknown reduction {reduction!r}; known are mean, sum, none")
-    counts = None
-    if sample_weight is not None:
-        counts = _of_shape("sample_weight", sample_weight, loss).to(loss.dtype)
+    _check_reduction(reduction)
+    counts = None if mask is None else mask.to(loss.dtype)
     if mask is not None:
         loss = torch.where(mask, loss, 0.0)
-        counts = mask.to(loss.dtype) if counts is None else torch.where(mask, counts, 0.0)
-    if counts is not None and sample_weight is not None:
-        loss = loss * _check_values("sample_weight", counts)
+    if sample_weight is not None:
+        counts = _checked_sample_weight(sample_weight, loss, mask)
+        loss = loss * counts
     if reduction == "none":
         return loss
     if reduction == "sum" or not loss.numel():
@@ -260,6 +307,17 @@ def _reduce(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, red
         return loss.mean()
     total = counts.sum()
     return loss.sum() / torch.where(total > 0, total, 1.0)  # the loss of a batch without targets is 0, not NaN
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise InputError(f"unknown reduction {reduction!r}; known are mean, sum, none")
+
+
+def _checked_sample_weight(sample_weight: Tensor, like: Tensor, mask: Tensor | None) -> Tensor:
+    """Return how much each target counts, 0 for masked ones, in the shape and dtype of another tensor."""
+    counts = _of_shape("sample_weight", sample_weight, like).to(torch.promote_types(like.dtype, torch.float32))
+    return _check_values("sample_weight", counts if mask is None else torch.where(mask, counts, 0.0))
 
 
 def global_mean_factor(*counted: Tensor | float, group: Any = None) -> Tensor:
@@ -438,7 +496,8 @@ class DualAscent(nn.Module):
     @torch.no_grad()
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
         """Update the average and λ by one batch."""
-        y, mask = _checked_target(y, nig.batch_shape, nig.gamma, mask)
+        y, mask = _fitted_target(y, nig.batch_shape, nig.gamma, mask)
+        y = _without_masked(y, mask)
         total = _reduce(penalties.nsu(y, *nig.parameters), mask, None, "sum")
         count = torch.full_like(total, y.numel()) if mask is None else mask.sum().to(total.dtype)
         total, count = _over_ranks(torch.stack([total, count])).unbind()

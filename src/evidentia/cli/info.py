@@ -12,6 +12,7 @@ from evidentia.cli import console, models, scoring
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from evidentia.estimators import Regressor
 
@@ -81,7 +82,6 @@ def _kernels(device: str, model: "Regressor | None") -> dict[str, str]:
 
     from evidentia import EvidentialRegressor
     from evidentia.fitting.fused import obstacle
-    from evidentia.methods import Evidential
     from evidentia.training import resolve_device
 
     regressor = EvidentialRegressor() if model is None else model
@@ -93,13 +93,22 @@ def _kernels(device: str, model: "Regressor | None") -> dict[str, str]:
         networks = fitted.select([0]).to(resolve_device(device))
         recipe = replace(recipe, network=replace(recipe.network, hidden=tuple(fitted.sizes[1:-1])))
     why_not = obstacle(method, networks, recipe, weighted=False)
-    quick = isinstance(method, Evidential) and method.penalty == "error"
     return {
-        "kernel evidential_loss": "used: loss and gradient in one pass, for the penalty 'error'"
-        if quick
-        else "not used: it is for the evidential method with the penalty 'error'",
+        "kernel evidential_loss": _loss_kernel(method, networks.weights[0]),
         "kernel small_networks": f"not used: {why_not}" if why_not else "used: many steps of all networks at once",
     }
+
+
+def _loss_kernel(method: Any, like: "Tensor") -> str:
+    """Return how the loss of a method is computed on the device of a tensor, and why."""
+    from evidentia.kernels.evidential_loss import PENALTIES, obstacle
+    from evidentia.methods import Evidential
+
+    if not isinstance(method, Evidential) or method.penalty not in PENALTIES:
+        return f"not used: it is for the evidential method with the penalty {' or '.join(PENALTIES)}"
+    why_not = obstacle(like, like) if like.device.type == "cuda" else f"the device is {like.device.type}, not cuda"
+    one_pass = "used: loss and gradient in one pass from raw outputs"
+    return f"{one_pass}, by tensor operations and not by Triton: {why_not}" if why_not else f"{one_pass}, by Triton"
 
 
 # The model -----------------------------------------------------------------------------------------------------------

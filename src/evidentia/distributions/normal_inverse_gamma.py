@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch import Tensor, nn
+from torch.distributions import Distribution, constraints, register_kl
 from torch.types import _size
 
 from evidentia.distributions._base import (
@@ -104,7 +104,55 @@ class NormalInverseGamma(TreeDistribution):
                 f"{cls.__name__}.from_raw: dimension {dim} of raw must have size 4 (gamma, nu, alpha, beta), "
                 f"but raw has shape {tuple(raw.shape)}"
             )
-        return cls._from_leaves(nig.from_raw(raw, dim))
+        if not _may_wait(raw):
+            return cls._from_leaves(nig.from_raw(raw, dim))
+        new = cls.__new__(cls)
+        new.__dict__["_kept"] = raw, dim % raw.ndim - raw.ndim, raw._version
+        rest = raw.shape[:dim] + raw.shape[dim % raw.ndim + 1 :]
+        Distribution.__init__(new, rest, cls.event, validate_args=False)
+        return new
+
+    # Raw outputs ------------------------------------------------------------------------------------------------------
+
+    # In training, `from_raw` keeps the raw outputs, and the leaves are computed when one is first asked for, so that a
+    # loss can go from raw outputs to their gradients in one pass. Once there are leaves, raw outputs are forgotten:
+    # what hung a hook on a leaf, as FSDP does, must see the gradient pass there.
+    @property
+    def raw_outputs(self) -> tuple[Tensor, int] | None:
+        """The raw outputs and their dimension of size 4, as long as no parameter has been asked for; else None."""
+        if any(name in self.__dict__ for name in self.leaves):
+            return None
+        return self._kept_raw()
+
+    def _kept_raw(self) -> tuple[Tensor, int] | None:
+        """Return the raw outputs and their dimension, if they are still kept; raise an error if they have changed."""
+        kept = self.__dict__.get("_kept")
+        if kept is None:
+            return None
+        raw, dim, version = kept
+        if raw._version != version:
+            raise InputError(
+                f"{type(self).__name__}: the raw outputs were changed in place after from_raw; give it a copy, "
+                "raw.clone(), or ask for a parameter before the change"
+            )
+        return raw, dim
+
+    def __getattr__(self, name: str) -> Any:
+        kept = self._kept_raw() if name in type(self).leaves else None
+        if kept is not None:
+            # whoever asks may have switched gradients off; the answer was made while they were on
+            with torch.inference_mode(False), torch.enable_grad():
+                leaves = nig.from_raw(*kept)
+            for leaf, value in zip(self.leaves, leaves, strict=True):
+                self.__dict__.setdefault(leaf, value)  # one that was set meanwhile stays
+            self.__dict__.pop("_kept", None)
+        if name in self.__dict__:  # also where another thread has just computed it
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.parameters  # noqa: B018  computes the leaves: what is saved and copied consists of them
+        return dict(self.__dict__)
 
     # Parameters -------------------------------------------------------------------------------------------------------
 
@@ -260,6 +308,13 @@ class NormalInverseGamma(TreeDistribution):
                 f"the distribution's {tuple(self.batch_shape)}"
             )
         return self._from_leaves(nig.conjugate_update(observed, *self.parameters, dim=along))
+
+
+def _may_wait(raw: Tensor) -> bool:
+    """Return whether the parameters may be computed later: in training, of a plain tensor, outside of tracers."""
+    if not (raw.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return False
+    return type(raw) in (Tensor, nn.Parameter) and not torch._C._are_functorch_transforms_active()
 
 
 @register_kl(NormalInverseGamma, NormalInverseGamma)  # type: ignore[untyped-decorator]

@@ -24,7 +24,7 @@ Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 
 
 class CompiledLosses:
-    """Loss functions of training steps, compiled on CUDA once for all networks of one method.
+    """Loss functions of training steps, whose networks are compiled on CUDA once for all of one method.
 
     Who trains many networks in several calls of :func:`fit_images` passes the same object to each.
     """
@@ -38,7 +38,8 @@ class CompiledLosses:
             return _loss_of(method, loc, scale)
         compiled = self.known.get(repr((method, loc, scale)))
         if compiled is None:
-            compiled = torch.compile(_loss_of(method, loc, scale), dynamic=False)
+            # the network alone: from its raw outputs on, the loss has a kernel of its own
+            compiled = _loss_of(method, loc, scale, torch.compile(_forward, dynamic=False))
             self.known[repr((method, loc, scale))] = compiled
         return compiled
 
@@ -106,11 +107,18 @@ def fastest_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _loss_of(method: Method, loc: float = 0.0, scale: float = 1.0) -> Loss:
+def _forward(module: nn.Module, x: Tensor) -> Tensor:
+    raw: Tensor = module(x)
+    return raw
+
+
+def _loss_of(
+    method: Method, loc: float = 0.0, scale: float = 1.0, forward: Callable[[nn.Module, Tensor], Tensor] = _forward
+) -> Loss:
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         x, y = batch
         known = ~y.isnan()
-        each = method.loss(answer_of(method, module(x)), torch.where(known, (y - loc) / scale, 0.0), module)
+        each = method.loss(answer_of(method, forward(module, x)), torch.where(known, (y - loc) / scale, 0.0), module)
         return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
     return loss

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from evidentia.distributions import NormalInverseGamma
 from evidentia.formulas.penalties import Penalty
+from evidentia.kernels.evidential_loss import PENALTIES
 from evidentia.kernels.evidential_loss import evidential_loss as loss_and_gradient
 from evidentia.losses import evidential_loss
 from evidentia.methods.base import Method, Network
@@ -61,11 +62,11 @@ class Evidential(Method):
     def loss_of_raw(
         self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
     ) -> Tensor:
-        plain = self.penalty == "error" and not self.extra and type(self).loss is Evidential.loss
+        plain = self.penalty in PENALTIES and not self.extra and type(self).loss is Evidential.loss
         if not plain or censored is not None:
             return super().loss_of_raw(raw, y, networks, censored)
         weight = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
-        return loss_and_gradient(raw, y, weight)
+        return loss_and_gradient(raw, y, weight, penalty=str(self.penalty))
 
     def fused(self, population: Population) -> dict[str, Any] | None:
         if self.penalty != "error" or self.extra:

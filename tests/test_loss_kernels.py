@@ -1,0 +1,391 @@
+"""Loss and gradient in one pass from raw outputs: by tensor operations, and by Triton (here in its interpreter)."""
+
+import importlib.util
+import pickle
+import threading
+
+import mpmath as mp
+import pytest
+import torch
+from torch import nn
+
+import evidentia as ev
+import oracles
+from evidentia.formulas import nig, penalties
+from evidentia.kernels import polynomials
+from evidentia.kernels.evidential_loss import evidential_loss as quick_loss
+from evidentia.methods import Evidential, Network
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # NumPy's, of lanes that nobody reads
+
+triton = pytest.param(
+    "triton", marks=pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+)
+kernels = pytest.mark.parametrize("kernel", ["tensors", triton])
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# Polynomials ----------------------------------------------------------------------------------------------------------
+
+
+def horner(coefficients, x):
+    total = torch.zeros_like(x)
+    for c in reversed(coefficients):
+        total = total * x + c
+    return total
+
+
+def test_polynomials_are_right_to_float32():
+    x = torch.linspace(0, 1, 501)[1:]
+    truth = torch.tensor([float(mp.log1p(oracles.exact(v)) / oracles.exact(v)) for v in x], dtype=torch.float64)
+    assert ((horner(polynomials.LOG1P, x) - truth).abs() / truth).max() < 4e-7
+    u = torch.cat([torch.linspace(0, 16 / 9, 301)[1:], torch.logspace(-16, -3, 60)])
+    z = u.double().rsqrt()
+    for k in range(len(u)):
+        alpha = oracles.exact(z[k]) + mp.mpf(1) / 4
+        rho = mp.log(oracles.exact(z[k])) / 2 + oracles.exact(u[k] * horner(polynomials.RHO, u[k]))
+        assert abs(rho - oracles.rho(alpha)) < 3e-7
+        slope = (mp.mpf(1) / 2 + oracles.exact(u[k] * horner(polynomials.RHO_PRIME, u[k]))) / oracles.exact(z[k])
+        assert abs(slope / oracles.rho_prime(alpha) - 1) < 8e-7
+
+
+# Exactness ------------------------------------------------------------------------------------------------------------
+
+
+def points(dtype):
+    """Raw outputs and targets from everyday ones to the ends of what float32 can say."""
+    g = torch.Generator().manual_seed(0)
+    shape = torch.cat([torch.empty(60).uniform_(-14, 20, generator=g), torch.tensor([1e2, 1e4, 1e6, 1e8])])
+    raw = torch.empty(64, 4).uniform_(-6, 6, generator=g)
+    raw[:, 2] = shape
+    return raw.to(device, dtype).requires_grad_(), (3 * torch.randn(64, generator=g)).to(device, dtype)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "bound"),
+    [
+        ("tensors", torch.float32, 2e-6),
+        ("tensors", torch.float64, 1e-13),
+        pytest.param("triton", torch.float32, 2e-6, marks=triton.marks),
+    ],
+)
+def test_loss_and_gradients_are_exact(kernel, dtype, bound):
+    """Against mpmath, relative to the size of the terms that they add up."""
+    raw, y = points(dtype)
+    weight = 0.25
+    loss = quick_loss(raw, y, weight, kernel=kernel)
+    (grad,) = torch.autograd.grad(loss.sum(), raw)
+    parameters = [p.detach() for p in nig.from_raw(raw.double())]
+    slopes = torch.sigmoid(raw.double().detach())
+    for k in range(64):
+        point = [oracles.exact(t[k]) for t in (y, *parameters)]
+        size = abs(float(point[0] - point[1]))
+        evidence = float(2 * point[2] + 1 + point[3])
+        terms = [*oracles.nll_terms(*point), weight * size * evidence]
+        assert abs(loss[k].item() - float(sum(terms))) <= bound * float(sum(abs(t) for t in terms))
+        sign = -1.0 if point[0] > point[1] else 1.0
+        penalty = [weight * sign * evidence, 2 * weight * size, weight * size, 0.0]
+        for j, (by_parameter, added) in enumerate(zip(oracles.nll_gradient_terms(*point), penalty, strict=True)):
+            chain = float(slopes[k, j]) if j else 1.0
+            whole = chain * (float(sum(by_parameter)) + added)
+            scale = chain * (float(sum(abs(t) for t in by_parameter)) + abs(added))
+            assert abs(float(grad[k, j]) - whole) <= 4 * bound * scale, (k, j)
+
+
+@kernels
+@pytest.mark.parametrize("penalty", ["error", "standard_score"])
+def test_ends_of_float32(kernel, penalty):
+    """α−1 from 1e-6 to 1e8, ν and β at their floors and huge, errors from 0 to 1e6: finite, and as in float64."""
+    rows = torch.cartesian_prod(*[torch.tensor([-1e4, -15.0, 0.0, 1e3, 1e8])] * 3, torch.tensor([0.0, 1e-6, 1.0, 1e6]))
+    raw = torch.cat([torch.zeros(len(rows), 1), rows[:, :3]], 1).to(device).requires_grad_()
+    y = rows[:, 3].to(device)
+    loss = quick_loss(raw, y, 0.1, penalty=penalty, kernel=kernel)
+    (grad,) = torch.autograd.grad(loss.sum(), raw)
+    exact = raw.detach().double().requires_grad_()
+    truth = quick_loss(exact, y.double(), 0.1, penalty=penalty, kernel="tensors")
+    assert loss.isfinite().all()
+    assert grad.isfinite().all()
+    assert ((loss - truth).abs() <= 1e-5 * (1 + truth.abs())).all()
+
+
+# Every way of calling it ----------------------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "last": ((700, 4), -1, None),
+    "more dimensions": ((3, 5, 4), -1, None),
+    "maps": ((2, 4, 7, 9), 1, None),
+    "channels last": ((2, 4, 7, 9), 1, torch.channels_last),
+    "maps of several targets": ((2, 3, 4, 9, 40), 2, None),
+    "first": ((4, 5), 0, None),
+    "one": ((4,), -1, None),
+    "none": ((0, 4), -1, None),
+    "no maps": ((0, 4, 3, 3), 1, None),
+    "maps without pixels": ((2, 4, 0, 3), 1, None),
+}
+
+
+@kernels
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("penalty", ["error", "standard_score"])
+def test_it_is_the_loss_of_the_formulas(kernel, layout, reduction, penalty):
+    shape, dim, order = LAYOUTS[layout]
+    raw = 3 * torch.randn(shape, device=device)
+    raw = (raw if order is None else raw.to(memory_format=order)).requires_grad_()
+    size = [n for k, n in enumerate(shape) if k != dim % len(shape)]
+    mask, weights = torch.rand(size, device=device) > 0.3, torch.rand(size, device=device)
+    y = torch.where(mask, torch.randn(size, device=device), torch.nan)
+    upstream = torch.randn(size if reduction == "none" else (), device=device)
+    both = {"mask": mask, "sample_weight": weights}
+    one = torch.rand([1] * len(size), device=device)
+    for options, weight in (({"mask": mask}, 0.3), (both, weights), ({"sample_weight": weights}, one), ({}, 0.0)):
+        targets = y if "mask" in options else y.nan_to_num(0.5)
+        answer = ev.NormalInverseGamma.from_raw(raw, dim)
+        asked = {"penalty": penalty, "reduction": reduction, **options}
+        loss = ev.evidential_loss(answer, targets, weight, kernel=kernel, **asked)
+        (grad,) = torch.autograd.grad(loss, raw, upstream)
+        exact = raw.detach().double().requires_grad_()
+        parameters = ev.NormalInverseGamma.from_raw(exact, dim)
+        truth = ev.evidential_loss(parameters, targets.double(), weight, kernel="formulas", **asked)
+        (slope,) = torch.autograd.grad(truth, exact, upstream.double())
+        assert loss.shape == truth.shape
+        assert torch.allclose(loss.double(), truth, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(grad.double(), slope, rtol=1e-4, atol=1e-5)
+
+
+@kernels
+def test_more_targets_than_one_part_and_odd_numbers(kernel, monkeypatch):
+    monkeypatch.setattr("evidentia.kernels.evidential_loss.PART", 100)
+    for shape in ((4097, 4), (7, 61, 4), (1, 700, 4)):
+        raw, y = torch.randn(shape, device=device, requires_grad=True), torch.randn(shape[:-1], device=device)
+        loss = quick_loss(raw, y, 0.1, reduction="mean", kernel=kernel)
+        (grad,) = torch.autograd.grad(loss, raw)
+        truth = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, kernel="formulas")
+        assert torch.allclose(loss, truth, rtol=1e-5)
+        assert torch.allclose(grad, torch.autograd.grad(truth, raw)[0], rtol=1e-4, atol=1e-8)
+
+
+@kernels
+def test_tensors_that_do_not_lie_in_order(kernel):
+    raw = torch.randn(4, 30, device=device).t().requires_grad_()
+    y, mask = torch.randn(60, device=device)[::2], (torch.rand(60, device=device) > 0.5)[::2]
+    weights = torch.rand(1, device=device).expand(30)
+    asked = {"mask": mask, "sample_weight": weights}
+    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, kernel=kernel, **asked)
+    truth = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, kernel="formulas", **asked)
+    assert torch.allclose(loss, truth)
+    grads = [torch.autograd.grad(each, raw)[0] for each in (loss, truth)]
+    assert torch.allclose(*grads, atol=1e-6)
+
+
+@kernels
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(kernel, dtype):
+    raw, y = torch.randn(50, 4, device=device).to(dtype).requires_grad_(), torch.randn(50, device=device)
+    loss = quick_loss(raw, y, 0.1, reduction="mean", kernel=kernel)
+    assert loss.dtype == torch.float32
+    (grad,) = torch.autograd.grad(loss, raw)
+    assert grad.dtype == dtype
+    whole = raw.detach().float().requires_grad_()
+    truth = quick_loss(whole, y, 0.1, reduction="mean", kernel="tensors")
+    assert torch.allclose(loss, truth, rtol=1e-6)
+    (slope,) = torch.autograd.grad(truth, whole)
+    assert torch.allclose(grad.float(), slope, rtol=1e-2, atol=1e-4)
+
+
+@kernels
+def test_masked_entries_may_be_anything(kernel):
+    for bad in (torch.nan, torch.inf, -torch.inf, 1e30):
+        raw = torch.tensor([[0.1, 0.2, 0.3, 0.4], [bad] * 4], device=device, requires_grad=True)
+        y, mask = torch.tensor([1.0, bad], device=device), torch.tensor([True, False], device=device)
+        loss = quick_loss(raw, y, 0.1, mask=mask, reduction="mean", kernel=kernel)
+        (grad,) = torch.autograd.grad(loss, raw)
+        alone = raw.detach()[:1].requires_grad_()
+        truth = quick_loss(alone, y[:1], 0.1, reduction="mean", kernel="tensors")
+        assert torch.allclose(loss, truth)
+        assert torch.allclose(grad[0], torch.autograd.grad(truth, alone)[0][0])
+        assert (grad[1] == 0).all()
+
+
+# Autograd -------------------------------------------------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_second_backward_pass_computes_the_gradient_again(kernel, reduction):
+    raw, y = torch.randn(9, 4, device=device, requires_grad=True), torch.randn(9, device=device)
+    loss = quick_loss(raw, y, 0.1, reduction=reduction, kernel=kernel)
+    upstream = torch.rand_like(loss)
+    first = torch.autograd.grad(loss, raw, upstream, retain_graph=True)[0].clone()
+    second = torch.autograd.grad(loss, raw, 3 * upstream)[0]
+    assert torch.allclose(3 * first, second)
+
+
+@kernels
+def test_the_gradient_can_be_differentiated(kernel):
+    raw, y = torch.randn(6, 4, device=device, requires_grad=True), torch.randn(6, device=device)
+    mask, weights = torch.rand(6, device=device) > 0.2, torch.rand(6, device=device)
+    seconds = []
+    for way in (kernel, "formulas"):
+        answer = ev.NormalInverseGamma.from_raw(raw)
+        loss = ev.evidential_loss(answer, y, 0.1, mask=mask, sample_weight=weights, kernel=way)
+        (grad,) = torch.autograd.grad(loss, raw, create_graph=True)
+        seconds.append(torch.autograd.grad(grad.square().sum(), raw)[0])
+    assert torch.allclose(*seconds, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_by_finite_differences():
+    raw, y = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.randn(6, dtype=torch.float64)
+    for penalty in ("error", "standard_score"):
+        assert torch.autograd.gradcheck(lambda r, p=penalty: quick_loss(r, y, 0.1, penalty=p), raw)
+        assert torch.autograd.gradgradcheck(lambda r, p=penalty: quick_loss(r, y, 0.1, penalty=p), raw)
+    assert not quick_loss(raw.detach(), y, 0.1).requires_grad
+
+
+# Choice ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_cannot_be_used_is_an_error():
+    raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
+
+    def loss(answer=None, y=y, **options):
+        return ev.evidential_loss(answer or ev.NormalInverseGamma.from_raw(raw), y, **options)
+
+    with pytest.raises(ev.InputError, match="unknown kernel 'fast'; known are formulas, triton, tensors"):
+        loss(kernel="fast")
+    with pytest.raises(ev.InputError, match="targets are censored"):
+        loss(kernel="tensors", censored=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ev.InputError, match="extra terms"):
+        loss(kernel="tensors", extra={"ur": 0.1})
+    with pytest.raises(ev.InputError, match="error and standard_score, not this one"):
+        loss(kernel="tensors", penalty="kl")
+    with pytest.raises(ev.InputError, match="gradients by y, weight or sample_weight"):
+        loss(kernel="tensors", y=y.clone().requires_grad_())
+    with pytest.raises(ev.InputError, match="from the raw outputs of a head"):
+        loss(ev.NormalInverseGamma(y, 1.0, 2.0, 1.0), kernel="tensors")
+    with pytest.raises(ev.InputError, match="float64, and it computes in float32"):
+        quick_loss(raw.double(), y, 0.1, kernel="triton")
+
+
+def test_what_has_no_kernel_is_computed_by_the_formulas():
+    raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
+    for options in ({"penalty": "kl"}, {"extra": {"ur": 0.1}}, {"penalty": lambda y, *p: penalties.error(y, *p)}):
+        loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, **options)
+        parameters = ev.NormalInverseGamma.from_raw(raw.detach())
+        assert torch.equal(loss.detach(), ev.evidential_loss(parameters, y, **options))
+
+
+def test_the_kernel_takes_the_place_of_the_loss_of_tables():
+    raw, y = torch.randn(3, 5, 1, 4), torch.randn(3, 5, 1)
+    for penalty in ("error", "standard_score"):
+        method = Evidential([0.0, 0.1, 1.0], penalty)
+        networks = method.build([0, 1, 2], 2, 4, Network((4,)))
+        quick, plain = method.loss_of_raw(raw, y, networks), method.loss(method.answer(raw), y, networks)
+        assert torch.allclose(quick, plain, rtol=1e-5, atol=1e-6)
+    other = Evidential(0.1, "nsu")
+    assert torch.equal(other.loss_of_raw(raw, y), other.loss(other.answer(raw), y))
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@kernels
+def test_training_with_and_without_is_the_same(kernel, precision):
+    x = torch.rand(64, 3, device=device)
+    y = x.sum(1).sin() + 0.1 * torch.randn(64, device=device)
+    curves = []
+    for way in (kernel, "formulas"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), ev.NIGHead(16)).to(device)
+        optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+        losses = []
+        for _ in range(40):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
+                answer = net(x)
+            loss = ev.evidential_loss(answer, y, 0.01, kernel=way)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        curves.append(torch.tensor(losses))
+    assert curves[0][-1] < curves[0][0] - 0.3  # it has learned
+    assert torch.allclose(*curves, rtol=1e-3, atol=1e-3)
+
+
+# Answers that keep raw outputs ----------------------------------------------------------------------------------------
+
+
+def test_parameters_are_computed_when_asked_for():
+    raw = torch.randn(2, 4, 5, requires_grad=True)
+    answer = ev.NormalInverseGamma.from_raw(raw, dim=1)
+    assert answer.batch_shape == (2, 5)
+    assert answer.raw_outputs[0] is raw
+    with torch.no_grad():
+        answer.gamma.sum()
+    assert answer.raw_outputs is None
+    for mine, formula in zip(answer.parameters, nig.from_raw(raw, 1), strict=True):
+        assert torch.equal(mine, formula)
+        assert mine.requires_grad  # also though it was first asked for without gradients
+    with torch.inference_mode():
+        late = ev.NormalInverseGamma.from_raw(raw * 1, dim=1)
+        assert late.raw_outputs is None  # nothing will be trained
+    late = ev.NormalInverseGamma.from_raw(raw * 1, dim=1)
+    with torch.inference_mode():
+        late.nu.sum()
+    late.nu.sum().backward()
+    assert raw.grad.abs().sum() > 0
+
+
+def test_raw_outputs_are_kept_in_training_only():
+    raw = torch.randn(3, 4)
+    assert ev.NormalInverseGamma.from_raw(raw).raw_outputs is None
+    with torch.no_grad():
+        assert ev.NormalInverseGamma.from_raw(raw.requires_grad_()).raw_outputs is None
+    assert ev.NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0).raw_outputs is None
+    with pytest.raises(AttributeError, match="no attribute 'delta'"):
+        ev.NormalInverseGamma.from_raw(raw).delta  # noqa: B018
+
+
+def test_raw_outputs_that_change_are_noticed():
+    raw = torch.randn(3, 4, requires_grad=True) * 1
+    answer, copied = ev.NormalInverseGamma.from_raw(raw), ev.NormalInverseGamma.from_raw(raw.clone())
+    raw.mul_(2)
+    for ask in (lambda: answer.gamma, lambda: ev.evidential_loss(answer, torch.zeros(3))):
+        with pytest.raises(ev.InputError, match="changed in place after from_raw"):
+            ask()
+    assert torch.equal(2 * copied.gamma, raw[:, 0])
+
+
+def test_a_parameter_that_is_set_counts():
+    raw = torch.randn(3, 4, requires_grad=True)
+    answer = ev.NormalInverseGamma.from_raw(raw)
+    answer.gamma = torch.zeros(3)
+    y = torch.ones(3)
+    changed = ev.NormalInverseGamma(torch.zeros(3), *nig.from_raw(raw)[1:2], None, nig.from_raw(raw)[3],
+                                    alpha_minus_one=nig.from_raw(raw)[2])  # fmt: skip
+    assert torch.allclose(ev.evidential_loss(answer, y), ev.evidential_loss(changed, y))
+
+
+def test_what_is_pickled_consists_of_parameters():
+    answer = ev.NormalInverseGamma.from_raw(torch.randn(3, 4, requires_grad=True))
+    copied = pickle.loads(pickle.dumps(answer))
+    assert torch.equal(copied.beta, answer.beta)
+    assert "_kept" not in copied.__dict__
+
+
+def test_threads_may_ask_at_once():
+    for _ in range(20):
+        answer = ev.NormalInverseGamma.from_raw(torch.randn(1000, 4, requires_grad=True))
+        found, failed = [], []
+
+        def ask(answer=answer, found=found, failed=failed):
+            try:
+                found.append(answer.nu)
+            except AttributeError as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert all(each is answer.nu for each in found)
