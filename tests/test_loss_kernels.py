@@ -13,6 +13,7 @@ import evidentia as ev
 import oracles
 from evidentia.formulas import nig, penalties
 from evidentia.kernels import polynomials
+from evidentia.kernels.evidential_loss import _in_order
 from evidentia.kernels.evidential_loss import evidential_loss as quick_loss
 from evidentia.methods import Evidential, Network
 
@@ -116,6 +117,7 @@ LAYOUTS = {
     "maps": ((2, 4, 7, 9), 1, None),
     "channels last": ((2, 4, 7, 9), 1, torch.channels_last),
     "maps of several targets": ((2, 3, 4, 9, 40), 2, None),
+    "maps with the four moved last": ((2, 7, 9, 4), -1, "planar"),
     "first": ((4, 5), 0, None),
     "one": ((4,), -1, None),
     "none": ((0, 4), -1, None),
@@ -131,7 +133,11 @@ LAYOUTS = {
 def test_it_is_the_loss_of_the_formulas(kernel, layout, reduction, penalty):
     shape, dim, order = LAYOUTS[layout]
     raw = 3 * torch.randn(shape, device=device)
-    raw = (raw if order is None else raw.to(memory_format=order)).requires_grad_()
+    if order == "planar":
+        raw = raw.movedim(-1, 1).contiguous().movedim(1, -1)
+    elif order is not None:
+        raw = raw.to(memory_format=order)
+    raw.requires_grad_()
     size = [n for k, n in enumerate(shape) if k != dim % len(shape)]
     mask, weights = torch.rand(size, device=device) > 0.3, torch.rand(size, device=device)
     y = torch.where(mask, torch.randn(size, device=device), torch.nan)
@@ -176,6 +182,22 @@ def test_tensors_that_do_not_lie_in_order(kernel):
     assert torch.allclose(loss, truth)
     grads = [torch.autograd.grad(each, raw)[0] for each in (loss, truth)]
     assert torch.allclose(*grads, atol=1e-6)
+
+
+def test_only_what_lies_in_no_order_is_copied():
+    maps = torch.randn(2, 4, 3, 5)
+    for raw, dim, outer, inner in (
+        (maps, 1, 2, 15),
+        (maps.movedim(1, -1), -1, 2, 15),
+        (maps.to(memory_format=torch.channels_last), 1, 30, 1),
+        (torch.randn(4, 30).t(), 1, 1, 30),
+        (torch.randn(30, 4), 1, 30, 1),
+    ):
+        found = _in_order(raw, dim)
+        assert found[0] is raw
+        assert found[1:] == (outer, inner)
+    raw = torch.randn(6, 8)[:, ::2]
+    assert _in_order(raw, 1)[0] is not raw
 
 
 @kernels

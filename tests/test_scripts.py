@@ -20,6 +20,7 @@ CPU = "--device cpu"
 RECORD = "--device cpu --out {out}"  # of a script that writes a record
 UNET = "--width 4 --steps 4"
 ARGUMENTS = {
+    "benchmarks/bench_deploy.py": "--steps 20 --rows 100 --repeats 2",
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
     "benchmarks/bench_inputs.py": "--rows 80 --repeats 1 --steps 10",
     "benchmarks/bench_fading.py": f"--rows 60 --fits 1 --repeats 2 --steps 20 {CPU}",
@@ -41,6 +42,7 @@ ARGUMENTS = {
     "studies/fading_shifts.py": f"--data {{data}} --steps 20 {RECORD}",
     "studies/fading_tables.py": f"--sets yacht --features 1 --splits 1 --steps 5 {RECORD}",
     "studies/fading_truth.py": f"--rows 60 --refits 3 --seeds 2 --members 2 --draws 2 --steps 20 {RECORD}",
+    "studies/loss_accuracy.py": f"--points 20 {RECORD}",
     "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
     "studies/shifts.py": f"--data {{data}} --steps 5 {RECORD}",
@@ -103,7 +105,8 @@ def small_data(monkeypatch):
     monkeypatch.setattr(rooms, "rooms", lambda count, seed, size: make_rooms(40, seed, (32, 48)))
 
 
-LONG = ("benchmarks/bench_rows.py", "benchmarks/bench_tables.py")  # which start processes of their own
+# two that start processes of their own, and one that needs ONNX Runtime
+LONG = ("benchmarks/bench_rows.py", "benchmarks/bench_tables.py", "benchmarks/bench_deploy.py")
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.extras] * (s in LONG)) for s in ARGUMENTS])

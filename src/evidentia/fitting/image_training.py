@@ -24,7 +24,7 @@ Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 
 
 class CompiledLosses:
-    """Loss functions of training steps, whose networks are compiled on CUDA once for all of one method.
+    """Loss functions of training steps, compiled on CUDA once for all networks of one method.
 
     Who trains many networks in several calls of :func:`fit_images` passes the same object to each.
     """
@@ -38,8 +38,10 @@ class CompiledLosses:
             return _loss_of(method, loc, scale)
         compiled = self.known.get(repr((method, loc, scale)))
         if compiled is None:
-            # the network alone: from its raw outputs on, the loss has a kernel of its own
-            compiled = _loss_of(method, loc, scale, torch.compile(_forward, dynamic=False))
+            if method.one_pass:  # the network alone: from its raw outputs on, the loss has a kernel of its own
+                compiled = _loss_of(method, loc, scale, torch.compile(_forward, dynamic=False))
+            else:
+                compiled = torch.compile(_loss_of(method, loc, scale), dynamic=False)
             self.known[repr((method, loc, scale))] = compiled
         return compiled
 
@@ -117,9 +119,7 @@ def _loss_of(
 ) -> Loss:
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         x, y = batch
-        known = ~y.isnan()
-        each = method.loss(answer_of(method, forward(module, x)), torch.where(known, (y - loc) / scale, 0.0), module)
-        return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
+        return method.mean_loss(answer_of(method, forward(module, x)), (y - loc) / scale, ~y.isnan(), module)
 
     return loss
 

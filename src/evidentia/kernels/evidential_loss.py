@@ -248,14 +248,14 @@ def _by_triton(
 def _in_order(raw: Tensor, dim: int) -> tuple[Tensor, int, int]:
     """Return raw outputs that lie in memory as (outer, 4, inner) in the order of the targets, and the two sizes.
 
-    Maps whose channels lie side by side ("channels last") have inner = 1, as outputs in the last dimension have.
+    Maps whose channels lie side by side ("channels last") have inner = 1, as outputs in the last dimension have. Only
+    what lies in no such order is copied.
     """
-    beside = raw.movedim(dim, -1)
-    if beside.is_contiguous():
-        return raw, beside.numel() // 4, 1
-    raw = raw.contiguous()
-    inner = raw.shape[dim + 1 :].numel() if dim < -1 else 1
-    return raw, raw.numel() // (4 * inner) if inner else 0, inner
+    rest = raw.movedim(dim, -1).shape[:-1]
+    for place in reversed(range(raw.ndim)):
+        if raw.movedim(dim, place).is_contiguous():
+            return raw, rest[:place].numel(), rest[place:].numel()
+    return _in_order(raw.contiguous(), dim)
 
 
 # Tensor operations --------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from evidentia.nn import Population
@@ -50,6 +51,16 @@ class Method(ABC):
         if censored is None:
             return self.loss(self.answer(raw), y, networks)
         return self.loss(self.answer(raw), y, networks, censored)
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether a kernel computes the loss and its gradient in one pass from raw outputs."""
+        return False
+
+    def mean_loss(self, answer: Any, y: Tensor, mask: Tensor, networks: nn.Module | None = None) -> Tensor:
+        """Return the mean of the loss over the targets that the mask counts, 0 if there are none."""
+        each = self.loss(answer, torch.where(mask, y, 0.0), networks)
+        return torch.where(mask, each, 0.0).sum() / mask.sum().clamp(min=1)
 
     def nll(self, answer: Any, y: Tensor, censored: Tensor | None = None) -> Tensor:
         """Return the negative log likelihood of targets or bounds, elementwise: what validation rows are scored by."""

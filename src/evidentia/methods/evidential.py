@@ -56,22 +56,38 @@ class Evidential(Method):
         networks: nn.Module | None = None,
         censored: Tensor | None = None,
     ) -> Tensor:
-        weight: Any = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
+        weight = self._weight(networks)
         return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, censored=censored, reduction="none")
+
+    @property
+    def one_pass(self) -> bool:
+        return self.penalty in PENALTIES and not self.extra and type(self).loss is Evidential.loss
+
+    def mean_loss(
+        self, answer: NormalInverseGamma, y: Tensor, mask: Tensor, networks: nn.Module | None = None
+    ) -> Tensor:
+        if not self.one_pass:
+            return super().mean_loss(answer, y, mask, networks)
+        return evidential_loss(answer, y, self._weight(networks), self.penalty, mask=mask)
 
     def loss_of_raw(
         self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
     ) -> Tensor:
-        plain = self.penalty in PENALTIES and not self.extra and type(self).loss is Evidential.loss
-        if not plain or censored is not None:
+        if not self.one_pass or censored is not None:
             return super().loss_of_raw(raw, y, networks, censored)
-        weight = self.weight if isinstance(self.weight, float) else cast(Any, networks).evidence_weight
-        return loss_and_gradient(raw, y, weight, penalty=str(self.penalty))
+        return loss_and_gradient(raw, y, self._weight(networks), penalty=str(self.penalty))
 
     def fused(self, population: Population) -> dict[str, Any] | None:
         if self.penalty != "error" or self.extra:
             return None
         return {"evidential": True, "weight": self._per_member(population)}
+
+    def _weight(self, networks: nn.Module | None) -> Tensor | float:
+        """Return λ, one number or one for each member."""
+        if isinstance(self.weight, float):
+            return self.weight
+        each: Tensor = cast(Any, networks).evidence_weight
+        return each
 
     def _per_member(self, population: Population) -> Tensor:
         """Return λ of each member, on the device of the networks."""

@@ -1,0 +1,202 @@
+"""Compares ``model.predictor()`` and exported ONNX graphs with ``predict_distribution``: numbers and time.
+
+Numbers: a default regressor is fitted to the training rows of a UCI set, written as an ONNX graph, and asked for its
+test rows in ONNX Runtime; so are eight networks that see numbers alone. The error of mean, deviations and ends of the
+90 % interval is relative to the number, or to the standard deviation of the row where that is larger. The same for
+``ev.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
+
+Time: mean and both deviations of one row, and of 65,536 rows, by ``model.predictor()`` and by two graphs in ONNX
+Runtime: the exported one, with the same outputs, and a plain one of the same networks in float32, from scaled features
+to raw outputs, without trees, bins and fading. One row is computed by one thread, many rows by all. Ways take turns.
+
+    python benchmarks/bench_deploy.py [--data DATA] [--sets boston,concrete] [--steps 200] [--rows 65536]
+
+Without --data the set is diabetes, which comes with scikit-learn.
+"""
+
+import argparse
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import sklearn.datasets
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+import evidentia as ev
+from devices import device_label
+from evidentia.datasets import uci
+from evidentia.nn import UNet
+
+FIVE = "boston,concrete,energy,wine,yacht"
+PARTS = ("mean", "aleatoric_std", "epistemic_std", "lower", "upper")
+
+
+def rows_of(name: str, data: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features and targets of the training rows of the first split, and features of its test rows."""
+    if name == "diabetes":
+        x, y = sklearn.datasets.load_diabetes(return_X_y=True)
+        return x[:400], y[:400], x[400:]
+    table = uci.load(name, data)
+    train, test = table.splits[0]
+    return table.x[train], table.y[train], table.x[test]
+
+
+def session_of(graph: Path | bytes, threads: int) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+    """Return a function that computes all outputs of a graph."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        graph if isinstance(graph, bytes) else str(graph), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda inputs: session.run(None, inputs)
+
+
+class Depth(torch.nn.Module):
+    """The evidential U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = UNet(outputs=16, width=16), ev.NIGConv2d(16)
+
+    def forward(self, images: Tensor) -> Any:
+        return self.head(self.body(images))
+
+
+@torch.no_grad()
+def deploy_own_networks(folder: Path, width: int) -> None:
+    """Print errors and export times of ``ev.Deploy`` of a mixture of eight networks and of a U-Net at two sizes."""
+    torch.manual_seed(0)
+    nets = torch.nn.ModuleList(
+        torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.SiLU(), ev.NIGHead(width)) for _ in range(8)
+    )
+    rows = torch.randn(1000, 8)
+    answers = ev.NormalInverseGamma.from_raw(torch.stack([net[2].raw(net[:2](rows)) for net in nets]))
+    stated = ev.Prediction(answers.affine(3.0, 2.0), members=0)
+    taken = seconds_of_call(lambda: ev.deploy.to_onnx(ev.Deploy(nets, loc=3.0, scale=2.0), folder / "8.onnx", rows))
+    error = largest_error(folder / "8.onnx", rows.numpy(), stated)
+    print(f"ev.Deploy, mixture of eight: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
+    depth, file = Depth().eval(), folder / "unet.onnx"
+    example = torch.randn(2, 3, 32, 48)
+    taken = seconds_of_call(lambda: ev.deploy.to_onnx(ev.Deploy(depth), file, example, dynamic=(0, 2, 3)))
+    for images in (torch.randn(2, 3, 64, 96), torch.randn(1, 3, 128, 160)):
+        error = largest_error(file, images.numpy(), ev.Prediction(depth(images)))
+        print(
+            f"ev.Deploy, U-Net at {images.shape[-2:]}: largest error {error:.1e}, export in {taken:.1f} s", flush=True
+        )
+
+
+def seconds_of_call(call: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def largest_error(file: Path, x: np.ndarray, p: ev.Prediction) -> float:
+    """Return the largest error of the graph in the file against a prediction of the same rows."""
+    low, high = np.moveaxis(p.interval(0.9), -1, 0)
+    truth = dict(zip(PARTS, (p.mean, p.aleatoric_std, p.epistemic_std, low, high), strict=True))
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    found = dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": x}), strict=True))
+    return max(float((abs(found[n] - truth[n]) / np.maximum(abs(truth[n]), p.std)).max()) for n in PARTS)
+
+
+def plain_graph(model: ev.EvidentialRegressor) -> bytes:
+    """Return the networks of a model as an ONNX graph: what they see, scaled (M, rows, features), to raw outputs."""
+    population = model.fitted_.population
+    names, nodes, last = [], [], "x"
+    weights = [w.detach().float().numpy() for w in population.weights]
+    weights[0] = weights[0][:, : population.in_features]
+    for k, (weight, bias) in enumerate(zip(weights, population.biases, strict=True)):
+        names += [numpy_helper.from_array(np.ascontiguousarray(weight), f"w{k}")]
+        names += [numpy_helper.from_array(bias.detach().float().numpy(), f"b{k}")]
+        nodes += [helper.make_node("MatMul", [last, f"w{k}"], [f"m{k}"])]
+        nodes += [helper.make_node("Add", [f"m{k}", f"b{k}"], [f"a{k}"])]
+        last = f"a{k}"
+        if k < len(weights) - 1:
+            nodes += [helper.make_node("Gelu", [last], [f"g{k}"])]
+            last = f"g{k}"
+    inside = [len(weights[0]), "rows", weights[0].shape[1]]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, inside)
+    result = helper.make_tensor_value_info(last, TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "plain", [given], [result], names)
+    model_ = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(model_)
+    return model_.SerializeToString()
+
+
+def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the median seconds of each way, in turns, after three to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for k in range(3 + repeats):
+        for name, call in ways.items():
+            started = time.perf_counter()
+            call()
+            if k >= 3:
+                times[name].append(time.perf_counter() - started)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def speed(model: ev.EvidentialRegressor, file: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
+    """Return the median seconds of each way to predict these rows."""
+    predictor, exported, plain = model.predictor(), session_of(file, threads), session_of(plain_graph(model), threads)
+    population = model.fitted_.population
+    seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
+    given = x[0] if len(x) == 1 else x
+    return seconds_of(
+        {
+            "predictor()": lambda: predictor(given),
+            "exported graph": lambda: exported({"x": x}),
+            "plain graph": lambda: plain({"x": seen}),
+        },
+        repeats,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, help="data folder (default: the set is diabetes)")
+    parser.add_argument("--sets", help=f"names with commas (default: {FIVE})")
+    parser.add_argument("--steps", type=int, help="of the fits; by default those of the library")
+    parser.add_argument("--rows", type=int, default=65_536, help="of the large batch")
+    parser.add_argument("--repeats", type=int, default=300, help="of one row; of many rows a fiftieth of that")
+    parser.add_argument("--width", type=int, default=128, help="of the networks of ev.Deploy")
+    options = parser.parse_args()
+    names = (options.sets or FIVE).split(",") if options.data else ["diabetes"]
+    print(f"{device_label(torch.device('cpu'))}, ONNX Runtime {onnxruntime.__version__}")
+    ratios: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        deploy_own_networks(Path(folder), options.width)
+        for name in names:
+            x, y, others = rows_of(name, options.data)
+            for kind, own in (("default", {}), ("8 networks of numbers", {"members": 8, "inputs": "numbers"})):
+                model = ev.EvidentialRegressor(steps=options.steps, random_state=0, verbose=False, **own).fit(x, y)
+                file, quick = Path(folder) / f"{name}.onnx", Path(folder) / f"{name}_moments.onnx"
+                taken = seconds_of_call(functools.partial(ev.export_onnx, model, file, force=True))
+                ev.export_onnx(model, quick, coverage=None, force=True)
+                error = largest_error(file, others, model.predict_distribution(others))
+                print(f"{name}, {kind}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
+                many = np.tile(x, (-(-options.rows // len(x)), 1))[: options.rows]
+                one = speed(model, quick, others[:1], options.repeats, 1)
+                batch = speed(model, quick, many, max(3, options.repeats // 50), torch.get_num_threads())
+                for way in ("exported graph", "plain graph"):
+                    ratios.setdefault(f"{kind}, one row: time of predictor() / {way}", []).append(
+                        one["predictor()"] / one[way]
+                    )
+                    ratios.setdefault(f"{kind}, {options.rows} rows: rows a second of predictor() / {way}", []).append(
+                        batch[way] / batch["predictor()"]
+                    )
+    for what, each in ratios.items():
+        print(f"{what} (from {min(each):.2f} to {max(each):.2f}), median: {statistics.median(each):.2f}")
+
+
+if __name__ == "__main__":
+    main()
