@@ -5,9 +5,10 @@ test rows in ONNX Runtime; so are eight networks that see numbers alone. The err
 90 % interval is relative to the number, or to the standard deviation of the row where that is larger. The same for
 ``ev.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
 
-Time: mean and both deviations of one row, and of 65,536 rows, by ``model.predictor()`` and by two graphs in ONNX
-Runtime: the exported one, with the same outputs, and a plain one of the same networks in float32, from scaled features
-to raw outputs, without trees, bins and fading. One row is computed by one thread, many rows by all. Ways take turns.
+Time: mean and both deviations of one row, and of 65,536 rows, by ``model.predictor()`` and by graphs in ONNX Runtime:
+the exported one, with the same outputs, and one of the networks alone, from scaled features to raw outputs in float32,
+without trees, bins, fading and moments. ``predictor(single=True)`` computes single rows in float64, too. ONNX Runtime
+has one thread for one row, and all for many. Ways take turns.
 
     python benchmarks/bench_deploy.py [--data DATA] [--sets boston,concrete] [--steps 200] [--rows 65536]
 
@@ -126,7 +127,7 @@ def plain_graph(model: ev.EvidentialRegressor) -> bytes:
             last = f"g{k}"
     inside = [len(weights[0]), "rows", weights[0].shape[1]]
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, inside)
-    result = helper.make_tensor_value_info(last, TensorProto.FLOAT, None)
+    result = helper.make_tensor_value_info(last, TensorProto.FLOAT, [inside[0], "rows", weights[-1].shape[2]])
     graph = helper.make_graph(nodes, "plain", [given], [result], names)
     model_ = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.checker.check_model(model_)
@@ -145,20 +146,22 @@ def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, fl
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def speed(model: ev.EvidentialRegressor, file: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
+def speed(model: ev.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
     """Return the median seconds of each way to predict these rows."""
-    predictor, exported, plain = model.predictor(), session_of(file, threads), session_of(plain_graph(model), threads)
     population = model.fitted_.population
     seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
     given = x[0] if len(x) == 1 else x
-    return seconds_of(
-        {
-            "predictor()": lambda: predictor(given),
-            "exported graph": lambda: exported({"x": x}),
-            "plain graph": lambda: plain({"x": seen}),
-        },
-        repeats,
-    )
+    ways: dict[str, Callable[[], Any]] = {}
+    for single, name in ((False, "float64"), (True, "float32")):
+        ways[f"predictor, {name}"] = functools.partial(model.predictor(single=single), given)
+        file = ev.export_onnx(model, folder / f"{name}.onnx", coverage=None, single=single, force=True)
+        ways[f"exported, {name}"] = functools.partial(session_of(file, threads), {"x": x})
+    ways["networks alone"] = functools.partial(session_of(plain_graph(model), threads), {"x": seen})
+    return seconds_of(ways, repeats)
+
+
+COMPARED = (("predictor, float64", "exported, float64"), ("predictor, float32", "exported, float32"))
+COMPARED = (*COMPARED, ("predictor, float32", "networks alone"))
 
 
 def main() -> None:
@@ -179,21 +182,19 @@ def main() -> None:
             x, y, others = rows_of(name, options.data)
             for kind, own in (("default", {}), ("8 networks of numbers", {"members": 8, "inputs": "numbers"})):
                 model = ev.EvidentialRegressor(steps=options.steps, random_state=0, verbose=False, **own).fit(x, y)
-                file, quick = Path(folder) / f"{name}.onnx", Path(folder) / f"{name}_moments.onnx"
+                file = Path(folder) / f"{name}.onnx"
                 taken = seconds_of_call(functools.partial(ev.export_onnx, model, file, force=True))
-                ev.export_onnx(model, quick, coverage=None, force=True)
                 error = largest_error(file, others, model.predict_distribution(others))
                 print(f"{name}, {kind}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
                 many = np.tile(x, (-(-options.rows // len(x)), 1))[: options.rows]
-                one = speed(model, quick, others[:1], options.repeats, 1)
-                batch = speed(model, quick, many, max(3, options.repeats // 50), torch.get_num_threads())
-                for way in ("exported graph", "plain graph"):
-                    ratios.setdefault(f"{kind}, one row: time of predictor() / {way}", []).append(
-                        one["predictor()"] / one[way]
+                one = speed(model, Path(folder), others[:1], options.repeats, 1)
+                batch = speed(model, Path(folder), many, max(3, options.repeats // 50), torch.get_num_threads())
+                for ours, theirs in COMPARED:
+                    what = f"{kind}: {ours} / {theirs}"
+                    ratios.setdefault(f"{what}, rows a second of {options.rows}", []).append(
+                        batch[theirs] / batch[ours]
                     )
-                    ratios.setdefault(f"{kind}, {options.rows} rows: rows a second of predictor() / {way}", []).append(
-                        batch[way] / batch["predictor()"]
-                    )
+                    ratios.setdefault(f"{what}, time of one row", []).append(one[ours] / one[theirs])
     for what, each in ratios.items():
         print(f"{what} (from {min(each):.2f} to {max(each):.2f}), median: {statistics.median(each):.2f}")
 

@@ -90,6 +90,18 @@ def test_a_row_a_few_and_many_have_the_numbers_of_predict_distribution(numbers):
     assert predict(x[:1])["mean"].shape == (1,)
 
 
+def test_single_precision_is_close_and_for_many_rows_only(numbers):
+    model, x = numbers
+    exact, single = model.predictor(), model.predictor(single=True)
+    wild = np.concatenate([x, 20 * x])
+    found, truth = single(wild), exact(wild)
+    assert any((found[name] != truth[name]).any() for name in truth)
+    for name in truth:
+        assert np.allclose(found[name], truth[name], rtol=1e-4, atol=1e-5)
+    assert single(x[0]) == exact(x[0])
+    assert repr(pickle.loads(pickle.dumps(single))) == "EvidentialRegressor.predictor(single=True)"
+
+
 @pytest.mark.parametrize(
     ("name", "targets"), [*((name, None) for name in regressors()), ("plain evidence", 2), ("fading ensemble", 2)]
 )

@@ -1,8 +1,9 @@
-"""Networks that predict a few rows at a time, for servers: the moments of `Fitted.predict`, with little overhead.
+"""Networks that predict rows for servers: the moments of `Fitted.predict`, with little overhead.
 
 In a prediction of one row, nearly all of the time goes into starting operations. So everything that does not depend on
 the row is prepared once, operations are those of NumPy, which start quicker than torch's, and what a row does not need
-is left out: where all evidence counts, nothing fades or settles.
+is left out: where all evidence counts, nothing fades or settles. Many rows are divided into parts whose hidden units
+stay in the processor's cache, a thread for each, and layers are computed by torch.
 """
 
 from typing import Any, NamedTuple
@@ -16,11 +17,14 @@ from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.fitting.tables import Fitted
 from evidentia.formulas import gaussian, nig
 from evidentia.nn.mlp import ACTIVATIONS
+from evidentia.threads import in_threads
 
 __all__ = ["Moments", "RowNetworks"]
 
 Array = NDArray[np.float64]
 ONE_BY_ONE = 8  # rows up to which trees are quicker row by row
+FEW = 32  # rows up to which NumPy's operations are quicker than torch's
+CACHED = 1 << 19  # bytes of one hidden layer of a part of many rows
 
 
 class Moments(NamedTuple):
@@ -34,15 +38,17 @@ class Moments(NamedTuple):
 
 
 class RowNetworks:
-    """Function from features (N, F) of few rows to their moments, in float64.
+    """Function from features (N, F) to their moments, in float64.
 
     It is only read after it is made, so that several threads may use it.
 
     Args:
         fitted: the trained model, on the CPU.
+        single: whether layers are computed in float32.
     """
 
-    def __init__(self, fitted: Fitted) -> None:
+    def __init__(self, fitted: Fitted, single: bool = False) -> None:
+        self.dtype = np.float32 if single else np.float64
         members = fitted.population.members
         some = fitted.method.networks(fitted.population, range(members)).cpu().double()
         order = [k for k in range(members) for _ in range(some.members // members)]
@@ -59,14 +65,15 @@ class RowNetworks:
 
     def _set_layers(self, some: Any) -> None:
         """Keep weights and biases; of the first layer, those of bins apart, for networks that see them."""
-        weights, self.biases = _arrays(*some.weights), _arrays(*some.biases)
+        weights, self.biases = ([each.astype(self.dtype) for each in _arrays(*t)] for t in (some.weights, some.biases))
         embedding, inside = some._embedding, some.in_features
         self.bins = None
         if embedding is not None:
             seen = np.flatnonzero(embedding.seen)
             slope, offset, low, high = _arrays(embedding.slope, embedding.offset, embedding.low, embedding.high)
             column = embedding.column.cpu().numpy()
-            self.bins = seen, column, slope[seen], offset[seen], low, high, weights[0][seen, inside:].copy()
+            own = np.ascontiguousarray(weights[0][seen, inside:])
+            self.bins = seen, column, slope[seen], offset[seen], low, high, own
             weights[0] = np.ascontiguousarray(weights[0][:, :inside])
         self.weights = weights
 
@@ -91,31 +98,46 @@ class RowNetworks:
         self.several = len(order) > 1
 
     def __call__(self, features: Array) -> Moments:
-        seen = features
+        seen, rows = features, len(features)
         if self.trees is not None:
-            few = len(features) <= ONE_BY_ONE
+            few = rows <= ONE_BY_ONE
             predicted = [self.trees(row) for row in features] if few else self.trees.trees.predict(features)
             seen = np.concatenate([features, np.asarray(predicted)], 1)
+        if rows <= FEW:
+            return self._of_part(seen)
+        widest = max(weight.shape[-1] for weight in self.weights)
+        size = max(FEW, CACHED // (self.weights[0].itemsize * len(self.weights[0]) * widest))
+        parts = [seen[first : first + size] for first in range(0, rows, size)]
+        found = in_threads(self._of_part, parts, torch.get_num_threads())
+        return Moments(*(None if each[0] is None else np.concatenate(each) for each in zip(*found, strict=True)))  # type: ignore[arg-type]
+
+    def _of_part(self, seen: Array) -> Moments:
+        """Return the moments of a part, from what networks see of its rows."""
         scaled = (seen - self.loc_x) / self.scale_x
-        before = np.matmul(scaled, self.weights[0])
-        before += self.biases[0]
+        x = scaled.astype(self.dtype, copy=False)
+        before = self._layer(x, 0)
         if self.bins is not None:
             networks, column, slope, offset, low, high, weight = self.bins
             places = np.clip(scaled[networks][..., column] * slope + offset, low, high)
-            before[networks] += np.matmul(places, weight)
+            before[networks] += np.matmul(places.astype(self.dtype, copy=False), weight)
         inner = x = self._activate(before)
-        for weight, bias in zip(self.weights[1:-1], self.biases[1:-1], strict=True):
-            x = np.matmul(x, weight)
-            x += bias
-            x = self._activate(x)
-        raw = np.matmul(x, self.weights[-1])
-        raw += self.biases[-1]
+        for k in range(1, len(self.weights) - 1):
+            x = self._activate(self._layer(x, k))
+        raw = self._layer(x, len(self.weights) - 1).astype(np.float64, copy=False)
         raw = raw.reshape(*raw.shape[:2], -1, self.outputs)
-        return self._moments(raw, None if self.fading is None else self._keep(inner))
+        return self._moments(raw, None if self.fading is None else self._keep(inner.astype(np.float64, copy=False)))
 
-    def _activate(self, x: Array) -> Array:
-        activated: Array = self.activation(torch.from_numpy(x)).numpy()
-        return activated
+    def _layer(self, x: Any, k: int) -> Any:
+        """Return the products of layer k with inputs (networks, rows, inputs), plus its biases."""
+        if x.shape[1] > FEW:
+            bias, x, weight = (torch.from_numpy(each) for each in (self.biases[k], x, self.weights[k]))
+            return torch.baddbmm(bias, x, weight).numpy()
+        product = np.matmul(x, self.weights[k])
+        product += self.biases[k]
+        return product
+
+    def _activate(self, x: Any) -> Any:
+        return self.activation(torch.from_numpy(x)).numpy()
 
     def _keep(self, inner: Array) -> Array:
         """Return the share of the evidence of each network that counts, (networks, rows), as `FadingEvidence` does."""
@@ -137,7 +159,7 @@ class RowNetworks:
     def _moments(self, raw: Array, keep: Array | None) -> Moments:
         """Return the moments of the mixture, from raw outputs (networks, rows, targets, outputs)."""
         first = self.loc_y + self.scale_y * raw[..., 0]
-        positive = np.logaddexp(0.0, raw[..., 1:])
+        positive = _softplus(raw[..., 1:])
         share = None if keep is None or keep.min() == 1 else keep[..., None]
         noise, doubt = self._variances(positive, share)
         mix = self.mix
@@ -185,6 +207,14 @@ class RowNetworks:
             beta, less = np.where(share < 1, size * (1 + settled), beta), np.where(share < 1, settled, less)
         noise = beta / less
         return noise, noise / nu
+
+
+def _softplus(x: Array) -> Array:
+    """Return ln(1 + eˣ)."""
+    if x.shape[1] <= FEW:
+        return np.logaddexp(0.0, x)
+    positive: Array = torch.nn.functional.softplus(torch.from_numpy(x), threshold=40).numpy()
+    return positive
 
 
 def _arrays(*tensors: Any) -> list[Array]:
