@@ -20,7 +20,7 @@ from torch import Tensor
 
 from evidentia.kernels.polynomials import LOG1P, RHO, RHO_PRIME
 
-__all__ = ["INTERPRETED", "partial_sums", "run", "scale_by"]
+__all__ = ["INTERPRETED", "inverse", "log", "loss_and_slopes", "partial_sums", "run", "scale_by", "softplus"]
 
 # in the interpreter, which runs kernels on a CPU for tests, there is no machine code
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -130,9 +130,9 @@ def _loss_and_gradient(
 ):  # fmt: skip
     """Compute ``TILES`` times ``SIZE`` targets, which lie side by side and in planar form within one map."""
     block = tl.program_id(0)
-    lam, factor = weight_number, scale_number
+    shared_weight, factor = weight_number, scale_number
     if WEIGHT == 1:
-        lam = tl.load(weight).to(tl.float32)
+        shared_weight = tl.load(weight).to(tl.float32)
     if scale is not None:
         factor *= tl.load(scale).to(tl.float32)
     total = tl.zeros((SIZE,), tl.float32)
@@ -163,6 +163,7 @@ def _loss_and_gradient(
             gamma, raw_nu = tl.where(counted, gamma, 0.0), tl.where(counted, raw_nu, 0.0)
             raw_alpha, raw_beta = tl.where(counted, raw_alpha, 0.0), tl.where(counted, raw_beta, 0.0)
         target = tl.load(y + e, mask=counted, other=0.0).to(tl.float32)
+        lam = shared_weight
         if WEIGHT == 2:
             lam = tl.load(weight + e, mask=counted, other=0.0).to(tl.float32)
         each = factor
@@ -171,56 +172,16 @@ def _loss_and_gradient(
         if upstream is not None:
             each *= tl.load(upstream + e, mask=counted, other=0.0).to(tl.float32)
 
-        nu, nu_slope = _softplus(raw_nu, FAST)
-        a, alpha_slope = _softplus(raw_alpha, FAST)
-        beta, beta_slope = _softplus(raw_beta, FAST)
-        nu, a, beta = nu + 1e-6, a + 1e-6, beta + 1e-9  # the floors of formulas.nig.from_raw
-        r = target - gamma
-        inverse_nu = _inverse(nu, FAST)
-        width = beta + beta * inverse_nu
-        inverse_width = _inverse(width, FAST)
-        pull = r * inverse_width
-        q = 0.5 * r * pull
-        fit = tl.where(q < 1, q * _polynomial(tl.minimum(q, 1.0), _L), _log(1 + q, FAST))
-        inverse_z = _inverse(0.75 + a, FAST)
-        u = inverse_z * inverse_z
-        if PENALTY != 0:
-            evidence = 2 * nu + (1 + a)
-            unit = lam
-            if PENALTY == 2:
-                unit *= tl.sqrt((1 + a) * inverse_width)
-            score = unit * tl.abs(r)
+        value, _, by_gamma, by_nu, by_alpha, by_beta = loss_and_slopes(
+            gamma, raw_nu, raw_alpha, raw_beta, target, lam, each, PENALTY, FAST
+        )
         if loss is not None:
-            value = 0.5 * _log(6.283185307179586 * (width * inverse_z), FAST) + (1.5 + a) * fit - u * _polynomial(u, _H)
-            if PENALTY != 0:
-                value += score * evidence
-            value *= each
             if EACH:
                 tl.store(loss + e, tl.where(counted, value, 0.0).to(loss.dtype.element_ty), mask=inside)
             else:
                 total += tl.where(counted, value, 0.0)
 
         if gradient is not None:
-            slope = (1.5 + a) * _inverse(1 + q, FAST)
-            excess = slope * q - 0.5
-            by_gamma = -slope * pull
-            by_alpha = fit - inverse_z * (0.5 + u * _polynomial(u, _K))
-            inverse_beta = (1 + inverse_nu) * inverse_width
-            nu_share = inverse_nu * inverse_nu * (beta * inverse_width)  # 1/(ν(ν+1))
-            if PENALTY == 2:  # it scales with ν and β as the likelihood does
-                half = 0.5 * score * evidence
-                excess += half
-                by_alpha += half * _inverse(1 + a, FAST)
-            by_nu = excess * nu_share
-            if PENALTY != 0:
-                sign = tl.minimum(tl.maximum(r * 3e38, -1.0), 1.0)  # 0 of 0, as everywhere
-                by_gamma -= sign * (unit * evidence)
-                by_nu += 2 * score
-                by_alpha += score
-            by_gamma = by_gamma * each
-            by_nu = by_nu * (nu_slope * each)
-            by_alpha = by_alpha * (alpha_slope * each)
-            by_beta = -excess * inverse_beta * (beta_slope * each)
             if mask is not None:  # a factor that is 0 would leave what is infinite NaN
                 by_gamma, by_nu = tl.where(counted, by_gamma, 0.0), tl.where(counted, by_nu, 0.0)
                 by_alpha, by_beta = tl.where(counted, by_alpha, 0.0), tl.where(counted, by_beta, 0.0)
@@ -238,10 +199,58 @@ def _loss_and_gradient(
 
 
 @triton.jit
-def _softplus(x, FAST: tl.constexpr):
+def loss_and_slopes(gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PENALTY: tl.constexpr, FAST: tl.constexpr):
+    """Return loss and penalty of each target, and the gradient of the loss by the four raw outputs.
+
+    Loss and gradient are multiplied by ``factor``; the penalty is not, neither by that nor by λ. Results that the
+    caller does not use cost nothing: the function is inlined, and the compiler removes their arithmetic.
+    """
+    nu, nu_slope = softplus(raw_nu, FAST)
+    a, alpha_slope = softplus(raw_alpha, FAST)
+    beta, beta_slope = softplus(raw_beta, FAST)
+    nu, a, beta = nu + 1e-6, a + 1e-6, beta + 1e-9  # the floors of formulas.nig.from_raw
+    r = target - gamma
+    inverse_nu = inverse(nu, FAST)
+    width = beta + beta * inverse_nu
+    inverse_width = inverse(width, FAST)
+    pull = r * inverse_width
+    q = 0.5 * r * pull
+    fit = tl.where(q < 1, q * _polynomial(tl.minimum(q, 1.0), _L), log(1 + q, FAST))
+    inverse_z = inverse(0.75 + a, FAST)
+    u = inverse_z * inverse_z
+    slope = (1.5 + a) * inverse(1 + q, FAST)
+    excess = slope * q - 0.5
+    by_gamma = -slope * pull
+    by_alpha = fit - inverse_z * (0.5 + u * _polynomial(u, _K))
+    penalty = tl.zeros_like(r)
+    if PENALTY != 0:
+        evidence, unit, size = 2 * nu + (1 + a), lam, tl.abs(r)
+        if PENALTY == 2:
+            relative = tl.sqrt((1 + a) * inverse_width)
+            unit, size = unit * relative, size * relative
+        penalty, score = size * evidence, unit * tl.abs(r)
+        sign = tl.minimum(tl.maximum(r * 3e38, -1.0), 1.0)  # 0 of 0, as everywhere
+        by_gamma -= sign * (unit * evidence)
+        by_alpha += score
+    if PENALTY == 2:  # this penalty scales with ν and β as the likelihood does
+        half = 0.5 * score * evidence
+        excess += half
+        by_alpha += half * inverse(1 + a, FAST)
+    by_nu = excess * (inverse_nu * inverse_nu * (beta * inverse_width))  # times 1/(ν(ν+1))
+    by_beta = -excess * ((1 + inverse_nu) * inverse_width)
+    loss = 0.5 * log(6.283185307179586 * (width * inverse_z), FAST) + (1.5 + a) * fit - u * _polynomial(u, _H)
+    if PENALTY != 0:
+        by_nu += 2 * score
+        loss += score * evidence
+    by_nu, by_alpha = by_nu * (nu_slope * factor), by_alpha * (alpha_slope * factor)
+    return loss * factor, penalty, by_gamma * factor, by_nu, by_alpha, by_beta * (beta_slope * factor)
+
+
+@triton.jit
+def softplus(x, FAST: tl.constexpr):
     """Return ln(1 + eˣ) and its derivative, which share an exponential."""
     e = tl.exp2(-1.4426950408889634 * tl.abs(x))
-    share = _inverse(1 + e, FAST)
+    share = inverse(1 + e, FAST)
     return tl.maximum(x, 0.0) + e * _polynomial(e, _L), tl.where(x > 0, share, e * share)
 
 
@@ -256,7 +265,7 @@ def _polynomial(x, C: tl.constexpr):
 
 
 @triton.jit
-def _inverse(x, FAST: tl.constexpr):
+def inverse(x, FAST: tl.constexpr):
     """Return 1/x."""
     if FAST:
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
@@ -264,7 +273,7 @@ def _inverse(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _log(x, FAST: tl.constexpr):
+def log(x, FAST: tl.constexpr):
     """Return ln x; of a number near 1 it is right to an absolute 2e-7, which is all that is asked of it here."""
     if FAST:
         binary = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
