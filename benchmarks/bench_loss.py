@@ -8,10 +8,11 @@ they do is written out in ``loss_peers.py``, and the name says so.
     python benchmarks/bench_loss.py [--device cuda] [--rows 42000000] [--compile] [--maps] [--out FOLDER]
 
 On a GPU each way is timed by itself with CUDA events around a call. ``--maps`` adds 32 maps of 160 × 128, the size of a
-training step for depth, there also as CUDA graphs, which leave the GPU's own work alone.
+training step for depth, also as twenty calls in one CUDA graph, where the GPU's own work is left.
 """
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from evidentia.training import resolve_device
 from loss_peers import naive, peers
 
 WEIGHT = 0.01
+CALLS = 20  # in one CUDA graph, so that its start does not count
 BYTES = 36  # of an element: 16 of raw outputs, 4 of its target, 16 of gradients
 
 
@@ -127,27 +129,41 @@ def measure(rows: int, device: torch.device, repeats: int, compiled: bool) -> di
 
 
 def measure_maps(device: torch.device, repeats: int) -> dict[str, Any]:
-    """Return the times for 32 maps of 160 × 128, with the host's work and, on a GPU, as CUDA graphs."""
+    """Return the times for 32 maps of 160 × 128, with the host's work and, on a GPU, of calls in one CUDA graph."""
     raw = torch.randn(32, 4, 160, 128, device=device, requires_grad=True)
     y = torch.randn(32, 160, 128, device=device)
     kernel = lambda raw, y, weight: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw, 1), y, weight)  # noqa: E731
     ways = {"evidentia": gradient_of(kernel, raw, y)}
+    beside = raw.detach().to(memory_format=torch.channels_last).requires_grad_()
+    ways["evidentia, channels last"] = gradient_of(kernel, beside, y)
     flat = raw.detach().movedim(1, -1).reshape(-1, 4).requires_grad_()
     ways |= {name: gradient_of(f, flat, y.flatten()) for name, f in {"naive": naive, **peers()}.items()}
     result: dict[str, Any] = {"graphs": {}, "with the host": {}}
     for name, call in ways.items():
-        began = []
-        for k in range(5 + repeats):
-            start = time.perf_counter()
-            call()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if k >= 5:
-                began.append(1e3 * (time.perf_counter() - start))
-        result["with the host"][name] = describe(sorted(began))
+        result["with the host"][name] = describe(host_times(call, device, repeats))
         if device.type == "cuda":
-            result["graphs"][name] = describe(milliseconds(captured(call, device), device, repeats))
+            several = captured(functools.partial(repeat, call, CALLS), device)
+            times = milliseconds(several, device, repeats)
+            result["graphs"][name] = describe([each / CALLS for each in times])
     return result
+
+
+def repeat(call: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def host_times(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
+    """Return the times of so many calls by the clock, in milliseconds, sorted, after five to warm up."""
+    times = []
+    for k in range(5 + repeats):
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if k >= 5:
+            times.append(1e3 * (time.perf_counter() - start))
+    return sorted(times)
 
 
 def show(result: dict[str, Any], device: torch.device) -> None:

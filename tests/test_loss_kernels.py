@@ -1,8 +1,12 @@
 """Loss and gradient in one pass from raw outputs: by tensor operations, and by Triton (here in its interpreter)."""
 
 import importlib.util
+import os
 import pickle
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import mpmath as mp
 import pytest
@@ -107,6 +111,15 @@ def test_ends_of_float32(kernel, penalty):
     assert loss.isfinite().all()
     assert grad.isfinite().all()
     assert ((loss - truth).abs() <= 1e-5 * (1 + truth.abs())).all()
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_kernels_compile_for_a_gpu():
+    script = Path(__file__).parent / "compile_kernels.py"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # Every way of calling it ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import integrate, stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
@@ -16,6 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from evidentia.data import splits
 from evidentia.datasets import uci
 from evidentia.errors import InputError
+from evidentia.formulas import nig
 
 ROOT = Path(__file__).parents[1]
 QUICK = "--methods quantile,mapie" if importlib.util.find_spec("mapie") else "--methods quantile"
@@ -301,3 +303,29 @@ def test_a_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp
     with pytest.raises(InputError, match=r"ngboost is not installed: pip install .*--methods"):
         peers.compare(tmp_path / "out", None, ["yacht"], ["ngboost"])
     assert not (tmp_path / "out").exists()
+
+
+def test_losses_of_other_packages_are_as_written_out(monkeypatch):
+    """The real one where it is installed, and that each is what its package says: the paper's loss, or a shorter one."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import loss_peers
+
+    torch.manual_seed(0)
+    raw, y, weight = torch.randn(200, 4, dtype=torch.float64), torch.randn(200, dtype=torch.float64), 0.3
+    gamma, nu, a, beta = (t.numpy() for t in nig.from_raw(raw))
+    student = stats.t(2 + 2 * a, gamma, np.sqrt(beta * (1 + nu) / (nu * (1 + a))))
+    error = np.abs(y.numpy() - gamma)
+    paper = np.mean(weight * error * (2 * nu + 1 + a) - student.logpdf(y.numpy()))
+    short = np.mean(np.log(beta / nu) + (1 + weight * nu) * error**2 * nu / beta)
+    written = {
+        loss_peers.naive: paper,
+        loss_peers._edl_pytorch_written_out: paper,
+        loss_peers._torch_uncertainty_written_out: paper,
+        loss_peers._uq_box_written_out: short,
+    }
+    for loss, truth in written.items():
+        assert float(loss(raw, y, weight)) == pytest.approx(truth, rel=1e-4)
+    if importlib.util.find_spec("edl_pytorch"):
+        own = loss_peers._edl_pytorch(raw, y, weight)
+        assert float(own) == pytest.approx(float(loss_peers._edl_pytorch_written_out(raw, y, weight)), rel=1e-12)
+        assert "edl-pytorch" in loss_peers.peers()

@@ -167,6 +167,22 @@ def test_claims_are_those_of_the_records():
     assert f"{plain:.1f} times the plain float32 step, {tf32:.1f} times that with TF32" in said["benchmarks"]
     assert f"costs {min(forward.values()):.2f} to {max(forward.values()):.2f} times a plain one" in said["benchmarks"]
 
+    ways, maps = record("bench_loss")["ways"], record("bench_loss")["maps"]["graphs"]
+    for name, way in (("edl-pytorch", "edl-pytorch"), ("torch-uncertainty", "torch-uncertainty (written out)")):
+        large, small = (each[way]["median"] / each["evidentia"]["median"] for each in (ways, maps))
+        assert f"| {name} | {large:.1f} times | {small:.1f} times |" in said["benchmarks"]
+    large, small = (each["naive"]["median"] / each["evidentia"]["median"] for each in (ways, maps))
+    assert f"| the paper's formula | {large:.1f} times | {small:.1f} times |" in said["benchmarks"]
+    compiled = ways["naive, compiled"]["median"] / ways["evidentia"]["median"]
+    assert f"{compiled:.1f} times the compiled formula of the paper" in said["benchmarks"]
+    share = 36 * record("bench_loss")["copy"]["median"] / (32 * ways["evidentia"]["median"])
+    assert f"{100 * share:.0f} % of the speed of a copy" in said["benchmarks"]
+    errors = record("loss_accuracy")["largest errors"]
+    for kernel, words in (("triton", "Triton {:.1e} for the loss and {:.1e} for gradients"),
+                          ("tensors", "tensor operations {:.1e} and {:.1e}")):  # fmt: skip
+        loss, *gradients = errors[kernel].values()
+        assert re.sub("e-0", "e-", words.format(loss, max(gradients))) in said["studies"]
+
     for folder, method in (("baselines", "ensemble"), ("baselines_first", "dropout")):
         results = record(folder)["results"][method]
         assert all(np.mean(results[name]["nll"]) <= TABLE_1[name][method].nll for name in uci.SETS)

@@ -225,24 +225,20 @@ def _by_triton(
     raw, outer, inner = _in_order(raw, plan.dim)
     each = plan.reduction == "none"
     gradient = torch.empty_like(raw) if want_gradient else None
-    loss = None
-    if want_loss:
-        dtype = torch.promote_types(torch.promote_types(raw.dtype, y.dtype), torch.float32)
-        loss = y.new_empty(y.shape, dtype=dtype) if each else twin.partial_sums(raw, outer, inner)
+    if not y.numel():
+        return y.new_zeros(y.shape if each else (), dtype=torch.float32) if want_loss else None, gradient
+    losses = torch.empty(y.shape, dtype=torch.float32, device=y.device) if want_loss and each else None
     if isinstance(weight, Tensor) and (weight.device != raw.device or weight.numel() != 1):
         on_cpu = weight.device != raw.device  # a number, as losses.evidential_loss sees to
         weight = weight.item() if on_cpu else weight.expand(y.shape).contiguous()
     rows = (t if t is None else t.contiguous() for t in (y, mask, sample_weight, upstream))
     y, mask, sample_weight, upstream = rows  # type: ignore[assignment]
-    if y.numel():
-        twin.run(
-            raw, y, weight,
-            outer=outer, inner=inner, penalty=plan.penalty, mask=mask, counts=sample_weight, scale=scale,
-            upstream=upstream, loss=loss, gradient=gradient, each=each,
-        )  # fmt: skip
-    if loss is not None and not each:
-        loss = loss.sum()
-    return loss, gradient
+    total = twin.run(
+        raw, y, weight,
+        outer=outer, inner=inner, penalty=plan.penalty, mask=mask, counts=sample_weight, scale=scale,
+        upstream=upstream, losses=losses, gradient=gradient, want_sum=want_loss and not each,
+    )  # fmt: skip
+    return losses if each else total, gradient
 
 
 def _in_order(raw: Tensor, dim: int) -> tuple[Tensor, int, int]:

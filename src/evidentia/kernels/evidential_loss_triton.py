@@ -20,13 +20,15 @@ from torch import Tensor
 
 from evidentia.kernels.polynomials import LOG1P, RHO, RHO_PRIME
 
-__all__ = ["INTERPRETED", "inverse", "log", "loss_and_slopes", "partial_sums", "run", "scale_by", "softplus"]
+__all__ = ["INTERPRETED", "inverse", "log", "loss_and_slopes", "run", "scale_by", "softplus"]
 
 # in the interpreter, which runs kernels on a CPU for tests, there is no machine code
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 SIZE, TILES, WARPS = 256, 8, 8
 PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS = 256, 1, 2
+MOST_SUMMED = 8192  # sums of blocks that one program adds up in less time than torch needs
+MANY = 1 << 22  # targets from which a block takes several tiles; fewer are divided among all processors
 
 _L = tl.constexpr(tuple(LOG1P))
 _H = tl.constexpr(tuple(RHO))
@@ -47,11 +49,13 @@ def run(
     counts: Tensor | None,
     scale: Tensor | float,
     upstream: Tensor | None,
-    loss: Tensor | None,
+    losses: Tensor | None,
     gradient: Tensor | None,
-    each: bool,
-) -> None:
-    """Compute losses and gradients into the tensors ``loss`` and ``gradient``; None leaves one out.
+    want_sum: bool,
+) -> Tensor | None:
+    """Compute losses and gradients into the tensors ``losses`` and ``gradient``, and return the sum of the losses.
+
+    What is None is left out, and so is the sum if it is not wanted.
 
     Args:
         raw: raw outputs that lie in memory as (outer, 4, inner); ``inner`` = 1 has the four side by side.
@@ -63,20 +67,21 @@ def run(
         counts: how much each target counts.
         scale: what losses and gradients are multiplied by, a number or a tensor with one.
         upstream: what each gradient is multiplied by besides.
-        loss: with ``each`` one number for each target, otherwise one partial sum for each block.
+        losses: one number for each target.
         gradient: as raw.
-        each: whether losses are wanted one by one.
+        want_sum: whether the sum of the losses is wanted, which goes without ``losses``.
     """
     planar = inner > 1
-    size, tiles, warps = _shape(planar)
+    size, tiles, warps = _shape(outer, inner)
     per_map = triton.cdiv(inner if planar else outer, size * tiles)
+    blocks = per_map * outer if planar else per_map
     number, plain = not isinstance(weight, Tensor), not isinstance(scale, Tensor)
-    _loss_and_gradient[(per_map * outer if planar else per_map,)](
-        raw, y, None if number else weight, mask, counts, None if plain else scale, upstream, loss, gradient,
+    sums = torch.empty(blocks, dtype=torch.float32, device=raw.device) if want_sum else None
+    _loss_and_gradient[(blocks,)](
+        raw, y, None if number else weight, mask, counts, None if plain else scale, upstream, losses, gradient, sums,
         outer, inner, per_map, weight if number else 0.0, scale if plain else 1.0,
         PENALTY=PENALTY_CODES[penalty],
         WEIGHT=0 if not isinstance(weight, Tensor) else (1 if weight.numel() == 1 else 2),
-        EACH=each,
         PLANAR=planar,
         FAST=not INTERPRETED,
         SIZE=size,
@@ -84,22 +89,36 @@ def run(
         num_warps=warps,
         enable_fp_fusion=True,
     )  # fmt: skip
+    return None if sums is None else _sum_of(sums)
 
 
-def _shape(planar: bool) -> tuple[int, int, int]:
+def _shape(outer: int, inner: int) -> tuple[int, int, int]:
     """Return the targets of a tile, the tiles of a block and its warps.
 
     With the four side by side each thread has one target at a time, so that wide loads need no exchange between
     threads; in planar form it has four, so that loads are wide.
     """
-    return (PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS) if planar else (SIZE, TILES, WARPS)
+    if inner > 1:
+        return PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS
+    return SIZE, TILES if outer >= MANY else 1, WARPS
 
 
-def partial_sums(raw: Tensor, outer: int, inner: int) -> Tensor:
-    """Return an empty tensor with a place for the sum of each block."""
-    size, tiles, _ = _shape(inner > 1)
-    blocks = triton.cdiv(inner, size * tiles) * outer if inner > 1 else triton.cdiv(outer, size * tiles)
-    return torch.empty(blocks, dtype=torch.float32, device=raw.device)
+def _sum_of(sums: Tensor) -> Tensor:
+    """Return the sum of a few thousand numbers."""
+    if len(sums) > MOST_SUMMED:
+        return sums.sum()
+    total = torch.empty((), dtype=torch.float32, device=sums.device)
+    _add_up[(1,)](sums, total, len(sums), SIZE=4096, num_warps=8)
+    return total
+
+
+@triton.jit
+def _add_up(values, total, size, SIZE: tl.constexpr):
+    found = tl.zeros((SIZE,), tl.float32)
+    for start in range(0, size, SIZE):
+        k = start + tl.arange(0, SIZE)
+        found += tl.load(values + k, mask=k < size, other=0.0)
+    tl.store(total, tl.sum(found, 0))
 
 
 def scale_by(gradient: Tensor, upstream: Tensor) -> Tensor:
@@ -123,9 +142,9 @@ def _scale(values, factor, size, stride, SIZE: tl.constexpr):
 
 @triton.jit
 def _loss_and_gradient(
-    raw, y, weight, mask, counts, scale, upstream, loss, gradient,
-    outer, inner, blocks, weight_number, scale_number,
-    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, EACH: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
+    raw, y, weight, mask, counts, scale, upstream, losses, gradient, sums,
+    outer, inner, per_map, weight_number, scale_number,
+    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
     SIZE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Compute ``TILES`` times ``SIZE`` targets, which lie side by side and in planar form within one map."""
@@ -138,8 +157,8 @@ def _loss_and_gradient(
     total = tl.zeros((SIZE,), tl.float32)
     for tile in range(TILES):
         if PLANAR:
-            along = ((block % blocks) * TILES + tile) * SIZE + tl.arange(0, SIZE)
-            which = (block // blocks).to(tl.int64)
+            along = ((block % per_map) * TILES + tile) * SIZE + tl.arange(0, SIZE)
+            which = (block // per_map).to(tl.int64)
             inside = along < inner
             e = which * inner + along
             at = which * 4 * inner + along
@@ -175,12 +194,10 @@ def _loss_and_gradient(
         value, _, by_gamma, by_nu, by_alpha, by_beta = loss_and_slopes(
             gamma, raw_nu, raw_alpha, raw_beta, target, lam, each, PENALTY, FAST
         )
-        if loss is not None:
-            if EACH:
-                tl.store(loss + e, tl.where(counted, value, 0.0).to(loss.dtype.element_ty), mask=inside)
-            else:
-                total += tl.where(counted, value, 0.0)
-
+        if losses is not None:
+            tl.store(losses + e, tl.where(counted, value, 0.0).to(losses.dtype.element_ty), mask=inside)
+        if sums is not None:
+            total += tl.where(counted, value, 0.0)
         if gradient is not None:
             if mask is not None:  # a factor that is 0 would leave what is infinite NaN
                 by_gamma, by_nu = tl.where(counted, by_gamma, 0.0), tl.where(counted, by_nu, 0.0)
@@ -194,8 +211,8 @@ def _loss_and_gradient(
             else:
                 together = tl.join(tl.join(by_gamma, by_alpha), tl.join(by_nu, by_beta))
                 tl.store(gradient + at, tl.reshape(together, (SIZE, 4)).to(kind), mask=inside[:, None])
-    if loss is not None and not EACH:
-        tl.store(loss + block, tl.sum(total, 0))
+    if sums is not None:
+        tl.store(sums + block, tl.sum(total, 0))
 
 
 @triton.jit
