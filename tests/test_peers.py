@@ -306,7 +306,7 @@ def test_a_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp
 
 
 def test_losses_of_other_packages_are_as_written_out(monkeypatch):
-    """The real one where it is installed, and that each is what its package says: the paper's loss, or a shorter one."""
+    """Each is the paper's loss, or in one case a shorter one, and the package's own where that is installed."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import loss_peers
 
