@@ -135,13 +135,13 @@ def plain_graph(model: ev.EvidentialRegressor) -> bytes:
 
 
 def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each way, in turns, after three to warm up."""
+    """Return the median seconds of each way, in turns, after one to warm up."""
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for k in range(3 + repeats):
+    for k in range(1 + repeats):
         for name, call in ways.items():
             started = time.perf_counter()
             call()
-            if k >= 3:
+            if k:
                 times[name].append(time.perf_counter() - started)
     return {name: statistics.median(each) for name, each in times.items()}
 
@@ -170,7 +170,8 @@ def main() -> None:
     parser.add_argument("--sets", help=f"names with commas (default: {FIVE})")
     parser.add_argument("--steps", type=int, help="of the fits; by default those of the library")
     parser.add_argument("--rows", type=int, default=65_536, help="of the large batch")
-    parser.add_argument("--repeats", type=int, default=300, help="of one row; of many rows a fiftieth of that")
+    parser.add_argument("--repeats", type=int, default=300, help="of one row; of many rows a hundredth of that")
+    parser.add_argument("--timed", type=int, default=1, help="sets for which times are measured: the first so many")
     parser.add_argument("--width", type=int, default=128, help="of the networks of ev.Deploy")
     options = parser.parse_args()
     names = (options.sets or FIVE).split(",") if options.data else ["diabetes"]
@@ -186,9 +187,11 @@ def main() -> None:
                 taken = seconds_of_call(functools.partial(ev.export_onnx, model, file, force=True))
                 error = largest_error(file, others, model.predict_distribution(others))
                 print(f"{name}, {kind}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
+                if name not in names[: options.timed]:
+                    continue
                 many = np.tile(x, (-(-options.rows // len(x)), 1))[: options.rows]
                 one = speed(model, Path(folder), others[:1], options.repeats, 1)
-                batch = speed(model, Path(folder), many, max(3, options.repeats // 50), torch.get_num_threads())
+                batch = speed(model, Path(folder), many, max(3, options.repeats // 100), torch.get_num_threads())
                 for ours, theirs in COMPARED:
                     what = f"{kind}: {ours} / {theirs}"
                     ratios.setdefault(f"{what}, rows a second of {options.rows}", []).append(

@@ -12,6 +12,7 @@ import mpmath as mp
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import evidentia as ev
 import oracles
@@ -267,6 +268,29 @@ def test_the_gradient_can_be_differentiated(kernel):
         (grad,) = torch.autograd.grad(loss, raw, create_graph=True)
         seconds.append(torch.autograd.grad(grad.square().sum(), raw)[0])
     assert torch.allclose(*seconds, rtol=1e-4, atol=1e-6)
+
+
+@kernels
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_many_gradients_at_once(kernel, reduction):
+    raw, y = torch.randn(5, 4, device=device, requires_grad=True), torch.randn(5, device=device)
+    many = torch.randn(3, 5, device=device) if reduction == "none" else torch.randn(3, device=device)
+    loss = quick_loss(raw, y, 0.1, reduction=reduction, kernel=kernel)
+    asked = {"is_grads_batched": True, "retain_graph": True}
+    first = torch.autograd.grad(loss, raw, many, **asked)[0]
+    again = torch.autograd.grad(loss, raw, many, **asked)[0]  # a second backward pass computes the gradient again
+    one_by_one = torch.stack([torch.autograd.grad(loss, raw, each, retain_graph=True)[0].clone() for each in many])
+    assert torch.allclose(first, one_by_one)
+    assert torch.allclose(again, one_by_one)
+
+
+def test_forward_mode_goes_by_the_formulas():
+    raw, direction, y = torch.randn(5, 4, requires_grad=True), torch.randn(5, 4), torch.randn(5)
+    (slope,) = torch.autograd.grad(ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y), raw)
+    with forward_ad.dual_level():
+        answer = ev.NormalInverseGamma.from_raw(forward_ad.make_dual(raw, direction))
+        along = forward_ad.unpack_dual(ev.evidential_loss(answer, y)).tangent
+    assert torch.allclose(along, (slope * direction).sum(), atol=1e-6)
 
 
 def test_gradients_by_finite_differences():

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.distributions import Distribution, constraints, register_kl
 from torch.types import _size
 
@@ -314,7 +315,9 @@ def _may_wait(raw: Tensor) -> bool:
     """Return whether the parameters may be computed later: in training, of a plain tensor, outside of tracers."""
     if not (raw.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling():
         return False
-    return type(raw) in (Tensor, nn.Parameter) and not torch._C._are_functorch_transforms_active()
+    if type(raw) not in (Tensor, nn.Parameter) or torch._C._are_functorch_transforms_active():
+        return False
+    return forward_ad.unpack_dual(raw).tangent is None  # or it is differentiated in forward mode
 
 
 @register_kl(NormalInverseGamma, NormalInverseGamma)  # type: ignore[untyped-decorator]

@@ -147,7 +147,7 @@ class _EvidentialLoss(torch.autograd.Function):
             gradient = _differentiable(raw, y, weight, mask, sample_weight, ctx.plan, scale, upstream)
             return gradient, None, None, None, None, None
         compute = _by_triton if ctx.plan.triton else _by_tensors
-        each = upstream if ctx.plan.reduction == "none" else None
+        each = upstream if ctx.plan.reduction == "none" and not _is_batched(upstream) else None
         _, gradient = compute(raw, y, weight, mask, sample_weight, ctx.plan, scale, each, False, True)
         if each is None and gradient is not None:
             gradient = _times(gradient, upstream, ctx.plan)
@@ -170,11 +170,20 @@ def _scale(y: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reducti
 
 def _times(gradient: Tensor, upstream: Tensor, plan: _Plan) -> Tensor:
     """Return the gradient times one number, or one for each target, in place."""
+    each = upstream.unsqueeze(plan.dim) if plan.reduction == "none" else upstream
+    if _is_batched(upstream):
+        return (gradient * each).to(gradient.dtype)
     if not plan.triton:
-        return gradient.mul_(upstream.unsqueeze(plan.dim) if plan.reduction == "none" else upstream)
+        return gradient.mul_(each)
     from evidentia.kernels.evidential_loss_triton import scale_by
 
     return scale_by(gradient, upstream)
+
+
+def _is_batched(upstream: Tensor) -> bool:
+    """Return whether this is many gradients at once, as torch.autograd.grad(…, is_grads_batched=True) has them."""
+    kinds = torch._C._functorch
+    return bool(kinds.is_batchedtensor(upstream) or kinds.is_legacy_batchedtensor(upstream))
 
 
 def _differentiable(
