@@ -117,9 +117,7 @@ class RowNetworks:
         x = scaled.astype(self.dtype, copy=False)
         before = self._layer(x, 0)
         if self.bins is not None:
-            networks, column, slope, offset, low, high, weight = self.bins
-            places = np.clip(scaled[networks][..., column] * slope + offset, low, high)
-            before[networks] += np.matmul(places.astype(self.dtype, copy=False), weight)
+            before[self.bins[0]] += self._of_bins(scaled)
         inner = x = self._activate(before)
         for k in range(1, len(self.weights) - 1):
             x = self._activate(self._layer(x, k))
@@ -135,6 +133,19 @@ class RowNetworks:
         product = np.matmul(x, self.weights[k])
         product += self.biases[k]
         return product
+
+    def _of_bins(self, scaled: Array) -> Any:
+        """Return what the places of scaled numbers in bins add to the first layer of networks that see them."""
+        assert self.bins is not None
+        networks, column, slope, offset, low, high, weight = self.bins
+        if scaled.shape[1] <= FEW:
+            places = np.clip(scaled[networks][..., column] * slope + offset, low, high)
+            return np.matmul(places.astype(self.dtype, copy=False), weight)
+        near = torch.from_numpy(scaled[networks]).index_select(2, torch.from_numpy(column))
+        near.mul_(torch.from_numpy(slope)).add_(torch.from_numpy(offset))
+        torch.clamp(near, torch.from_numpy(low), torch.from_numpy(high), out=near)
+        own = torch.from_numpy(weight)
+        return torch.bmm(near.to(own.dtype), own).numpy()
 
     def _activate(self, x: Any) -> Any:
         return self.activation(torch.from_numpy(x)).numpy()
