@@ -176,7 +176,7 @@ def test_it_is_the_loss_of_the_formulas(kernel, layout, reduction, penalty):
 @kernels
 def test_more_targets_than_one_part_and_odd_numbers(kernel, monkeypatch):
     monkeypatch.setattr("evidentia.kernels.evidential_loss.PART", 100)
-    for shape in ((4097, 4), (7, 61, 4), (1, 700, 4)):
+    for shape in ((4097, 4), (7, 61, 4), (1, 700, 4), (2, 3, 150, 4)):
         raw, y = torch.randn(shape, device=device, requires_grad=True), torch.randn(shape[:-1], device=device)
         loss = quick_loss(raw, y, 0.1, reduction="mean", kernel=kernel)
         (grad,) = torch.autograd.grad(loss, raw)
@@ -227,6 +227,61 @@ def test_half_precision_is_computed_in_float32(kernel, dtype):
     assert torch.allclose(loss, truth, rtol=1e-6)
     (slope,) = torch.autograd.grad(truth, whole)
     assert torch.allclose(grad.float(), slope, rtol=1e-2, atol=1e-4)
+
+
+@kernels
+def test_a_factor_keeps_gradients_inside_float16(kernel):
+    """The gradients of a mean over many targets are too small for float16, unless a loss scale comes first."""
+    raw, y = torch.randn(300, 4, device=device).half(), torch.randn(300, device=device)
+    grads = []
+    for way, dtype in ((kernel, torch.float16), ("tensors", torch.float64)):
+        own = raw.detach().clone().to(dtype).requires_grad_()
+        loss = quick_loss(own, y.to(dtype), 0.1, reduction="mean", kernel=way)
+        (1e-5 * loss * 65536.0 * 1e4).backward()
+        grads.append(own.grad.double())
+    assert torch.allclose(*grads, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["formulas", "tensors", triton])
+def test_what_comes_from_above_at_masked_targets_is_ignored(kernel):
+    raw, y = torch.randn(3, 4, 4, device=device, requires_grad=True), torch.randn(3, 4, device=device)
+    y[1] = torch.nan
+    mask = ~y.isnan()
+    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, mask=mask, reduction="none", kernel=kernel)
+    count = mask.sum(1)
+    torch.where(count > 0, loss.sum(1) / count, 0.0).mean().backward()  # 0/0 in the row that is masked as a whole
+    assert raw.grad.isfinite().all()
+    assert (raw.grad[1] == 0).all()
+
+
+@pytest.mark.parametrize("options", [{"kernel": "formulas"}, {"penalty": "nsu"}, {"kernel": "tensors"}])
+def test_masked_raw_outputs_may_be_nan(options):
+    raw, mask = torch.zeros(2, 4), torch.tensor([True, False])
+    raw[1] = torch.nan
+    raw.requires_grad_()
+    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), torch.zeros(2), mask=mask, **options)
+    (grad,) = torch.autograd.grad(loss, raw, create_graph=True)
+    assert grad[0].isfinite().all()
+    assert (grad[1] == 0).all()
+
+
+@kernels
+def test_errors_beyond_all_measure_have_finite_gradients(kernel):
+    raw = torch.tensor([[1e20, 0.0, 0.0, 0.0]], device=device, requires_grad=True)
+    (grad,) = torch.autograd.grad(quick_loss(raw, torch.ones(1, device=device), 0.01, kernel=kernel).sum(), raw)
+    exact = raw.detach().double().requires_grad_()
+    truth = quick_loss(exact, torch.ones(1, dtype=torch.float64, device=device), 0.01, kernel="tensors").sum()
+    assert torch.allclose(grad.double(), torch.autograd.grad(truth, exact)[0], rtol=1e-3)
+
+
+@kernels
+def test_nan_is_not_hidden(kernel):
+    for column in range(4):
+        raw = torch.zeros(2, 4, device=device)
+        raw[1, column] = torch.nan
+        loss = quick_loss(raw, torch.ones(2, device=device), 0.0, kernel=kernel)
+        assert loss[0].isfinite()
+        assert loss[1].isnan()
 
 
 @kernels
@@ -332,6 +387,48 @@ def test_what_has_no_kernel_is_computed_by_the_formulas():
         loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, **options)
         parameters = ev.NormalInverseGamma.from_raw(raw.detach())
         assert torch.equal(loss.detach(), ev.evidential_loss(parameters, y, **options))
+
+
+def test_transforms_of_what_is_not_the_answer_go_by_the_formulas():
+    net = nn.Sequential(nn.Linear(3, 8), ev.NIGHead(8))
+    x, y, weights = torch.randn(6, 3), torch.randn(6), torch.tensor([0.1, 0.2])
+    one_by_one = torch.stack([ev.evidential_loss(net(x), y, w) for w in weights])
+    answer = net(x)
+    assert torch.allclose(torch.vmap(lambda w: ev.evidential_loss(answer, y, w))(weights), one_by_one)
+    answer = net(x)
+    _, along = torch.func.jvp(lambda t: ev.evidential_loss(answer, t), (y,), (torch.ones_like(y),))
+    answer = net(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(y, torch.ones_like(y))
+        assert torch.allclose(forward_ad.unpack_dual(ev.evidential_loss(answer, dual)).tangent, along)
+    assert along != 0
+
+
+@pytest.mark.extras
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of the compiler
+def test_a_compiled_loss_takes_an_answer_from_outside():
+    net, x, y = nn.Sequential(nn.Linear(3, 8), ev.NIGHead(8)), torch.randn(6, 3), torch.randn(6)
+    compiled = torch.compile(lambda answer, y: ev.evidential_loss(answer, y), fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(net(x), y), ev.evidential_loss(net(x), y))
+
+
+def test_a_subclass_may_have_other_parameters():
+    class Wide(ev.NormalInverseGamma):
+        @property
+        def parameters(self):
+            found = super().parameters
+            return found._replace(beta=found.beta + 5)
+
+    raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
+    loss = ev.evidential_loss(Wide.from_raw(raw), y)
+    assert torch.equal(loss, ev.evidential_loss(Wide.from_raw(raw), y, kernel="formulas"))
+    assert not torch.allclose(loss, ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y))
+
+
+def test_the_dtype_of_the_loss_does_not_depend_on_the_way():
+    raw, y, weight = torch.randn(3, 4, requires_grad=True), torch.randn(3), torch.rand(3, dtype=torch.float64)
+    for kernel in ("tensors", "formulas"):
+        assert ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight, kernel=kernel).dtype == torch.float32
 
 
 def test_the_kernel_takes_the_place_of_the_loss_of_tables():

@@ -6,18 +6,19 @@ The paper's penalty has the unit of y. Train on standardised targets, or tune λ
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from evidentia.distributions import Gaussian, NormalInverseGamma
 from evidentia.distributions._base import count_invalid, fit_shape
 from evidentia.errors import InputError, InputTypeError
 from evidentia.formulas import gaussian, penalties
-from evidentia.formulas.nig import censored_nll, nll
+from evidentia.formulas.nig import censored_nll, from_raw, nll
 from evidentia.formulas.penalties import EXTRA_TERMS, Penalty
 from evidentia.kernels.evidential_loss import KERNELS
 from evidentia.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
@@ -89,11 +90,14 @@ def evidential_loss(
     if not isinstance(extra or {}, Mapping):
         raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
     kept = nig.raw_outputs
-    y, mask = _fitted_target(y, nig.batch_shape, nig.gamma if kept is None else kept[0], mask)
+    like = nig.gamma if kept is None else kept[0]
+    y, mask = _fitted_target(y, nig.batch_shape, like, mask)
     weight = _checked_weight("weight", weight, y)
+    if isinstance(weight, Tensor):  # λ in float64 does not make a loss of float32 one of float64
+        weight = weight.to(torch.promote_types(torch.promote_types(like.dtype, y.dtype), torch.float32))
     if kernel not in (None, "formulas", *KERNELS):
         raise InputError(f"unknown kernel {kernel!r}; known are formulas, {', '.join(KERNELS)}")
-    why_not = None if kernel == "formulas" else _obstacle(kept, y, weight, penalty_of, extra, sample_weight, censored)
+    why_not = _obstacle(nig, y, weight, penalty_of, extra, sample_weight, censored)
     if kernel not in (None, "formulas") and why_not:
         raise InputError(f"the kernel {kernel!r} of the evidential loss cannot be used: {why_not}")
     if kept is not None and kernel != "formulas" and why_not is None:
@@ -104,7 +108,12 @@ def evidential_loss(
         return loss_of_raw(kept[0], y, weight, penalty=penalty_of.__name__, dim=kept[1], **options)
     y = _without_masked(y, mask)
     # masked entries may be NaN, in y and in the answer
-    parameters = nig.parameters if mask is None else [torch.where(mask, p, 1.0) for p in nig.parameters]
+    if mask is None:
+        parameters: Sequence[Tensor] = nig.parameters
+    elif kept is not None:  # masked before the softplus, whose slope at NaN is NaN
+        parameters = from_raw(torch.where(mask.unsqueeze(kept[1]), kept[0], 0.0), kept[1])
+    else:
+        parameters = [torch.where(mask, p, 1.0) for p in nig.parameters]
     nearest = y  # for penalties
     if censored is None:
         loss = nll(y, *parameters)
@@ -120,7 +129,7 @@ def evidential_loss(
 
 
 def _obstacle(
-    kept: tuple[Tensor, int] | None,
+    nig: NormalInverseGamma,
     y: Tensor,
     weight: float | Tensor,
     penalty: Penalty,
@@ -129,19 +138,23 @@ def _obstacle(
     censored: Tensor | None,
 ) -> str | None:
     """Return why the loss is computed by the formulas and not by a kernel, in words; None if a kernel will do."""
+    tensors = [t for t in (y, weight, sample_weight) if isinstance(t, Tensor)]
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     found = {
         f"it has the penalties {' and '.join(KERNEL_PENALTIES)}, not this one": penalty
         not in [penalties.PENALTIES[name] for name in KERNEL_PENALTIES],
         "there are extra terms": bool(extra),
         "targets are censored": censored is not None,
-        "gradients by y, weight or sample_weight are wanted": any(
-            isinstance(t, Tensor) and t.requires_grad for t in (y, weight, sample_weight)
-        ),
+        "gradients by y, weight or sample_weight are wanted": any(t.requires_grad for t in tensors),
+        f"the answer is a {type(nig).__name__}, whose parameters may be others": type(nig) is not NormalInverseGamma,
         "it is for training, from the raw outputs of a head: for an answer of from_raw whose raw outputs require "
-        "gradients, whose parameters nobody has asked for yet, and outside of torch.compile and torch.func": kept
-        is None,
+        "gradients, whose parameters nobody has asked for yet, and outside of torch.compile and torch.func": traced
+        or nig.raw_outputs is None,
     }
-    return next((words for words, applies in found.items() if applies), None)
+    obstacle = next((words for words, applies in found.items() if applies), None)
+    if obstacle is None and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        return "it is differentiated in forward mode"
+    return obstacle
 
 
 def gaussian_loss(

@@ -131,10 +131,10 @@ class NormalInverseGamma(TreeDistribution):
         if kept is None:
             return None
         raw, dim, version = kept
-        if raw._version != version:
+        if not torch.compiler.is_compiling() and raw._version != version:  # a compiler does not know versions
             raise InputError(
-                f"{type(self).__name__}: the raw outputs were changed in place after from_raw; give it a copy, "
-                "raw.clone(), or ask for a parameter before the change"
+                f"{type(self).__name__}: the raw outputs, or a tensor that shares their memory, were changed in place "
+                "after from_raw; give it a copy, raw.clone(), or ask for a parameter before the change"
             )
         return raw, dim
 

@@ -15,7 +15,8 @@ kernel (:mod:`evidentia.kernels.evidential_loss_triton`) for CUDA. :func:`obstac
 
 import functools
 import importlib.util
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,9 @@ __all__ = ["KERNELS", "PENALTIES", "evidential_loss", "obstacle"]
 
 KERNELS = ("triton", "tensors")
 PENALTIES = ("error", "standard_score")
+
+# Largest q: what overflows would become NaN. It is reached where errors are 1e18 times as large as expected.
+LARGEST = 1e37
 
 # Targets that are computed at once on a CPU: their dozen intermediate results stay in its cache.
 PART = 1 << 16
@@ -126,8 +130,10 @@ class _EvidentialLoss(torch.autograd.Function):
         plan: _Plan,
     ) -> Tensor:
         compute = _by_triton if plan.triton else _by_tensors
-        # losses one by one have an upstream gradient each: the kernel rather computes theirs when it has that
-        wanted = ctx.needs_input_grad[0] and not (plan.triton and plan.reduction == "none")
+        # Losses one by one have an upstream gradient each: the kernel rather computes theirs when it has that. Those of
+        # float16 are computed then, too, because it can be a factor that keeps them inside the range of float16.
+        late = raw.dtype == torch.float16 or (plan.triton and plan.reduction == "none")
+        wanted = ctx.needs_input_grad[0] and not late
         scale = _scale(y, mask, sample_weight, plan.reduction)
         loss, gradient = compute(raw, y, weight, mask, sample_weight, plan, scale, None, True, wanted)
         ctx.save_for_backward(*(t for t in (raw, y, weight, mask, sample_weight, scale) if isinstance(t, Tensor)))
@@ -139,18 +145,22 @@ class _EvidentialLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradient, ctx.gradient = ctx.gradient, None  # a second backward pass computes it again
-        if gradient is not None and not torch.is_grad_enabled():
-            return _times(gradient, upstream, ctx.plan), None, None, None, None, None
         saved = iter(ctx.saved_tensors)
         raw, y, weight, mask, sample_weight, scale = (next(saved) if t is True else t for t in ctx.arguments)
+        plan: _Plan = ctx.plan
+        if plan.reduction == "none" and mask is not None:
+            upstream = torch.where(mask, upstream, 0.0)  # 0 times what is infinite or NaN would be NaN
         if torch.is_grad_enabled():
-            gradient = _differentiable(raw, y, weight, mask, sample_weight, ctx.plan, scale, upstream)
-            return gradient, None, None, None, None, None
-        compute = _by_triton if ctx.plan.triton else _by_tensors
-        each = upstream if ctx.plan.reduction == "none" and not _is_batched(upstream) else None
-        _, gradient = compute(raw, y, weight, mask, sample_weight, ctx.plan, scale, each, False, True)
-        if each is None and gradient is not None:
-            gradient = _times(gradient, upstream, ctx.plan)
+            gradient = _differentiable(raw, y, weight, mask, sample_weight, plan, scale, upstream)
+        elif gradient is not None:
+            gradient = _times(gradient, upstream, plan)
+        else:
+            compute, batched = _by_triton if plan.triton else _by_tensors, _is_batched(upstream)
+            each = upstream if plan.reduction == "none" and not batched else None
+            scale = scale * upstream if plan.reduction != "none" and not batched else scale
+            _, gradient = compute(raw, y, weight, mask, sample_weight, plan, scale, each, False, True)
+            if batched and gradient is not None:
+                gradient = _times(gradient, upstream, plan)
         return gradient, None, None, None, None, None
 
 
@@ -197,9 +207,9 @@ def _differentiable(
     upstream: Tensor,
 ) -> Tensor:
     """Return the gradient by the formulas, as a tensor that can be differentiated again."""
-    parameters = list(nig.from_raw(raw, plan.dim))
-    if mask is not None:
-        y, parameters = torch.where(mask, y, 0.0), [torch.where(mask, p, 1.0) for p in parameters]
+    own = raw if mask is None else torch.where(mask.unsqueeze(plan.dim), raw, 0.0)
+    parameters = nig.from_raw(own, plan.dim)
+    y = y if mask is None else torch.where(mask, y, 0.0)
     loss = nig.nll(y, *parameters)
     if plan.penalty != "none":
         loss = loss + weight * penalties.PENALTIES[plan.penalty](y, *parameters)
@@ -287,7 +297,7 @@ def _by_tensors(
     weight = weight.expand(y.shape) if isinstance(weight, Tensor) and weight.ndim else weight
     by_four = None if gradient is None else gradient.movedim(plan.dim, 0)
     four = raw.movedim(plan.dim, 0)
-    for part in _parts(y):
+    for part in _parts(y.shape) if y.device.type == "cpu" else ((...,),):
         rows = four[:, *part].to(dtype).contiguous()
         targets, counted = y[part].to(dtype), None if mask is None else mask[part]
         if counted is not None:
@@ -312,14 +322,18 @@ def _by_tensors(
     return loss, gradient
 
 
-def _parts(y: Tensor) -> Iterator[tuple[slice, ...]]:
-    """Yield slices of the first dimension with about ``PART`` targets each; elsewhere than on a CPU, one of all."""
-    if y.device.type != "cpu" or y.numel() <= PART or not y.ndim:
-        yield (slice(None),) if y.ndim else ()
-        return
-    rows = max(1, PART * y.shape[0] // y.numel())
-    for first in range(0, y.shape[0], rows):
-        yield (slice(first, first + rows),)
+def _parts(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Yield slices of the first dimensions with about ``PART`` targets each."""
+    size = math.prod(shape)
+    if size <= PART:
+        yield (slice(None),) if shape else ()
+    elif size // shape[0] > PART:
+        for k in range(shape[0]):
+            yield from ((slice(k, k + 1), *rest) for rest in _parts(shape[1:]))
+    else:
+        rows = PART * shape[0] // size
+        for first in range(0, shape[0], rows):
+            yield (slice(first, first + rows),)
 
 
 def _closed_form(
@@ -332,7 +346,7 @@ def _closed_form(
     spread = inverse + 1
     width = beta * spread
     part = residual / (2 * width)
-    q = residual * part
+    q = (residual * part).clamp_(max=LARGEST)
     fit, exponent = torch.log1p(q), a + 1.5
     evidence = torch.add(a, nu, alpha=2).add_(1)
     half_log, rho_prime = _rho(a)  # ln of 2π times the width, minus 2ρ, is one logarithm less

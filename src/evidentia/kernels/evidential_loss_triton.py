@@ -231,7 +231,7 @@ def loss_and_slopes(gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PEN
     width = beta + beta * inverse_nu
     inverse_width = inverse(width, FAST)
     pull = r * inverse_width
-    q = 0.5 * r * pull
+    q = tl.minimum(0.5 * r * pull, 1e37, propagate_nan=tl.PropagateNan.ALL)  # what overflows would become NaN
     fit = tl.where(q < 1, q * _polynomial(tl.minimum(q, 1.0), _L), log(1 + q, FAST))
     inverse_z = inverse(0.75 + a, FAST)
     u = inverse_z * inverse_z
