@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -157,3 +159,23 @@ def test_parts_join_to_the_whole():
 
 def test_what_json_cannot_hold_is_none():
     assert models.finite({"a": [1.0, float("nan")], "b": (float("inf"), "x")}) == {"a": [1.0, None], "b": [None, "x"]}
+
+
+def test_a_report_does_not_replace_its_table(model, tmp_path, capsys):
+    table = tmp_path / "table.csv"
+    table.write_text("x,y\n1,2\n")
+    said = shell(capsys, "report", model, table, "-o", table, "--force")
+    assert said.code == 2
+    assert "is the table itself" in said.error
+    assert table.read_text() == "x,y\n1,2\n"
+
+
+@pytest.mark.extras
+def test_a_refused_file_ends_with_exit_code_2_every_time(model, tmp_path):
+    """A thread of Arrow that reads ahead when Python ends would abort the process."""
+    table = tmp_path / "ragged.csv"
+    table.write_text("x,y\n" + "1,2\n" * 400 + "1,2,3\n" + "1,2\n" * 400)
+    command = [sys.executable, "-m", "evidentia.cli", "evaluate", str(model), str(table)]
+    done = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(6)]
+    assert [each.returncode for each in done] == [2] * 6
+    assert all("terminate" not in each.stderr for each in done)

@@ -1,5 +1,6 @@
 """Regressors as ONNX graphs: ONNX Runtime gives the numbers of predict_distribution, without evidentia."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -288,3 +289,18 @@ def test_from_the_shell(model, capsys, tmp_path):
         said = shell(capsys, "export", *arguments)
         assert said.code == 2
         assert words in said.error
+
+
+def test_neither_file_is_written_if_one_cannot_be(model, tmp_path):
+    (tmp_path / "m.columns.json").mkdir()
+    with pytest.raises(InputError, match=r"m\.columns\.json is not a plain file"):
+        ev.export_onnx(model, tmp_path / "m.onnx", force=True)
+    assert not (tmp_path / "m.onnx").exists()
+    with pytest.raises(InputError, match="is no file"):
+        ev.export_onnx(model, ".")
+
+
+def test_the_file_of_columns_knows_its_graph(model, tmp_path):
+    path = ev.export_onnx(model, tmp_path / "m.onnx", coverage=np.float32(0.8))
+    about = json.loads((tmp_path / "m.columns.json").read_text())
+    assert about["graph_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -264,3 +264,37 @@ def test_trees_of_a_single_leaf():
     trees, _ = Trees.fit(np.zeros((30, 2)), np.arange(30.0)[:, None], seed=0)
     row = np.array([1.0, -1.0])
     np.testing.assert_allclose(RowTrees(trees)(row), trees.predict(row[None])[0])
+
+
+def test_records_masked_arrays_and_bytes(numbers, mixed):
+    model, x = numbers
+    predict = model.predictor()
+    masked = np.ma.masked_array(x[:2], mask=np.zeros_like(x[:2], dtype=bool))
+    masked[0, 0] = np.ma.masked
+    missing = x[:2].copy()
+    missing[0, 0] = np.nan
+    assert np.array_equal(predict(masked)["mean"], predict(missing)["mean"])
+    with pytest.raises(ev.InputTypeError, match="not bytes"):
+        predict(b"abc")
+    model, frame = mixed
+    record = next(frame[frame.columns[::-1]].itertuples(index=False))  # its fields are in another order
+    assert model.predictor()(record) == model.predictor()(dict(frame.iloc[0]))
+
+
+def test_errors_of_several_rows_name_the_row(numbers):
+    model, x = numbers
+    rows = x[:3].tolist()
+    with pytest.raises(ev.InputError, match="row 2"):
+        model.predictor()([*rows[:2], [*rows[2][:-1], np.inf]])
+    with pytest.raises(ev.InputError, match="row 1 has 1 values"):
+        model.predictor()([rows[0], [1.0]])
+    with pytest.raises(ev.InputError, match="too large"):
+        model.predictor()([10**400, *rows[0][1:]])
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_rows_beyond_all_measure_have_the_answers_of_predict_distribution(numbers, single):
+    model, x = numbers
+    far = np.tile(x, (2, 1))
+    far[5, 0] = -3.4028235e38
+    same(model.predictor(single=single)(far), model.predict_distribution(far))

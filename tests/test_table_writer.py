@@ -195,7 +195,7 @@ for ending in {ENDINGS}:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.stderr == ""
-    expected = [f"{tmp_path}/out{e} cannot be written: File too large; nothing is left of it" for e in ENDINGS]
+    expected = [f"{tmp_path}/out{e} cannot be written: File too large; nothing was written" for e in ENDINGS]
     assert done.stdout.splitlines() == expected
     assert not list(tmp_path.iterdir())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 __all__ = ["INTERRUPTED", "end_interrupted", "main"]
 
+REFUSED = 2  # something about the input or the machine
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C ended
 
 
@@ -31,6 +32,21 @@ def main() -> None:
         run()
     except KeyboardInterrupt:  # in the moment before the last line
         end_interrupted()
+    except SystemExit as end:
+        if end.code == REFUSED:
+            _end_at_once(REFUSED)
+        raise
+
+
+def _end_at_once(code: int) -> None:
+    """End the process without Python's own way out, after all is written and cleaned up.
+
+    A file that was refused may still be read ahead by a thread of Arrow, which aborts if it finds Python half gone.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        print(end="", flush=True)
+        print(end="", file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 def end_interrupted(*_: Any) -> None:

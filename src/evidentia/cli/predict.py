@@ -1,6 +1,7 @@
 """``evidentia predict MODEL TABLE -o PREDICTIONS``: predictions for any number of rows, in bounded memory."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
@@ -103,6 +104,9 @@ def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
     tables = sorted(path for path in table.iterdir() if path.suffix.lower() in PARQUET and path.is_file())
     if not tables:
         raise InputError(f"{table} is a folder without Parquet files; name a table, or a folder of .parquet files")
+    left = sorted(path.name for path in table.iterdir() if path not in tables and not path.name.startswith((".", "_")))
+    if left:
+        warnings.warn(f"left out, since only Parquet files in {table} itself are read: {listed(left)}", stacklevel=2)
     if output.exists() and output.samefile(table):
         raise InputError(f"{output} is the folder of the tables itself; name another one with -o")
     if output.is_dir() and any(output.iterdir()) and not force:

@@ -8,6 +8,7 @@ import typer
 from evidentia.cli import console, models
 from evidentia.cli.evaluate import target_columns, without_targets
 from evidentia.cli.rows import check_columns, features_of, naming_rows, read_target, text_columns
+from evidentia.errors import InputError
 
 __all__ = ["report"]
 
@@ -37,6 +38,8 @@ def report(
     from evidentia.report.html import check_free, write_report
 
     check_free(out, force)
+    if out.exists() and table.exists() and out.samefile(table):
+        raise InputError(f"{out} is the table itself; name another file with -o")
     with console.speaking():
         regressor = models.load(model)
         models.check_outside(out, model)

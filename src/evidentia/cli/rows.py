@@ -76,7 +76,8 @@ def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) ->
     found = found.rename(columns=short).reset_index(drop=True)
     if "familiarity" in found:
         familiar = found.pop("familiarity")
-        found["familiar"], found["unfamiliar"] = familiar, familiar < model.unfamiliar_below_
+        # a familiarity that cannot be computed is none
+        found["familiar"], found["unfamiliar"] = familiar, ~(familiar >= model.unfamiliar_below_)
     return found
 
 

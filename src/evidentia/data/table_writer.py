@@ -82,7 +82,7 @@ def is_ours(path: Path) -> bool:
 
 
 def _refusal(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path} cannot be written: {error.strerror or first_line(error)}; nothing is left of it")
+    return InputError(f"{path} cannot be written: {error.strerror or first_line(error)}; nothing was written")
 
 
 class _Table:
@@ -107,6 +107,8 @@ class _Table:
             self._format.write(frame.set_axis(names, axis=1))
         except OSError as error:
             raise _refusal(self._path, error) from error
+        except (ValueError, NotImplementedError) as error:  # of Arrow: lists and structures have no place in CSV, say
+            raise InputError(f"{self._path} cannot hold these columns: {first_line(error)}") from error
         self._damaged = damaged
 
     def close(self) -> None:

@@ -31,6 +31,8 @@ def _describe(encoder: Encoder) -> dict[str, Any]:
     elif encoder.content in ("duration", "time"):
         kind = encoder.content
     found: dict[str, Any] = {"name": encoder.name, "kind": kind, "number": MEANINGS[kind]}
+    if kind in ("number", "date", "category") and encoder.content not in ("", "number"):
+        found["written"] = encoder.content  # how texts of the column were read: "1.000,0", "day first", "quarter"
     if kind == "category":
         found["codes"] = {category: code for code, category in enumerate(encoder.categories)}
     return found

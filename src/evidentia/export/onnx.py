@@ -1,6 +1,7 @@
 """Write a fitted regressor as one ONNX file, and beside it what its columns mean."""
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,19 +60,25 @@ def export_onnx(
     _refuse_what_has_no_graph(model)
     onnx = _import_onnx()
     path = Path(path)
+    if not path.name:
+        raise InputError(f"{str(path)!r} is no file; name one, such as model.onnx")
     beside = columns_file(path)
     for each in (path, beside):
+        if each.exists() and not each.is_file():
+            raise InputError(f"{each} is not a plain file; name another one")
         if each.exists() and not force:
             raise InputError(f"{each} exists; name another file, or replace it (force=True, in the shell --force)")
+    coverage = float(coverage) if isinstance(coverage, np.floating) else coverage
     module = TableModule(model, coverage, single)
     trees = model.fitted_.trees
     graph, outputs = _graph_of(onnx, module, None if trees is None else ensemble_of(trees))
     about = describe_model(model, outputs, coverage)
-    text = json.dumps(about, ensure_ascii=False, indent=1)
     _label(onnx, graph, about)
     content = graph.SerializeToString()
+    # whoever was stopped between the two files can see that they are not a pair
+    about |= {"graph_sha256": hashlib.sha256(content).hexdigest()}
+    write_text(beside, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
     write_whole(path, lambda file: file.write(content))
-    write_text(beside, text + "\n")
     return path
 
 

@@ -1,6 +1,6 @@
 """A plain callable for people who serve a model: one row, or a few, in; mean and both deviations out."""
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -75,6 +75,10 @@ class Predictor:
             rows: one row as a sequence or 1-D array in the order of the columns of ``fit``, or as a dictionary or
                 pandas Series by their names; several as a 2-D array, a table, or a list of rows.
         """
+        if isinstance(rows, np.ma.MaskedArray):
+            rows = np.ma.filled(rows.astype(np.float64), np.nan) if rows.dtype.kind in "fiub" else rows.tolist()
+        if isinstance(rows, np.matrix):
+            rows = np.asarray(rows)
         if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiub":
             if rows.ndim == 1:
                 return self._of_numbers(rows) if self.plain else self._of_one(rows.tolist())
@@ -100,11 +104,17 @@ class Predictor:
 
     def _of_rows(self, rows: list[list[Any]]) -> dict[str, Any]:
         """Return the predictions of rows of any values."""
-        for row in rows:
-            self._check_count(len(row))
+        for k, row in enumerate(rows):
+            self._check_count(len(row), k if len(rows) > 1 else None)
         if self.conformal:
             return self._answer(self.model.predict_distribution(self._table_of(rows)))
-        return self._of_features(np.concatenate([self._encode(row) for row in rows]))
+        features = []
+        for k, row in enumerate(rows):
+            try:
+                features.append(self._encode(row))
+            except InputError as error:  # which knows one row, 0
+                raise InputError(str(error).replace(" in row 0", f" in row {k}")) from error
+        return self._of_features(np.concatenate(features))
 
     def _table_of(self, rows: list[list[Any]]) -> Any:
         """Return rows as a table, with the names of the columns if they have any."""
@@ -118,16 +128,25 @@ class Predictor:
         """Return the prediction of a list, a tuple, a tensor, or an array of objects."""
         if hasattr(rows, "tolist"):
             rows = rows.tolist()
-        if isinstance(rows, str) or not isinstance(rows, Sequence):
+        if hasattr(rows, "_fields") and self.model.encoding_.named:  # a row with names, as of DataFrame.itertuples
+            return self._of_one(self._values_of(rows))
+        if isinstance(rows, str | bytes | bytearray | memoryview) or not isinstance(rows, Sequence):
             raise InputTypeError(f"a row is an array, a list or a dictionary of values, not {type(rows).__name__}")
         if not rows:
             raise InputError("the row is empty; pass one value for each column, or several rows")
-        nested = [isinstance(each, Mapping | Sequence | np.ndarray) and not isinstance(each, str) for each in rows]
+        texts = (str, bytes, bytearray)
+        nested = [isinstance(each, Mapping | Sequence | np.ndarray) and not isinstance(each, texts) for each in rows]
         if not any(nested):
             return self._of_one(list(rows))
         if not all(nested):
             raise InputError("some entries are values and others are rows; pass one row, or a list of rows")
-        return self._of_rows([self._in_order(each) if isinstance(each, Mapping) else list(each) for each in rows])
+        return self._of_rows([self._values_of(each) for each in rows])
+
+    def _values_of(self, row: Any) -> list[Any]:
+        """Return the values of one of several rows, in the order of the columns."""
+        if hasattr(row, "_fields") and self.model.encoding_.named:
+            row = dict(zip(row._fields, row, strict=True))
+        return self._in_order(row) if isinstance(row, Mapping) else list(row)
 
     # Rows as features -------------------------------------------------------------------------------------------------
 
@@ -170,16 +189,19 @@ class Predictor:
             features = np.where(finite, features, self.fill)
         return features
 
-    def _check_count(self, found: int) -> None:
+    def _check_count(self, found: int, number: int | None = None) -> None:
         expected = len(self.encoders)
         if found != expected:
-            kind = type(self.model).__name__
-            raise InputError(f"a row has {found} values, but {kind} was fitted to {expected} columns")
+            kind, which = type(self.model).__name__, "a row" if number is None else f"row {number}"
+            raise InputError(f"{which} has {found} values, but {kind} was fitted to {expected} columns")
 
     def _encode(self, row: list[Any]) -> Array:
         """Return the features (1, F) of a row of any values."""
         if self.plain and all(isinstance(value, _NUMBERS) for value in row):
-            return self._features_of(np.array([row], dtype=np.float64))
+            try:
+                return self._features_of(np.array([row], dtype=np.float64))
+            except OverflowError as error:
+                raise InputError(f"a value is too large: {error}") from error
         out = np.zeros((1, self.features))
         first = 0
         for encoder, codes, value in zip(self.encoders, self.codes, row, strict=True):
@@ -195,7 +217,11 @@ class Predictor:
         """Return the predictions of features (N, F), by the shortest way to what is asked for."""
         networks = self.networks if len(features) <= FEW else self.networks_of_many
         if networks is not None and self.coverage is None and len(features):
-            return self._named(networks(features))
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = networks(features)
+            # far beyond all training rows numbers overflow; the long way knows what to say of those
+            if np.isfinite(found.mean).all() and np.isfinite(found.variance).all():
+                return self._named(found)
         p = self.model.fitted_.predict(features)
         p.transform = self.model._transform
         return self._answer(p)
@@ -238,10 +264,15 @@ def _is_plain(encoder: Encoder) -> bool:
     return encoder.kind == "number" and encoder.content in ("", "number") and len(encoder.features) == 1
 
 
+def _is_float(value: Any) -> bool:
+    """Return whether a number is one of float64, NaN included."""
+    return value != value or bool(abs(value) <= sys.float_info.max)
+
+
 def _column_of(encoder: Encoder, codes: dict[str, int], value: Any) -> Column:
     """Return one value as a column of a table: quickly if it is of the usual kind, else as a table is read."""
     number = encoder.kind == "number" and encoder.content in ("", "number")
-    if number and isinstance(value, _NUMBERS) and not isinstance(value, bool) and not math.isinf(value):
+    if number and isinstance(value, _NUMBERS) and not isinstance(value, bool) and _is_float(value):
         return Column(encoder.name, encoder.kind, np.array([float(value)]), encoder.content)
     if encoder.kind == "category" and isinstance(value, str) and value in codes:
         return Column(encoder.name, encoder.kind, np.array([value], dtype=object), encoder.content)

@@ -107,7 +107,7 @@ def write_html(path: Path, environment: Any, template: str, values: dict[str, An
     try:
         write_text(path, text)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing is left of it") from error
+        raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing was written") from error
 
 
 def render(environment: Any, template: str, values: dict[str, Any]) -> str:
