@@ -187,7 +187,7 @@ def test_without_bounds_nothing_changes(name):
     answer, y = head_of(3)(torch.randn(5, 3)), torch.randn(5)
     plain = loss_of(answer, y, reduction="none")
     for nothing in (torch.zeros(5, dtype=torch.int8), torch.zeros(5, dtype=torch.bool)):
-        assert torch.equal(loss_of(answer, y, censored=nothing, reduction="none"), plain)
+        assert torch.allclose(loss_of(answer, y, censored=nothing, reduction="none"), plain, rtol=1e-6)
     ones = torch.tensor([1, 0, 0, 1, 1])
     for same in (ones.bool(), ones.to(torch.uint8), ones.to(torch.int32)):
         assert torch.equal(loss_of(answer, y, censored=same), loss_of(answer, y, censored=ones))

@@ -323,7 +323,7 @@ def test_networks_that_diverge_are_told_of():
     before = clone(model).fit(x, y)
     kept = before.predict(x)
     with pytest.raises(ev.InputError, match="all 4 networks reached values that are not finite; lower learning_rate"):
-        before.set_params(learning_rate=1e8).fit(x, y)
+        before.set_params(learning_rate=1e30).fit(x, y)
     assert np.array_equal(before.predict(x), kept)
     with pytest.warns(ConvergenceWarning, match=r"\d of 4 networks do far worse .* than a constant would"):
         clone(model).set_params(learning_rate=1e3).fit(x, y)

@@ -51,11 +51,17 @@ def test_an_interrupt_ends_a_cross_validation():
     assert process.returncode == -signal.SIGINT
 
 
+def wait_for(process, words):
+    """Read the remarks of a process, which go to standard error, up to the one with these words."""
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"it never said {words!r}")
+
+
 def interrupt(command, ready):
     process = processes.run(command)
-    for line in process.stdout:
-        if ready in line:
-            break
+    wait_for(process, ready)
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
@@ -82,9 +88,7 @@ def test_an_interrupted_depth_run_keeps_its_checkpoint_and_stores_no_network(tmp
 def test_a_second_run_into_one_folder_is_refused_while_the_first_runs(tmp_path):
     arguments = ("reproduce", "uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
     first = processes.run(processes.command(*arguments))
-    for line in first.stdout:
-        if "diabetes, evidential" in line:
-            break
+    wait_for(first, "diabetes, evidential")
     second = processes.run(processes.command(*arguments))
     _, error = second.communicate(timeout=60)
     first.kill()

@@ -140,18 +140,20 @@ def quantile(
         upper: whether q is the upper tail, (rows,); else it is the lower one.
         weights: of the members, (members, rows).
     """
-    found: Tensor = _quantile(df, loc, scale, q, upper, weights)
+    found: Tensor = (_quantile if _is_traced(loc) else _quantile_of_rows)(df, loc, scale, q, upper, weights)
     return found
 
 
-@torch.library.custom_op(
-    "evidentia::mixture_quantile",
-    mutates_args=(),
-    schema="(Tensor? df, Tensor loc, Tensor scale, Tensor q, Tensor upper, Tensor? weights) -> Tensor",
-)
+def _is_traced(x: Tensor) -> bool:
+    """Return whether somebody records or transforms operations. The operator is for them: it loads torch's compiler."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return True
+    return type(x) not in (Tensor, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack() > 0
+
+
 @one_thread()
 @torch.no_grad()
-def _quantile(
+def _quantile_of_rows(
     df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor, weights: Tensor | None
 ) -> Tensor:
     """Return what :func:`quantile` describes."""
@@ -165,6 +167,14 @@ def _quantile(
         standard = _Normal() if n is None else _Student(student_tail.shape_of(n))
         found.append(sign[rows] * _search(standard, sign[rows] * m, s, q[rows], w))
     return torch.cat(found) if found else loc.new_empty(0)
+
+
+_quantile = torch.library.custom_op(
+    "evidentia::mixture_quantile",
+    _quantile_of_rows,
+    mutates_args=(),
+    schema="(Tensor? df, Tensor loc, Tensor scale, Tensor q, Tensor upper, Tensor? weights) -> Tensor",
+)
 
 
 @_quantile.register_fake
