@@ -97,7 +97,7 @@ def evidential_loss(
         weight = weight.to(torch.promote_types(torch.promote_types(like.dtype, y.dtype), torch.float32))
     if kernel not in (None, "formulas", *KERNELS):
         raise InputError(f"unknown kernel {kernel!r}; known are formulas, {', '.join(KERNELS)}")
-    why_not = _obstacle(nig, y, weight, penalty_of, extra, sample_weight, censored)
+    why_not = None if kernel == "formulas" else _obstacle(nig, y, weight, penalty_of, extra, sample_weight, censored)
     if kernel not in (None, "formulas") and why_not:
         raise InputError(f"the kernel {kernel!r} of the evidential loss cannot be used: {why_not}")
     if kept is not None and kernel != "formulas" and why_not is None:

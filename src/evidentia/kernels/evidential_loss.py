@@ -50,6 +50,17 @@ class _Plan(NamedTuple):
     triton: bool
 
 
+class _Given(NamedTuple):
+    """What it is computed from; ``scale`` is what a sum of losses is multiplied by."""
+
+    raw: Tensor
+    y: Tensor
+    weight: Tensor | float
+    mask: Tensor | None
+    sample_weight: Tensor | None
+    scale: Tensor | float
+
+
 def evidential_loss(
     raw: Tensor,
     y: Tensor,
@@ -135,9 +146,10 @@ class _EvidentialLoss(torch.autograd.Function):
         late = raw.dtype == torch.float16 or (plan.triton and plan.reduction == "none")
         wanted = ctx.needs_input_grad[0] and not late
         scale = _scale(y, mask, sample_weight, plan.reduction)
-        loss, gradient = compute(raw, y, weight, mask, sample_weight, plan, scale, None, True, wanted)
-        ctx.save_for_backward(*(t for t in (raw, y, weight, mask, sample_weight, scale) if isinstance(t, Tensor)))
-        ctx.arguments = tuple(isinstance(t, Tensor) or t for t in (raw, y, weight, mask, sample_weight, scale))
+        given = _Given(raw, y, weight, mask, sample_weight, scale)
+        loss, gradient = compute(given, plan, None, True, wanted)
+        ctx.save_for_backward(*(t for t in given if isinstance(t, Tensor)))
+        ctx.arguments = tuple(isinstance(t, Tensor) or t for t in given)
         ctx.plan, ctx.gradient = plan, gradient
         assert loss is not None
         return loss
@@ -146,19 +158,20 @@ class _EvidentialLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradient, ctx.gradient = ctx.gradient, None  # a second backward pass computes it again
         saved = iter(ctx.saved_tensors)
-        raw, y, weight, mask, sample_weight, scale = (next(saved) if t is True else t for t in ctx.arguments)
+        given = _Given(*(next(saved) if t is True else t for t in ctx.arguments))
         plan: _Plan = ctx.plan
-        if plan.reduction == "none" and mask is not None:
-            upstream = torch.where(mask, upstream, 0.0)  # 0 times what is infinite or NaN would be NaN
+        if plan.reduction == "none" and given.mask is not None:
+            upstream = torch.where(given.mask, upstream, 0.0)  # 0 times what is infinite or NaN would be NaN
         if torch.is_grad_enabled():
-            gradient = _differentiable(raw, y, weight, mask, sample_weight, plan, scale, upstream)
+            gradient = _differentiable(given, plan, upstream)
         elif gradient is not None:
             gradient = _times(gradient, upstream, plan)
         else:
             compute, batched = _by_triton if plan.triton else _by_tensors, _is_batched(upstream)
             each = upstream if plan.reduction == "none" and not batched else None
-            scale = scale * upstream if plan.reduction != "none" and not batched else scale
-            _, gradient = compute(raw, y, weight, mask, sample_weight, plan, scale, each, False, True)
+            if plan.reduction != "none" and not batched:
+                given = given._replace(scale=given.scale * upstream)
+            _, gradient = compute(given, plan, each, False, True)
             if batched and gradient is not None:
                 gradient = _times(gradient, upstream, plan)
         return gradient, None, None, None, None, None
@@ -196,17 +209,9 @@ def _is_batched(upstream: Tensor) -> bool:
     return bool(kinds.is_batchedtensor(upstream) or kinds.is_legacy_batchedtensor(upstream))
 
 
-def _differentiable(
-    raw: Tensor,
-    y: Tensor,
-    weight: Tensor | float,
-    mask: Tensor | None,
-    sample_weight: Tensor | None,
-    plan: _Plan,
-    scale: Tensor | float,
-    upstream: Tensor,
-) -> Tensor:
+def _differentiable(given: _Given, plan: _Plan, upstream: Tensor) -> Tensor:
     """Return the gradient by the formulas, as a tensor that can be differentiated again."""
+    raw, y, weight, mask, sample_weight, scale = given
     own = raw if mask is None else torch.where(mask.unsqueeze(plan.dim), raw, 0.0)
     parameters = nig.from_raw(own, plan.dim)
     y = y if mask is None else torch.where(mask, y, 0.0)
@@ -227,20 +232,12 @@ def _differentiable(
 
 
 def _by_triton(
-    raw: Tensor,
-    y: Tensor,
-    weight: Tensor | float,
-    mask: Tensor | None,
-    sample_weight: Tensor | None,
-    plan: _Plan,
-    scale: Tensor | float,
-    upstream: Tensor | None,
-    want_loss: bool,
-    want_gradient: bool,
+    given: _Given, plan: _Plan, upstream: Tensor | None, want_loss: bool, want_gradient: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return losses and gradients by the kernel, each if it is wanted."""
     from evidentia.kernels import evidential_loss_triton as twin
 
+    raw, y, weight, mask, sample_weight, scale = given
     raw, outer, inner = _in_order(raw, plan.dim)
     each = plan.reduction == "none"
     gradient = torch.empty_like(raw) if want_gradient else None
@@ -277,18 +274,10 @@ def _in_order(raw: Tensor, dim: int) -> tuple[Tensor, int, int]:
 
 
 def _by_tensors(
-    raw: Tensor,
-    y: Tensor,
-    weight: Tensor | float,
-    mask: Tensor | None,
-    sample_weight: Tensor | None,
-    plan: _Plan,
-    scale: Tensor | float,
-    upstream: Tensor | None,
-    want_loss: bool,
-    want_gradient: bool,
+    given: _Given, plan: _Plan, upstream: Tensor | None, want_loss: bool, want_gradient: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return losses and gradients by tensor operations, each if it is wanted."""
+    raw, y, weight, mask, sample_weight, scale = given
     dtype = torch.promote_types(torch.promote_types(raw.dtype, y.dtype), torch.float32)
     each = plan.reduction == "none"
     gradient = torch.empty_like(raw) if want_gradient else None
