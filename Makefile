@@ -2,23 +2,24 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo test test-paper reproduce golden test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml paper/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e paper
 	@touch $@
 
 DEMO := out/demo
+START ?= 2e7fecd
 ALONE := tests/test_peers.py tests/test_ray.py tests/test_report_browser.py  # each starts processes on every core
 
 demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
 	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
-	$(BIN)/evidentia fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model --force
-	$(BIN)/evidentia evaluate $(DEMO)/model $(DEMO)/test.csv
-	$(BIN)/evidentia predict $(DEMO)/model $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
-	$(BIN)/evidentia report $(DEMO)/model $(DEMO)/test.csv -o $(DEMO)/report.html --force
+	$(BIN)/howsure fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model --force
+	$(BIN)/howsure evaluate $(DEMO)/model $(DEMO)/test.csv
+	$(BIN)/howsure predict $(DEMO)/model $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
+	$(BIN)/howsure report $(DEMO)/model $(DEMO)/test.csv -o $(DEMO)/report.html --force
 	OMP_NUM_THREADS=1 $(BIN)/python examples/cubic.py --iterations 2000 --members 4 --out $(DEMO)  # half of what README shows, to save time
 	@echo
 	@echo "model        $(DEMO)/model"
@@ -31,6 +32,7 @@ test: lint types imports pytest left-out  ## everything that must hold before a 
 left-out: pytest
 	@echo
 	@echo "make test has passed. It left out:"
+	@echo "  make test-paper   the reproduction of the paper"
 	@echo "  make test-extras  recipes with Lightning, Hugging Face, ONNX and other packages, several processes, Ray, Chromium, peers"
 	@echo "  make proofs       the long numerical proofs"
 	@echo "  make faults       kills, interrupts, forgeries and odd tables by the hundred"
@@ -38,10 +40,10 @@ left-out: pytest
 
 # of the tests, those marked extras, and the pages of docs whose first line says test-extras (see conftest.py)
 test-extras: .venv/installed browser  ## what needs Ray, a browser, other packages, processes or time; installs all, skips nothing
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes]"
-	EVIDENTIA_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" $(ALONE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes]" -e paper
+	HOWSURE_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile --no-skips -m "extras and not slow" \
-		$(addprefix --ignore=,$(ALONE)) tests docs src/evidentia/metrics
+		$(addprefix --ignore=,$(ALONE)) tests docs paper/tests paper/src src/howsure/metrics
 
 browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \
@@ -70,6 +72,16 @@ pytest: .venv/installed  ## one process per core, each with one thread: torch's 
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal tests src
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile README.md docs  # the blocks of a page share their names
 
+test-paper: .venv/installed  ## the reproduction of the paper
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal paper/tests paper/src
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile paper/README.md paper/docs
+
+reproduce: .venv/installed  ## every experiment of the paper in its quick form (about five minutes)
+	$(BIN)/howsure-paper all --quick --out out/paper/quick
+
+golden: .venv/installed  ## compare predictions and shell output with the start of the third plan
+	$(BIN)/python tools/golden.py check --against $(START)
+
 proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 	$(BIN)/pytest -m slow
 
@@ -84,7 +96,7 @@ figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures
 	$(BIN)/python examples/epistemic.py --out docs/figures
 	$(BIN)/python examples/diabetes.py --out docs/figures
-	$(BIN)/evidentia reproduce distribution --out docs/figures/distribution
+	$(BIN)/howsure-paper distribution --out docs/figures/distribution
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out

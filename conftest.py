@@ -16,15 +16,15 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "docs/*.md", "docs/recipes/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/recipes/*.md", "paper/README.md", "paper/docs/*.md"],
 ).pytest()
 
 # modules that cannot be imported without a package; tests/test_cuda.py and make test-extras run them
 _ROOT = Path(__file__).parent
 _NEEDS = {
-    _ROOT / "src/evidentia/kernels/small_networks.py": "triton",
-    _ROOT / "src/evidentia/kernels/evidential_loss_triton.py": "triton",
-    _ROOT / "src/evidentia/metrics/streaming.py": "torchmetrics",
+    _ROOT / "paper/src/howsure_paper/small_networks.py": "triton",
+    _ROOT / "src/howsure/kernels/evidential_loss_triton.py": "triton",
+    _ROOT / "src/howsure/metrics/streaming.py": "torchmetrics",
 }
 collect_ignore = [str(module) for module, package in _NEEDS.items() if importlib.util.find_spec(package) is None]
 
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if packages is None:
             continue
         if packages:  # warnings of other packages about each other are theirs; those from here stay errors
-            item.add_marker(pytest.mark.filterwarnings("default", "error:::evidentia"))
+            item.add_marker(pytest.mark.filterwarnings("default", "error:::howsure"))
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: make test-extras installs it"))

@@ -3,7 +3,7 @@
 Numbers: a default regressor is fitted to the training rows of a UCI set, written as an ONNX graph, and asked for its
 test rows in ONNX Runtime; so are eight networks that see numbers alone. The error of mean, deviations and ends of the
 90 % interval is relative to the number, or to the standard deviation of the row where that is larger. The same for
-``ev.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
+``hs.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
 
 Time: mean and both deviations of one row, and of 65,536 rows, by ``model.predictor()`` and by graphs in ONNX Runtime:
 the exported one, with the same outputs, and one of the networks alone, from scaled features to raw outputs in float32,
@@ -32,10 +32,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-import evidentia as ev
+import howsure as hs
 from devices import device_label
-from evidentia.datasets import uci
-from evidentia.nn import UNet
+from howsure.nn import UNet
+from howsure_paper.datasets import uci
 
 FIVE = "boston,concrete,energy,wine,yacht"
 PARTS = ("mean", "aleatoric_std", "epistemic_std", "lower", "upper")
@@ -66,7 +66,7 @@ class Depth(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = UNet(outputs=16, width=16), ev.NIGConv2d(16)
+        self.body, self.head = UNet(outputs=16, width=16), hs.nn.NIGConv2d(16)
 
     def forward(self, images: Tensor) -> Any:
         return self.head(self.body(images))
@@ -74,24 +74,24 @@ class Depth(torch.nn.Module):
 
 @torch.no_grad()
 def deploy_own_networks(folder: Path, width: int) -> None:
-    """Print errors and export times of ``ev.Deploy`` of a mixture of eight networks and of a U-Net at two sizes."""
+    """Print errors and export times of ``hs.Deploy`` of a mixture of eight networks and of a U-Net at two sizes."""
     torch.manual_seed(0)
     nets = torch.nn.ModuleList(
-        torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.SiLU(), ev.NIGHead(width)) for _ in range(8)
+        torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.SiLU(), hs.NIGHead(width)) for _ in range(8)
     )
     rows = torch.randn(1000, 8)
-    answers = ev.NormalInverseGamma.from_raw(torch.stack([net[2].raw(net[:2](rows)) for net in nets]))
-    stated = ev.Prediction(answers.affine(3.0, 2.0), members=0)
-    taken = seconds_of_call(lambda: ev.deploy.to_onnx(ev.Deploy(nets, loc=3.0, scale=2.0), folder / "8.onnx", rows))
+    answers = hs.NormalInverseGamma.from_raw(torch.stack([net[2].raw(net[:2](rows)) for net in nets]))
+    stated = hs.Prediction(answers.affine(3.0, 2.0), members=0)
+    taken = seconds_of_call(lambda: hs.deploy.to_onnx(hs.Deploy(nets, loc=3.0, scale=2.0), folder / "8.onnx", rows))
     error = largest_error(folder / "8.onnx", rows.numpy(), stated)
-    print(f"ev.Deploy, mixture of eight: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
+    print(f"hs.Deploy, mixture of eight: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
     depth, file = Depth().eval(), folder / "unet.onnx"
     example = torch.randn(2, 3, 32, 48)
-    taken = seconds_of_call(lambda: ev.deploy.to_onnx(ev.Deploy(depth), file, example, dynamic=(0, 2, 3)))
+    taken = seconds_of_call(lambda: hs.deploy.to_onnx(hs.Deploy(depth), file, example, dynamic=(0, 2, 3)))
     for images in (torch.randn(2, 3, 64, 96), torch.randn(1, 3, 128, 160)):
-        error = largest_error(file, images.numpy(), ev.Prediction(depth(images)))
+        error = largest_error(file, images.numpy(), hs.Prediction(depth(images)))
         print(
-            f"ev.Deploy, U-Net at {images.shape[-2:]}: largest error {error:.1e}, export in {taken:.1f} s", flush=True
+            f"hs.Deploy, U-Net at {images.shape[-2:]}: largest error {error:.1e}, export in {taken:.1f} s", flush=True
         )
 
 
@@ -101,7 +101,7 @@ def seconds_of_call(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def largest_error(file: Path, x: np.ndarray, p: ev.Prediction) -> float:
+def largest_error(file: Path, x: np.ndarray, p: hs.Prediction) -> float:
     """Return the largest error of the graph in the file against a prediction of the same rows."""
     low, high = np.moveaxis(p.interval(0.9), -1, 0)
     truth = dict(zip(PARTS, (p.mean, p.aleatoric_std, p.epistemic_std, low, high), strict=True))
@@ -110,7 +110,7 @@ def largest_error(file: Path, x: np.ndarray, p: ev.Prediction) -> float:
     return max(float((abs(found[n] - truth[n]) / np.maximum(abs(truth[n]), p.std)).max()) for n in PARTS)
 
 
-def plain_graph(model: ev.EvidentialRegressor) -> bytes:
+def plain_graph(model: hs.EvidentialRegressor) -> bytes:
     """Return the networks of a model as an ONNX graph: what they see, scaled (M, rows, features), to raw outputs."""
     population = model.fitted_.population
     names, nodes, last = [], [], "x"
@@ -146,7 +146,7 @@ def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, fl
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def speed(model: ev.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
+def speed(model: hs.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
     """Return the median seconds of each way to predict these rows."""
     population = model.fitted_.population
     seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
@@ -154,7 +154,7 @@ def speed(model: ev.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: i
     ways: dict[str, Callable[[], Any]] = {}
     for single, name in ((False, "float64"), (True, "float32")):
         ways[f"predictor, {name}"] = functools.partial(model.predictor(single=single), given)
-        file = ev.export_onnx(model, folder / f"{name}.onnx", coverage=None, single=single, force=True)
+        file = hs.export_onnx(model, folder / f"{name}.onnx", coverage=None, single=single, force=True)
         ways[f"exported, {name}"] = functools.partial(session_of(file, threads), {"x": x})
     ways["networks alone"] = functools.partial(session_of(plain_graph(model), threads), {"x": seen})
     return seconds_of(ways, repeats)
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=65_536, help="of the large batch")
     parser.add_argument("--repeats", type=int, default=300, help="of one row; of many rows a hundredth of that")
     parser.add_argument("--timed", type=int, default=1, help="sets for which times are measured: the first so many")
-    parser.add_argument("--width", type=int, default=128, help="of the networks of ev.Deploy")
+    parser.add_argument("--width", type=int, default=128, help="of the networks of hs.Deploy")
     options = parser.parse_args()
     names = (options.sets or FIVE).split(",") if options.data else ["diabetes"]
     print(f"{device_label(torch.device('cpu'))}, ONNX Runtime {onnxruntime.__version__}")
@@ -182,9 +182,9 @@ def main() -> None:
         for name in names:
             x, y, others = rows_of(name, options.data)
             for kind, own in (("default", {}), ("8 networks of numbers", {"members": 8, "inputs": "numbers"})):
-                model = ev.EvidentialRegressor(steps=options.steps, random_state=0, verbose=False, **own).fit(x, y)
+                model = hs.EvidentialRegressor(steps=options.steps, random_state=0, verbose=False, **own).fit(x, y)
                 file = Path(folder) / f"{name}.onnx"
-                taken = seconds_of_call(functools.partial(ev.export_onnx, model, file, force=True))
+                taken = seconds_of_call(functools.partial(hs.export_onnx, model, file, force=True))
                 error = largest_error(file, others, model.predict_distribution(others))
                 print(f"{name}, {kind}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
                 if name not in names[: options.timed]:

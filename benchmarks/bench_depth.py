@@ -22,14 +22,15 @@ from pathlib import Path
 import torch
 from torch.nn.functional import interpolate
 
-import evidentia as ev
-from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs
-from evidentia.fitting.image_training import fastest_convolutions
-from evidentia.methods import Evidential, LeastSquares
-from evidentia.nn import UNet, unet
-from evidentia.record import environment, write_record
-from evidentia.reproduce.timing import captured, synchronized_time
-from evidentia.training import ImageBatches, Settings, resolve_device, train
+import howsure as hs
+from howsure.images import CompiledLosses, FittedImages, ImageBatches, ImageRecipe, Pairs
+from howsure.images.training import fastest_convolutions
+from howsure.methods import Evidential
+from howsure.nn import UNet, unet
+from howsure.training import Settings, resolve_device, train
+from howsure_paper.baselines import LeastSquares
+from howsure_paper.record import environment, write_record
+from howsure_paper.timing import captured, synchronized_time
 
 SIZE = 128, 160
 
@@ -51,8 +52,8 @@ def plain_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.d
         started = synchronized_time(device)
         x, y = batches.next()
         optimizer.zero_grad()
-        nig = ev.NormalInverseGamma.from_raw(network(x.contiguous()), dim=1)
-        ev.evidential_loss(nig, y, 0.01, kernel="formulas").backward()
+        nig = hs.NormalInverseGamma.from_raw(network(x.contiguous()), dim=1)
+        hs.evidential_loss(nig, y, 0.01, kernel="formulas").backward()
         optimizer.step()
         times.append(synchronized_time(device) - started)
     torch.backends.cudnn.allow_tf32, unet._convolve_doubled = True, ours
@@ -86,7 +87,7 @@ def predictor(method, width: int, images: torch.Tensor, fast: bool, device: torc
 
     def predict():
         answer = model.answers(images)
-        if isinstance(answer, ev.NormalInverseGamma):
+        if isinstance(answer, hs.NormalInverseGamma):
             return answer.prediction, answer.aleatoric_variance, answer.epistemic_variance
         return answer.loc
 

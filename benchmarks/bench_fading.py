@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.datasets import make_friedman1
 
 from devices import device_label
-from evidentia import EvidentialRegressor, Prediction
-from evidentia.training import resolve_device
+from howsure import EvidentialRegressor, Prediction
+from howsure.training import resolve_device
 
 PREDICTED = 10_000
 

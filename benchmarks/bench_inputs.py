@@ -15,7 +15,7 @@ import torch
 
 from bench_tables import make_table
 from devices import device_label
-from evidentia import EvidentialRegressor
+from howsure import EvidentialRegressor
 
 PLAIN = {"members": 8, "inputs": "numbers", "calibrated": False}
 

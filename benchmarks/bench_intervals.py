@@ -21,7 +21,7 @@ import torch
 from scipy import special
 
 from devices import device_label
-from evidentia import EvidentialRegressor, Mixture, Prediction, StudentT
+from howsure import EvidentialRegressor, Mixture, Prediction, StudentT
 
 MEMBERS = 8
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import evidentia as ev
+import howsure as hs
 from devices import device_label
-from evidentia.record import environment, write_record
-from evidentia.reproduce.timing import captured
-from evidentia.training import resolve_device
+from howsure.training import resolve_device
+from howsure_paper.record import environment, write_record
+from howsure_paper.timing import captured
 from loss_peers import naive, peers
 
 WEIGHT = 0.01
@@ -36,7 +36,7 @@ BYTES = 36  # of an element: 16 of raw outputs, 4 of its target, 16 of gradients
 
 def ours(raw: Tensor, y: Tensor, weight: float, **options: Any) -> Tensor:
     """Return the loss as the library computes it."""
-    return ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight=weight, **options)
+    return hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, weight=weight, **options)
 
 
 def formulas(raw: Tensor, y: Tensor, weight: float) -> Tensor:
@@ -108,22 +108,22 @@ def measure(rows: int, device: torch.device, repeats: int, compiled: bool) -> di
     raw = torch.randn(rows, 4, device=device, requires_grad=True)
     y = torch.randn(rows, device=device)
     copied = describe(copy_times(raw.detach(), device, repeats))
-    ways: dict[str, Callable[[], Any]] = {"evidentia": gradient_of(ours, raw, y)}
-    ways["evidentia, formulas"] = gradient_of(formulas, raw, y)
+    ways: dict[str, Callable[[], Any]] = {"howsure": gradient_of(ours, raw, y)}
+    ways["howsure, formulas"] = gradient_of(formulas, raw, y)
     ways["naive"] = gradient_of(naive, raw, y)
     ways |= {name: gradient_of(f, raw, y) for name, f in peers().items()}
     if compiled:
         ways["naive, compiled"] = gradient_of(torch.compile(naive, fullgraph=True), raw, y)
-        ways["evidentia, formulas, compiled"] = gradient_of(torch.compile(formulas, fullgraph=True), raw, y)
+        ways["howsure, formulas, compiled"] = gradient_of(torch.compile(formulas, fullgraph=True), raw, y)
     one_by_one = lambda raw, y, weight: ours(raw, y, weight, reduction="none")  # noqa: E731
-    ways["evidentia, upstream gradient 2"] = gradient_of(lambda *a: 2 * ours(*a), raw, y)
-    ways['evidentia, reduction="none"'] = gradient_of(one_by_one, raw, y, torch.rand_like(y))
+    ways["howsure, upstream gradient 2"] = gradient_of(lambda *a: 2 * ours(*a), raw, y)
+    ways['howsure, reduction="none"'] = gradient_of(one_by_one, raw, y, torch.rand_like(y))
     half = raw.detach().bfloat16().requires_grad_()
-    ways["evidentia, bfloat16"] = gradient_of(ours, half, y)
+    ways["howsure, bfloat16"] = gradient_of(ours, half, y)
     result: dict[str, Any] = {"rows": rows, "copy": copied, "ways": {}}
     for name, call in ways.items():
         result["ways"][name] = describe(milliseconds(call, device, repeats))
-        if device.type == "cuda" and name == "evidentia":
+        if device.type == "cuda" and name == "howsure":
             result["extra bytes"] = extra_memory(call, raw)
     return result
 
@@ -132,10 +132,10 @@ def measure_maps(device: torch.device, repeats: int) -> dict[str, Any]:
     """Return the times for 32 maps of 160 × 128, with the host's work and, on a GPU, of calls in one CUDA graph."""
     raw = torch.randn(32, 4, 160, 128, device=device, requires_grad=True)
     y = torch.randn(32, 160, 128, device=device)
-    kernel = lambda raw, y, weight: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw, 1), y, weight)  # noqa: E731
-    ways = {"evidentia": gradient_of(kernel, raw, y)}
+    kernel = lambda raw, y, weight: hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw, 1), y, weight)  # noqa: E731
+    ways = {"howsure": gradient_of(kernel, raw, y)}
     beside = raw.detach().to(memory_format=torch.channels_last).requires_grad_()
-    ways["evidentia, channels last"] = gradient_of(kernel, beside, y)
+    ways["howsure, channels last"] = gradient_of(kernel, beside, y)
     flat = raw.detach().movedim(1, -1).reshape(-1, 4).requires_grad_()
     ways |= {name: gradient_of(f, flat, y.flatten()) for name, f in {"naive": naive, **peers()}.items()}
     result: dict[str, Any] = {"graphs": {}, "with the host": {}}
@@ -168,18 +168,18 @@ def host_times(call: Callable[[], Any], device: torch.device, repeats: int) -> l
 
 def show(result: dict[str, Any], device: torch.device) -> None:
     """Print the table of `measure`: times on a GPU, elsewhere ratios alone."""
-    mine = result["ways"]["evidentia"]["median"]
+    mine = result["ways"]["howsure"]["median"]
     for name, times in result["ways"].items():
         spread = (
             f"{times['median']:8.3f} ms ({times['low']:.3f} to {times['high']:.3f})" if device.type == "cuda" else ""
         )
-        print(f"{name:34s} {spread} {times['median'] / mine:6.2f} times evidentia")
+        print(f"{name:34s} {spread} {times['median'] / mine:6.2f} times howsure")
 
 
 def show_maps(result: dict[str, Any]) -> None:
     for kind, ways in result.items():
         for name, times in ways.items():
-            ratio = times["median"] / ways["evidentia"]["median"]
+            ratio = times["median"] / ways["howsure"]["median"]
             print(f"32 maps of 160 × 128, {kind:14s} {name:34s} {1e3 * times['median']:8.1f} µs {ratio:6.1f} times")
 
 
@@ -196,7 +196,7 @@ def main() -> None:
     rows = options.rows or (42_000_000 if device.type == "cuda" else 1_000_000)
     torch.manual_seed(0)
     print(f"{rows} rows, float32, torch {torch.__version__}, {device_label(device)}")
-    errors = {name: worst_error(f, device) for name, f in {"evidentia": ours, "naive": naive}.items()}
+    errors = {name: worst_error(f, device) for name, f in {"howsure": ours, "naive": naive}.items()}
     for name, error in errors.items():
         print(f"{name:10s} worst error for α up to 1e6: {error:.1e} nat")
     result = {"errors": errors, **measure(rows, device, options.repeats, options.compile)}
@@ -204,15 +204,15 @@ def main() -> None:
     if options.maps:
         result["maps"] = measure_maps(device, options.repeats)
         show_maps(result["maps"])
-    copied, mine = result["copy"]["median"], result["ways"]["evidentia"]["median"]
+    copied, mine = result["copy"]["median"], result["ways"]["howsure"]["median"]
     share = (BYTES * copied) / (32 * mine)
     if device.type == "cuda":
-        print(f"copy: {32e-9 * rows / copied:.2f} TB/s; evidentia {36e-9 * rows / mine:.2f} TB/s")
+        print(f"copy: {32e-9 * rows / copied:.2f} TB/s; howsure {36e-9 * rows / mine:.2f} TB/s")
         print(f"memory beyond the gradient: {result['extra bytes'] / 2**10:.0f} KiB")
     if options.out:
         write_record(options.out, {"run": "bench_loss", "environment": environment(device), **result})
-    print(f"bytes per second of evidentia / copy on {device_label(device)}: {share:.2f}")
-    print(f"time of naive / evidentia on {device_label(device)}: {result['ways']['naive']['median'] / mine:.2f}")
+    print(f"bytes per second of howsure / copy on {device_label(device)}: {share:.2f}")
+    print(f"time of naive / howsure on {device_label(device)}: {result['ways']['naive']['median'] / mine:.2f}")
 
 
 if __name__ == "__main__":

@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import nn
 
-import evidentia as ev
+import howsure as hs
 from devices import device_label
-from evidentia import metrics
-from evidentia.data import splits
-from evidentia.datasets import uci
-from evidentia.fitting import Member, fit, hold_out
-from evidentia.methods import Evidential, Network, Recipe
-from evidentia.prediction import Prediction
-from evidentia.reproduce.timing import synchronized_time
-from evidentia.training import Settings, resolve_device
+from howsure import metrics
+from howsure.data import splits
+from howsure.fitting import Member, fit, hold_out
+from howsure.methods import Evidential, Network, Recipe
+from howsure.prediction import Prediction
+from howsure.training import Settings, resolve_device
+from howsure_paper.datasets import uci
+from howsure_paper.timing import synchronized_time
 
 BATCH = 64
 
@@ -58,7 +58,7 @@ def plain_fit(x: np.ndarray, y: np.ndarray, member: Member, network: Network, se
     x_val, y_val = tensors(member.validation.numpy())
     sizes = (x.shape[1], *network.hidden)
     layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.SiLU())]
-    net = nn.Sequential(*layers, ev.NIGHead(sizes[-1])).to(device)
+    net = nn.Sequential(*layers, hs.NIGHead(sizes[-1])).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     warm = max(1, round(settings.warmup * settings.steps))
 
@@ -71,7 +71,7 @@ def plain_fit(x: np.ndarray, y: np.ndarray, member: Member, network: Network, se
     best, kept = math.inf, None
     for step in range(1, settings.steps + 1):
         rows = torch.randint(len(x_train), (BATCH,), device=device)
-        loss = ev.evidential_loss(net(x_train[rows]), y_train[rows], weight=0.01)
+        loss = hs.evidential_loss(net(x_train[rows]), y_train[rows], weight=0.01)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), settings.clip)

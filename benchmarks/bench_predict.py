@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from devices import device_label
-from evidentia.distributions import Gaussian, NormalInverseGamma
-from evidentia.estimators import EvidentialRegressor
-from evidentia.nn import MLP, Population
-from evidentia.reproduce.timing import synchronized_time
-from evidentia.training import resolve_device
+from howsure.distributions import Normal, NormalInverseGamma
+from howsure.estimators import EvidentialRegressor
+from howsure.nn import MLP, Population
+from howsure.training import resolve_device
+from howsure_paper.timing import synchronized_time
 
 FEATURES = 8
 HIDDEN = (128, 128), (256, 256, 256)
@@ -39,7 +39,7 @@ def predictors(hidden: tuple[int, ...], device: torch.device) -> dict[str, Calla
 
     def spread(population: Population) -> Callable[[Tensor], tuple[Tensor, ...]]:
         def answer(x: Tensor) -> tuple[Tensor, ...]:
-            each = Gaussian.from_raw(population(x))
+            each = Normal.from_raw(population(x))
             return each.loc.mean(0), each.variance.mean(0), each.loc.var(0, correction=0)
 
         return answer

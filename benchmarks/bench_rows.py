@@ -2,7 +2,7 @@
 
 The file has ten columns of numbers, made from a seed in a temporary folder that is removed at the end. The model is
 fitted to 1,000 rows: with four networks, which see numbers, bins and trees as the default's twelve do, or with
-``--members default``. Each prediction runs in a process of its own: ``evidentia predict MODEL FILE -o OUT``. Its memory
+``--members default``. Each prediction runs in a process of its own: ``howsure predict MODEL FILE -o OUT``. Its memory
 is that of all its processes together (pages that several of them share count once for each), above what a process takes
 that predicts the first 1,000 rows. Times per row are CPU times, which depend less on what else a machine does than
 those by the clock, but do depend on it; so the tenth is predicted before and after all rows. With ``--engine both`` the
@@ -26,7 +26,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from evidentia.estimators import EvidentialRegressor
+from howsure.estimators import EvidentialRegressor
 
 COLUMNS = [f"x{k}" for k in range(10)]
 GROUP = 1 << 20  # rows of a row group, as pyarrow makes them
@@ -94,7 +94,7 @@ class Usage:
 
 def run(model: Path, table: Path, output: Path, engine: str) -> Usage:
     """Predict in a process of its own, and return what that took."""
-    command = [sys.executable, "-m", "evidentia.cli", "predict", model, table, "-o", output, "--engine", engine]
+    command = [sys.executable, "-m", "howsure.cli", "predict", model, table, "-o", output, "--engine", engine]
     start, most, cpu = time.perf_counter(), 0, {}
     with subprocess.Popen([*map(str, command), "--quiet"]) as process:
         while process.poll() is None:

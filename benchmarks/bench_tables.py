@@ -26,9 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from evidentia.datasets import uci
-from evidentia.errors import InputError
-from evidentia.methods import Recipe
+from howsure.errors import InputError
+from howsure.methods import Recipe
+from howsure_paper.datasets import uci
 
 BARS = {500: 10, 5000: 90, 41_157: 300, 100_000: 480}  # seconds on two cores with nothing else to do
 LARGEST_SLOWDOWN = 2.5
@@ -44,7 +44,7 @@ def make_table(rows: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
 
 def fit_here(rows: int, noise: float, data: str | None, steps: int | None) -> None:
     """Fit one table and print the seconds of the fit, the steps it took and the most it would have taken."""
-    from evidentia import EvidentialRegressor
+    from howsure import EvidentialRegressor
 
     if data and rows == 41_157:
         table = uci.load("protein", data)

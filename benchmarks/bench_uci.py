@@ -24,12 +24,12 @@ from pathlib import Path
 import torch
 
 from devices import device_label
-from evidentia.datasets.uci import SETS, UCITable
-from evidentia.fitting import Fitted, fit, hold_out
-from evidentia.methods import Evidential, Network, Recipe
-from evidentia.reproduce.timing import synchronized_time
-from evidentia.reproduce.uci import run as uci
-from evidentia.training import Settings, resolve_device
+from howsure.fitting import Fitted, fit, hold_out
+from howsure.methods import Evidential, Network, Recipe
+from howsure.training import Settings, resolve_device
+from howsure_paper.datasets.uci import SETS, UCITable
+from howsure_paper.timing import synchronized_time
+from howsure_paper.uci import run as uci
 
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1)  # λ, of the grid
 WARM_UP = 20  # steps before a measurement, in which kernels are compiled

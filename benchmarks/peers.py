@@ -1,8 +1,8 @@
-"""Methods for tables that people use instead of evidentia, their scores on the nine UCI sets, and the record of them.
+"""Methods for tables that people use instead of howsure, their scores on the nine UCI sets, and the record of them.
 
 ``bench_tables.py --peers`` is the command. Each method has its package's defaults, sees the training rows of a standard
 split and predicts its test rows once. A method is a function (x, y, seed) → (x → answer), so that the clock of a fit
-stops when the function returns. An answer is a :class:`~evidentia.Prediction`, or :class:`Quantiles` where there is no
+stops when the function returns. An answer is a :class:`~howsure.Prediction`, or :class:`Quantiles` where there is no
 density.
 """
 
@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evidentia import EvidentialRegressor, Gaussian, Prediction, metrics
-from evidentia.datasets import uci
-from evidentia.errors import InputError
-from evidentia.record import environment, read_record, refusing_damage, run_folder, write_record
-from evidentia.report.tables import markdown, mean_and_error
+from howsure import EvidentialRegressor, Normal, Prediction, metrics
+from howsure.errors import InputError
+from howsure_paper.datasets import uci
+from howsure_paper.record import environment, read_record, refusing_damage, run_folder, write_record
+from howsure_paper.tables import markdown, mean_and_error
 
 __all__ = ["LEVELS", "METHODS", "RUN", "Quantiles", "compare", "print_tables", "scores_of", "show", "time_fits"]
 
@@ -99,7 +99,7 @@ def scores_of(answer: Answer, y: Array) -> dict[str, float | None]:
 
 def normal(mean: Array, std: Array) -> Prediction:
     """Return the prediction of a method that answers with a normal distribution, in float64."""
-    return Prediction(Gaussian(torch.from_numpy(np.array(mean, float)), torch.from_numpy(np.array(std, float))))
+    return Prediction(Normal(torch.from_numpy(np.array(mean, float)), torch.from_numpy(np.array(std, float))))
 
 
 def fit_evidential(x: Array, y: Array, seed: int) -> Predict:
@@ -222,9 +222,9 @@ METHODS = {
     ),
     OURS: Method(
         "EvidentialRegressor",
-        "EvidentialRegressor(); NLL and CRPS of its mixture of distributions by evidentia.metrics",
+        "EvidentialRegressor(); NLL and CRPS of its mixture of distributions by howsure.metrics",
         fit_evidential,
-        "evidentia",
+        "howsure",
     ),
 }
 
@@ -234,9 +234,9 @@ def versions(methods: Iterable[str]) -> dict[str, str]:
     found = {}
     for name in methods:
         package = METHODS[name].package
-        if package != "evidentia" and not importlib.util.find_spec({"scikit-learn": "sklearn"}.get(package, package)):
+        if package != "howsure" and not importlib.util.find_spec({"scikit-learn": "sklearn"}.get(package, package)):
             raise InputError(f'{package} is not installed: pip install ".[peers]", or leave out {name} with --methods')
-        version = environment()["packages"]["evidentia"] if package == "evidentia" else metadata.version(package)
+        version = environment()["packages"]["howsure"] if package == "howsure" else metadata.version(package)
         found[name] = f"{METHODS[name].settings} [{package} {version}]"
         if name == OURS:  # its defaults may change without the version
             changed = sorted((EvidentialRegressor().get_params() | {"random_state": "split"}).items())

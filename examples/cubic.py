@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.datasets.cubic import cubic
-from evidentia.plots import COLOURS
+import howsure as hs
+from howsure import metrics
+from howsure.plots import COLOURS
+from howsure_paper.datasets.cubic import cubic
 
 NOISE = 3.0
 TRAINED_ON = 4.0
@@ -34,12 +34,12 @@ def one_network(x: np.ndarray, y: np.ndarray, weight: float, iterations: int) ->
     """Plain PyTorch at the paper's settings: 3 layers of 100, Adam at 5e-3, batches of 128, y as it is."""
     features, targets = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)
     layers = [nn.Linear(1, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
-    net = nn.Sequential(*layers, ev.NIGHead(100))
+    net = nn.Sequential(*layers, hs.NIGHead(100))
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
     started = time.perf_counter()
     for i in range(1, iterations + 1):
         batch = torch.randint(len(features), (128,))
-        loss = ev.evidential_loss(net(features[batch]), targets[batch], weight=weight)
+        loss = hs.evidential_loss(net(features[batch]), targets[batch], weight=weight)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -49,14 +49,14 @@ def one_network(x: np.ndarray, y: np.ndarray, weight: float, iterations: int) ->
     return net
 
 
-def predict(net: nn.Module, x: np.ndarray) -> ev.Prediction:
+def predict(net: nn.Module, x: np.ndarray) -> hs.Prediction:
     with torch.no_grad():
-        return ev.Prediction(net(torch.tensor(x, dtype=torch.float32)))
+        return hs.Prediction(net(torch.tensor(x, dtype=torch.float32)))
 
 
-def without_fading(p: ev.Prediction) -> ev.Prediction:
+def without_fading(p: hs.Prediction) -> hs.Prediction:
     """Return what the networks of a mixture said before their evidence faded."""
-    return ev.Prediction(p.plain_answers, members=0, weights=p.weights)
+    return hs.Prediction(p.plain_answers, members=0, weights=p.weights)
 
 
 def report(answers: dict) -> None:
@@ -86,7 +86,7 @@ def report(answers: dict) -> None:
     print("What the third model does beyond the data: docs/epistemic.md.")
 
 
-def half_interval(p: ev.Prediction, coverage: float) -> np.ndarray:
+def half_interval(p: hs.Prediction, coverage: float) -> np.ndarray:
     """Return half of the width of each interval."""
     return np.diff(p.interval(coverage))[:, 0] / 2
 
@@ -140,7 +140,7 @@ def main() -> None:
     net = one_network(x, y, options.weight, options.iterations)
     print(f"{options.members} evidential networks, trained together:")
     # one smooth column: bins and trees add nothing to it, and know nothing beyond the data
-    model = ev.EvidentialRegressor(options.members, options.weight, inputs="numbers", random_state=options.seed)
+    model = hs.EvidentialRegressor(options.members, options.weight, inputs="numbers", random_state=options.seed)
     model.fit(x, y)
     print(f"  {model.training_['steps']} steps; evidence fades with the power {model.fading_power_:g} of the distance")
     mixture = f"mixture of {options.members}"

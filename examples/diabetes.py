@@ -10,7 +10,7 @@ from pathlib import Path
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-import evidentia as ev
+import howsure as hs
 
 
 def main() -> None:
@@ -22,11 +22,11 @@ def main() -> None:
     x, y = load_diabetes(return_X_y=True, as_frame=True)
     y = y.rename("disease progression")
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.5, random_state=0)
-    model = ev.EvidentialRegressor(steps=settings.steps, random_state=0).fit(x_train, y_train)
+    model = hs.EvidentialRegressor(steps=settings.steps, random_state=0).fit(x_train, y_train)
     p = model.predict_distribution(x_test)
 
     print(f"R² {model.score(x_test, y_test):.3f}")
-    for name, value in ev.metrics.summary(p, y_test).items():
+    for name, value in hs.metrics.summary(p, y_test).items():
         print(f"{name:18s} {value:.3f}")
     folder = Path(settings.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,12 +14,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-import evidentia as ev
-from evidentia.datasets.cubic import cubic
-from evidentia.fitting import fit, hold_out
-from evidentia.fitting.fading import extrapolation_folds, with_fading
-from evidentia.methods import Evidential
-from evidentia.plots import COLOURS
+import howsure as hs
+from howsure.fitting import fit, hold_out
+from howsure.fitting.fading import extrapolation_folds, with_fading
+from howsure.methods import Evidential
+from howsure.plots import COLOURS
+from howsure_paper.datasets.cubic import cubic
 
 NOISE = 3.0
 POWERS = {0.0: COLOURS["aleatoric"], 2.0: COLOURS["epistemic"], 8.0: COLOURS["other"]}
@@ -38,22 +38,22 @@ def draw_map(path: Path, steps: int | None) -> None:
     angle = random.uniform(-0.3, np.pi + 0.3, 500)
     x = 2 * np.stack([np.cos(angle), np.sin(angle)], 1) + 0.25 * random.standard_normal((500, 2))
     y = x[:, 0] * x[:, 1] + 0.3 * random.standard_normal(500)
-    model = ev.EvidentialRegressor(steps=steps, random_state=0).fit(x, y)
+    model = hs.EvidentialRegressor(steps=steps, random_state=0).fit(x, y)
     side = np.linspace(-6, 6, 121)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     p = model.predict_distribution(grid)
-    plain = ev.Prediction(p.plain_answers, members=0, weights=p.weights)
+    plain = hs.Prediction(p.plain_answers, members=0, weights=p.weights)
     panels = {
         "plain: width of 90 % interval": (np.diff(plain.interval(0.9))[:, 0], "viridis", (0, 2)),
         "familiarity of an input": (p.familiarity, "cividis", None),
         "fading: width of 90 % interval": (np.diff(p.interval(0.9))[:, 0], "viridis", (0, 2)),
     }
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True, layout="constrained")
-    for ax, (title, (values, colours, powers)) in zip(axes, panels.items(), strict=True):
+    for ax, (title, (values, colors, powers)) in zip(axes, panels.items(), strict=True):
         shown = values.reshape(len(side), -1)
         norm = None if powers is None else matplotlib.colors.LogNorm(10.0 ** powers[0], 10.0 ** powers[1])
         limits = {"vmin": 0, "vmax": 1} if norm is None else {"norm": norm}
-        image = ax.pcolormesh(side, side, shown, cmap=colours, rasterized=True, **limits)
+        image = ax.pcolormesh(side, side, shown, cmap=colors, rasterized=True, **limits)
         figure.colorbar(image, ax=ax, shrink=0.85, extend="neither" if norm is None else "both")
         ax.plot(*x.T, ".", color="white", ms=1.5)
         tidy(ax, title, xlabel="first column", aspect="equal")
@@ -73,7 +73,7 @@ def draw_share(path: Path) -> None:
     left.legend(frameon=False, fontsize=8.5)
     tidy(left, "how much evidence counts", xlabel="distance / reach", ylabel="w", xlim=(0, 5), ylim=(0, 1.05))
 
-    answer = ev.NormalInverseGamma(0.0, 4.0, 5.0, 4.0)
+    answer = hs.NormalInverseGamma(0.0, 4.0, 5.0, 4.0)
     at = torch.linspace(-8, 8, 801)
     for w, shade in zip((1.0, 0.3, 0.1, 0.03), (1.0, 0.75, 0.5, 0.3), strict=True):
         density = answer.fade(w).predictive().log_prob(at).exp()
@@ -82,7 +82,7 @@ def draw_share(path: Path) -> None:
     tidy(middle, "an answer, with less and less evidence", xlabel="y", ylabel="density", xlim=(-8, 8), ylim=(0, None))
 
     keep = torch.logspace(-4, 0, 200)
-    p = ev.Prediction(ev.Faded(answer.expand((200,)), keep))
+    p = hs.Prediction(hs.Faded(answer.expand((200,)), keep))
     right.plot(keep, np.diff(p.interval(0.9))[:, 0] / 2, color=COLOURS["epistemic"], lw=2, label="90 % interval, half")
     right.plot(keep, p.std, color=COLOURS["total"], lw=2, label="std")
     right.plot(
@@ -103,13 +103,13 @@ def draw_speed(path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
     grid = np.linspace(-4, 4, 401)
     edge = np.abs(x[train]).max()
-    for ax, (power, colour) in zip(axes, POWERS.items(), strict=True):
+    for ax, (power, color) in zip(axes, POWERS.items(), strict=True):
         model = faded.select(range(2))
         model.fading.set_power(power)
         lower, upper = model.predict(grid[:, None]).interval(0.9).T
-        nll = ev.metrics.nll(model.predict(x[test]), y[test])
+        nll = hs.metrics.nll(model.predict(x[test]), y[test])
         ax.axvspan(-edge, edge, color=COLOURS["range"], zorder=0, label="rows that were learned")
-        ax.fill_between(grid, lower, upper, color=colour, alpha=0.35, lw=0, label="90 % interval")
+        ax.fill_between(grid, lower, upper, color=color, alpha=0.35, lw=0, label="90 % interval")
         ax.plot(x[train][::4], y[train][::4], ".", color=COLOURS["data"], ms=2)
         ax.plot(x[test][::2], y[test][::2], ".", color="black", ms=3, label="rows left out")
         tidy(ax, f"power {power:g}: NLL of the rows left out {nll:.1f}", xlabel="x", xlim=(-4, 4), ylim=(-120, 120))

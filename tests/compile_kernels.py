@@ -9,7 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from evidentia.kernels import evidential_loss_triton, small_networks
+from howsure.kernels import evidential_loss_triton, small_networks
 
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {"mask": "*i1", "chosen": "*i64"}  # the others point to float32

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from evidentia.cli.app import run
+from howsure.cli.app import run
 
 QUICK = ("--members", "2", "--steps", "20", "--device", "cpu")  # the default method in about a second
 SWIFT = ("--method", "gaussian", "--steps", "10", "--device", "cpu")  # where the method does not matter
@@ -22,10 +22,10 @@ class Said(NamedTuple):
 
 
 def shell(capsys, *arguments: object) -> Said:
-    """Run ``evidentia ARGUMENTS`` as a shell would, but within this process."""
+    """Run ``howsure ARGUMENTS`` as a shell would, but within this process."""
     capsys.readouterr()
     before = sys.argv
-    sys.argv = ["evidentia", *map(str, arguments)]
+    sys.argv = ["howsure", *map(str, arguments)]
     try:
         run()
         code = 0

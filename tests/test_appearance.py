@@ -6,9 +6,9 @@ import torch
 from sklearn.covariance import LedoitWolf
 from torch import nn
 
-import evidentia as ev
-from evidentia.nn import appearance as room
-from evidentia.nn.appearance import APPEARANCE, COLOURS, ImageFading, Seen, appearance
+import howsure as hs
+from howsure.nn import appearance as room
+from howsure.nn.appearance import APPEARANCE, COLOURS, ImageFading, Seen, appearance
 
 
 def pictures(count=3, height=9, width=14, seed=0):
@@ -71,13 +71,13 @@ def test_a_grey_image_has_three_equal_channels():
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 4, 4, dtype=torch.uint8), np.zeros((2, 3, 4, 4))])
 def test_what_is_no_tensor_of_floats_has_no_looks(wrong):
-    with pytest.raises(ev.InputTypeError, match="floats from 0 to 1"):
+    with pytest.raises(hs.InputTypeError, match="floats from 0 to 1"):
         appearance(wrong)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 4), (2, 1, 4, 4), (2, 3, 0, 4)])
 def test_other_shapes_have_no_looks(shape):
-    with pytest.raises(ev.InputError, match="shape"):
+    with pytest.raises(hs.InputError, match="shape"):
         appearance(torch.zeros(shape))
 
 
@@ -215,16 +215,16 @@ def test_it_can_be_exported_with_the_looks():
     ],
 )
 def test_numbers_out_of_range(wrong, says):
-    with pytest.raises(ev.InputError, match=says):
+    with pytest.raises(hs.InputError, match=says):
         ImageFading.fit(seen(20), **wrong)
 
 
 def test_too_few_images_and_other_networks():
-    with pytest.raises(ev.InputError, match="at least 10 of them, got 9"):
+    with pytest.raises(hs.InputError, match="at least 10 of them, got 9"):
         ImageFading.fit(seen(9))
-    with pytest.raises(ev.InputError, match=r"blocks of \[4, 5, 6\] channels, got \[4, 5\]"):
+    with pytest.raises(hs.InputError, match=r"blocks of \[4, 5, 6\] channels, got \[4, 5\]"):
         ImageFading.fit(seen(20))(seen(3, channels=(4, 5)))
     broken = seen(20)
     broken.pooled[0][3] = torch.nan
-    with pytest.raises(ev.InputError, match="finite"):
+    with pytest.raises(hs.InputError, match="finite"):
         ImageFading.fit(broken)

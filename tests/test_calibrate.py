@@ -8,23 +8,23 @@ import torch
 from scipy import optimize, stats
 from sklearn.isotonic import IsotonicRegression
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.distributions import Transform
-from evidentia.prediction import Deferred, Prediction
+import howsure as hs
+from howsure import metrics
+from howsure.distributions import Transform
+from howsure.prediction import Deferred, Prediction
 
 
 def mixture(rows, targets=None, seed=0, members=3, **options):
     g = np.random.default_rng(seed)
     shape = (members, rows) if targets is None else (members, rows, targets)
     numbers = (g.uniform(2.5, 9, shape), g.normal(0, 2, shape), g.uniform(0.3, 2, shape))
-    return Prediction(ev.StudentT(*map(torch.from_numpy, numbers)), members=0, **options)
+    return Prediction(hs.StudentT(*map(torch.from_numpy, numbers)), members=0, **options)
 
 
 def evidential(shape, seed=0):
     g = np.random.default_rng(seed)
     numbers = (g.normal(0, 2, shape), g.uniform(0.5, 3, shape), g.uniform(1.5, 6, shape), g.uniform(0.5, 2, shape))
-    return ev.NormalInverseGamma(*map(torch.from_numpy, numbers))
+    return hs.NormalInverseGamma(*map(torch.from_numpy, numbers))
 
 
 def scipy_density(p, y, s):
@@ -58,8 +58,8 @@ def test_scaling_keeps_the_shares_of_the_variance(faded):
     answer = evidential((4, 30))
     if faded:
         keep = torch.from_numpy(np.random.default_rng(3).uniform(0.05, 1, (4, 30)))
-        typical = ev.NormalInverseGamma(torch.zeros(4, 1).double(), 1.0, 3.0, 1.0)
-        answer = ev.Faded(answer, keep, answer.settle(keep, typical))
+        typical = hs.NormalInverseGamma(torch.zeros(4, 1).double(), 1.0, 3.0, 1.0)
+        answer = hs.Faded(answer, keep, answer.settle(keep, typical))
     p = Prediction(answer, members=0)
     factor = np.linspace(0.3, 4, 30)
     scaled = p.scaled(factor)
@@ -91,7 +91,7 @@ def test_factors_of_rows_targets_and_images():
     np.testing.assert_allclose(p.scaled(by_row[:, None] * by_target).std, p.std * by_row[:, None] * by_target)
     image = Prediction(evidential((5, 4, 6)))
     np.testing.assert_allclose(image.scaled(np.arange(1, 6)).std, image.std * np.arange(1, 6)[:, None, None])
-    assert Prediction(ev.Gaussian(0.0, 1.0)).scaled(3).std == 3
+    assert Prediction(hs.Normal(0.0, 1.0)).scaled(3).std == 3
     labelled = mixture(4)
     labelled.index = np.array(list("abcd"))
     assert labelled.scaled(2.0).to_frame().index.tolist() == list("abcd")
@@ -109,13 +109,13 @@ def test_a_deferred_prediction_is_scaled_part_by_part():
 
 @pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, [1.0, 2.0], np.ones((3, 20)), np.ones((20, 3, 1)), []])
 def test_factors_that_cannot_be_are_refused(factor):
-    with pytest.raises(ev.InputError, match="factor"):
+    with pytest.raises(hs.InputError, match="factor"):
         mixture(20, targets=3).scaled(factor)
 
 
 @pytest.mark.parametrize("factor", ["2", None, [None] * 20, 1j])
 def test_factors_that_are_no_numbers_are_refused(factor):
-    with pytest.raises((ev.InputError, ev.InputTypeError), match="factor"):
+    with pytest.raises((hs.InputError, hs.InputTypeError), match="factor"):
         mixture(20).scaled(factor)
 
 
@@ -126,7 +126,7 @@ def test_factors_that_are_no_numbers_are_refused(factor):
 def test_the_scale_of_the_highest_likelihood_is_that_of_scipy(true):
     p = mixture(300, seed=4)
     y = p.mean + true * (p.sample(1, seed=0)[0] - p.mean)
-    found = ev.calibrate(p, y).factors[0]
+    found = hs.calibrate(p, y).factors[0]
 
     def surprise(log_s):
         return -np.log(scipy_density(p, y, math.exp(log_s))).mean()
@@ -140,31 +140,31 @@ def test_the_scale_of_a_gaussian_is_the_root_mean_square():
     g = np.random.default_rng(5)
     mean, std = g.normal(size=50), g.uniform(0.5, 2, 50)
     y = mean + 3 * std * g.normal(size=50)
-    answer = ev.Gaussian(torch.from_numpy(mean), torch.from_numpy(std))
+    answer = hs.Normal(torch.from_numpy(mean), torch.from_numpy(std))
     rms = math.sqrt(np.mean(((y - mean) / std) ** 2))
-    assert ev.calibrate(answer, y).factors[0] == pytest.approx(rms, rel=1e-6)
-    assert ev.calibrate(Prediction(answer).to(torch.float32), y).factors[0] == pytest.approx(rms, rel=1e-3)
-    assert ev.calibrate(answer, 1e6 * (y - mean) + mean).factors[0] == pytest.approx(1e6 * rms, rel=1e-6)
+    assert hs.calibrate(answer, y).factors[0] == pytest.approx(rms, rel=1e-6)
+    assert hs.calibrate(Prediction(answer).to(torch.float32), y).factors[0] == pytest.approx(rms, rel=1e-3)
+    assert hs.calibrate(answer, 1e6 * (y - mean) + mean).factors[0] == pytest.approx(1e6 * rms, rel=1e-6)
     assert (
-        ev.calibrate(answer[:1] if hasattr(answer, "__getitem__") else Prediction(answer)[:1], y[:1]).factors.size == 1
+        hs.calibrate(answer[:1] if hasattr(answer, "__getitem__") else Prediction(answer)[:1], y[:1]).factors.size == 1
     )
 
 
 def test_every_target_has_its_own_scale_and_masked_ones_count_for_none():
     p = mixture(200, targets=2, seed=6)
     y = p.mean + np.array([0.5, 4.0]) * (p.sample(1, seed=1)[0] - p.mean)
-    both = ev.calibrate(p, y)
+    both = hs.calibrate(p, y)
     for t in (0, 1):
-        assert both.factors[t] == pytest.approx(ev.calibrate(p[:, t], y[:, t]).factors[0], rel=1e-6)
+        assert both.factors[t] == pytest.approx(hs.calibrate(p[:, t], y[:, t]).factors[0], rel=1e-6)
     np.testing.assert_allclose(both.apply(p).std, p.std * both.factors)
     mask = np.random.default_rng(7).random(y.shape) < 0.5
     holes = np.where(mask, y, np.nan)
-    masked = ev.calibrate(p, holes, mask=mask)
+    masked = hs.calibrate(p, holes, mask=mask)
     rows = mask[:, 1]
-    assert masked.factors[1] == pytest.approx(ev.calibrate(p[rows, 1], y[rows, 1]).factors[0], rel=1e-6)
-    with pytest.raises(ev.InputError, match="missing"):
-        ev.calibrate(p, holes)
-    with pytest.raises(ev.InputError, match="2 targets"):
+    assert masked.factors[1] == pytest.approx(hs.calibrate(p[rows, 1], y[rows, 1]).factors[0], rel=1e-6)
+    with pytest.raises(hs.InputError, match="missing"):
+        hs.calibrate(p, holes)
+    with pytest.raises(hs.InputError, match="2 targets"):
         both.apply(p[:, 0])
 
 
@@ -173,24 +173,24 @@ def test_images_with_a_mask_have_one_scale_and_many_pixels_are_drawn_from(monkey
     p = Prediction(answer)
     y = p.mean + 3 * (p.sample(1, seed=0)[0] - p.mean)
     mask = np.random.default_rng(8).random(y.shape) < 0.7
-    whole = ev.calibrate(answer, torch.from_numpy(np.where(mask, y, np.nan)), mask=torch.from_numpy(mask))
+    whole = hs.calibrate(answer, torch.from_numpy(np.where(mask, y, np.nan)), mask=torch.from_numpy(mask))
     assert whole.factors == pytest.approx([3.0], rel=0.1)
     assert whole.apply(answer).shape == (6, 20, 30)
-    monkeypatch.setattr("evidentia.calibration.MOST", 1000)
-    drawn = ev.calibrate(answer, y, mask=mask).factors
+    monkeypatch.setattr("howsure.calibration.MOST", 1000)
+    drawn = hs.calibrate(answer, y, mask=mask).factors
     assert drawn == pytest.approx(whole.factors, rel=0.15)
     assert drawn != whole.factors
     sizes = (2, 4)
     deferred = Prediction(
         Deferred(lambda k: Prediction(answer)[[0, 1] if k == 0 else [2, 3, 4, 5]].answers, sizes, p.shape, 1)
     )
-    assert ev.calibrate(deferred, y, mask=mask).factors == pytest.approx(drawn, rel=1e-9)
+    assert hs.calibrate(deferred, y, mask=mask).factors == pytest.approx(drawn, rel=1e-9)
 
 
 def test_a_scale_lowers_the_nll_of_new_rows_and_corrects_their_coverage():
     p = mixture(4000, seed=9)
     y = p.mean + 2.5 * (p.sample(1, seed=2)[0] - p.mean)
-    after = ev.calibrate(p[:300], y[:300]).apply(p[300:])
+    after = hs.calibrate(p[:300], y[:300]).apply(p[300:])
     assert metrics.nll(after, y[300:]) < metrics.nll(p[300:], y[300:]) - 0.1
     assert abs(metrics.coverage(after, y[300:], 0.9) - 0.9) < 0.03
 
@@ -203,34 +203,34 @@ def test_a_scale_under_a_transform_is_that_of_the_variable_before_it(kind):
     p = Prediction(base.answers, members=0, transform=transform)
     y = transform.forward(torch.from_numpy(z)).numpy()
     possible = y > 1e-200
-    found = ev.calibrate(p[possible], y[possible]).factors[0]
-    assert found == pytest.approx(ev.calibrate(base[possible], z[possible]).factors[0], rel=1e-4)
+    found = hs.calibrate(p[possible], y[possible]).factors[0]
+    assert found == pytest.approx(hs.calibrate(base[possible], z[possible]).factors[0], rel=1e-4)
     y[0] = 0.0
-    with pytest.raises(ev.InputError, match="no scale"):
-        ev.calibrate(p, y)
+    with pytest.raises(hs.InputError, match="no scale"):
+        hs.calibrate(p, y)
 
 
 def test_targets_at_the_means_have_no_scale():
-    p = Prediction(ev.Gaussian(torch.arange(5.0), 1.0))
-    with pytest.raises(ev.InputError, match="equal to the predicted means"):
-        ev.calibrate(p, np.arange(5.0))
-    with pytest.raises(ev.InputError, match="no targets"):
-        ev.calibrate(p, np.arange(5.0), mask=np.zeros(5, dtype=bool))
-    with pytest.raises(ev.InputError, match="not finite"):
-        ev.calibrate(p, [math.inf] * 5)
-    with pytest.raises(ev.InputError, match="shape"):
-        ev.calibrate(p, np.arange(4.0))
-    with pytest.raises(ev.InputError, match="known are scale, isotonic"):
-        ev.calibrate(p, np.arange(5.0), "platt")
-    with pytest.raises(ev.InputError, match="unknown method None"):
-        ev.calibrate(p, np.arange(5.0), None)
+    p = Prediction(hs.Normal(torch.arange(5.0), 1.0))
+    with pytest.raises(hs.InputError, match="equal to the predicted means"):
+        hs.calibrate(p, np.arange(5.0))
+    with pytest.raises(hs.InputError, match="no targets"):
+        hs.calibrate(p, np.arange(5.0), mask=np.zeros(5, dtype=bool))
+    with pytest.raises(hs.InputError, match="not finite"):
+        hs.calibrate(p, [math.inf] * 5)
+    with pytest.raises(hs.InputError, match="shape"):
+        hs.calibrate(p, np.arange(4.0))
+    with pytest.raises(hs.InputError, match="known are scale, isotonic"):
+        hs.calibrate(p, np.arange(5.0), "platt")
+    with pytest.raises(hs.InputError, match="unknown method None"):
+        hs.calibrate(p, np.arange(5.0), None)
     for shape in ((), (0,), (5, 0)):
-        with pytest.raises(ev.InputError, match="no targets"):
-            ev.calibrate(ev.Gaussian(torch.zeros(shape), 1.0), np.zeros(shape))
-    with pytest.raises(ev.InputError, match="unknown method"):
-        ev.calibrate(p, np.arange(5.0), np.array(["scale", "isotonic"]))
-    with pytest.raises(ev.InputError, match="Prediction takes"):
-        ev.calibrate(np.zeros(5), np.arange(5.0))
+        with pytest.raises(hs.InputError, match="no targets"):
+            hs.calibrate(hs.Normal(torch.zeros(shape), 1.0), np.zeros(shape))
+    with pytest.raises(hs.InputError, match="unknown method"):
+        hs.calibrate(p, np.arange(5.0), np.array(["scale", "isotonic"]))
+    with pytest.raises(hs.InputError, match="Prediction takes"):
+        hs.calibrate(np.zeros(5), np.arange(5.0))
 
 
 # A monotone map -------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_the_map_is_the_isotonic_regression_of_ranks():
     stated = p.cdf(y)
     ranks = stats.rankdata(stated) / 401
     regression = IsotonicRegression(out_of_bounds="clip").fit(stated, ranks)
-    found = ev.calibrate(p, y, "isotonic").apply(p).cdf(y)
+    found = hs.calibrate(p, y, "isotonic").apply(p).cdf(y)
     np.testing.assert_allclose(found, regression.predict(stated), atol=1e-12)
 
 
@@ -250,7 +250,7 @@ def test_the_map_is_the_isotonic_regression_of_ranks():
 def test_quantiles_and_probabilities_of_a_map_are_inverse(targets):
     p = mixture(300, targets=targets, seed=12)
     y = p.mean + 2 * (p.sample(1, seed=5)[0] - p.mean) + 1
-    after = ev.calibrate(p, y, "isotonic").apply(p)
+    after = hs.calibrate(p, y, "isotonic").apply(p)
     for q in (0.03, 0.5, 0.98):
         np.testing.assert_allclose(after.cdf(after.quantile(q)), q, atol=1e-8)
     ends = after.interval(0.8)
@@ -267,8 +267,8 @@ def test_a_map_corrects_what_a_scale_cannot():
     g = np.random.default_rng(13)
     mean = g.normal(size=6000)
     y = mean + g.exponential(size=6000)
-    p = Prediction(ev.Gaussian(torch.from_numpy(mean), 1.0))
-    map_, scale = (ev.calibrate(p[:2000], y[:2000], method).apply(p[2000:]) for method in ("isotonic", "scale"))
+    p = Prediction(hs.Normal(torch.from_numpy(mean), 1.0))
+    map_, scale = (hs.calibrate(p[:2000], y[:2000], method).apply(p[2000:]) for method in ("isotonic", "scale"))
     new = y[2000:]
     for q in (0.1, 0.5, 0.9):
         assert abs((new <= map_.quantile(q)).mean() - q) < 5 * math.sqrt(q * (1 - q) / 2000)
@@ -279,36 +279,36 @@ def test_a_map_corrects_what_a_scale_cannot():
 
 
 def test_a_map_of_many_rows_is_thinned_and_ties_and_atoms_are_fine():
-    p = Prediction(ev.Gaussian(torch.zeros(20_000), 1.0))
+    p = Prediction(hs.Normal(torch.zeros(20_000), 1.0))
     y = 2 * np.random.default_rng(14).normal(size=20_000)
-    calibration = ev.calibrate(p, y, "isotonic")
+    calibration = hs.calibrate(p, y, "isotonic")
     assert len(calibration.numbers[0]) <= 1001
     found = calibration.apply(p[:3]).quantile([0.1, 0.9])
     np.testing.assert_allclose(found, [stats.norm.ppf([0.1, 0.9], scale=2)] * 3, atol=0.1)
-    tied = ev.calibrate(p[:10], np.zeros(10), "isotonic").apply(p[:10])
+    tied = hs.calibrate(p[:10], np.zeros(10), "isotonic").apply(p[:10])
     np.testing.assert_allclose(tied.cdf(np.zeros(10)), 0.5)
-    zeros = Prediction(ev.Gaussian(torch.zeros(1000), 1.0), transform=Transform("positive", 1.0, 0.7))
-    atoms = ev.calibrate(zeros, zeros.sample(1, seed=0)[0], "isotonic")
+    zeros = Prediction(hs.Normal(torch.zeros(1000), 1.0), transform=Transform("positive", 1.0, 0.7))
+    atoms = hs.calibrate(zeros, zeros.sample(1, seed=0)[0], "isotonic")
     stated, observed = np.array(atoms.numbers[0]).T
     assert np.abs(stated - observed).max() < 5 * 0.5 / math.sqrt(1000)
-    far = ev.calibrate(p[:50], np.full(50, 1e9), "isotonic").apply(p[:50])
+    far = hs.calibrate(p[:50], np.full(50, 1e9), "isotonic").apply(p[:50])
     assert np.isfinite(far.interval(0.9)).all()
 
 
 def test_a_map_refuses_what_it_cannot_answer():
     p = mixture(50)
-    after = ev.calibrate(p, p.mean + 1, "isotonic").apply(p)
+    after = hs.calibrate(p, p.mean + 1, "isotonic").apply(p)
     for q in (-0.1, 1.1, [], [[0.5]]):
-        with pytest.raises(ev.InputError, match="quantiles"):
+        with pytest.raises(hs.InputError, match="quantiles"):
             after.quantile(q)
     for coverage in (0, 1, 2, math.nan):
-        with pytest.raises(ev.InputError, match="coverage"):
+        with pytest.raises(hs.InputError, match="coverage"):
             after.interval(coverage)
-    with pytest.raises(ev.InputTypeError, match="coverage"):
+    with pytest.raises(hs.InputTypeError, match="coverage"):
         after.interval("0.9")
-    with pytest.raises(ev.InputError, match="no factors"):
+    with pytest.raises(hs.InputError, match="no factors"):
         _ = after.calibration.factors
-    with pytest.raises(ev.InputError, match="no rows"):
+    with pytest.raises(hs.InputError, match="no rows"):
         after.coverage(p.mean, mask=np.zeros(50, dtype=bool))
 
 
@@ -319,8 +319,8 @@ def test_a_map_refuses_what_it_cannot_answer():
 @pytest.mark.parametrize("targets", [None, 2])
 def test_a_calibration_survives_json_and_pickle(method, targets):
     p = mixture(60, targets=targets)
-    calibration = ev.calibrate(p, p.mean + 1.0 + 0.1 * p.std, method)
-    back = ev.Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
+    calibration = hs.calibrate(p, p.mean + 1.0 + 0.1 * p.std, method)
+    back = hs.calibration.Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
     assert back == calibration == pickle.loads(pickle.dumps(calibration))
     np.testing.assert_array_equal(back.apply(p).interval(0.9), calibration.apply(p).interval(0.9))
 
@@ -351,5 +351,5 @@ def test_a_calibration_survives_json_and_pickle(method, targets):
     ],
 )
 def test_a_hostile_calibration_is_refused(saved):
-    with pytest.raises(ev.InputError):
-        ev.Calibration.from_dict(saved)
+    with pytest.raises(hs.InputError):
+        hs.calibration.Calibration.from_dict(saved)

@@ -8,18 +8,19 @@ import pytest
 import torch
 from scipy import stats
 
-import evidentia as ev
+import howsure as hs
 import oracles
-from evidentia.formulas import gaussian, nig, penalties, student_t, student_tail
-from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, LeastSquares, MCDropout, Network
+from howsure.formulas import nig, normal, penalties, student_t, student_tail
+from howsure.methods import Evidential, Network, NormalLikelihood
+from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
 from oracles import exact
 
-LOSSES = {"evidential": (ev.evidential_loss, ev.NIGHead), "gaussian": (ev.gaussian_loss, ev.GaussianHead)}
+LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "gaussian": (hs.normal_loss, hs.NormalHead)}
 
 
 @pytest.fixture
 def answer():
-    return ev.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.float64))
+    return hs.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.float64))
 
 
 @pytest.fixture
@@ -124,15 +125,15 @@ def test_log_tails_of_the_normal_against_scipy():
     y = torch.tensor([-1e5, -40.0, -1.0, 0.5, 3.0, 40.0, 1e5])
     loc, scale = torch.tensor(0.5), torch.tensor(2.0)
     law = stats.norm(0.5, 2.0)
-    assert gaussian.log_sf(y, loc, scale).numpy() == pytest.approx(law.logsf(y.numpy()), rel=1e-6)
-    assert gaussian.log_cdf(y, loc, scale).numpy() == pytest.approx(law.logcdf(y.numpy()), rel=1e-6)
+    assert normal.log_sf(y, loc, scale).numpy() == pytest.approx(law.logsf(y.numpy()), rel=1e-6)
+    assert normal.log_cdf(y, loc, scale).numpy() == pytest.approx(law.logcdf(y.numpy()), rel=1e-6)
 
 
 def test_gradients_of_the_normals_tails_against_mpmath():
     for z, sign in [(-50.0, 1), (-1.0, -1), (0.0, 1), (3.0, 1), (1e4, 1), (-1e4, -1)]:
         loc, scale = torch.tensor(0.25, requires_grad=True), torch.tensor(0.5, requires_grad=True)
         y = torch.tensor(0.25 + 0.5 * z)
-        loss = gaussian.censored_nll(y, torch.tensor(sign), loc, scale)
+        loss = normal.censored_nll(y, torch.tensor(sign), loc, scale)
         by_loc, by_scale = torch.autograd.grad(loss, (loc, scale))
         t = mp.mpf(sign * z)
         tail = mp.erfc(t / mp.sqrt(2)) / 2
@@ -154,7 +155,7 @@ def test_bounds_are_probabilities_of_simulated_targets(answer):
     draws = answer.predictive().sample((40_000,))
     for sign, share in ((1, (draws >= bounds)), (-1, (draws <= bounds))):
         censored = torch.full((6,), sign)
-        p = torch.exp(-ev.evidential_loss(answer, bounds, 0.0, censored=censored, reduction="none"))
+        p = torch.exp(-hs.evidential_loss(answer, bounds, 0.0, censored=censored, reduction="none"))
         assert ((share.double().mean(0) - p).abs() < 5 * (p * (1 - p) / 40_000).sqrt()).all()
 
 
@@ -199,7 +200,7 @@ def test_penalties_of_bounds_are_one_sided(answer, y, penalty):
     f, p = penalties.PENALTIES[penalty], answer.parameters
     for sign in (1, -1):
         bound = torch.full((6,), sign)
-        parts = [ev.evidential_loss(answer, y, w, penalty, censored=bound, reduction="none") for w in (0.0, 1.0)]
+        parts = [hs.evidential_loss(answer, y, w, penalty, censored=bound, reduction="none") for w in (0.0, 1.0)]
         contradicts = sign * (y - answer.gamma) > 0
         assert 0 < contradicts.sum() < 6
         expected = torch.where(contradicts, f(y, *p), f(answer.gamma, *p))
@@ -210,11 +211,11 @@ def test_penalties_of_bounds_are_one_sided(answer, y, penalty):
 
 def test_a_kept_bound_sends_no_gradient_through_the_penalty(answer):
     p = [v.detach().requires_grad_() for v in answer.parameters]
-    kept = ev.NormalInverseGamma(p[0], p[1], alpha_minus_one=p[2], beta=p[3])
+    kept = hs.NormalInverseGamma(p[0], p[1], alpha_minus_one=p[2], beta=p[3])
     y, bound = answer.gamma.detach() - 0.5, torch.ones(6, dtype=torch.bool)
     for penalty in ("error", "standard_score", "nsu", "kl_error"):
         gradients = [
-            torch.autograd.grad(ev.evidential_loss(kept, y, weight, penalty, censored=bound), p)
+            torch.autograd.grad(hs.evidential_loss(kept, y, weight, penalty, censored=bound), p)
             for weight in (0.0, 5.0)
         ]
         for without, with_penalty in zip(*gradients, strict=True):
@@ -223,7 +224,7 @@ def test_a_kept_bound_sends_no_gradient_through_the_penalty(answer):
 
 def test_extra_terms_of_bounds_are_one_sided(answer, y):
     bound, extra = torch.ones(6, dtype=torch.int64), {"lipschitz_mse": 2.0, "ur": 0.1}
-    parts = [ev.evidential_loss(answer, y, 0.0, extra=e, censored=bound, reduction="none") for e in ({}, extra)]
+    parts = [hs.evidential_loss(answer, y, 0.0, extra=e, censored=bound, reduction="none") for e in ({}, extra)]
     p, nearest = answer.parameters, torch.maximum(y, answer.gamma)
     expected = 2 * penalties.lipschitz_mse(nearest, *p) + 0.1 * penalties.ur(nearest, *p)
     assert torch.allclose(parts[1] - parts[0], expected)
@@ -260,7 +261,7 @@ def test_bounds_that_say_nothing_or_everything(name):
 @pytest.mark.parametrize("name", LOSSES)
 def test_extreme_answers_have_finite_gradients(name):
     loss_of, _ = LOSSES[name]
-    law, outputs = (ev.NormalInverseGamma, 4) if name == "evidential" else (ev.Gaussian, 2)
+    law, outputs = (hs.NormalInverseGamma, 4) if name == "evidential" else (hs.Normal, 2)
     corners = torch.cartesian_prod(*[torch.tensor([-1e4, -5.0, 5.0, 1e4])] * outputs)
     for sign in (1, -1):
         raw = corners.clone().requires_grad_()
@@ -310,7 +311,7 @@ def test_hessians_of_bounds():
     y, bound = torch.tensor(0.3, dtype=torch.float64), torch.tensor(1)
 
     def loss(raw):
-        return ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, censored=bound)
+        return hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, censored=bound)
 
     raw = torch.tensor([-0.5, 0.3, 0.2, 0.1], dtype=torch.float64)
     hessian = torch.func.hessian(loss)(raw)
@@ -327,14 +328,14 @@ def test_hessians_of_bounds():
 @pytest.mark.parametrize(
     ("censored", "error", "message"),
     [
-        (torch.ones(6), ev.InputTypeError, r"censored must be a tensor of integers or booleans, not torch\.float32"),
-        ([1] * 6, ev.InputTypeError, "not list: 0 where y is the value, 1 where the value is at least y, -1 where"),
-        (True, ev.InputTypeError, "not bool"),
-        (np.ones(6, dtype=bool), ev.InputTypeError, "not ndarray"),
-        (torch.ones(6, 6, dtype=torch.int64), ev.InputError, r"censored has shape \(6, 6\) but y \(6,\)"),
-        (torch.tensor(1), ev.InputError, r"censored has shape \(\) but y \(6,\)"),
-        (torch.tensor([0, 1, 2, 0, -3, 0]), ev.InputError, r"2 of 6 values break this \(first: 2 at index \(2,\)\)"),
-        (torch.ones(6, dtype=torch.bool, device="meta"), ev.InputError, "censored is on meta but y on cpu"),
+        (torch.ones(6), hs.InputTypeError, r"censored must be a tensor of integers or booleans, not torch\.float32"),
+        ([1] * 6, hs.InputTypeError, "not list: 0 where y is the value, 1 where the value is at least y, -1 where"),
+        (True, hs.InputTypeError, "not bool"),
+        (np.ones(6, dtype=bool), hs.InputTypeError, "not ndarray"),
+        (torch.ones(6, 6, dtype=torch.int64), hs.InputError, r"censored has shape \(6, 6\) but y \(6,\)"),
+        (torch.tensor(1), hs.InputError, r"censored has shape \(\) but y \(6,\)"),
+        (torch.tensor([0, 1, 2, 0, -3, 0]), hs.InputError, r"2 of 6 values break this \(first: 2 at index \(2,\)\)"),
+        (torch.ones(6, dtype=torch.bool, device="meta"), hs.InputError, "censored is on meta but y on cpu"),
     ],
 )
 def test_one_clear_error_each(name, censored, error, message):
@@ -346,7 +347,7 @@ def test_one_clear_error_each(name, censored, error, message):
 # Methods --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [Evidential([0.0, 0.1]), GaussianLikelihood(), MCDropout(), BayesByBackprop()])
+@pytest.mark.parametrize("method", [Evidential([0.0, 0.1]), NormalLikelihood(), MCDropout(), BayesByBackprop()])
 def test_methods_learn_from_bounds(method):
     networks = method.build([0, 1], 2, method.outputs, Network((4,)))
     raw, y = torch.randn(2, 5, 1, method.outputs), torch.randn(2, 5, 1)
@@ -364,7 +365,7 @@ def test_methods_learn_from_bounds(method):
 
 def test_least_squares_cannot():
     method = LeastSquares()
-    with pytest.raises(ev.InputError, match="least squares has no likelihood to learn from censored targets"):
+    with pytest.raises(hs.InputError, match="least squares has no likelihood to learn from censored targets"):
         method.loss_of_raw(torch.zeros(2, 1), torch.zeros(2), None, torch.ones(2, dtype=torch.bool))
 
 
@@ -385,11 +386,11 @@ def test_a_network_recovers_what_was_censored():
     for name, known in (("ignored", None), ("censored", censored)):
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.SiLU(), torch.nn.Linear(32, 32), torch.nn.SiLU())
-        model = torch.nn.Sequential(net, ev.NIGHead(32))
+        model = torch.nn.Sequential(net, hs.NIGHead(32))
         optimizer = torch.optim.Adam(model.parameters(), 1e-2)
         for _ in range(300):
             optimizer.zero_grad()
-            ev.evidential_loss(model(x), seen, 0.0, censored=known).backward()
+            hs.evidential_loss(model(x), seen, 0.0, censored=known).backward()
             optimizer.step()
         with torch.no_grad():
             bias[name] = (model(x).prediction - truth).mean().item()

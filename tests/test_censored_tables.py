@@ -6,12 +6,13 @@ import pytest
 import torch
 from scipy import stats
 
-import evidentia as ev
-from evidentia.fitting import fit, hold_out, search
-from evidentia.fitting.censoring import log_likelihood, read_censored
-from evidentia.fitting.targets import prepare_target
-from evidentia.methods import Evidential, LeastSquares, Network, Recipe
-from evidentia.training import Settings
+import howsure as hs
+from howsure.fitting import fit, hold_out, search
+from howsure.fitting.censoring import log_likelihood, read_censored
+from howsure.fitting.targets import prepare_target
+from howsure.methods import Evidential, Network, Recipe
+from howsure.training import Settings
+from howsure_paper.baselines import LeastSquares
 
 RECIPE = Recipe(Network((16,)), Settings(steps=40, evaluate_every=10), 32)
 
@@ -32,7 +33,7 @@ def test_a_regressor_recovers_what_was_censored():
     assert 0.3 < censored.mean() < 0.5
     bias = {}
     for name, known in (("ignored", None), ("censored", censored)):
-        model = ev.EvidentialRegressor(
+        model = hs.EvidentialRegressor(
             members=1, hidden=(32,), steps=200, random_state=0, device="cpu", evidence="plain"
         )
         bias[name] = float(np.mean(model.fit(x, seen, censored=known).predict(x) - truth))
@@ -42,7 +43,7 @@ def test_a_regressor_recovers_what_was_censored():
 
 def test_upper_bounds_are_the_mirror_image():
     x, truth, seen, censored = cut_off()
-    model = ev.GaussianRegressor(steps=300, random_state=0, device="cpu")
+    model = hs.GaussianRegressor(steps=300, random_state=0, device="cpu")
     bias = np.mean(model.fit(x, -seen, censored=-censored.astype(int)).predict(x) + truth)
     assert abs(bias) < 0.06
 
@@ -50,12 +51,12 @@ def test_upper_bounds_are_the_mirror_image():
 @pytest.mark.parametrize(
     "regressor",
     [
-        ev.EvidentialRegressor(members=2),
-        ev.EvidentialRegressor(members=1, evidence="plain", evidence_weight="auto"),
-        ev.EvidentialRegressor(members=1, evidence="plain", target_transform="auto"),
-        ev.EnsembleRegressor(members=2),
-        ev.DropoutRegressor(),
-        ev.BayesRegressor(),
+        hs.EvidentialRegressor(members=2),
+        hs.EvidentialRegressor(members=1, evidence="plain", evidence_weight="auto"),
+        hs.EvidentialRegressor(members=1, evidence="plain", target_transform="auto"),
+        hs.EnsembleRegressor(members=2),
+        hs.DropoutRegressor(),
+        hs.BayesRegressor(),
     ],
 )
 def test_every_regressor_takes_bounds(regressor):
@@ -75,7 +76,7 @@ def test_several_targets_are_censored_apart():
     x, _, seen, censored = cut_off(200)
     y = np.stack([seen, seen], 1)
     known = np.stack([censored, np.zeros(200, dtype=bool)], 1)
-    model = ev.EvidentialRegressor(members=1, hidden=(16,), steps=100, random_state=0, device="cpu", evidence="plain")
+    model = hs.EvidentialRegressor(members=1, hidden=(16,), steps=100, random_state=0, device="cpu", evidence="plain")
     mean = model.fit(x, y, censored=known).predict(x)
     assert (mean[:, 0] - mean[:, 1]).mean() > 0.05
     both = model.fit(x, y, censored=censored).predict(x)
@@ -104,7 +105,7 @@ def test_a_search_scores_bounds_by_their_probability():
 
 
 def test_likelihood_of_values_and_bounds():
-    law, known = ev.Gaussian(torch.zeros(3, dtype=torch.float64), 2.0), torch.tensor([0, 1, -1])
+    law, known = hs.Normal(torch.zeros(3, dtype=torch.float64), 2.0), torch.tensor([0, 1, -1])
     y = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
     normal = stats.norm(0, 2)
     expected = [normal.logpdf(1), normal.logsf(2), normal.logcdf(-3)]
@@ -127,19 +128,19 @@ def test_bounds_are_not_spread():
 @pytest.mark.parametrize(
     ("censored", "error", "message"),
     [
-        (np.ones(9), ev.InputError, r"censored must have shape \(10,\), as y has, got \(9,\)"),
-        (np.ones((10, 2)), ev.InputError, r"got \(10, 2\)"),
-        (np.full(10, 2), ev.InputError, "censored must be -1, 0 or 1, got 2 in row 0: 0 or False where y is the value"),
-        (np.full(10, np.nan), ev.InputError, "got nan in row 0"),
-        (["no"] * 10, ev.InputTypeError, "censored must be numbers or booleans, not <U2"),
-        (True, ev.InputError, r"got \(\)"),
-        (np.ones(10), ev.InputError, "all 10 rows of y are censored; at least one value must be known"),
-        (torch.ones(10, dtype=torch.bool), ev.InputError, "all 10 rows of y are censored"),
+        (np.ones(9), hs.InputError, r"censored must have shape \(10,\), as y has, got \(9,\)"),
+        (np.ones((10, 2)), hs.InputError, r"got \(10, 2\)"),
+        (np.full(10, 2), hs.InputError, "censored must be -1, 0 or 1, got 2 in row 0: 0 or False where y is the value"),
+        (np.full(10, np.nan), hs.InputError, "got nan in row 0"),
+        (["no"] * 10, hs.InputTypeError, "censored must be numbers or booleans, not <U2"),
+        (True, hs.InputError, r"got \(\)"),
+        (np.ones(10), hs.InputError, "all 10 rows of y are censored; at least one value must be known"),
+        (torch.ones(10, dtype=torch.bool), hs.InputError, "all 10 rows of y are censored"),
     ],
 )
 def test_one_clear_error_each(censored, error, message):
     x, y = np.linspace(0, 1, 10)[:, None], np.linspace(0, 1, 10)
-    model = ev.EvidentialRegressor(steps=5, device="cpu")
+    model = hs.EvidentialRegressor(steps=5, device="cpu")
     with pytest.raises(error, match=message):
         model.fit(x, y, censored=censored)
     with pytest.raises(error, match=message):
@@ -149,10 +150,10 @@ def test_one_clear_error_each(censored, error, message):
 def test_guarantees_need_values():
     x, _, seen, censored = cut_off(100)
     for conformal in ("split", "cv+"):
-        model = ev.EvidentialRegressor(
+        model = hs.EvidentialRegressor(
             members=1, hidden=(16,), steps=5, device="cpu", evidence="plain", conformal=conformal
         )
-        with pytest.raises(ev.InputError, match="compares intervals with values of y, which censored targets do not"):
+        with pytest.raises(hs.InputError, match="compares intervals with values of y, which censored targets do not"):
             model.fit(x, seen, censored=censored)
         assert model.fit(x, seen, censored=np.zeros(100)).predict(x).shape == (100,)
 
@@ -168,7 +169,7 @@ def test_kinds_of_networks_are_weighed_by_values_and_bounds():
         law = fitted.predict(x[rows], [k])
         expected = np.where(censored[rows], np.log(1 - law.cdf(seen[rows])), law.log_prob(seen[rows]))
         assert got.numpy() == pytest.approx(expected, abs=1e-4)
-    model = ev.EvidentialRegressor(members=3, hidden=(16,), steps=20, random_state=0, device="cpu", evidence="plain")
+    model = hs.EvidentialRegressor(members=3, hidden=(16,), steps=20, random_state=0, device="cpu", evidence="plain")
     assert sum(model.fit(x, seen, censored=censored).inputs_.values()) == pytest.approx(1)
 
 
@@ -176,7 +177,7 @@ def test_what_counts_must_hold_values():
     y = np.zeros((4, 2))
     known = np.array([[0, 1], [0, 1], [1, 1], [0, 0]])
     assert np.array_equal(read_censored(known, y), known)
-    with pytest.raises(ev.InputError, match=r"all 3 rows of y\[:, 1\] are censored"):
+    with pytest.raises(hs.InputError, match=r"all 3 rows of y\[:, 1\] are censored"):
         read_censored(known, y, np.array([0, 1, 2]))
     assert read_censored(known[:, :1] * 0, y) is None
     assert read_censored(None, y) is None
@@ -184,5 +185,5 @@ def test_what_counts_must_hold_values():
 
 def test_methods_without_a_likelihood_refuse():
     x, _, seen, censored = cut_off(50)
-    with pytest.raises(ev.InputError, match="least squares has no likelihood"):
+    with pytest.raises(hs.InputError, match="least squares has no likelihood"):
         fit(LeastSquares(), x, seen, hold_out(np.arange(50), [0]), recipe=RECIPE, device="cpu", censored=censored)

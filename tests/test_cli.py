@@ -5,23 +5,23 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 import torch
+from howsure.cli.reproduce import _plan_options, _value
 from typer.testing import CliRunner
 
-import evidentia as ev
-from evidentia.cli.app import app
-from evidentia.cli.reproduce import _plan_options, _value
-from evidentia.datasets import uci as uci_data
-from evidentia.fitting import fit, hold_out
-from evidentia.methods import Evidential, Network, Recipe
-from evidentia.record import write_record
-from evidentia.reproduce.protocol import Context, find_runs, new_record, open_run, option, same_plan
-from evidentia.reproduce.registry import EXPERIMENTS, write_page
-from evidentia.reproduce.toy import cubic, disentangle, problem
-from evidentia.reproduce.toy.plan import CubicPlan, DisentanglePlan
-from evidentia.reproduce.uci import run as uci
-from evidentia.reproduce.uci.methods import ReleasedEvidential
-from evidentia.reproduce.uci.tables import compare
-from evidentia.training import Settings, loop
+import howsure as hs
+from howsure.cli.app import app
+from howsure.fitting import fit, hold_out
+from howsure.methods import Evidential, Network, Recipe
+from howsure.training import Settings, loop
+from howsure_paper.datasets import uci as uci_data
+from howsure_paper.protocol import Context, find_runs, new_record, open_run, option, same_plan
+from howsure_paper.record import write_record
+from howsure_paper.registry import EXPERIMENTS, write_page
+from howsure_paper.toy import cubic, disentangle, problem
+from howsure_paper.toy.plan import CubicPlan, DisentanglePlan
+from howsure_paper.uci import run as uci
+from howsure_paper.uci.methods import ReleasedEvidential
+from howsure_paper.uci.tables import compare
 from shell import shell
 
 TINY = ["--iterations", "40", "--seeds", "2", "--hidden", "8", "--batch-size", "16"]
@@ -60,7 +60,7 @@ def test_an_experiment_has_what_the_protocol_asks_for(experiment):
 def test_settings_that_no_longer_exist_are_not_compared(tmp_path):
     before = {"network": {"hidden": [8], "average": 0.9}, "seeds": 2, "sets": ["yacht"]}
     same_plan(tmp_path, before, {"network": {"hidden": (8,)}, "seeds": 2, "sets": ("wine",)}, free=("sets",))
-    with pytest.raises(ev.InputError, match=r"holds a run with network\.hidden = \[8\], not \(9,\)"):
+    with pytest.raises(hs.InputError, match=r"holds a run with network\.hidden = \[8\], not \(9,\)"):
         same_plan(tmp_path, before, {"network": {"hidden": (9,)}, "seeds": 2})
     with pytest.raises(KeyError):  # which open_run says in a sentence
         same_plan(tmp_path, before, {"members": 3})
@@ -74,7 +74,7 @@ def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
     with open_run(tmp_path, new_record("cubic", plan, "cpu")) as record:
         assert record["results"]["first"] == {"n": 1}
     with (
-        pytest.raises(ev.InputError, match="holds a run with seeds = 2, not 3; choose another folder"),
+        pytest.raises(hs.InputError, match="holds a run with seeds = 2, not 3; choose another folder"),
         open_run(tmp_path, new_record("cubic", replace(plan, seeds=3), "cpu")),
     ):
         pass
@@ -85,12 +85,12 @@ def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path)
     for seeds in (2, 3):  # nothing is lost by another plan in its place
         with open_run(tmp_path, new_record("cubic", replace(plan, seeds=seeds), "cpu")):
             assert json.loads((tmp_path / "record.json").read_text())["plan"]["seeds"] == seeds
-    with pytest.raises(ev.InputError, match="holds no record of a finished run"):
+    with pytest.raises(hs.InputError, match="holds no record of a finished run"):
         write_page(tmp_path)
     quiet(tmp_path).checkpoint("ensemble").parent.mkdir()
     quiet(tmp_path).checkpoint("ensemble").touch()
     with (
-        pytest.raises(ev.InputError, match="holds a run with seeds = 3, not 2; choose another folder"),
+        pytest.raises(hs.InputError, match="holds a run with seeds = 3, not 2; choose another folder"),
         open_run(tmp_path, new_record("cubic", plan, "cpu")),
     ):
         pass
@@ -99,7 +99,7 @@ def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path)
 def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
     (tmp_path / "record.json").write_text('{"schema": 1, "run": "cubic", "settings": {"seeds": 5}, "methods": {}}')
     for use in (lambda: cubic.run(CubicPlan(**TINY_PLAN), quiet(tmp_path)), lambda: write_page(tmp_path)):
-        with pytest.raises(ev.InputError, match="'cubic' without a plan, as an earlier version wrote it; choose anoth"):
+        with pytest.raises(hs.InputError, match="'cubic' without a plan, as an earlier version wrote it; choose anoth"):
             use()
 
 
@@ -107,7 +107,7 @@ def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
 def test_a_run_without_matplotlib_is_refused_before_it_begins(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call(name, "--out", tmp_path / "run", *([] if name == "distribution" else ["--quick"]))
-    assert isinstance(result.exception, ev.InputError)
+    assert isinstance(result.exception, hs.InputError)
     assert "figures need matplotlib, which is not installed" in str(result.exception)
     assert not (tmp_path / "run").exists()
 
@@ -122,7 +122,7 @@ def test_an_option_of_several_numbers_has_those_of_its_field():
     assert _value(options["weights"], "0.25, 1e-3,2") == (0.25, 0.001, 2.0)
     assert _value(options["sizes"], "8,100") == (8, 100)
     for name, given in (("weights", "-1"), ("weights", "nan"), ("sizes", "0.5"), ("sizes", "101")):
-        with pytest.raises(ev.InputError, match=f"--{name} takes .*numbers from"):
+        with pytest.raises(hs.InputError, match=f"--{name} takes .*numbers from"):
             _value(options[name], given)
 
 
@@ -148,7 +148,7 @@ def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path
     assert record["plan"]["iterations"] == 40
     assert not (out / "unfinished").exists()
     other = call(name, *TINY, "--learning-rate", "0.1", "--out", out)
-    assert isinstance(other.exception, ev.InputError)
+    assert isinstance(other.exception, hs.InputError)
     assert "holds a run with learning_rate = 0.005, not 0.1" in str(other.exception)
     # without the curves a figure stays as it is; tables and page come from the record
     for path in (*(out / "curves").iterdir(), *out.glob("*.md"), *out.glob("*.csv")):
@@ -230,25 +230,25 @@ def test_a_start_that_is_not_finite_is_seen_in_the_table():
 
 def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ev.InputError, match="holds no record of a finished run"):
+        with pytest.raises(hs.InputError, match="holds no record of a finished run"):
             write_page(folder)
     (tmp_path / "a" / "sub").mkdir(parents=True)
     (tmp_path / "a" / "sub" / "record.json").write_text('{"schema": 1, "run": "members", "results": {"x": 1}}')
-    with pytest.raises(ev.InputError, match="a run of 'members', which has no page; known are distribution, cubic"):
+    with pytest.raises(hs.InputError, match="a run of 'members', which has no page; known are distribution, cubic"):
         write_page(tmp_path / "a")
     (tmp_path / "a" / "other").mkdir()
     (tmp_path / "a" / "other" / "record.json").write_text('{"schema": 1, "run": "uci", "results": {"x": 1}}')
     assert len(find_runs(tmp_path / "a")) == 2
-    with pytest.raises(ev.InputError, match="holds runs of members, uci; name the folder of one experiment"):
+    with pytest.raises(hs.InputError, match="holds runs of members, uci; name the folder of one experiment"):
         write_page(tmp_path / "a")
-    with pytest.raises(ev.InputError, match=r"record\.json is damaged"):
+    with pytest.raises(hs.InputError, match=r"record\.json is damaged"):
         write_page(tmp_path / "a" / "other")
 
 
 def test_a_page_is_not_written_over_what_someone_else_wrote(tmp_path):
     assert call("distribution", "--out", tmp_path / "run").exit_code == 0
     (tmp_path / "run.md").write_text("my notes")
-    with pytest.raises(ev.InputError, match="was not written by this command"):
+    with pytest.raises(hs.InputError, match="was not written by this command"):
         write_page(tmp_path / "run")
     assert (tmp_path / "run.md").read_text() == "my notes"
     result = call("page", tmp_path / "run", "--out", tmp_path / "elsewhere" / "page.md")
@@ -282,7 +282,7 @@ def test_the_page_of_a_half_done_toy_run_says_what_is_not_run_yet(name, tmp_path
 def test_the_page_of_a_record_without_its_name_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "record.json").write_text('{"schema": 1, "plan": {}, "results": {"x": 1}}')
-    with pytest.raises(ev.InputError, match=r"a.record\.json is damaged \(KeyError: 'run'\)"):
+    with pytest.raises(hs.InputError, match=r"a.record\.json is damaged \(KeyError: 'run'\)"):
         write_page(tmp_path)
 
 
@@ -316,7 +316,7 @@ def test_the_page_of_a_small_uci_run_says_what_was_run(tmp_path):
     page = (tmp_path / "run.md").read_text()
     assert "Sets: diabetes. Methods: evidential. A method that has several networks or draws has 2 of them" in page
     command = "--quick --protocol standard --network best --sets diabetes --methods evidential --members 2 --out run"
-    assert [line for line in page.splitlines() if line.startswith("    ")] == [f"    evidentia reproduce uci {command}"]
+    assert [line for line in page.splitlines() if line.startswith("    ")] == [f"    howsure-paper uci {command}"]
     assert "[Record](run/record.json), 3 splits." in page
     assert "**Quick, no result to quote: run.**" in page
     for absent in ("cross-validation", ".png", "wins |", "Wine", "Not run yet", "trials; of each", "$"):
@@ -334,15 +334,15 @@ def test_two_uci_runs_of_one_kind_have_no_page_together(tmp_path):
     for name in ("a", "b"):
         few = {"sets": ("diabetes",), "methods": ("gaussian",), "splits": 2, "steps": 20, "network": "paper"}
         uci.run(uci.Plan(**few), quiet(tmp_path / name))
-    with pytest.raises(ev.InputError, match="do not go on one page; name the folder of one of them"):
+    with pytest.raises(hs.InputError, match="do not go on one page; name the folder of one of them"):
         write_page(tmp_path)
 
 
 def test_all_sets_are_read_before_the_first_is_trained(tmp_path, monkeypatch):
-    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
-    with pytest.raises(ev.InputError, match=r"no data folder: name one with --data, .*; --sets diabetes needs none"):
+    monkeypatch.delenv("HOWSURE_DATA", raising=False)
+    with pytest.raises(hs.InputError, match=r"no data folder: name one with --data, .*; --sets diabetes needs none"):
         uci.run(uci.Plan(sets=("diabetes", "yacht")), quiet(tmp_path / "run"))
-    with pytest.raises(ev.InputError, match=r"yacht: .* is missing"):
+    with pytest.raises(hs.InputError, match=r"yacht: .* is missing"):
         uci.run(uci.Plan(sets=("diabetes", "yacht")), replace(quiet(tmp_path / "run"), data=tmp_path))
     assert not (tmp_path / "run").exists()
 
@@ -367,15 +367,15 @@ def test_the_minima_against_a_loop_over_trials():
     minima(fitted)
     for t in range(2):
         p = fitted.predict(x[40:], [2 * t, 2 * t + 1])
-        assert minima.best["nll"][t] == pytest.approx(ev.metrics.nll(p, y[40:]), rel=1e-9)
-        assert minima.best["rmse"][t] == pytest.approx(ev.metrics.rmse(p, y[40:]), rel=1e-9)
+        assert minima.best["nll"][t] == pytest.approx(hs.metrics.nll(p, y[40:]), rel=1e-9)
+        assert minima.best["rmse"][t] == pytest.approx(hs.metrics.rmse(p, y[40:]), rel=1e-9)
 
 
 def test_dual_ascent_as_released():
     """By hand: λ starts at 0, and rises by 1e-4 times the mean penalty above 0.01."""
     method = ReleasedEvidential()
     networks = method.build([0], 1, 4, Network((2,)))
-    answer = ev.NormalInverseGamma(torch.zeros(1, 2, 1), 1.0, 2.0, 1.0)
+    answer = hs.NormalInverseGamma(torch.zeros(1, 2, 1), 1.0, 2.0, 1.0)
     y = torch.tensor([1.0, 3.0]).view(1, 2, 1)
     first, second = method.loss(answer, y, networks), method.loss(answer, y, networks)
     penalty = y * (2 * 1.0 + 2.0)
@@ -407,12 +407,12 @@ def test_the_authors_split_has_the_authors_sizes():
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
     for arguments, message in (
-        (("uci", "--sets", "mars"), "evidentia: unknown set 'mars'; known are boston"),
-        (("uci", "--targets", "foo"), "evidentia: unknown target 'foo'; known are standard, published"),
+        (("uci", "--sets", "mars"), "howsure: unknown set 'mars'; known are boston"),
+        (("uci", "--targets", "foo"), "howsure: unknown target 'foo'; known are standard, published"),
         (("disentangle", "--seeds", "1"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "ten"), "evidentia: --hidden takes whole numbers from 1 to 10,000 with commas"),
+        (("cubic", "--hidden", "ten"), "howsure: --hidden takes whole numbers from 1 to 10,000 with commas"),
         (("cubic", "--seeds", "0"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "100000,100000"), "evidentia: --hidden takes whole numbers from 1 to 10,000"),
+        (("cubic", "--hidden", "100000,100000"), "howsure: --hidden takes whole numbers from 1 to 10,000"),
         (("uci", "--sets", "yacht", "--data", tmp_path, "--out", tmp_path / "o"), "yacht: "),
     ):
         said = shell(capsys, "reproduce", *arguments)
@@ -423,9 +423,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
 def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20)
     uci.run(plan, quiet(tmp_path / "run"))
-    with pytest.raises(ev.InputError, match="holds a run with network = best, not paper"):
+    with pytest.raises(hs.InputError, match="holds a run with network = best, not paper"):
         uci.run(uci.Plan(sets=("diabetes",), network="paper", splits=2, steps=20), quiet(tmp_path / "run"))
-    with pytest.raises(ev.InputError, match="holds a run of 'uci', not of 'cubic'"):
+    with pytest.raises(hs.InputError, match="holds a run of 'uci', not of 'cubic'"):
         cubic.run(CubicPlan(**TINY_PLAN), quiet(tmp_path / "run"))
     # a page of part of the methods, on a set that the paper does not have
     write_page(tmp_path / "run")
@@ -452,5 +452,5 @@ def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, m
 
 
 def test_help_shows_an_example():
-    assert "Example: evidentia reproduce cubic" in call("cubic", "--help").output
-    assert CliRunner().invoke(app, ["--version"]).output.startswith("evidentia 0.")
+    assert "Example: howsure-paper cubic" in call("cubic", "--help").output
+    assert CliRunner().invoke(app, ["--version"]).output.startswith("howsure 0.")

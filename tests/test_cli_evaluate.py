@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-import evidentia as ev
-from evidentia.cli import models, scoring
-from evidentia.data import table_files
+import howsure as hs
+from howsure.cli import models, scoring
+from howsure.data import table_files
 from shell import houses, shell, write
 
 
@@ -17,7 +17,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate") / "m"
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
-    ev.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]]).save(folder)
+    hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]]).save(folder)
     return folder
 
 
@@ -28,23 +28,23 @@ def test_scores_are_those_of_the_metrics(rows, model, tmp_path, capsys, monkeypa
     said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"), "--by", "town", "--json")
     assert said.code == 0, said.error
     found = json.loads(said.out)
-    regressor = ev.load(model)
+    regressor = hs.load(model)
     p, y = regressor.predict_distribution(frame[regressor.encoding_.names]), frame["price"].to_numpy()
-    own, expected = found["targets"]["price"], ev.metrics.summary(p, y)
+    own, expected = found["targets"]["price"], hs.metrics.summary(p, y)
     for name in ("rmse", "mae", "nll", "crps", "calibration_error", "interval_width"):
         assert own[name] == pytest.approx(expected[name], rel=1e-9)
     for stated, held in own["coverage"].items():
-        assert held == pytest.approx(ev.metrics.coverage(p, y, float(stated)))
-    shares, errors = ev.metrics.retention_curve(p, y)
+        assert held == pytest.approx(hs.metrics.coverage(p, y, float(stated)))
+    shares, errors = hs.metrics.retention_curve(p, y)
     for kept, error in own["retention"].items():
         assert error == pytest.approx(errors[np.abs(shares - float(kept)).argmin()], rel=1e-9)
     assert found["unfamiliar"] == pytest.approx((p.familiarity < 0.5).mean())
     for group in found["by"]["targets"]["price"]:
         chosen = np.flatnonzero(frame["town"] == group["group"])
         assert group["rows"] == len(chosen)
-        assert group["nll"] == pytest.approx(ev.metrics.nll(p[chosen], y[chosen]), rel=1e-9)
-        assert group["rmse"] == pytest.approx(ev.metrics.rmse(p[chosen], y[chosen]), rel=1e-9)
-        assert group["coverage"] == pytest.approx(ev.metrics.coverage(p[chosen], y[chosen], 0.9))
+        assert group["nll"] == pytest.approx(hs.metrics.nll(p[chosen], y[chosen]), rel=1e-9)
+        assert group["rmse"] == pytest.approx(hs.metrics.rmse(p[chosen], y[chosen]), rel=1e-9)
+        assert group["coverage"] == pytest.approx(hs.metrics.coverage(p[chosen], y[chosen], 0.9))
     assert sum(group["rows"] for group in found["by"]["targets"]["price"]) == 50
 
 
@@ -73,34 +73,34 @@ def test_one_row(model, tmp_path, capsys):
 def test_several_targets_and_targets_without_names(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
-    fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame[["price", "rent"]])
+    fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame[["price", "rent"]])
     fitted.save(tmp_path / "two")
     said = shell(capsys, "evaluate", tmp_path / "two", table, "--json")
     p = fitted.predict_distribution(frame[["size"]])
     found = json.loads(said.out)["targets"]
     for t, name in enumerate(("price", "rent")):
-        assert found[name]["nll"] == pytest.approx(ev.metrics.nll(p[:, t], frame[name].to_numpy()), rel=1e-9)
-    fitted = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]].to_numpy(), frame["price"])
+        assert found[name]["nll"] == pytest.approx(hs.metrics.nll(p[:, t], frame[name].to_numpy()), rel=1e-9)
+    fitted = hs.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]].to_numpy(), frame["price"])
     fitted.save(tmp_path / "unnamed")
     table = write(frame[["size", "price"]], tmp_path / "t.csv")
     said = shell(capsys, "evaluate", tmp_path / "unnamed", table)
     assert (said.code, "name them with --target" in said.error) == (2, True)
     said = shell(capsys, "evaluate", tmp_path / "unnamed", table, "--target", "price", "--json")
     assert said.code == 0, said.error
-    expected = ev.metrics.nll(fitted.predict_distribution(frame[["size"]].to_numpy()), frame["price"].to_numpy())
+    expected = hs.metrics.nll(fitted.predict_distribution(frame[["size"]].to_numpy()), frame["price"].to_numpy())
     assert json.loads(said.out)["targets"]["price"]["nll"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
-    fitted = ev.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame[["price"]])
+    fitted = hs.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame[["price"]])
     fitted.save(tmp_path / "m")
     said = shell(capsys, "evaluate", tmp_path / "m", table, "--json")
     own = json.loads(said.out)["targets"]["price"]
     assert own["rmse"] is None
     assert own["retention"] is None
-    expected = ev.metrics.nll(fitted.predict_distribution(frame[["size"]]), frame["price"].to_numpy())
+    expected = hs.metrics.nll(fitted.predict_distribution(frame[["size"]]), frame["price"].to_numpy())
     assert own["nll"] == pytest.approx(expected, rel=1e-9)
     assert "–" in shell(capsys, "evaluate", tmp_path / "m", table).out
 
@@ -175,7 +175,7 @@ def test_a_refused_file_ends_with_exit_code_2_every_time(model, tmp_path):
     """A thread of Arrow that reads ahead when Python ends would abort the process."""
     table = tmp_path / "ragged.csv"
     table.write_text("x,y\n" + "1,2\n" * 400 + "1,2,3\n" + "1,2\n" * 400)
-    command = [sys.executable, "-m", "evidentia.cli", "evaluate", str(model), str(table)]
+    command = [sys.executable, "-m", "howsure.cli", "evaluate", str(model), str(table)]
     done = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(6)]
     assert [each.returncode for each in done] == [2] * 6
     assert all("terminate" not in each.stderr for each in done)

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-import evidentia as ev
-from evidentia.cli import models, scoring
-from evidentia.cli.advice import in_shell_words
-from evidentia.cli.fit import Method, _latest, _some_groups
-from evidentia.cli.rows import read_target, text_columns
-from evidentia.data import columns, values
-from evidentia.data.splits import random as random_split
-from evidentia.errors import InputError
+import howsure as hs
+from howsure.cli import models, scoring
+from howsure.cli.advice import in_shell_words
+from howsure.cli.fit import Method, _latest, _some_groups
+from howsure.cli.rows import read_target, text_columns
+from howsure.data import columns, values
+from howsure.data.splits import random as random_split
+from howsure.errors import InputError
 from shell import QUICK, SWIFT, houses, shell, write
 
 DROP = ("--drop", "id", "--drop", "rent")
@@ -38,7 +38,7 @@ def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys)
     model = models.load(tmp_path / "m")
     p = model.predict_distribution(pd.read_csv(table, dtype={"code": str})[model.encoding_.names].iloc[test])
     y = frame["price"].to_numpy()
-    expected = ev.metrics.summary(p, y[test])
+    expected = hs.metrics.summary(p, y[test])
     found = model.record_["scores"]["price"]
     for name in ("rmse", "mae", "nll", "crps", "calibration_error", "interval_width"):
         assert found["evidential"][name] == pytest.approx(expected[name], rel=1e-9)
@@ -74,8 +74,8 @@ def test_the_saved_model_is_fitted_to_all_rows(table, tmp_path, capsys):
     assert "fitting again, to all 120 rows" in said.error
     frame = houses().drop(columns=["id", "rent"])
     x = frame.drop(columns="price")
-    model = ev.EvidentialRegressor(members=2, steps=20, device="cpu", random_state=0).fit(x, frame["price"])
-    saved = ev.load(tmp_path / "m")
+    model = hs.EvidentialRegressor(members=2, steps=20, device="cpu", random_state=0).fit(x, frame["price"])
+    saved = hs.load(tmp_path / "m")
     assert np.allclose(saved.predict(x), model.predict(x), rtol=1e-9)
     assert saved.target_names_ == ["price"]
     assert saved.verbose is None
@@ -129,7 +129,7 @@ def test_the_last_tenth_in_time(table, tmp_path, capsys):
     test = houses()[-12:]  # days are in order
     p = model.predict_distribution(pd.read_csv(table, dtype={"code": str})[model.encoding_.names][-12:])
     nll = model.record_["scores"]["price"]["gaussian"]["nll"]
-    assert nll == pytest.approx(ev.metrics.nll(p, test["price"].to_numpy()), rel=1e-9)
+    assert nll == pytest.approx(hs.metrics.nll(p, test["price"].to_numpy()), rel=1e-9)
 
 
 def test_equal_times_stay_together_and_missing_ones_are_first():
@@ -168,7 +168,7 @@ def test_a_test_table_of_its_own(table, tmp_path, capsys):
     assert model.record_["rows"] == 120
     p = model.predict_distribution(new[model.encoding_.names])
     nll = model.record_["scores"]["price"]["gaussian"]["nll"]
-    assert nll == pytest.approx(ev.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
+    assert nll == pytest.approx(hs.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
 
 
 def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
@@ -193,7 +193,7 @@ def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
     assert "holds a model already; --force replaces it" in said.error
     assert (tmp_path / "m" / "model.json").read_bytes() == before
     assert shell(capsys, *arguments, "--force", "--seed", "1").code == 0
-    assert ev.load(tmp_path / "m").random_state == 1
+    assert hs.load(tmp_path / "m").random_state == 1
 
 
 def test_what_is_not_a_model_is_never_replaced(table, tmp_path, capsys):
@@ -267,7 +267,7 @@ def test_bad_input_is_one_sentence(arguments, sentence, tmp_path, capsys):
     said = shell(capsys, "fit", table, "-o", tmp_path / "m", *QUICK, *arguments)
     assert said.code == 2, said
     last = said.error.splitlines()[-1]
-    assert last.startswith("evidentia: ")
+    assert last.startswith("howsure: ")
     assert sentence in last
     assert not (tmp_path / "m").exists()
 
@@ -293,10 +293,10 @@ def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, mo
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("evidentia.persistence.save_model", full)
+    monkeypatch.setattr("howsure.persistence.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
-    assert said.error.splitlines()[-1] == f"evidentia: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"
+    assert said.error.splitlines()[-1] == f"howsure: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"
 
 
 def test_a_target_that_does_not_vary(tmp_path, capsys):
@@ -310,7 +310,7 @@ def test_a_target_that_does_not_vary(tmp_path, capsys):
 # Advice ---------------------------------------------------------------------------------------------------------------
 
 
-PYTHON = re.compile(r"\.astype|pandas\.|=(True|False|None)|fit\(|sample_weight|evidentia\.metrics|learning_rate|\bX\b")
+PYTHON = re.compile(r"\.astype|pandas\.|=(True|False|None)|fit\(|sample_weight|howsure\.metrics|learning_rate|\bX\b")
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_column_can_be_declared_a_category(tmp_path, capsys):
         assert kinds[["day", "zone", "name"]].str.startswith("category").all()
     said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv")
     assert said.code == 0, said.error
-    expected = ev.load(tmp_path / "m").predict(frame[models.load(tmp_path / "m").encoding_.names])
+    expected = hs.load(tmp_path / "m").predict(frame[models.load(tmp_path / "m").encoding_.names])
     assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
     for wrong, sentence in (("zones", "did you mean 'zone'?"), ("price", "'price' is the target, which is a number")):
         said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / "q", "--category", wrong)
@@ -421,7 +421,7 @@ def test_errors_name_rows_of_the_file(tmp_path, capsys):
         said = shell(capsys, "fit", *arguments, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
         last = said.error.splitlines()[-1]
-        assert last.startswith("evidentia: t.csv: column 'size' has 1 infinite value (first in row 10)")
+        assert last.startswith("howsure: t.csv: column 'size' has 1 infinite value (first in row 10)")
 
 
 def test_more_than_a_tenth_in_time_is_called_so(tmp_path, capsys):
@@ -434,7 +434,7 @@ def test_more_than_a_tenth_in_time_is_called_so(tmp_path, capsys):
 def test_columns_that_were_text_are_read_as_text():
     frame = houses()
     frame["weight"] = [f"1.{k:03d}.000" for k in range(len(frame))]  # points between thousands
-    model = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(
+    model = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(
         frame.drop(columns=["price", "rent", "id"]), frame["price"]
     )
     assert set(text_columns(model)) >= {"town", "code", "street", "weight"}

@@ -13,14 +13,14 @@ import pytest
 import torch
 import typer
 
-import evidentia as ev
-from evidentia.cli import app as application
-from evidentia.cli import console, models
-from evidentia.cli.info import _kernels
-from evidentia.datasets import uci
-from evidentia.persistence import load_model, save_model
-from evidentia.reproduce.toy import cubic
+import howsure as hs
 from faults import commands
+from howsure.cli import app as application
+from howsure.cli import console, models
+from howsure.cli.info import _kernels
+from howsure.persistence import load_model, save_model
+from howsure_paper.datasets import uci
+from howsure_paper.toy import cubic
 from shell import houses, shell, write
 
 SCORES = {
@@ -37,7 +37,7 @@ RECORD = {
 @pytest.fixture(scope="module")
 def fitted():
     frame = houses(60)
-    model = ev.EvidentialRegressor(members=2, steps=5, random_state=3, device="cpu")
+    model = hs.EvidentialRegressor(members=2, steps=5, random_state=3, device="cpu")
     return model.fit(frame[["size", "town", "year"]], frame[["price"]])
 
 
@@ -55,7 +55,7 @@ def test_versions_device_and_kernels(capsys):
     assert said.code == 0, said.error
     pairs = dict(line.split("  ", 1) for line in said.out.splitlines() if line)
     assert pairs["torch"].strip() == torch.__version__
-    assert pairs["evidentia"].strip() == ev.__version__
+    assert pairs["howsure"].strip() == hs.__version__
     assert "not used: the device is cpu, not cuda" in said.out
     assert "kernel evidential_loss" in said.out
     assert shell(capsys, "info", "--device", "tpu").code == 2
@@ -65,7 +65,7 @@ def test_kernels_have_reasons(fitted):
     fitted.record_ = {}
     assert _kernels("cpu", fitted)["kernel evidential_loss"].startswith("used")
     frame = houses(60)
-    plain = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    plain = hs.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     plain.record_ = {}
     assert _kernels("cpu", plain)["kernel evidential_loss"].startswith("not used: it is for the evidential method")
 
@@ -156,7 +156,7 @@ def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
     assert (said.code, "unknown set 'mars'; known are boston" in said.error) == (2, True)
     said = shell(capsys, "data", "fetch", "yacht", "--data", tmp_path, "--origin", "http://127.0.0.1:1")
     assert (said.code, "could not be fetched" in said.error) == (2, True)
-    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
+    monkeypatch.delenv("HOWSURE_DATA", raising=False)
     assert "no data folder" in shell(capsys, "data", "fetch", "yacht").error
 
 
@@ -179,9 +179,9 @@ def test_a_kill_of_predict_leaves_no_part_of_an_output():
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
-        (ev.InputError("this\n  is wrong"), 2, "evidentia: this is wrong\n"),
+        (hs.InputError("this\n  is wrong"), 2, "howsure: this is wrong\n"),
         (OSError(errno.ENOSPC, "No space left on device", "p.csv"), 2, "No space left on device: 'p.csv'\n"),
-        (MemoryError(), 2, "evidentia: there is not enough memory"),
+        (MemoryError(), 2, "howsure: there is not enough memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "there is not enough memory"),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_mistyped_command_is_one_sentence(arguments, sentence, capsys):
     assert said.code == 2
     assert said.out == ""
     assert len(said.error.splitlines()) == 1
-    assert said.error.startswith("evidentia: ")
+    assert said.error.startswith("howsure: ")
     assert sentence in said.error
 
 
@@ -222,8 +222,8 @@ def test_no_verb_is_answered_with_help(capsys):
         said = shell(capsys, *arguments)
         assert said.code == 2
         assert "Usage: " in said.out + said.error
-        assert "Example: evidentia" in said.out + said.error
-    assert shell(capsys, "--version") == (0, f"evidentia {ev.__version__}\n", "")
+        assert "Example: howsure" in said.out + said.error
+    assert shell(capsys, "--version") == (0, f"howsure {hs.__version__}\n", "")
 
 
 def test_an_error_that_no_one_expects_is_ours(capsys, monkeypatch):
@@ -231,7 +231,7 @@ def test_an_error_that_no_one_expects_is_ours(capsys, monkeypatch):
     said = shell(capsys)
     assert said.code == 1
     assert "Traceback" in said.error
-    assert said.error.splitlines()[-1].startswith("evidentia: this is an error of evidentia, not of your input")
+    assert said.error.splitlines()[-1].startswith("howsure: this is an error of howsure, not of your input")
 
 
 def test_warnings_of_the_library_are_lines(capsys):
@@ -301,10 +301,10 @@ def _opened(handle, unbuffered):
 
 @pytest.mark.parametrize("closed", ["pipe", "nothing"])
 def test_no_one_listens(closed):
-    """In a process of its own, as ``evidentia … | true`` and ``evidentia … >&-``: it ends well and says nothing."""
+    """In a process of its own, as ``howsure … | true`` and ``howsure … >&-``: it ends well and says nothing."""
     reader, writer = os.pipe()
     os.close(reader)
-    code = "import os, sys; sys.argv = ['evidentia', '--version']; from evidentia.cli import main; main()"
+    code = "import os, sys; sys.argv = ['howsure', '--version']; from howsure.cli import main; main()"
     before = "" if closed == "pipe" else "import sys; sys.stdout.close(); sys.stdout = None; "
     done = subprocess.run(
         [sys.executable, "-c", before + code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
@@ -321,8 +321,8 @@ class Finder:
         if name == {name!r}:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
-sys.argv = ["evidentia", {verb!r}]
-from evidentia.cli import main
+sys.argv = ["howsure", {verb!r}]
+from howsure.cli import main
 main()
 """
 
@@ -333,7 +333,7 @@ def test_an_interrupt_while_torch_is_imported_ends_with_130(name, verb):
         [sys.executable, "-c", INTERRUPT.format(name=name, verb=verb)], capture_output=True, text=True, check=False
     )
     resumes = "; the same command goes on where it was" if verb == "reproduce" else ""
-    assert (done.returncode, done.stderr) == (130, f"evidentia: interrupted{resumes}\n")
+    assert (done.returncode, done.stderr) == (130, f"howsure: interrupted{resumes}\n")
 
 
 def verbs(command=None, path=()):
@@ -349,14 +349,14 @@ def verbs(command=None, path=()):
 VERBS = dict(verbs())
 # of each verb: bad input, and what an interrupt may come in
 TRIED = {
-    ("fit",): (("no.csv", "--target", "x"), "evidentia.data.table_files.read_file"),
-    ("predict",): (("m", "no.csv", "-o", "p.csv"), "evidentia.cli.models.load"),
-    ("evaluate",): (("m", "no.csv"), "evidentia.cli.models.load"),
-    ("report",): (("m", "no.csv", "-o", "r.html"), "evidentia.cli.models.load"),
-    ("info",): (("m",), "evidentia.cli.models.load"),
-    ("data", "fetch"): (("no such set", "--data", "."), "evidentia.datasets.folder.need_data"),
-    ("reproduce", "cubic"): (("--seeds", "0"), "evidentia.reproduce.toy.cubic.run"),
-    ("reproduce", "page"): (("none",), "evidentia.cli.reproduce.write_page"),
+    ("fit",): (("no.csv", "--target", "x"), "howsure.data.table_files.read_file"),
+    ("predict",): (("m", "no.csv", "-o", "p.csv"), "howsure.cli.models.load"),
+    ("evaluate",): (("m", "no.csv"), "howsure.cli.models.load"),
+    ("report",): (("m", "no.csv", "-o", "r.html"), "howsure.cli.models.load"),
+    ("info",): (("m",), "howsure.cli.models.load"),
+    ("data", "fetch"): (("no such set", "--data", "."), "howsure_paper.datasets.folder.need_data"),
+    ("reproduce", "cubic"): (("--seeds", "0"), "howsure_paper.toy.cubic.run"),
+    ("reproduce", "page"): (("none",), "howsure.cli.reproduce.write_page"),
 }
 
 
@@ -369,7 +369,7 @@ def test_verbs_that_are_tried_are_all():
 def test_every_verb_has_an_example_quiet_and_seed(verb, capsys):
     said = shell(capsys, *verb, "--help")
     assert said.code == 0
-    assert f"Example: evidentia {' '.join(verb)}" in said.out
+    assert f"Example: howsure {' '.join(verb)}" in said.out
     assert "--quiet" in VERBS[verb]
     assert "--seed" in VERBS[verb] or verb[0] == "reproduce"  # a plan has seeds of its own
 
@@ -381,7 +381,7 @@ def test_every_verb_ends_with_2_and_130(verb, tmp_path, capsys, monkeypatch):
     said = shell(capsys, *verb, *bad, "--quiet")
     assert said.code == 2, said
     assert (said.out, len(said.error.splitlines())) == ("", 1)
-    assert said.error.startswith("evidentia: ")
+    assert said.error.startswith("howsure: ")
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -411,7 +411,7 @@ def test_what_an_experiment_does_is_no_result(tmp_path, capsys, monkeypatch):
 def test_an_interrupt_ends_with_130(tmp_path):
     """In a process of its own: a fit that would take long is interrupted, and leaves nothing."""
     table = write(houses(), tmp_path / "t.csv")
-    command = [sys.executable, "-m", "evidentia.cli", "fit", table, "--target", "price", "-o", tmp_path / "m"]
+    command = [sys.executable, "-m", "howsure.cli", "fit", table, "--target", "price", "-o", tmp_path / "m"]
     process = subprocess.Popen(
         [*map(str, command), "--steps", "1000000", "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -425,5 +425,5 @@ def test_an_interrupt_ends_with_130(tmp_path):
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert error.splitlines()[-1] == "evidentia: interrupted"
+    assert error.splitlines()[-1] == "howsure: interrupted"
     assert not (tmp_path / "m").exists()

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import evidentia as ev
-from evidentia.cli import models, rows
-from evidentia.cli.rows import predict_frame
-from evidentia.data import table_files
-from evidentia.errors import InputError, InputTypeError
+import howsure as hs
+from howsure.cli import models, rows
+from howsure.cli.rows import predict_frame
+from howsure.data import table_files
+from howsure.errors import InputError, InputTypeError
 from shell import QUICK, SWIFT, houses, shell, write
 
 COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
@@ -22,7 +22,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("predict")
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
-    fitted = ev.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
+    fitted = hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
     models.save(fitted, folder / "m", _record())
     return folder / "m"
 
@@ -45,7 +45,7 @@ def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys)
     said = shell(capsys, "predict", model, path, "-o", tmp_path / output, "--keep", "id", "--coverage", "0.8")
     assert said.code == 0, said.error
     found = table_files.read_file(tmp_path / output)
-    regressor = ev.load(model)
+    regressor = hs.load(model)
     p = regressor.predict_distribution(frame[regressor.encoding_.names])
     assert list(found.columns) == ["id", *COLUMNS]
     assert found["id"].tolist() == frame["id"].tolist()  # rows in their order
@@ -99,7 +99,7 @@ def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys
     """A reader that knows nothing would take 120 for a number."""
     frame = new_rows().assign(code="120")
     shell(capsys, "predict", model, write(frame, tmp_path / "n.csv"), "-o", tmp_path / "p.parquet")
-    regressor = ev.load(model)
+    regressor = hs.load(model)
     expected = regressor.predict(frame[regressor.encoding_.names])
     assert np.allclose(pd.read_parquet(tmp_path / "p.parquet")["mean"], expected, rtol=1e-9)
 
@@ -107,25 +107,25 @@ def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys
 def test_a_model_that_was_saved_from_python(tmp_path, capsys):
     """It has a flag too; without fading there is none, and one network of this kind has no doubt."""
     frame = houses()
-    fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     fitted.save(tmp_path / "m")
     frame.loc[0, "size"] = 1e6
     found = predict_frame(models.load(tmp_path / "m"), frame)
     assert found["unfamiliar"].tolist() == (found["familiar"] < fitted.unfamiliar_below_).tolist()
     assert found["unfamiliar"][0]
-    plain = ev.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    plain = hs.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     assert list(predict_frame(plain, frame, keep=["id"])) == ["id", "mean", "std", "aleatoric_std", "lower", "upper"]
-    logarithm = ev.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame["price"])
+    logarithm = hs.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame["price"])
     assert list(predict_frame(logarithm, frame)) == ["median", "lower", "upper"]
 
 
 def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
     x = houses()[["size", "price"]].to_numpy()
-    ev.GaussianRegressor(steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
+    hs.GaussianRegressor(steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
     table = write(houses()[["size", "price"]], tmp_path / "n.csv")
     said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv")
     assert said.code == 0, said.error
-    expected = ev.load(tmp_path / "m").predict(x)
+    expected = hs.load(tmp_path / "m").predict(x)
     assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
     table = write(houses()[["size", "price", "rent"]], tmp_path / "n.csv")
     said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "q.csv")
@@ -135,7 +135,7 @@ def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
 def test_several_targets_have_columns_of_their_own():
     frame = houses(60)
     targets = frame[["price", "rent"]]
-    fitted = ev.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], targets)
+    fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], targets)
     found = predict_frame(fitted, frame[:1], coverage=0.5)
     names = [f"{target}_{name}" for target in ("price", "rent") for name in COLUMNS[:6]]
     assert list(found) == [*names, "familiar", "unfamiliar"]
@@ -178,7 +178,7 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     said = shell(capsys, *command)
     assert said.code == 2
-    assert "out holds 'mine.parquet', which evidentia predict did not write; --force replaces only" in said.error
+    assert "out holds 'mine.parquet', which howsure predict did not write; --force replaces only" in said.error
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "in", "--force")
     assert (said.code, "in is the folder of the tables itself" in said.error) == (2, True)
@@ -218,7 +218,7 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     said = shell(capsys, "predict", model, *arguments)
     assert said.code == 2, said
     last = said.error.splitlines()[-1]
-    assert last.startswith("evidentia: ")
+    assert last.startswith("howsure: ")
     assert sentence in last
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "old.csv").read_text() == "mine"
@@ -249,7 +249,7 @@ def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, mo
     monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force")
     assert said.code == 2, said
-    assert said.error.splitlines()[-1].startswith(f"evidentia: {path}: column 'size' held numbers in training")
+    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: column 'size' held numbers in training")
     assert "(first: 'large' in row 20)" in said.error  # of the file, not of the batch
     assert (tmp_path / "p.csv").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n.csv", "p.csv"]

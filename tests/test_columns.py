@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 from sklearn.preprocessing import TargetEncoder
 
-import evidentia as ev
-from evidentia.data.choices import _prior_rows, absolute_time_helps, target_means
-from evidentia.data.encoding import Encoding
-from evidentia.data.table import read_table
+import howsure as hs
+from howsure.data.choices import _prior_rows, absolute_time_helps, target_means
+from howsure.data.encoding import Encoding
+from howsure.data.table import read_table
 
 
 def small(**changes):
-    return ev.EvidentialRegressor(**{"members": 2, "steps": 500, "hidden": (64, 64), "random_state": 0, **changes})
+    return hs.EvidentialRegressor(**{"members": 2, "steps": 500, "hidden": (64, 64), "random_state": 0, **changes})
 
 
 def column_of(values, name="c"):
@@ -106,7 +106,7 @@ AMBIGUOUS = [
 
 @pytest.mark.parametrize(("values", "message"), AMBIGUOUS)
 def test_dates_in_doubt_are_refused_by_name(values, message):
-    with pytest.raises(ev.InputError, match=rf"column 'sold' has dates {message}"):
+    with pytest.raises(hs.InputError, match=rf"column 'sold' has dates {message}"):
         small().fit(pd.DataFrame({"sold": values * 10, "z": np.arange(20.0)}), np.arange(20.0))
     converted = pd.DataFrame({"sold": pd.to_datetime(pd.Series(values), format="mixed", dayfirst=True)})
     assert read_table(converted).columns[0].kind == "date"  # as the message says
@@ -122,9 +122,9 @@ def test_orders_that_mean_the_same_are_no_doubt():
 
 
 def test_stray_text_among_dates_is_refused_by_name():
-    with pytest.raises(ev.InputError, match=r"column 'c' has 1 text value \(first: 'soon' in row 2\) among 3 dates"):
+    with pytest.raises(hs.InputError, match=r"column 'c' has 1 text value \(first: 'soon' in row 2\) among 3 dates"):
         column_of(["2020-01-02", "2020-01-03", "soon", "2020-05-06"])
-    with pytest.raises(ev.InputError, match=r"first: '2020-02-30' in row 0\) among 2 dates"):
+    with pytest.raises(hs.InputError, match=r"first: '2020-02-30' in row 0\) among 2 dates"):
         column_of(["2020-02-30", "2020-01-03", "2020-05-06"])
 
 
@@ -162,11 +162,11 @@ def test_later_rows_are_read_as_training_rows_were():
     assert later("05.06.2021", "25.06.2021")[:1] == expected  # whatever stands beside it
     for other in ("06.25.2021", "soon", "18:30"):
         with pytest.raises(
-            ev.InputError, match=f"column 'd' held dates in training, but has text now .first: '{other}'"
+            hs.InputError, match=f"column 'd' held dates in training, but has text now .first: '{other}'"
         ):
             later(other)
     undecided = Encoding.fit(read_table(pd.DataFrame({"d": ["2019-04-03", "2021-06-25"]})))
-    with pytest.raises(ev.InputError, match="held dates in training, but has text now"):
+    with pytest.raises(hs.InputError, match="held dates in training, but has text now"):
         undecided.read(pd.DataFrame({"d": ["03/04/2021"]}))
 
 
@@ -241,7 +241,7 @@ def test_numbers_with_units_and_separators_are_numbers(texts, template, numbers)
         found = again.transform(again.read(pd.DataFrame({"c": pd.Series(values, dtype=object)})))
         assert found[: len(numbers), 0].tolist() == numbers
     with pytest.raises(
-        ev.InputError, match=r"column 'c' held numbers in training, but has text now .*; write numbers as"
+        hs.InputError, match=r"column 'c' held numbers in training, but has text now .*; write numbers as"
     ):
         again.read(pd.DataFrame({"c": ["5 parsecs"]}))
 
@@ -337,7 +337,7 @@ def test_a_unit_without_a_number_is_missing():
         assert later(again, "odd bhp", "7 bhp") == [*later(again, None), [7, 0]]
     clean = learn(values[:98])  # a fold without such rows
     assert later(clean, "null bhp", "- bhp", "bhp") == later(clean, None, None, None)
-    with pytest.raises(ev.InputError, match=r"write numbers as in 1000\.0 bhp"):
+    with pytest.raises(hs.InputError, match=r"write numbers as in 1000\.0 bhp"):
         later(clean, "odd bhp")
     assert column_of(values[:30] + ["null bhp"] * 5).kind == "category"  # too many of them
 
@@ -348,7 +348,7 @@ def test_later_numbers_may_be_large_enough_for_separators_or_lack_them():
     for same in ("$1,250.00", "$1250", "1,250", "1 250.0"):
         assert later(small_prices, same) == expected
         assert later(small_prices, same, "$7")[:1] == expected  # whatever stands beside it
-    with pytest.raises(ev.InputError, match="write numbers as in"):
+    with pytest.raises(hs.InputError, match="write numbers as in"):
         later(small_prices, "$12,50")
     assert later(learn(["850.5", "3"]), "1,250.00") == later(learn([850.5, 3.0]), "1,250.00") == [[1250]]
     assert later(learn(["3,5 km", "12 km"]), "1.250,5 km", "1250 km", "1,25 km") == [[1250.5], [1250], [1.25]]
@@ -365,7 +365,7 @@ def test_few_numbers_and_texts_are_a_category():
     assert later(floors, 2, "2", 2.0) == [[0, 0, 1, 0, 0]] * 3
     assert column_of(pd.Series([True, "maybe"] * 3, dtype=object)).values.tolist() == ["True", "maybe"] * 3
     for many in ([*map(str, range(21)), "G"] * 3, pd.Series([*range(21), "G"] * 3, dtype=object)):
-        with pytest.raises(ev.InputError, match=r"has 3 text values .first: 'G' in row 21. among 63 numbers"):
+        with pytest.raises(hs.InputError, match=r"has 3 text values .first: 'G' in row 21. among 63 numbers"):
             column_of(many)
 
 
@@ -376,7 +376,7 @@ def test_first_days_of_months_are_no_doubt():
         column = column_of(months.strftime(form))
         assert column.content == content
         assert column.values.tolist() == expected
-    with pytest.raises(ev.InputError, match="could be day/month/year or month/day/year"):
+    with pytest.raises(hs.InputError, match="could be day/month/year or month/day/year"):
         column_of(["1/1/2011", "2/1/2011", "2/1/2012"])  # two values may be days as well
 
 
@@ -419,7 +419,7 @@ def test_nearly_unique_numbers_and_dates_are_no_names():
         with pytest.warns(UserWarning, match="taken for missing values: 'odd' in 1 row"):
             assert later(encoding, "odd") == later(encoding, None)
     assert learn([f"{n} kmpl" for n in numbers] + ["12"] * 2).encoders[0].missing == 0  # without its unit
-    with pytest.raises(ev.InputError, match=r"has 2 text values .first: 'abc' in row 98. among 98 numbers"):
+    with pytest.raises(hs.InputError, match=r"has 2 text values .first: 'abc' in row 98. among 98 numbers"):
         learn([str(k // 2) for k in range(98)] + ["abc"] * 2)  # numbers that repeat: either may be the mistake
 
 
@@ -471,7 +471,7 @@ def test_a_trend_is_continued_where_the_latest_rows_show_it():
         errors[absolute_time] = np.mean((model.predict(table[~early]) - y[~early]) ** 2)
         assert ("date" in model.encoding_.features) is (absolute_time is not False)
     assert errors["auto"] == errors[True] < 0.2 * errors[False]
-    with pytest.raises(ev.InputError, match="absolute_time must be True, False or 'auto', got 'never'"):
+    with pytest.raises(hs.InputError, match="absolute_time must be True, False or 'auto', got 'never'"):
         small(absolute_time="never").fit(table[early], y[early])
 
 
@@ -712,7 +712,7 @@ def test_columns_say_what_they_were_taken_for(tmp_path):
     for whole in said["why"]:  # also where pandas would cut it off
         assert whole in said._repr_html_()
         assert whole in repr(said)
-    again = ev.load(model.save(tmp_path / "model"))
+    again = hs.load(model.save(tmp_path / "model"))
     pd.testing.assert_frame_equal(again.columns_, said)
     assert np.array_equal(again.predict(table), model.predict(table))
     assert not hasattr(small(), "columns_")

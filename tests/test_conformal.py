@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-import evidentia as ev
-from evidentia.data.table import read_table
-from evidentia.distributions import Transform
-from evidentia.fitting import conformal
-from evidentia.fitting.conformal import (
+import howsure as hs
+from howsure.data.table import read_table
+from howsure.distributions import Transform
+from howsure.fitting import conformal
+from howsure.fitting.conformal import (
     CalibrationRows,
     CrossConformal,
     Frame,
@@ -26,11 +26,11 @@ from evidentia.fitting.conformal import (
     set_apart,
     stretch,
 )
-from evidentia.prediction import Prediction
+from howsure.prediction import Prediction
 
 
 def gaussian(mean, std=1.0, **options):
-    return Prediction(ev.Gaussian(torch.as_tensor(np.asarray(mean, dtype=float)), std), **options)
+    return Prediction(hs.Normal(torch.as_tensor(np.asarray(mean, dtype=float)), std), **options)
 
 
 def skewed(rows, seed=0, targets=None, members=3):
@@ -38,7 +38,7 @@ def skewed(rows, seed=0, targets=None, members=3):
     g = np.random.default_rng(seed)
     shape = (members, rows) if targets is None else (members, rows, targets)
     numbers = (g.uniform(3, 9, shape), g.normal(0, 3, shape), g.uniform(0.3, 2, shape))
-    return Prediction(ev.StudentT(*map(torch.from_numpy, numbers)), members=0)
+    return Prediction(hs.StudentT(*map(torch.from_numpy, numbers)), members=0)
 
 
 # Ranks --------------------------------------------------------------------------------------------------------------
@@ -56,18 +56,18 @@ def test_ranks_are_those_of_decimal_numbers():
 
 @pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, math.nan, math.inf])
 def test_a_coverage_that_is_none_is_refused(coverage):
-    with pytest.raises(ev.InputError, match="between 0 and 1"):
+    with pytest.raises(hs.InputError, match="between 0 and 1"):
         fewest_rows(coverage)
 
 
 @pytest.mark.parametrize("coverage", [None, "0.9", True, [0.9]])
 def test_a_coverage_that_is_no_number_is_refused(coverage):
-    with pytest.raises(ev.InputTypeError, match="coverage must be a number"):
+    with pytest.raises(hs.InputTypeError, match="coverage must be a number"):
         fewest_rows(coverage)
 
 
 def test_too_few_scores_say_how_many_are_needed():
-    with pytest.raises(ev.InputError, match=r"8 rows .* needs 9: .* at most 0\.888"):
+    with pytest.raises(hs.InputError, match=r"8 rows .* needs 9: .* at most 0\.888"):
         quantile_of_scores(np.arange(8.0), 0.9)
     assert quantile_of_scores(np.arange(9.0), 0.9) == 8.0
 
@@ -175,7 +175,7 @@ def test_rows_are_set_apart_at_random():
     assert not np.array_equal(set_apart(np.arange(5, 105), seed=1)[1], calibrate)
     assert [len(part) for part in set_apart(np.arange(18), seed=0)] == [9, 9]
     assert [len(part) for part in set_apart(np.arange(100), seed=0, most=15)] == [85, 15]
-    with pytest.raises(ev.InputError, match="at least 18 rows"):
+    with pytest.raises(hs.InputError, match="at least 18 rows"):
         set_apart(np.arange(17), seed=0)
     counts = np.zeros(40)
     for seed in range(2000):
@@ -269,7 +269,7 @@ def test_cross_intervals_hold_their_share_on_exchangeable_rows():
 
 
 def test_cross_ends_of_too_few_scores_are_refused():
-    with pytest.raises(ev.InputError, match="4 rows"):
+    with pytest.raises(hs.InputError, match="4 rows"):
         cross_ends([np.zeros((2, 1))] * 2, [np.zeros((2, 1))] * 2, 0.9)
 
 
@@ -283,7 +283,7 @@ def test_folds_have_one_size_and_equal_shares_of_every_group():
         assert [int((codes[fold] == code).sum()) for code in (0, 1)] == [4, 12]
         assert int((codes[fold] == 2).sum() + (codes[fold] == -1).sum()) == 1
     assert len(np.concatenate(deal_folds(np.full(1000, -1), seed=0, most=80))) == 80
-    with pytest.raises(ev.InputError, match="at least 16 rows"):
+    with pytest.raises(hs.InputError, match="at least 16 rows"):
         deal_folds(np.full(15, -1), seed=0)
 
 
@@ -313,7 +313,7 @@ def test_groups_are_equal_values_of_their_columns():
 
 @pytest.mark.parametrize("columns", ["nowhere", 3, -1, 1.0, True, None, [], ["site", "site"], [["site"]], {"site": 1}])
 def test_columns_that_are_not_there_are_refused(columns):
-    with pytest.raises(ev.InputError, match="conformal_groups"):
+    with pytest.raises(hs.InputError, match="conformal_groups"):
         Groups.learn(groups_table(), columns)
 
 
@@ -332,7 +332,7 @@ def test_columns_that_are_not_there_are_refused(columns):
     ],
 )
 def test_groups_from_a_hostile_file_are_refused(saved):
-    with pytest.raises(ev.InputError):
+    with pytest.raises(hs.InputError):
         Groups.from_dict(saved)
 
 
@@ -348,7 +348,7 @@ def test_every_group_with_rows_enough_has_its_own_factor():
     for found, own in ((a, y[:300]), (b, y[300:600])):
         assert found == pytest.approx(sorted(np.abs(own))[math.ceil(301 * 0.9) - 1] / half)
     assert c == whole == pytest.approx(sorted(np.abs(y))[math.ceil(606 * 0.9) - 1] / half)
-    with pytest.raises(ev.InputError, match="605 rows"):
+    with pytest.raises(hs.InputError, match="605 rows"):
         split.factors(0.9999)
     assert split.factors(0.998)[0, 0] == split.factors(0.998)[-1, 0]  # 300 rows are too few, 605 enough
 
@@ -459,38 +459,38 @@ def test_parts_and_joined_predictions_keep_their_guarantee(case):
     np.testing.assert_allclose(frame[first], whole.reshape(30, -1)[:, 0])
     y = p.sample(1, seed=0)[0]
     inside = ((whole[..., 0] <= y) & (y <= whole[..., 1])).mean()
-    assert ev.metrics.coverage(p, y, 0.8) == pytest.approx(inside)
+    assert hs.metrics.coverage(p, y, 0.8) == pytest.approx(inside)
     assert p.scaled(2.0).guarantee is None
 
 
 def test_guarantees_that_do_not_belong_together_are_not_joined():
     _, plain, first, _ = calibrated()
     _, _, second, _ = calibrated(seed=11)
-    with pytest.raises(ev.InputError, match="different models"):
+    with pytest.raises(hs.InputError, match="different models"):
         Prediction.cat([first, second])
-    with pytest.raises(ev.InputError, match="of others none"):
+    with pytest.raises(hs.InputError, match="of others none"):
         Prediction.cat([first, plain])
 
 
 def test_coverages_that_the_rows_cannot_guarantee_are_refused():
     _, _, p, _ = calibrated(rows=20)
     assert p.interval(0.95).shape == (30, 2)
-    with pytest.raises(ev.InputError, match=r"20 rows to calibrate with cannot guarantee a coverage of 0.99"):
+    with pytest.raises(hs.InputError, match=r"20 rows to calibrate with cannot guarantee a coverage of 0.99"):
         p.interval(0.99)
     _, _, p, _ = calibrated(rows=20, cross=True)
-    with pytest.raises(ev.InputError, match=r"20 rows to calibrate with cannot guarantee a coverage of 0.99"):
+    with pytest.raises(hs.InputError, match=r"20 rows to calibrate with cannot guarantee a coverage of 0.99"):
         p.interval(0.99)
 
 
 def test_rows_whose_targets_are_impossible_are_said():
-    p = Prediction(ev.Gaussian(torch.zeros(20).double(), 1.0), transform=Transform("log"))
+    p = Prediction(hs.Normal(torch.zeros(20).double(), 1.0), transform=Transform("log"))
     split = SplitConformal(CalibrationRows(p, np.zeros(20), np.full(20, -1)))
-    with pytest.raises(ev.InputError, match="another target_transform"):
+    with pytest.raises(hs.InputError, match="another target_transform"):
         split.apply(p, np.full(20, -1))
 
 
 def test_a_perfect_model_has_a_small_factor_and_not_none():
-    p = Prediction(ev.Gaussian(torch.arange(20.0).double(), 1.0))
+    p = Prediction(hs.Normal(torch.arange(20.0).double(), 1.0))
     split = SplitConformal(CalibrationRows(p, np.arange(20.0), np.full(20, -1)))
     assert 0 < split.apply(p, np.full(20, -1)).std.max() < 1e-5
 
@@ -517,16 +517,16 @@ def test_what_does_not_fit_together_is_refused():
     rows = CalibrationRows(p, torch.from_numpy(p.mean))
     assert rows.groups.tolist() == [-1] * 20
     for y, words in ((p.mean[:5], "shape"), (np.full(20, np.nan), "missing"), (np.full(20, np.inf), "finite")):
-        with pytest.raises(ev.InputError, match=words):
+        with pytest.raises(hs.InputError, match=words):
             CalibrationRows(p, y)
     for groups in (np.zeros(19, dtype=int), np.zeros(20), np.zeros((20, 1), dtype=int)):
-        with pytest.raises(ev.InputError, match="20 whole numbers"):
+        with pytest.raises(hs.InputError, match="20 whole numbers"):
             CalibrationRows(p, p.mean, groups)
-        with pytest.raises(ev.InputError, match="20 whole numbers"):
+        with pytest.raises(hs.InputError, match="20 whole numbers"):
             SplitConformal(rows).apply(p, groups)
-    with pytest.raises(ev.InputError, match="not exchangeable"):
-        CalibrationRows(Prediction(ev.Gaussian(torch.zeros(4, 3, 3), 1.0)), np.zeros((4, 3, 3)))
-    with pytest.raises(ev.InputError, match="of 1 targets"):
+    with pytest.raises(hs.InputError, match="not exchangeable"):
+        CalibrationRows(Prediction(hs.Normal(torch.zeros(4, 3, 3), 1.0)), np.zeros((4, 3, 3)))
+    with pytest.raises(hs.InputError, match="of 1 targets"):
         SplitConformal(rows).apply(skewed(20, targets=2))
     assert SplitConformal(rows).apply(p).interval(0.5).shape == (20, 2)
 
@@ -563,9 +563,9 @@ def test_a_cross_calibration_comes_back_from_its_state():
     back = CrossConformal.from_state(tensors, settings, [None] * 4, None)
     again = back.apply(plain, p.guarantee.folds, codes)
     np.testing.assert_array_equal(again.interval(0.8), p.interval(0.8))
-    with pytest.raises(ev.InputError):
+    with pytest.raises(hs.InputError):
         CrossConformal.from_state(tensors, settings, [None] * 3, None)
-    with pytest.raises(ev.InputError, match="each of 4 models"):
+    with pytest.raises(hs.InputError, match="each of 4 models"):
         back.apply(plain, p.guarantee.folds[:3], codes)
 
 
@@ -595,7 +595,7 @@ def test_a_hostile_state_is_refused(name, value):
     tensors.pop(f"conformal.0.{name}", None)
     if value is not None:
         tensors[f"conformal.0.{name}"] = value
-    with pytest.raises(ev.InputError):
+    with pytest.raises(hs.InputError):
         SplitConformal.from_state(tensors, settings, None, None)
 
 
@@ -603,5 +603,5 @@ def test_a_hostile_state_is_refused(name, value):
 def test_hostile_settings_are_refused(saved):
     p = skewed(50)
     tensors, _ = SplitConformal(CalibrationRows(p, p.mean, np.full(50, -1))).state()
-    with pytest.raises(ev.InputError):
+    with pytest.raises(hs.InputError):
         SplitConformal.from_state(tensors, saved, None, None)

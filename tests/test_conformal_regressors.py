@@ -9,17 +9,17 @@ import pytest
 import torch
 from sklearn.base import clone
 
-import evidentia as ev
-from evidentia.fitting import conformal
-from evidentia.persistence import load_model, save_model
+import howsure as hs
+from howsure.fitting import conformal
+from howsure.persistence import load_model, save_model
 
 QUICK = {"hidden": (16,), "steps": 5, "random_state": 0}  # a guarantee holds for networks that learned little, too
 REGRESSORS = [
-    ev.EvidentialRegressor(members=2, evidence="plain", inputs=("numbers", "bins"), **QUICK),
-    ev.EnsembleRegressor(members=2, **QUICK),
-    ev.GaussianRegressor(**QUICK),
-    ev.DropoutRegressor(**QUICK),
-    ev.BayesRegressor(**QUICK),
+    hs.EvidentialRegressor(members=2, evidence="plain", inputs=("numbers", "bins"), **QUICK),
+    hs.EnsembleRegressor(members=2, **QUICK),
+    hs.GaussianRegressor(**QUICK),
+    hs.DropoutRegressor(**QUICK),
+    hs.BayesRegressor(**QUICK),
 ]
 
 
@@ -46,7 +46,7 @@ def test_every_regressor_has_intervals_with_a_guarantee(model, way, tmp_path):
     assert p.guarantee is not None
     np.testing.assert_array_equal(model.predict(new_x), model._predict_as_learned(new_x)[0].mean)
     np.testing.assert_allclose(model.predict(new_x), p.mean, rtol=1e-9, atol=1e-12)
-    back = ev.load(model.save(tmp_path / "model"))
+    back = hs.load(model.save(tmp_path / "model"))
     again = pickle.loads(pickle.dumps(model))
     for other in (back, again):
         np.testing.assert_allclose(other.predict_interval(new_x[:50], 0.77), p[:50].interval(0.77), rtol=1e-9)
@@ -57,21 +57,21 @@ def test_fading_bins_and_trees_go_with_split(weighted, tmp_path):
     x, y = noisy(120)
     new_x, new_y = noisy(500, seed=1)
     weights = np.random.default_rng(0).integers(0, 3, 120) if weighted else None
-    model = ev.EvidentialRegressor(members=3, inputs=("numbers", "bins", "trees"), conformal="split", **QUICK)
+    model = hs.EvidentialRegressor(members=3, inputs=("numbers", "bins", "trees"), conformal="split", **QUICK)
     model.fit(x, y, sample_weight=weights)
     rows = 120 if weights is None else int((weights > 0).sum())
     assert len(model.conformal_.rows.y) == math.ceil(0.2 * rows)
     p = model.predict_distribution(new_x)
     assert p.familiarity is not None
-    assert ev.metrics.coverage(p, new_y, 0.9) > 0.9 - 5 * math.sqrt(0.09 / (0.2 * rows))
-    back = ev.load(model.save(tmp_path / "model"))
+    assert hs.metrics.coverage(p, new_y, 0.9) > 0.9 - 5 * math.sqrt(0.09 / (0.2 * rows))
+    back = hs.load(model.save(tmp_path / "model"))
     np.testing.assert_allclose(back.predict_interval(new_x[:50], 0.6), p[:50].interval(0.6), rtol=1e-9)
 
 
 def test_rows_that_are_set_apart_leave_no_trace_in_the_model():
     """Other targets and features of the rows that are set apart change scales alone."""
     x, y = noisy(100)
-    model = ev.EvidentialRegressor(members=2, inputs=("bins", "trees"), conformal="split", **QUICK).fit(x, y)
+    model = hs.EvidentialRegressor(members=2, inputs=("bins", "trees"), conformal="split", **QUICK).fit(x, y)
     base = int(np.random.RandomState(0).randint(2**31 - 1))
     _, apart = conformal.set_apart(np.arange(100), base)
     x2, y2 = x.copy(), y.copy()
@@ -91,7 +91,7 @@ def test_rows_that_are_set_apart_leave_no_trace_in_the_model():
 
 def test_a_fold_model_knows_nothing_of_its_fold():
     x, y = noisy(64)
-    model = ev.GaussianRegressor(conformal="cv+", **QUICK).fit(x, y)
+    model = hs.GaussianRegressor(conformal="cv+", **QUICK).fit(x, y)
     base = int(np.random.RandomState(0).randint(2**31 - 1))
     fold = conformal.deal_folds(np.full(64, -1), base)[3]
     x2, y2 = x.copy(), y.copy()
@@ -117,14 +117,14 @@ def test_groups_of_text_numbers_dates_and_several_targets(way, tmp_path):
         }
     )
     for groups in (["flag", "day"], 3, ["code", "site"], "site") if way == "split" else (["code", "day"], "site"):
-        model = ev.GaussianRegressor(conformal=way, conformal_groups=groups, **QUICK).fit(table, y)
+        model = hs.GaussianRegressor(conformal=way, conformal_groups=groups, **QUICK).fit(table, y)
         p = model.predict_distribution(table)
         codes = p.guarantee.groups
         assert codes.min() >= 0, groups
         np.testing.assert_array_equal(
             codes[:, 0], model.predict_distribution(table.iloc[::-1]).guarantee.groups[::-1, 0]
         )
-        back = ev.load(model.save(tmp_path / "model"))
+        back = hs.load(model.save(tmp_path / "model"))
         np.testing.assert_allclose(back.predict_interval(table[:20], 0.8), p.interval(0.8)[:20], rtol=1e-9)
     width = np.diff(p.interval(0.9))[:, 0, 0]
     assert width[site == "loud"].mean() > 3 * width[site == "quiet"].mean()
@@ -138,11 +138,11 @@ def test_intervals_under_a_transform(kind, way, tmp_path):
     x, y = noisy(160)
     new_x, new_y = noisy(500, seed=1)
     y, new_y = np.exp(y), np.exp(new_y)
-    model = ev.GaussianRegressor(conformal=way, target_transform=kind, **QUICK).fit(x, y)
+    model = hs.GaussianRegressor(conformal=way, target_transform=kind, **QUICK).fit(x, y)
     low, high = model.predict_interval(new_x).T
     assert (low >= 0).all()
     assert ((low <= new_y) & (new_y <= high)).mean() > 0.9 - 5 * math.sqrt(0.09 / (32 if way == "split" else 160))
-    back = ev.load(model.save(tmp_path / "model"))
+    back = hs.load(model.save(tmp_path / "model"))
     np.testing.assert_allclose(back.predict_interval(new_x[:9]), model.predict_interval(new_x[:9]), rtol=1e-9)
     assert np.isfinite(model.predict(new_x)).all()
 
@@ -156,26 +156,26 @@ def test_parameters_that_cannot_be_are_refused():
         ({"conformal": "split", "conformal_groups": 7}, "no column 7"),
         ({"conformal": "split", "conformal_groups": "x"}, "no column 'x'"),
     ):
-        with pytest.raises(ev.InputError, match=words):
-            ev.GaussianRegressor(**QUICK, **options).fit(x, y)
+        with pytest.raises(hs.InputError, match=words):
+            hs.GaussianRegressor(**QUICK, **options).fit(x, y)
     for way, least in (("split", 18), ("cv+", 16)):
-        with pytest.raises(ev.InputError, match=f"at least {least} rows"):
-            ev.GaussianRegressor(conformal=way, **QUICK).fit(x[: least - 1], y[: least - 1])
+        with pytest.raises(hs.InputError, match=f"at least {least} rows"):
+            hs.GaussianRegressor(conformal=way, **QUICK).fit(x[: least - 1], y[: least - 1])
     names = pd.DataFrame({"a": x[:, 0], "who": [f"person {k}" for k in range(40)]})
-    with pytest.warns(UserWarning, match="left out"), pytest.raises(ev.InputError, match="which the model leaves out"):
-        ev.GaussianRegressor(conformal="split", conformal_groups="who", **QUICK).fit(names, y)
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(hs.InputError, match="which the model leaves out"):
+        hs.GaussianRegressor(conformal="split", conformal_groups="who", **QUICK).fit(names, y)
 
 
 @pytest.mark.parametrize("way", ["split", "cv+"])
 def test_a_forged_model_is_refused(way, tmp_path):
     x, y = noisy(40)
-    model = ev.GaussianRegressor(conformal=way, **QUICK).fit(x, y)
+    model = hs.GaussianRegressor(conformal=way, **QUICK).fit(x, y)
     tensors, settings = load_model(model.save(tmp_path / "model"))
 
     def forged(tensors, settings):
         folder = save_model(tmp_path / "forged", tensors, settings)
-        with pytest.raises(ev.InputError, match="save the model again"):
-            ev.load(folder)
+        with pytest.raises(hs.InputError, match="save the model again"):
+            hs.load(folder)
 
     forged({k: t for k, t in tensors.items() if not k.startswith("conformal.")}, settings)
     forged(tensors, {k: v for k, v in settings.items() if k != "conformal"})
@@ -195,7 +195,7 @@ def test_a_forged_model_is_refused(way, tmp_path):
 @pytest.mark.parametrize("way", ["split", "cv+"])
 def test_predictions_do_not_depend_on_the_callers_device_context_or_threads(way):
     x, y = noisy(40)
-    model = ev.GaussianRegressor(conformal=way, target_transform="positive", **QUICK).fit(x, np.exp(y))
+    model = hs.GaussianRegressor(conformal=way, target_transform="positive", **QUICK).fit(x, np.exp(y))
     fresh, expected = pickle.loads(pickle.dumps(model)), model.predict_interval(x, 0.8)
     with torch.device("meta"):
         found = fresh.predict_distribution(x)

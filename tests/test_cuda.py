@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-import evidentia as ev
-from evidentia.fitting import CompiledLosses, FittedImages, ImageRecipe, Pairs, fit, fit_images, hold_out
-from evidentia.fitting.fused import Fused
-from evidentia.formulas.penalties import PENALTIES
-from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, LeastSquares, MCDropout, Network, Recipe
-from evidentia.reproduce.depth import run as depth
-from evidentia.reproduce.uci.methods import ReleasedEvidential
-from evidentia.training import Augmentation, Settings
+import howsure as hs
+from howsure.fitting import fit, hold_out
+from howsure.formulas.penalties import PENALTIES
+from howsure.images import Augmentation, CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
+from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.training import Settings
+from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
+from howsure_paper.depth import run as depth
+from howsure_paper.fused import Fused
+from howsure_paper.uci.methods import ReleasedEvidential
 
 if torch.cuda.is_available():  # Triton comes with torch where there is CUDA
-    from evidentia.kernels.small_networks import Likelihood, Rows, run_steps
+    from howsure_paper.small_networks import Likelihood, Rows, run_steps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 
@@ -37,8 +39,8 @@ def test_loss_and_gradient_agree_with_the_cpu(raw, y, penalty):
     answers = []
     for device in ("cpu", "cuda"):
         leaf = raw.to(device).requires_grad_()
-        loss = ev.evidential_loss(
-            ev.NormalInverseGamma.from_raw(leaf),
+        loss = hs.evidential_loss(
+            hs.NormalInverseGamma.from_raw(leaf),
             y.to(device),
             0.1,
             penalty,
@@ -51,8 +53,8 @@ def test_loss_and_gradient_agree_with_the_cpu(raw, y, penalty):
 
 
 def test_tails_and_quantiles_agree_with_the_cpu(raw, y):
-    here = ev.NormalInverseGamma.from_raw(raw).predictive()
-    there = ev.NormalInverseGamma.from_raw(raw.cuda()).predictive()
+    here = hs.NormalInverseGamma.from_raw(raw).predictive()
+    there = hs.NormalInverseGamma.from_raw(raw.cuda()).predictive()
     level = torch.full_like(y, 0.05)
     for name, value in (("cdf", y), ("sf", y), ("icdf", level), ("isf", level), ("crps", y)):
         a, b = getattr(here, name)(value), getattr(there, name)(value.cuda()).cpu()
@@ -60,11 +62,11 @@ def test_tails_and_quantiles_agree_with_the_cpu(raw, y):
 
 
 def test_compiled_step_agrees_with_eager(y):
-    net = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), ev.NIGHead(16)).cuda()
+    net = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), hs.NIGHead(16)).cuda()
     x, y = torch.randn(1000, 3, device="cuda"), y.cuda()
 
     def step(x, y):
-        return ev.evidential_loss(net(x), y, 0.1)
+        return hs.evidential_loss(net(x), y, 0.1)
 
     compiled = torch.compile(step, fullgraph=True)
     for a, b in zip(
@@ -76,25 +78,25 @@ def test_compiled_step_agrees_with_eager(y):
 
 
 def test_autocast_and_graph_capture(y):
-    net = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), ev.NIGHead(16)).cuda()
+    net = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), hs.NIGHead(16)).cuda()
     x, y = torch.randn(1000, 3, device="cuda"), y.cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        assert ev.evidential_loss(net(x), y).dtype == torch.float32
+        assert hs.evidential_loss(net(x), y).dtype == torch.float32
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
-            ev.evidential_loss(net(x), y).backward()
+            hs.evidential_loss(net(x), y).backward()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = ev.evidential_loss(net(x), y)
+        captured = hs.evidential_loss(net(x), y)
     graph.replay()
-    assert torch.allclose(captured, ev.evidential_loss(net(x), y))
+    assert torch.allclose(captured, hs.evidential_loss(net(x), y))
 
 
 def test_devices_that_differ_are_named(raw, y):
-    with pytest.raises(ev.InputError, match="y is on cpu but the prediction on cuda:0"):
-        ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw.cuda()), y)
+    with pytest.raises(hs.InputError, match="y is on cpu but the prediction on cuda:0"):
+        hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw.cuda()), y)
 
 
 # Training -----------------------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ def test_devices_that_differ_are_named(raw, y):
 def fitted_on(device, static=True, steps=200, checkpoint=None, stop_at=None):
     """A population trained on one device; ``static=False`` forbids the captured graph."""
     import test_training
-    from evidentia.training import Settings, TableBatches, train
+    from howsure.training import Settings, TableBatches, train
 
     x, y = test_training.table()
     seeds = (0, 1, 2)
@@ -151,9 +153,9 @@ def test_same_seed_same_result_and_resumed_runs_too(tmp_path):
 def test_one_weight_per_member_can_be_captured():
     import numpy as np
 
-    from evidentia.fitting import fit, hold_out
-    from evidentia.methods import Evidential, Network, Recipe
-    from evidentia.training import Settings
+    from howsure.fitting import fit, hold_out
+    from howsure.methods import Evidential, Network, Recipe
+    from howsure.training import Settings
 
     x = np.random.default_rng(0).standard_normal((100, 3))
     recipe = Recipe(Network((8,)), Settings(steps=20, evaluate_every=10), 8)
@@ -179,7 +181,7 @@ def _largest_gap(a, b):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Evidential(0.05), lambda: Evidential((0.0, 0.1, 1.0)), ReleasedEvidential, GaussianLikelihood],
+    [lambda: Evidential(0.05), lambda: Evidential((0.0, 0.1, 1.0)), ReleasedEvidential, NormalLikelihood],
 )
 def test_steps_in_one_kernel_are_those_of_the_loop(make):
     slow, fast = (_small_networks(make(), 24, fused) for fused in (False, True))
@@ -199,7 +201,7 @@ def test_noisy_steps_in_one_kernel_are_those_of_the_loop(method, draw, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, draw, remember)
-        patch.setattr("evidentia.training.batches.TableBatches.static", False)  # a captured graph would draw unseen
+        patch.setattr("howsure.training.batches.TableBatches.static", False)  # a captured graph would draw unseen
         slow = _small_networks(method, 12, False)
     layers = 1 if draw == "uniform_" else 2
     noise = torch.cat([torch.stack(drawn[k::layers], 1) for k in range(layers)], -1)
@@ -218,7 +220,7 @@ def test_gradient_in_the_kernel_is_exact_at_the_edges(raw):
     rows = Rows(y, y, torch.zeros(1, 1, 1, dtype=torch.int64, device="cuda"), 0 * one[None], one[None], 0 * one, one)
     run_steps(state, sizes, rows, Likelihood(True, 0.1 * one), 0 * one, one)
     leaf = bias.double().requires_grad_()
-    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(leaf), torch.tensor(1.0).double(), 0.1)
+    loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(leaf), torch.tensor(1.0).double(), 0.1)
     (exact,) = torch.autograd.grad(loss, leaf)
     # Adam's first moment after one step from zero is a tenth of the gradient
     assert torch.allclose(10 * state[1, 0, -4:].cpu().double(), exact, rtol=2e-5, atol=1e-12)
@@ -232,12 +234,12 @@ def _ramps(count=12, height=16, width=32):
     return Pairs(image, image[..., 0] / 255)
 
 
-@pytest.mark.parametrize("method", [Evidential(0.01), GaussianLikelihood(), LeastSquares()])
+@pytest.mark.parametrize("method", [Evidential(0.01), NormalLikelihood(), LeastSquares()])
 def test_images_are_learned_in_compiled_captured_half_precision(method):
     pairs = _ramps()
     settings = Settings(steps=300, learning_rate=1e-2, evaluate_every=60, precision="bfloat16")
     recipe = ImageRecipe(
-        width=16, blocks=3, batch_size=8, settings=settings, select="rmse", augmentation=Augmentation(colour=0)
+        width=16, blocks=3, batch_size=8, settings=settings, select="rmse", augmentation=Augmentation(color=0)
     )
     losses = CompiledLosses()  # three networks in two calls, one compilation
     options = {"validation": pairs, "recipe": recipe, "standardise": False, "device": "cuda", "losses": losses}
@@ -253,7 +255,7 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     assert min(scores) < 0.8 * float((pairs.maps - pairs.maps.mean(0)).square().mean().sqrt())
     fading = None if model.fading is None else model.fading[:1]
     single = replace(model, networks=model.networks[:1], fading=fading).predict(pairs.images)
-    assert ev.metrics.rmse(single, pairs.maps) == pytest.approx(scores[0], rel=0.02)
+    assert hs.metrics.rmse(single, pairs.maps) == pytest.approx(scores[0], rel=0.02)
     assert p.cpu().interval(0.9) == pytest.approx(p.interval(0.9), rel=1e-4, abs=1e-4)
 
 
@@ -269,7 +271,7 @@ def test_an_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):
         assert torch.allclose(a, b.cpu(), atol=1e-3)
 
 
-@pytest.mark.parametrize(("method", "draws"), [(Evidential(), 0), (GaussianLikelihood(), 3), (LeastSquares(), 3)])
+@pytest.mark.parametrize(("method", "draws"), [(Evidential(), 0), (NormalLikelihood(), 3), (LeastSquares(), 3)])
 def test_an_image_model_is_captured_to_be_timed(method, draws):
     recipe = ImageRecipe(width=8, blocks=3, dropout=0.1)
     model = FittedImages(method, (recipe.network(method.outputs, 0).eval(),), recipe, draws=draws).to("cuda")
@@ -279,7 +281,7 @@ def test_an_image_model_is_captured_to_be_timed(method, draws):
 
 
 def test_heads_of_maps_are_exact_where_cudnn_rounds():
-    head = ev.NIGConv2d(32).cuda()
+    head = hs.nn.NIGConv2d(32).cuda()
     x = torch.randn(4, 32, 16, 16, device="cuda")
     with torch.no_grad():
         exact = head.double().raw(x.double())
@@ -291,9 +293,9 @@ def test_captured_noise_follows_from_the_seed_alone(name):
     """Noise comes from a generator of the fit, which the captured step must know."""
     import numpy as np
 
-    from evidentia.fitting import fit, hold_out
-    from evidentia.methods import BayesByBackprop, MCDropout, Network, Recipe
-    from evidentia.training import Settings
+    from howsure.fitting import fit, hold_out
+    from howsure.methods import BayesByBackprop, MCDropout, Network, Recipe
+    from howsure.training import Settings
 
     g = np.random.default_rng(0)
     x, y = g.random((100, 3)), g.random(100)
@@ -320,7 +322,7 @@ def test_one_kernel_gives_the_same_networks_twice(method):
 
 def test_draws_on_the_gpu_follow_from_the_seed():
     recipe = ImageRecipe(width=8, blocks=3, dropout=0.3)
-    model = FittedImages(GaussianLikelihood(), (recipe.network(2, 0).eval(),), recipe, draws=4).to("cuda")
+    model = FittedImages(NormalLikelihood(), (recipe.network(2, 0).eval(),), recipe, draws=4).to("cuda")
     images = _ramps().images
     before = torch.cuda.get_rng_state()
     first, second = (model.predict(images) for _ in range(2))
@@ -331,8 +333,8 @@ def test_draws_on_the_gpu_follow_from_the_seed():
 
 def test_streaming_metrics_stay_on_the_gpu():
     pytest.importorskip("torchmetrics")
-    from evidentia import metrics
-    from evidentia.metrics import streaming
+    from howsure import metrics
+    from howsure.metrics import streaming
 
     together = streaming.summary().to("cuda")
     together.add_metrics(
@@ -342,9 +344,9 @@ def test_streaming_metrics_stay_on_the_gpu():
     y = torch.randn(4, 300, 7, device="cuda")
     y[torch.rand_like(y) < 0.2] = torch.nan
     for part, target in zip(raw, y, strict=True):
-        together.update(ev.NormalInverseGamma.from_raw(part), target, mask=~target.isnan())
+        together.update(hs.NormalInverseGamma.from_raw(part), target, mask=~target.isnan())
     found = together.compute()
-    whole = ev.NormalInverseGamma.from_raw(raw)
+    whole = hs.NormalInverseGamma.from_raw(raw)
     expected = metrics.summary(whole, y, mask=~y.isnan()) | {
         "IntervalScore": metrics.interval_score(whole, y, mask=~y.isnan()),
         "AUSE": metrics.ause(whole, y, mask=~y.isnan()),

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import evidentia as ev
-from evidentia.data import splits
-from evidentia.datasets import uci
-from evidentia.datasets.cubic import cubic
+import howsure as hs
+from howsure.data import splits
+from howsure_paper.datasets import uci
+from howsure_paper.datasets.cubic import cubic
 
-DATA = Path(os.environ.get("EVIDENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
-needs_data = pytest.mark.skipif(not (DATA / "uci").is_dir(), reason="no data folder; set EVIDENTIA_DATA")
+DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+needs_data = pytest.mark.skipif(not (DATA / "uci").is_dir(), reason="no data folder; set HOWSURE_DATA")
 
 
 # Cubic, splits ------------------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def test_gaps_and_tails():
 
 
 def test_splits_that_cannot_be_made():
-    with pytest.raises(ev.InputError, match="cannot split 1 row;"):
+    with pytest.raises(hs.InputError, match="cannot split 1 row;"):
         splits.random(1)
-    with pytest.raises(ev.InputError, match="must lie between 0 and 1, got 1"):
+    with pytest.raises(hs.InputError, match="must lie between 0 and 1, got 1"):
         splits.random(10, 1)
 
 
@@ -142,7 +142,7 @@ def test_a_set_is_fetched_checked_and_read(made_up, monkeypatch):
     assert table.x.tolist() == [[1, 2], [4, 5], [7, 8]]
     assert table.y.tolist() == [3, 6, 9]
     assert [part.tolist() for part in table.splits[0]] == [[0, 2], [1]]
-    monkeypatch.setenv("EVIDENTIA_DATA", str(data))
+    monkeypatch.setenv("HOWSURE_DATA", str(data))
     assert uci.load("tiny").y.tolist() == [3, 6, 9]
     (folder / "data.txt").unlink()
     uci.download("tiny", data, origin)  # completes a folder that lost a file
@@ -152,7 +152,7 @@ def test_a_set_is_fetched_checked_and_read(made_up, monkeypatch):
 def test_a_changed_file_is_refused_and_leaves_nothing(made_up):
     source, origin, data = made_up
     (source / "data.txt").write_text("1 2 3\n4 5 6\n7 8 8\n")
-    with pytest.raises(ev.InputError, match=r"tiny: data\.txt differs from the canonical one"):
+    with pytest.raises(hs.InputError, match=r"tiny: data\.txt differs from the canonical one"):
         uci.download("tiny", data, origin)
     assert not (data / "uci" / "tiny").exists()
 
@@ -161,7 +161,7 @@ def test_a_truncated_file_on_disk_is_refused(made_up):
     _, origin, data = made_up
     folder = uci.download("tiny", data, origin)
     (folder / "index_test_0.txt").write_text("")
-    with pytest.raises(ev.InputError, match="tiny: one of the 4 index files differs from the canonical one"):
+    with pytest.raises(hs.InputError, match="tiny: one of the 4 index files differs from the canonical one"):
         uci.load("tiny", data)
 
 
@@ -174,7 +174,7 @@ def test_a_row_moved_to_the_next_file_is_noticed(made_up):
     train.write_text("0.0e+00\n")
     test.write_text("2.0e+00\n1\n")
     assert train.read_text() + test.read_text() == both
-    with pytest.raises(ev.InputError, match="one of the 4 index files differs"):
+    with pytest.raises(hs.InputError, match="one of the 4 index files differs"):
         uci.load("tiny", data)
 
 
@@ -209,7 +209,7 @@ def test_what_a_server_may_do_wrong(made_up, answer):
     _, _, data = made_up
     with (
         serving(respond(answer)) as origin,
-        pytest.raises(ev.InputError, match=r"tiny: http://127.*/tiny/data/data\.txt could not be fetched \(.*by hand"),
+        pytest.raises(hs.InputError, match=r"tiny: http://127.*/tiny/data/data\.txt could not be fetched \(.*by hand"),
     ):
         uci.download("tiny", data, origin)
     assert left_behind(data) == []
@@ -227,20 +227,20 @@ def test_an_answer_without_end_is_refused(made_up, monkeypatch):
                     self.wfile.write(b"1 2 3\n" * 1000)
             self.close_connection = True
 
-    with serving(Endless) as origin, pytest.raises(ev.InputError, match="is larger than 1,000 bytes"):
+    with serving(Endless) as origin, pytest.raises(hs.InputError, match="is larger than 1,000 bytes"):
         uci.download("tiny", data, origin)
     assert left_behind(data) == []
     (data / "uci" / "tiny").mkdir(parents=True)
     for file in ("data.txt", *uci.SETS["tiny"].index_files):
         (data / "uci" / "tiny" / file).write_bytes(bytes(1001))
-    with pytest.raises(ev.InputError, match=r"data\.txt: 1,001 bytes are more than the 1,000"):
+    with pytest.raises(hs.InputError, match=r"data\.txt: 1,001 bytes are more than the 1,000"):
         uci.load("tiny", data)
 
 
 @pytest.mark.parametrize("origin", ["ftp//x", "nothing://x", "http://127.0.0.1:1", "http://[bad", "file:///nowhere"])
 def test_origins_that_cannot_be_reached(made_up, origin):
     _, _, data = made_up
-    with pytest.raises(ev.InputError, match="could not be fetched"):
+    with pytest.raises(hs.InputError, match="could not be fetched"):
         uci.download("tiny", data, origin)
     assert left_behind(data) == []
 
@@ -252,7 +252,7 @@ def test_what_stands_in_the_way_stays_as_it_was(made_up):
     (folder / "notes.txt").write_text("mine")
     (folder / "data.txt").write_text("not the set's")
     before = left_behind(data)
-    with pytest.raises(ev.InputError, match=r"index_target\.txt is not a file"):
+    with pytest.raises(hs.InputError, match=r"index_target\.txt is not a file"):
         uci.download("tiny", data, origin)
     assert left_behind(data) == before
     assert (folder / "data.txt").read_text() == "not the set's"
@@ -261,7 +261,7 @@ def test_what_stands_in_the_way_stays_as_it_was(made_up):
     assert uci.load("tiny", data).y.tolist() == [3, 6, 9]
     assert (folder / "notes.txt").read_text() == "mine"
     (data.parent / "other").write_text("a file")
-    with pytest.raises(ev.InputError, match=r"cannot be written to .*other"):
+    with pytest.raises(hs.InputError, match=r"cannot be written to .*other"):
         uci.download("tiny", data.parent / "other", origin)
     assert (data.parent / "other").read_text() == "a file"
 
@@ -273,7 +273,7 @@ def test_a_failure_while_writing_leaves_nothing(made_up, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(ev.InputError, match=r"cannot be written to .*No space left"):
+    with pytest.raises(hs.InputError, match=r"cannot be written to .*No space left"):
         uci.download("tiny", data, origin)
     assert left_behind(data) == []
 
@@ -330,7 +330,7 @@ def test_spreadsheets_that_are_something_else(energy, tmp_path, monkeypatch, mak
     monkeypatch.setattr(uci, "LARGEST", 1_000_000)
     table, rows = energy
     make(tmp_path / "e.xlsx", rows)
-    with pytest.raises(ev.InputError, match=rf"e\.xlsx.*({message})"):
+    with pytest.raises(hs.InputError, match=rf"e\.xlsx.*({message})"):
         uci._cooling(tmp_path / "e.xlsx", table[:, :8], table[:, 8])
 
 
@@ -342,17 +342,17 @@ def test_the_real_cooling_load():
 def test_without_a_network_the_message_says_which_file_to_put_where(made_up):
     source, origin, data = made_up
     with pytest.raises(
-        ev.InputError, match=r"data\.txt is missing \(5 files in all\).*put the files of https://.*tiny/data"
+        hs.InputError, match=r"data\.txt is missing \(5 files in all\).*put the files of https://.*tiny/data"
     ):
         uci.load("tiny", data)
     (source / "index_target.txt").unlink()
-    with pytest.raises(ev.InputError, match=r"index_target\.txt could not be fetched .*by hand"):
+    with pytest.raises(hs.InputError, match=r"index_target\.txt could not be fetched .*by hand"):
         uci.download("tiny", data, origin)
 
 
 def test_unknown_sets_and_folders(monkeypatch):
-    monkeypatch.delenv("EVIDENTIA_DATA", raising=False)
-    with pytest.raises(ev.InputError, match="unknown UCI set 'iris'; known are boston, concrete"):
+    monkeypatch.delenv("HOWSURE_DATA", raising=False)
+    with pytest.raises(hs.InputError, match="unknown UCI set 'iris'; known are boston, concrete"):
         uci.load("iris")
-    with pytest.raises(ev.InputError, match="no data folder: pass one, or set the environment variable EVIDENTIA_DATA"):
+    with pytest.raises(hs.InputError, match="no data folder: pass one, or set the environment variable HOWSURE_DATA"):
         uci.load("yacht")

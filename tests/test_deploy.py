@@ -1,4 +1,4 @@
-"""Deploy: the numbers of Prediction, in Python and where evidentia is not."""
+"""Deploy: the numbers of Prediction, in Python and where howsure is not."""
 
 import copy
 import pickle
@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-import evidentia as ev
-from evidentia.deploy import Summaries, summaries
-from evidentia.nn import FadingEvidence, UNet
+import howsure as hs
+from howsure.deploy import Summaries, summaries
+from howsure.nn import FadingEvidence, UNet
 
 NAMES = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper"]
 
 
 def network(seed: int = 0, head: nn.Module | None = None) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(5, 32), nn.SiLU(), ev.NIGHead(32) if head is None else head)
+    return nn.Sequential(nn.Linear(5, 32), nn.SiLU(), hs.NIGHead(32) if head is None else head)
 
 
 class Raw(nn.Module):
@@ -37,14 +37,14 @@ class Raw(nn.Module):
 class FadingNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(5, 16), nn.SiLU()), ev.NIGHead(16, targets=2)
+        self.body, self.head = nn.Sequential(nn.Linear(5, 16), nn.SiLU()), hs.NIGHead(16, targets=2)
         with torch.no_grad():
             self.fading = FadingEvidence.fit(self.body(torch.randn(200, 5)), self.body(torch.randn(100, 5)))
 
     def forward(self, x):
         features = self.body(x)
         share = self.fading(features).unsqueeze(-1)
-        return ev.Faded(self.head(features), share, validate_args=False)
+        return hs.Faded(self.head(features), share, validate_args=False)
 
 
 class Maps(nn.Module):
@@ -54,7 +54,7 @@ class Maps(nn.Module):
         super().__init__()
         self.body = UNet(outputs=8, width=8, blocks=4, seed=seed)
         torch.manual_seed(seed)
-        self.head = ev.NIGConv2d(8)
+        self.head = hs.nn.NIGConv2d(8)
 
     def forward(self, x):
         return self.head(self.body(x))
@@ -99,100 +99,100 @@ def together(networks, *inputs):
 @torch.no_grad()
 def test_one_network_in_the_units_of_y():
     net, x = network(), torch.randn(20, 5)
-    deploy = ev.Deploy(net, loc=2000.0, scale=3.0, coverage=0.5)
+    deploy = hs.Deploy(net, loc=2000.0, scale=3.0, coverage=0.5)
     found = deploy(x)
     assert list(found) == NAMES
     assert not found["mean"].requires_grad
-    assert_agrees(found, ev.Prediction(net(x).affine(2000.0, 3.0)), 0.5)
+    assert_agrees(found, hs.Prediction(net(x).affine(2000.0, 3.0)), 0.5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.999])
 def test_extreme_parameters(coverage):
     raw = extreme_raw(300)
-    found = ev.Deploy(Raw(ev.NormalInverseGamma), coverage=coverage)(raw)
-    assert_agrees(found, ev.Prediction(ev.NormalInverseGamma.from_raw(raw)), coverage)
+    found = hs.Deploy(Raw(hs.NormalInverseGamma), coverage=coverage)(raw)
+    assert_agrees(found, hs.Prediction(hs.NormalInverseGamma.from_raw(raw)), coverage)
     raw = extreme_raw(300, 7)
-    found = ev.Deploy(Raw(ev.NormalInverseGamma), coverage=coverage, members=1)(raw)
-    assert_agrees(found, ev.Prediction(ev.NormalInverseGamma.from_raw(raw), members=1), coverage)
+    found = hs.Deploy(Raw(hs.NormalInverseGamma), coverage=coverage, members=1)(raw)
+    assert_agrees(found, hs.Prediction(hs.NormalInverseGamma.from_raw(raw), members=1), coverage)
 
 
 @torch.no_grad()
 def test_mixture_of_a_list_and_of_a_dimension_with_weights():
     nets, x = nn.ModuleList(network(k) for k in range(4)), torch.randn(9, 5)
     answer = together(nets, x).affine(1.0, 2.0)
-    assert_agrees(ev.Deploy(nets, loc=1.0, scale=2.0)(x), ev.Prediction(answer, members=0))
+    assert_agrees(hs.Deploy(nets, loc=1.0, scale=2.0)(x), hs.Prediction(answer, members=0))
     weights = [3.0, 0.0, 1.0, 1.0]
-    assert_agrees(ev.Deploy(nets, loc=1.0, scale=2.0, weights=weights)(x), ev.Prediction(answer, 0, weights))
+    assert_agrees(hs.Deploy(nets, loc=1.0, scale=2.0, weights=weights)(x), hs.Prediction(answer, 0, weights))
     # one that counts is one network, whatever the others say
-    one = ev.Prediction(answer, 0, [0.0, 0.0, 1.0, 0.0])
+    one = hs.Prediction(answer, 0, [0.0, 0.0, 1.0, 0.0])
     answer.gamma[0] = answer.nu[1] = torch.nan
     assert_agrees(summaries(answer, members=0, weights=[0.0, 0.0, 1.0, 0.0]), one)
 
 
 @torch.no_grad()
 def test_gaussian_answers():
-    net, x = network(head=ev.GaussianHead(32)), torch.randn(9, 5)
-    found = ev.Deploy(net)(x)
+    net, x = network(head=hs.NormalHead(32)), torch.randn(9, 5)
+    found = hs.Deploy(net)(x)
     assert "epistemic_std" not in found
-    assert_agrees(found, ev.Prediction(net(x)))
-    nets = [network(k, ev.GaussianHead(32)) for k in range(3)]
-    assert_agrees(ev.Deploy(nets)(x), ev.Prediction(together(nets, x), members=0))
+    assert_agrees(found, hs.Prediction(net(x)))
+    nets = [network(k, hs.NormalHead(32)) for k in range(3)]
+    assert_agrees(hs.Deploy(nets)(x), hs.Prediction(together(nets, x), members=0))
 
 
 @torch.no_grad()
 def test_fading_evidence():
     net, x = FadingNetwork(), 10 * torch.randn(9, 5)
-    found = ev.Deploy(net, loc=torch.tensor([1.0, 2.0]), scale=[3.0, 4.0])(x)
+    found = hs.Deploy(net, loc=torch.tensor([1.0, 2.0]), scale=[3.0, 4.0])(x)
     assert found["familiarity"].shape == (9,)
     assert found["familiarity"].min() < 0.1
-    assert_agrees(found, ev.Prediction(net(x).affine(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))))
-    plain, typical = net(x).plain, ev.NormalInverseGamma(0.0, 1.0, 3.0, 2.0)
-    settled = ev.Faded(plain, net(x).keep, plain.settle(net(x).keep, typical))
-    assert_agrees(summaries(settled), ev.Prediction(settled))
+    assert_agrees(found, hs.Prediction(net(x).affine(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))))
+    plain, typical = net(x).plain, hs.NormalInverseGamma(0.0, 1.0, 3.0, 2.0)
+    settled = hs.Faded(plain, net(x).keep, plain.settle(net(x).keep, typical))
+    assert_agrees(summaries(settled), hs.Prediction(settled))
     several = together([FadingNetwork() for _ in range(3)], x)
-    assert_agrees(summaries(several, members=0), ev.Prediction(several, members=0))
-    gaussian = ev.Faded(ev.Gaussian(torch.randn(6, 2, 2), torch.rand(6, 2, 2) + 0.1), torch.rand(6, 1, 1) + 0.01)
-    assert_agrees(summaries(gaussian), ev.Prediction(gaussian))
+    assert_agrees(summaries(several, members=0), hs.Prediction(several, members=0))
+    gaussian = hs.Faded(hs.Normal(torch.randn(6, 2, 2), torch.rand(6, 2, 2) + 0.1), torch.rand(6, 1, 1) + 0.01)
+    assert_agrees(summaries(gaussian), hs.Prediction(gaussian))
 
 
 @torch.no_grad()
 def test_a_mixture_and_a_student_t_as_answer():
     each = together([network(k) for k in range(3)], torch.randn(9, 5)).predictive()
     for weights in (None, torch.tensor([1.0, 2.0, 3.0])):
-        mixture = ev.Mixture(each, weights=weights)
-        assert_agrees(summaries(mixture), ev.Prediction(mixture))
-    one = ev.StudentT(5.0, torch.randn(4), 2.0)
+        mixture = hs.Mixture(each, weights=weights)
+        assert_agrees(summaries(mixture), hs.Prediction(mixture))
+    one = hs.StudentT(5.0, torch.randn(4), 2.0)
     assert list(summaries(one)) == ["mean", "std", "lower", "upper"]
-    assert_agrees(summaries(one), ev.Prediction(one))
+    assert_agrees(summaries(one), hs.Prediction(one))
 
 
 @torch.no_grad()
 def test_maps_and_shapes():
     net, x = Maps(), torch.randn(2, 3, 16, 24)
-    assert_agrees(ev.Deploy(net)(x), ev.Prediction(net(x)))
-    assert summaries(ev.NormalInverseGamma(0.0, 1.0, 2.0, 1.0))["lower"].shape == ()
-    assert summaries(ev.Gaussian(torch.empty(0), torch.empty(0)))["upper"].shape == (0,)
+    assert_agrees(hs.Deploy(net)(x), hs.Prediction(net(x)))
+    assert summaries(hs.NormalInverseGamma(0.0, 1.0, 2.0, 1.0))["lower"].shape == ()
+    assert summaries(hs.Normal(torch.empty(0), torch.empty(0)))["upper"].shape == (0,)
     assert "lower" not in summaries(net(x), coverage=None)
 
 
 @torch.no_grad()
 def test_negative_scale_and_precision():
     net, x = network(), torch.randn(9, 5)
-    assert_agrees(ev.Deploy(net, scale=-2.0)(x), ev.Prediction(net(x).affine(0.0, -2.0)))
+    assert_agrees(hs.Deploy(net, scale=-2.0)(x), hs.Prediction(net(x).affine(0.0, -2.0)))
     double = copy.deepcopy(net).double()
-    found = ev.Deploy(double)(x.double())
+    found = hs.Deploy(double)(x.double())
     assert {value.dtype for value in found.values()} == {torch.float64}
-    assert_agrees(found, ev.Prediction(double(x.double())))
-    half = ev.Deploy(copy.deepcopy(net), loc=2013.7).bfloat16()  # no cast of the module rounds loc
+    assert_agrees(found, hs.Prediction(double(x.double())))
+    half = hs.Deploy(copy.deepcopy(net), loc=2013.7).bfloat16()  # no cast of the module rounds loc
     found = half(x.bfloat16())
     assert found["mean"].dtype == torch.float32
-    assert_agrees(found, ev.Prediction(half.networks[0](x.bfloat16()).affine(2013.7, 1.0)))
+    assert_agrees(found, hs.Prediction(half.networks[0](x.bfloat16()).affine(2013.7, 1.0)))
 
 
 def test_it_stays_in_evaluation_mode_and_pickles():
-    net = nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), ev.NIGHead(32))
-    deploy = ev.Deploy(net).train()
+    net = nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), hs.NIGHead(32))
+    deploy = hs.Deploy(net).train()
     assert not deploy.training
     assert not net[1].training
     x = torch.randn(4, 5)
@@ -217,52 +217,52 @@ def test_it_stays_in_evaluation_mode_and_pickles():
     ],
 )
 def test_arguments_that_cannot_be(arguments, message):
-    with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
-        ev.Deploy(network(), **arguments)
+    with pytest.raises((hs.InputError, hs.InputTypeError), match=message):
+        hs.Deploy(network(), **arguments)
 
 
 def test_networks_and_answers_that_cannot_be():
     x = torch.randn(3, 5)
-    with pytest.raises(ev.InputTypeError, match="Deploy takes a torch module"):
-        ev.Deploy([])
-    with pytest.raises(ev.InputTypeError, match="Deploy takes a torch module"):
-        ev.Deploy(lambda x: x)
-    with pytest.raises(ev.InputError, match="leave out members="):
-        ev.Deploy([network()], members=0)
-    with pytest.raises(ev.InputError, match="3 weights and 2 networks"):
-        ev.Deploy([network(), network()], weights=[1.0, 1.0, 1.0])
-    with pytest.raises(ev.InputTypeError, match="must answer with a NormalInverseGamma"):
-        ev.Deploy(nn.Linear(5, 4))(x)
-    with pytest.raises(ev.InputError, match="of one kind and shape"):
-        ev.Deploy([network(), network(head=ev.GaussianHead(32))])(x)
-    with pytest.raises(ev.InputError, match="has no such dimension"):
-        ev.Deploy(network(), members=1)(x)
-    with pytest.raises(ev.InputError, match="does not fit an answer"):
-        ev.Deploy(network(), loc=torch.zeros(2))(x)
-    with pytest.raises(ev.InputError, match="2 weights, and the answer has 3 members"):
-        Summaries(members=0, weights=[1.0, 1.0])(ev.Gaussian(torch.zeros(3, 2), 1.0))
-    with pytest.raises(ev.InputError, match="leave out members="):
-        summaries(ev.Mixture(ev.Gaussian(torch.zeros(3), 1.0)), members=0)
+    with pytest.raises(hs.InputTypeError, match="Deploy takes a torch module"):
+        hs.Deploy([])
+    with pytest.raises(hs.InputTypeError, match="Deploy takes a torch module"):
+        hs.Deploy(lambda x: x)
+    with pytest.raises(hs.InputError, match="leave out members="):
+        hs.Deploy([network()], members=0)
+    with pytest.raises(hs.InputError, match="3 weights and 2 networks"):
+        hs.Deploy([network(), network()], weights=[1.0, 1.0, 1.0])
+    with pytest.raises(hs.InputTypeError, match="must answer with a NormalInverseGamma"):
+        hs.Deploy(nn.Linear(5, 4))(x)
+    with pytest.raises(hs.InputError, match="of one kind and shape"):
+        hs.Deploy([network(), network(head=hs.NormalHead(32))])(x)
+    with pytest.raises(hs.InputError, match="has no such dimension"):
+        hs.Deploy(network(), members=1)(x)
+    with pytest.raises(hs.InputError, match="does not fit an answer"):
+        hs.Deploy(network(), loc=torch.zeros(2))(x)
+    with pytest.raises(hs.InputError, match="2 weights, and the answer has 3 members"):
+        Summaries(members=0, weights=[1.0, 1.0])(hs.Normal(torch.zeros(3, 2), 1.0))
+    with pytest.raises(hs.InputError, match="leave out members="):
+        summaries(hs.Mixture(hs.Normal(torch.zeros(3), 1.0)), members=0)
 
 
 def test_examples_that_cannot_be(tmp_path):
-    deploy = ev.Deploy(network())
-    with pytest.raises(ev.InputTypeError, match="needs an example"):
+    deploy = hs.Deploy(network())
+    with pytest.raises(hs.InputTypeError, match="needs an example"):
         deploy.export()
-    with pytest.raises(ev.InputError, match="has no dimension 2"):
+    with pytest.raises(hs.InputError, match="has no dimension 2"):
         deploy.export(torch.randn(3, 5), dynamic=(0, 2))
-    with pytest.raises(ev.InputError, match="is empty"):
+    with pytest.raises(hs.InputError, match="is empty"):
         deploy.export(torch.empty(0, 5))
-    with pytest.raises(ev.InputError, match="of 2 inputs, and the example 1 inputs"):
+    with pytest.raises(hs.InputError, match="of 2 inputs, and the example 1 inputs"):
         deploy.export(torch.randn(3, 5), dynamic=[(0,), (0,)])
-    with pytest.raises(ev.InputError, match=r"ends in \.pt2"):
-        ev.deploy.to_package(deploy, tmp_path / "model.so", torch.randn(3, 5))
-    with pytest.raises(ev.InputTypeError, match="dynamic is a list of dimensions"):
+    with pytest.raises(hs.InputError, match=r"ends in \.pt2"):
+        hs.deploy.to_package(deploy, tmp_path / "model.so", torch.randn(3, 5))
+    with pytest.raises(hs.InputTypeError, match="dynamic is a list of dimensions"):
         deploy.export(torch.randn(3, 5), dynamic=0)
-    with pytest.raises(ev.InputTypeError, match=r"takes an ev\.Deploy of the network, not Sequential"):
-        ev.deploy.to_onnx(network(), tmp_path / "net.onnx", torch.randn(3, 5))
-    with pytest.raises(ev.InputError, match="as many different ones"):
-        ev.deploy.to_onnx(deploy, tmp_path / "net.onnx", torch.randn(3, 5), input_names=["a", "b"])
+    with pytest.raises(hs.InputTypeError, match=r"takes an hs\.Deploy of the network, not Sequential"):
+        hs.deploy.to_onnx(network(), tmp_path / "net.onnx", torch.randn(3, 5))
+    with pytest.raises(hs.InputError, match="as many different ones"):
+        hs.deploy.to_onnx(deploy, tmp_path / "net.onnx", torch.randn(3, 5), input_names=["a", "b"])
 
 
 @torch.no_grad()
@@ -276,7 +276,7 @@ def test_several_inputs_one_row_no_rows_and_threads():
             return self.net(first + second)
 
     x = torch.randn(6, 5)
-    deploy = ev.Deploy([Sum(), Sum()])
+    deploy = hs.Deploy([Sum(), Sum()])
     assert deploy(x[0], x[1])["lower"].shape == ()
     assert deploy(x[:0], x[:0])["lower"].shape == (0,)
     assert deploy(torch.full((2, 5), torch.nan), x[:2])["upper"].isnan().all()
@@ -284,7 +284,7 @@ def test_several_inputs_one_row_no_rows_and_threads():
         found = list(pool.map(lambda _: deploy(x, x)["lower"], range(8)))
     assert all(torch.equal(found[0], each) for each in found)
     with torch.device("meta"):
-        elsewhere = ev.Deploy(Sum(), loc=1.0, members=0, weights=[1.0, 2.0])
+        elsewhere = hs.Deploy(Sum(), loc=1.0, members=0, weights=[1.0, 2.0])
     assert elsewhere.summaries.weights == (1 / 3, 2 / 3)
 
 
@@ -307,18 +307,18 @@ def session(path):
 @pytest.mark.extras
 def test_onnx_of_a_mixture_of_eight(tmp_path):
     nets = nn.ModuleList(network(k) for k in range(8))
-    deploy = ev.Deploy(nets, loc=3.0, scale=2.0)
-    ev.deploy.to_onnx(deploy, tmp_path / "mixture.onnx", torch.randn(1, 5))
+    deploy = hs.Deploy(nets, loc=3.0, scale=2.0)
+    hs.deploy.to_onnx(deploy, tmp_path / "mixture.onnx", torch.randn(1, 5))
     run = session(tmp_path / "mixture.onnx")
     for rows in (1, 2, 500):
         x = torch.randn(rows, 5)
         found = run(x)
         assert list(found) == NAMES
-        assert_agrees(found, ev.Prediction(together(nets, x).affine(3.0, 2.0), members=0))
+        assert_agrees(found, hs.Prediction(together(nets, x).affine(3.0, 2.0), members=0))
     import onnx
 
     model = onnx.load(tmp_path / "mixture.onnx")
-    assert [entry.version for entry in model.opset_import if entry.domain == ""] == [ev.deploy.OPSET]
+    assert [entry.version for entry in model.opset_import if entry.domain == ""] == [hs.deploy.OPSET]
     assert len(model.graph.node) < 400
 
 
@@ -326,11 +326,11 @@ def test_onnx_of_a_mixture_of_eight(tmp_path):
 @torch.no_grad()
 def test_onnx_of_the_unet_at_two_sizes(tmp_path):
     net = Maps()
-    ev.deploy.to_onnx(ev.Deploy(net), tmp_path / "maps.onnx", torch.randn(1, 3, 32, 40), dynamic=(0, 2, 3))
+    hs.deploy.to_onnx(hs.Deploy(net), tmp_path / "maps.onnx", torch.randn(1, 3, 32, 40), dynamic=(0, 2, 3))
     run = session(tmp_path / "maps.onnx")
     for shape in ((1, 3, 48, 64), (3, 3, 96, 32)):
         x = torch.randn(shape)
-        assert_agrees(run(x), ev.Prediction(net(x)))
+        assert_agrees(run(x), hs.Prediction(net(x)))
 
 
 @pytest.mark.extras
@@ -338,10 +338,10 @@ def test_onnx_of_the_unet_at_two_sizes(tmp_path):
 @pytest.mark.parametrize("members", [None, 1])
 def test_onnx_of_extreme_parameters(tmp_path, members):
     raw = extreme_raw(300) if members is None else extreme_raw(300, 7)
-    deploy = ev.Deploy(Raw(ev.NormalInverseGamma), coverage=0.99, members=members)
-    ev.deploy.to_onnx(deploy, tmp_path / "raw.onnx", raw[:2])
+    deploy = hs.Deploy(Raw(hs.NormalInverseGamma), coverage=0.99, members=members)
+    hs.deploy.to_onnx(deploy, tmp_path / "raw.onnx", raw[:2])
     assert_agrees(
-        session(tmp_path / "raw.onnx")(raw), ev.Prediction(ev.NormalInverseGamma.from_raw(raw), members), 0.99
+        session(tmp_path / "raw.onnx")(raw), hs.Prediction(hs.NormalInverseGamma.from_raw(raw), members), 0.99
     )
 
 
@@ -349,68 +349,68 @@ def test_onnx_of_extreme_parameters(tmp_path, members):
 @torch.no_grad()
 def test_onnx_of_gaussian_and_fading_networks(tmp_path):
     x = 10 * torch.randn(50, 5)
-    gaussian, fading = network(head=ev.GaussianHead(32)), FadingNetwork()
+    gaussian, fading = network(head=hs.NormalHead(32)), FadingNetwork()
     for net in (gaussian, fading):
-        ev.deploy.to_onnx(ev.Deploy(net), tmp_path / "net.onnx", x[:2], input_names=["features"])
-        assert_agrees(session(tmp_path / "net.onnx")(x), ev.Prediction(net(x)))
-    nets = [network(k, ev.GaussianHead(32)) for k in range(3)]
-    ev.deploy.to_onnx(ev.Deploy(nets, weights=[1, 2, 0]), tmp_path / "net.onnx", x[:2])
-    assert_agrees(session(tmp_path / "net.onnx")(x), ev.Prediction(together(nets, x), 0, [1, 2, 0]))
+        hs.deploy.to_onnx(hs.Deploy(net), tmp_path / "net.onnx", x[:2], input_names=["features"])
+        assert_agrees(session(tmp_path / "net.onnx")(x), hs.Prediction(net(x)))
+    nets = [network(k, hs.NormalHead(32)) for k in range(3)]
+    hs.deploy.to_onnx(hs.Deploy(nets, weights=[1, 2, 0]), tmp_path / "net.onnx", x[:2])
+    assert_agrees(session(tmp_path / "net.onnx")(x), hs.Prediction(together(nets, x), 0, [1, 2, 0]))
 
 
-WITHOUT_EVIDENTIA = """
+WITHOUT_HOWSURE = """
 import sys
-sys.modules["evidentia"] = None  # an import of it fails
+sys.modules["howsure"] = None  # an import of it fails
 import torch
 x = torch.load("x.pt")
 program = {load}
 torch.save(dict(program(x)), "found.pt")
-assert not [name for name in sys.modules if name.startswith("evidentia.")]
+assert not [name for name in sys.modules if name.startswith("howsure.")]
 """
 
 
-def run_without_evidentia(folder, load, x):
-    """Return what a saved program answers in a process that cannot import evidentia."""
+def run_without_howsure(folder, load, x):
+    """Return what a saved program answers in a process that cannot import howsure."""
     torch.save(x, folder / "x.pt")
-    code = WITHOUT_EVIDENTIA.format(load=load)
+    code = WITHOUT_HOWSURE.format(load=load)
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, timeout=600)
     return torch.load(folder / "found.pt")
 
 
 @pytest.mark.extras
-def test_exported_program_needs_no_evidentia(tmp_path):
+def test_exported_program_needs_no_howsure(tmp_path):
     nets, x = nn.ModuleList(network(k) for k in range(3)), torch.randn(11, 5)
-    program = ev.Deploy(nets).export(torch.randn(4, 5))
+    program = hs.Deploy(nets).export(torch.randn(4, 5))
     torch.export.save(program, tmp_path / "program.pt2")
-    found = run_without_evidentia(tmp_path, 'torch.export.load("program.pt2").module()', x)
-    assert_agrees(found, ev.Prediction(together(nets, x), members=0))
+    found = run_without_howsure(tmp_path, 'torch.export.load("program.pt2").module()', x)
+    assert_agrees(found, hs.Prediction(together(nets, x), members=0))
 
 
 @pytest.mark.extras
-def test_compiled_package_needs_no_evidentia(tmp_path):
+def test_compiled_package_needs_no_howsure(tmp_path):
     nets, x = nn.ModuleList(network(k) for k in range(3)), torch.randn(11, 5)
-    ev.deploy.to_package(ev.Deploy(nets), tmp_path / "package.pt2", torch.randn(4, 5))
+    hs.deploy.to_package(hs.Deploy(nets), tmp_path / "package.pt2", torch.randn(4, 5))
     assert [path.name for path in tmp_path.iterdir()] == ["package.pt2"]
-    found = run_without_evidentia(tmp_path, 'torch._inductor.aoti_load_package("package.pt2")', x)
-    assert_agrees(found, ev.Prediction(together(nets, x), members=0))
+    found = run_without_howsure(tmp_path, 'torch._inductor.aoti_load_package("package.pt2")', x)
+    assert_agrees(found, hs.Prediction(together(nets, x), members=0))
 
 
 @pytest.mark.extras
 @torch.no_grad()
 def test_compiled_package_of_the_unet(tmp_path):
     net = Maps()
-    ev.deploy.to_package(ev.Deploy(net), tmp_path / "maps.pt2", torch.randn(2, 3, 32, 40), dynamic=(0, 2, 3))
+    hs.deploy.to_package(hs.Deploy(net), tmp_path / "maps.pt2", torch.randn(2, 3, 32, 40), dynamic=(0, 2, 3))
     loaded = torch._inductor.aoti_load_package(str(tmp_path / "maps.pt2"))
     for shape in ((2, 3, 48, 64), (3, 3, 96, 32)):
         x = torch.randn(shape)
-        assert_agrees(loaded(x), ev.Prediction(net(x)))
+        assert_agrees(loaded(x), hs.Prediction(net(x)))
 
 
 @pytest.mark.extras
 def test_torch_compile():
     nets, x = nn.ModuleList(network(k) for k in range(3)), torch.randn(11, 5)
-    compiled = torch.compile(ev.Deploy(nets), fullgraph=True)
-    assert_agrees(compiled(x), ev.Prediction(together(nets, x), members=0))
+    compiled = torch.compile(hs.Deploy(nets), fullgraph=True)
+    assert_agrees(compiled(x), hs.Prediction(together(nets, x), members=0))
 
 
 @pytest.mark.extras
@@ -421,5 +421,5 @@ def test_a_failed_export_leaves_the_old_file(tmp_path):
 
     (tmp_path / "net.onnx").write_bytes(b"old")
     with pytest.raises(Exception, match="data-dependent"):
-        ev.deploy.to_onnx(ev.Deploy(Refuses()), tmp_path / "net.onnx", torch.randn(2, 5))
+        hs.deploy.to_onnx(hs.Deploy(Refuses()), tmp_path / "net.onnx", torch.randn(2, 5))
     assert (tmp_path / "net.onnx").read_bytes() == b"old"

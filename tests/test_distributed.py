@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import evidentia as ev
+import howsure as hs
 
 pytestmark = pytest.mark.extras
 
@@ -31,7 +31,7 @@ def data():
     return x, y, {"all": torch.ones(ROWS, dtype=torch.bool), "few": few, "none": none}
 
 
-def network(head=ev.NIGHead):
+def network(head=hs.NIGHead):
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(3, 8), nn.SiLU(), nn.Linear(8, 8), nn.SiLU(), head(8))
 
@@ -39,7 +39,7 @@ def network(head=ev.NIGHead):
 class Answering(nn.Module):
     """A network that answers in a form of choice, with a layer that is never used."""
 
-    def __init__(self, form="plain", head=ev.NIGHead):
+    def __init__(self, form="plain", head=hs.NIGHead):
         super().__init__()
         self.net, self.form = network(head), form
         self.unused = nn.Linear(2, 2)
@@ -47,31 +47,31 @@ class Answering(nn.Module):
     def forward(self, x):
         answer = self.net(x)
         if self.form == "faded":
-            return ev.Faded(answer, torch.full_like(x[:, 0], 0.5), validate_args=False)
+            return hs.Faded(answer, torch.full_like(x[:, 0], 0.5), validate_args=False)
         if self.form == "mixture":
             leaves = {name: torch.stack([leaf, leaf + 0.1], 1) for name, leaf in answer.predictive().to_dict().items()}
-            return ev.Mixture(ev.StudentT(**leaves, validate_args=False), dim=1, validate_args=False)
+            return hs.Mixture(hs.StudentT(**leaves, validate_args=False), dim=1, validate_args=False)
         if self.form == "nested":
             return {"answers": [answer], "other": (x.sum(),)}
         return answer
 
 
 def loss_of(output, y, **arguments):
-    if isinstance(output, ev.Faded):
+    if isinstance(output, hs.Faded):
         output = output.faded()
     if isinstance(output, dict):
         output = output["answers"][0]
-    if isinstance(output, ev.Gaussian):
-        return ev.gaussian_loss(output, y, **arguments)
-    if isinstance(output, ev.NormalInverseGamma):
-        return ev.evidential_loss(output, y, **arguments)
+    if isinstance(output, hs.Normal):
+        return hs.normal_loss(output, y, **arguments)
+    if isinstance(output, hs.NormalInverseGamma):
+        return hs.evidential_loss(output, y, **arguments)
     return -output.log_prob(y).mean()
 
 
 # Cases: (module, x, y of this rank, its rows) → the trained parameters ------------------------------------------------
 
 
-def ddp(rank, x, y, *, form="plain", head=ev.NIGHead, **settings):
+def ddp(rank, x, y, *, form="plain", head=hs.NIGHead, **settings):
     module = Answering(form, head) if "find_unused_parameters" in settings else network(head)
     wrapped = DistributedDataParallel(module, **settings)
     for _ in range(2):  # a wrapper that lost track of its parameters fails in the second step
@@ -80,7 +80,7 @@ def ddp(rank, x, y, *, form="plain", head=ev.NIGHead, **settings):
     return getattr(module, "net", module).parameters()
 
 
-def fsdp2(rank, x, y, *, kinds, head=ev.NIGHead, **policy):
+def fsdp2(rank, x, y, *, kinds, head=hs.NIGHead, **policy):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -101,8 +101,8 @@ def masked(rank, x, y, *, which, wrap="ddp"):
     y = torch.where(mask, y, torch.nan)
     module = network()
     wrapped = DistributedDataParallel(module) if wrap == "ddp" else sharded(module)
-    factor = ev.global_mean_factor(mask)
-    (factor * ev.evidential_loss(wrapped(x), y, mask=mask, reduction="sum")).backward()
+    factor = hs.global_mean_factor(mask)
+    (factor * hs.evidential_loss(wrapped(x), y, mask=mask, reduction="sum")).backward()
     return module.parameters()
 
 
@@ -119,21 +119,21 @@ def accumulated(rank, x, y, *, sync):
     module = network()
     wrapped = DistributedDataParallel(module)
     parts = [slice(0, 1), slice(1, 3), slice(3, 6)]
-    factor = ev.global_mean_factor(*(mask[rows] for rows in parts))
+    factor = hs.global_mean_factor(*(mask[rows] for rows in parts))
     for k, rows in enumerate(parts):
         last = k == len(parts) - 1
         with contextlib.nullcontext() if last or sync else wrapped.no_sync():
-            sums = ev.evidential_loss(wrapped(x[rows]), y[rows], mask=mask[rows], reduction="sum")
+            sums = hs.evidential_loss(wrapped(x[rows]), y[rows], mask=mask[rows], reduction="sum")
             (factor * sums).backward()
     return module.parameters()
 
 
 def weighted(rank, x, y):
     weight = torch.arange(ROWS).float()[part(rank)]
-    module = network(ev.GaussianHead)
+    module = network(hs.NormalHead)
     wrapped = DistributedDataParallel(module)
-    factor = ev.global_mean_factor(weight)
-    (factor * ev.gaussian_loss(wrapped(x), y, sample_weight=weight, reduction="sum")).backward()
+    factor = hs.global_mean_factor(weight)
+    (factor * hs.normal_loss(wrapped(x), y, sample_weight=weight, reduction="sum")).backward()
     return module.parameters()
 
 
@@ -141,10 +141,10 @@ def factors(rank, x, y):
     """What the factor is for numbers, tensors, nothing at all and a group of one rank."""
     alone = [dist.new_group([k]) for k in range(2)][rank]
     found = [
-        ev.global_mean_factor(3 + rank),
-        ev.global_mean_factor(torch.tensor(3 + rank), 1),
-        ev.global_mean_factor(torch.zeros(4, dtype=torch.bool)),
-        ev.global_mean_factor(5, group=alone),
+        hs.global_mean_factor(3 + rank),
+        hs.global_mean_factor(torch.tensor(3 + rank), 1),
+        hs.global_mean_factor(torch.zeros(4, dtype=torch.bool)),
+        hs.global_mean_factor(5, group=alone),
     ]
     return [nn.Parameter(torch.stack(found))]
 
@@ -158,16 +158,16 @@ CASES = {
     "DDP": (ddp, {}),
     "DDP, static graph": (ddp, {"static_graph": True}),
     "DDP, unused parameters": (ddp, UNUSED),
-    "DDP, Gaussian": (ddp, {**UNUSED, "head": ev.GaussianHead}),
+    "DDP, Gaussian": (ddp, {**UNUSED, "head": hs.NormalHead}),
     "DDP, faded": (ddp, {**UNUSED, "form": "faded"}),
     "DDP, mixture": (ddp, {**UNUSED, "form": "mixture"}),
     "DDP, nested": (ddp, {**UNUSED, "form": "nested"}),
     "FSDP2, root": (fsdp2, {"kinds": ()}),
-    "FSDP2, head": (fsdp2, {"kinds": ev.NIGHead}),
+    "FSDP2, head": (fsdp2, {"kinds": hs.NIGHead}),
     "FSDP2, every linear": (fsdp2, {"kinds": nn.Linear}),
-    "FSDP2, Gaussian head": (fsdp2, {"kinds": (nn.Linear, ev.GaussianHead), "head": ev.GaussianHead}),
-    "FSDP2, outputs cast": (fsdp2, {"kinds": ev.NIGHead, "output_dtype": torch.bfloat16}),
-    "FSDP2, bfloat16": (fsdp2, {"kinds": ev.NIGHead, "param_dtype": torch.bfloat16}),
+    "FSDP2, Gaussian head": (fsdp2, {"kinds": (nn.Linear, hs.NormalHead), "head": hs.NormalHead}),
+    "FSDP2, outputs cast": (fsdp2, {"kinds": hs.NIGHead, "output_dtype": torch.bfloat16}),
+    "FSDP2, bfloat16": (fsdp2, {"kinds": hs.NIGHead, "param_dtype": torch.bfloat16}),
     "mask, unequal": (masked, {"which": "few"}),
     "mask, empty rank": (masked, {"which": "none"}),
     "mask, FSDP2": (masked, {"which": "few", "wrap": "fsdp2"}),
@@ -219,7 +219,7 @@ def gradients_of(ranks, name):
     return first
 
 
-def alone(loss, head=ev.NIGHead):
+def alone(loss, head=hs.NIGHead):
     """Gradients of one process that sees all rows; the loss is a function of the network."""
     module = network(head)
     loss(module).backward()
@@ -234,7 +234,7 @@ def distance(found, expected):
 def test_wrappers_have_the_gradients_of_one_process(ranks, name):
     x, y, _ = data()
     _, settings = CASES[name]
-    head = settings.get("head", ev.NIGHead)
+    head = settings.get("head", hs.NIGHead)
 
     def loss(module):
         if "form" not in settings:
@@ -262,24 +262,24 @@ def test_wrappers_have_the_gradients_of_one_process(ranks, name):
 def test_masks_of_unequal_size_give_the_mean_over_all_targets(ranks, name, which):
     x, y, masks = data()
     mask = masks[which]
-    expected = alone(lambda module: ev.evidential_loss(module(x[mask]), y[mask]))
+    expected = alone(lambda module: hs.evidential_loss(module(x[mask]), y[mask]))
     assert distance(gradients_of(ranks, name), expected) < 1e-6
     # a mean over each rank's own targets is something else
     halves = [part(0), part(1)]
-    own = [alone(lambda m, r=r: ev.evidential_loss(m(x[r]), y[r], mask=mask[r])) for r in halves]
+    own = [alone(lambda m, r=r: hs.evidential_loss(m(x[r]), y[r], mask=mask[r])) for r in halves]
     assert distance([(a + b) / 2 for a, b in zip(*own, strict=True)], expected) > 1e-3
 
 
 def test_sample_weights_give_the_weighted_mean(ranks):
     x, y, _ = data()
     weight = torch.arange(ROWS).float()
-    expected = alone(lambda m: ev.gaussian_loss(m(x), y, sample_weight=weight), ev.GaussianHead)
+    expected = alone(lambda m: hs.normal_loss(m(x), y, sample_weight=weight), hs.NormalHead)
     assert distance(gradients_of(ranks, "weights"), expected) < 1e-6
 
 
 def test_the_factor_of_one_process_counts_also_what_half_precision_cannot():
     for dtype in (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32):
-        assert 1 / ev.global_mean_factor(torch.ones(100_001, dtype=dtype)) == pytest.approx(100_001, rel=1e-6)
+        assert 1 / hs.global_mean_factor(torch.ones(100_001, dtype=dtype)) == pytest.approx(100_001, rel=1e-6)
 
 
 def test_the_factor_is_ranks_over_targets(ranks):

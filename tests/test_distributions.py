@@ -8,26 +8,26 @@ import torch
 from scipy import stats
 from torch.distributions import Independent, kl_divergence
 
-import evidentia as ev
+import howsure as hs
 
 
 def nig(shape=(3,), dtype=torch.float64):
-    return ev.NormalInverseGamma.from_raw(torch.randn(*shape, 4, dtype=dtype))
+    return hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4, dtype=dtype))
 
 
 EXAMPLES = {
-    "NormalInverseGamma": lambda: ev.NormalInverseGamma(
+    "NormalInverseGamma": lambda: hs.NormalInverseGamma(
         torch.tensor([0.0, 1.0, -2.0]), 2.0, torch.tensor([2.5, 3.0, 9.0]), torch.tensor(0.7)
     ),
-    "NormalInverseGamma by alpha_minus_one": lambda: ev.NormalInverseGamma(
+    "NormalInverseGamma by alpha_minus_one": lambda: hs.NormalInverseGamma(
         torch.zeros(3), torch.ones(3), beta=torch.ones(3), alpha_minus_one=torch.tensor([1e-3, 1.0, 1e4])
     ),
     "NormalInverseGamma from raw": lambda: nig(dtype=torch.float32),
-    "StudentT": lambda: ev.StudentT(torch.tensor([2.5, 4.0, 50.0]), torch.tensor([0.0, 1.0, 2.0]), 0.5),
-    "StudentT by df_minus_two": lambda: ev.StudentT(loc=0.0, scale=1.0, df_minus_two=torch.tensor([1e-3, 1.0, 1e6])),
-    "Gaussian": lambda: ev.Gaussian(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.1, 1.0, 10.0])),
-    "Mixture": lambda: ev.Mixture(nig((4, 3), torch.float32).predictive()),
-    "Mixture of Gaussians": lambda: ev.Mixture(ev.Gaussian(torch.randn(3, 4), torch.rand(3, 4) + 0.1), dim=-1),
+    "StudentT": lambda: hs.StudentT(torch.tensor([2.5, 4.0, 50.0]), torch.tensor([0.0, 1.0, 2.0]), 0.5),
+    "StudentT by df_minus_two": lambda: hs.StudentT(loc=0.0, scale=1.0, df_minus_two=torch.tensor([1e-3, 1.0, 1e6])),
+    "Normal": lambda: hs.Normal(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.1, 1.0, 10.0])),
+    "Mixture": lambda: hs.Mixture(nig((4, 3), torch.float32).predictive()),
+    "Mixture of Gaussians": lambda: hs.Mixture(hs.Normal(torch.randn(3, 4), torch.rand(3, 4) + 0.1), dim=-1),
 }
 
 
@@ -135,7 +135,7 @@ def test_samples_follow_the_distribution(name):
 
 
 def test_letters_and_quantities():
-    d = ev.NormalInverseGamma(torch.tensor(0.5), 2.0, 3.0, 4.0)
+    d = hs.NormalInverseGamma(torch.tensor(0.5), 2.0, 3.0, 4.0)
     assert (d.gamma, d.nu, d.alpha, d.alpha_minus_one, d.beta) == (0.5, 2, 3, 2, 4)
     assert (d.prediction, d.aleatoric_variance, d.epistemic_variance, d.predictive_variance) == (0.5, 2, 1, 3)
     assert d.evidence == 7
@@ -158,18 +158,18 @@ def test_the_mode_is_where_the_density_is_largest():
 def test_alpha_minus_one_survives_every_map():
     """In float32 α = 1 + 1e-9 is 1; nothing becomes infinite as long as α − 1 is what travels."""
     tiny = torch.tensor([1e-9, 3e-8])
-    d = ev.NormalInverseGamma(torch.zeros(2), 1.0, beta=1e-9, alpha_minus_one=tiny)
+    d = hs.NormalInverseGamma(torch.zeros(2), 1.0, beta=1e-9, alpha_minus_one=tiny)
     assert (d.alpha == 1).any()
     for other in (d, d.expand((5, 2)), d.affine(3.0, 2.0), torch.utils._pytree.tree_map(lambda x: x, d)):
         assert torch.equal(other.alpha_minus_one, tiny.expand(other.batch_shape))
         assert other.aleatoric_variance.isfinite().all()
         assert other.predictive().variance.isfinite().all()
-    for less in (d.discount(0.5), d.fade(0.5), ev.Faded(d, 0.5).faded()):
+    for less in (d.discount(0.5), d.fade(0.5), hs.Faded(d, 0.5).faded()):
         assert torch.equal(less.alpha_minus_one, 0.5 * tiny)
         assert less.predictive().variance.isfinite().all()
     raw = torch.tensor([[0.0, 0.0, -12.0, 0.0]])
     exact = torch.nn.functional.softplus(raw[:, 2].double()) + 1e-6
-    assert torch.allclose(ev.NormalInverseGamma.from_raw(raw).alpha_minus_one.double(), exact, rtol=1e-6)
+    assert torch.allclose(hs.NormalInverseGamma.from_raw(raw).alpha_minus_one.double(), exact, rtol=1e-6)
     updated = d.update(torch.tensor([1.0, 2.0]))
     assert torch.allclose(updated.alpha_minus_one, tiny + 0.5)
     assert torch.allclose(d.predictive().df_minus_two, 2 * tiny)
@@ -177,7 +177,7 @@ def test_alpha_minus_one_survives_every_map():
 
 def test_from_raw_takes_any_dimension_and_its_leaves_are_the_parameters():
     raw = torch.randn(2, 4, 5, 6)
-    d = ev.NormalInverseGamma.from_raw(raw, dim=1)
+    d = hs.NormalInverseGamma.from_raw(raw, dim=1)
     assert d.batch_shape == (2, 5, 6)
     assert torch.equal(d.gamma, raw[:, 0])
     leaves = torch.utils._pytree.tree_leaves(d)
@@ -195,18 +195,18 @@ def test_update_is_conjugate():
     at_once = d.update(y, dim=1)
     assert torch.allclose(step.beta, at_once.beta)
     assert torch.allclose(step.gamma, at_once.gamma)
-    with pytest.raises(ev.InputTypeError, match=r"update: y must be a floating-point tensor, not torch\.int64"):
+    with pytest.raises(hs.InputTypeError, match=r"update: y must be a floating-point tensor, not torch\.int64"):
         d.update(torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ev.InputError, match=r"y of shape \(5,\) does not match the distribution's \(3,\)"):
+    with pytest.raises(hs.InputError, match=r"y of shape \(5,\) does not match the distribution's \(3,\)"):
         d.update(torch.zeros(5))
-    with pytest.raises(ev.InputError, match=r"y of shape \(3, 5\) \(\(5,\) without dimension 0\)"):
+    with pytest.raises(hs.InputError, match=r"y of shape \(3, 5\) \(\(5,\) without dimension 0\)"):
         d.update(y, dim=0)
 
 
 def test_affine_and_discount_refuse_what_has_no_meaning():
-    with pytest.raises(ev.InputError, match="scale must be finite and not 0"):
+    with pytest.raises(hs.InputError, match="scale must be finite and not 0"):
         nig().affine(0.0, 0.0)
-    with pytest.raises(ev.InputError, match=r"lies in \(0, 1\], got 0"):
+    with pytest.raises(hs.InputError, match=r"lies in \(0, 1\], got 0"):
         nig().discount(0)
 
 
@@ -245,8 +245,8 @@ def test_kl_is_registered():
     ],
 )
 def test_parameters_outside_their_domain(arguments, message):
-    with pytest.raises(ev.InputError, match=message):
-        ev.NormalInverseGamma(**{"gamma": 0.0, "nu": 1.0, "alpha": 2.0, "beta": 1.0, **arguments})
+    with pytest.raises(hs.InputError, match=message):
+        hs.NormalInverseGamma(**{"gamma": 0.0, "nu": 1.0, "alpha": 2.0, "beta": 1.0, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -261,29 +261,29 @@ def test_parameters_outside_their_domain(arguments, message):
     ],
 )
 def test_parameters_of_the_wrong_kind(arguments, message):
-    with pytest.raises(ev.InputTypeError, match=message):
-        ev.NormalInverseGamma(**{"gamma": 0.0, "nu": 1.0, "alpha": 2.0, "beta": 1.0, **arguments})
+    with pytest.raises(hs.InputTypeError, match=message):
+        hs.NormalInverseGamma(**{"gamma": 0.0, "nu": 1.0, "alpha": 2.0, "beta": 1.0, **arguments})
 
 
 def test_raw_of_the_wrong_kind():
-    with pytest.raises(ev.InputError, match=r"dimension -1 of raw must have size 4 .*shape \(5, 3\)"):
-        ev.NormalInverseGamma.from_raw(torch.zeros(5, 3))
-    with pytest.raises(ev.InputError, match="dimension 3 of raw must have size 4"):
-        ev.NormalInverseGamma.from_raw(torch.zeros(5, 4), dim=3)
-    with pytest.raises(ev.InputTypeError, match=r"floating-point tensor, not torch\.int64"):
-        ev.NormalInverseGamma.from_raw(torch.zeros(5, 4, dtype=torch.int64))
+    with pytest.raises(hs.InputError, match=r"dimension -1 of raw must have size 4 .*shape \(5, 3\)"):
+        hs.NormalInverseGamma.from_raw(torch.zeros(5, 3))
+    with pytest.raises(hs.InputError, match="dimension 3 of raw must have size 4"):
+        hs.NormalInverseGamma.from_raw(torch.zeros(5, 4), dim=3)
+    with pytest.raises(hs.InputTypeError, match=r"floating-point tensor, not torch\.int64"):
+        hs.NormalInverseGamma.from_raw(torch.zeros(5, 4, dtype=torch.int64))
 
 
 def test_dtypes_promote():
     half = torch.ones(2, dtype=torch.bfloat16)
-    assert ev.NormalInverseGamma(half, half, half * 2, half).gamma.dtype == torch.float32
-    assert ev.NormalInverseGamma(half, half.double(), half * 2, half).gamma.dtype == torch.float64
-    assert ev.StudentT(half * 3, half, half).loc.dtype == torch.float32
-    assert ev.NormalInverseGamma(0, 1, 2, 1).gamma.dtype == torch.float32
+    assert hs.NormalInverseGamma(half, half, half * 2, half).gamma.dtype == torch.float32
+    assert hs.NormalInverseGamma(half, half.double(), half * 2, half).gamma.dtype == torch.float64
+    assert hs.StudentT(half * 3, half, half).loc.dtype == torch.float32
+    assert hs.NormalInverseGamma(0, 1, 2, 1).gamma.dtype == torch.float32
 
 
 def test_validation_can_be_turned_off():
-    d = ev.NormalInverseGamma(0.0, 1.0, 0.5, 1.0, validate_args=False)
+    d = hs.NormalInverseGamma(0.0, 1.0, 0.5, 1.0, validate_args=False)
     assert d.alpha == 0.5
 
 
@@ -303,7 +303,7 @@ def test_student_t_agrees_with_torch_in_float64():
     df, loc, scale = (
         torch.tensor(v, dtype=torch.float64) for v in ([2.5, 4.0, 50.0], [0.0, 1.0, 2.0], [0.5, 1.0, 2.0])
     )
-    ours, torchs = ev.StudentT(df, loc, scale), torch.distributions.StudentT(df, loc, scale)
+    ours, torchs = hs.StudentT(df, loc, scale), torch.distributions.StudentT(df, loc, scale)
     y = torch.randn(10, 3, dtype=torch.float64) * 5
     assert torch.allclose(ours.log_prob(y), torchs.log_prob(y))
     assert torch.allclose(ours.mean, torchs.mean)
@@ -312,27 +312,27 @@ def test_student_t_agrees_with_torch_in_float64():
 
 
 def test_student_t_moments_that_do_not_exist():
-    t = ev.StudentT(torch.tensor([0.5, 1.5, 2.0, 3.0]))
+    t = hs.StudentT(torch.tensor([0.5, 1.5, 2.0, 3.0]))
     assert t.mean.isnan().tolist() == [True, False, False, False]
     assert t.variance.isnan().tolist() == [True, False, False, False]
     assert t.variance.isinf().tolist() == [False, True, True, False]
 
 
 def test_student_t_and_gaussian_refuse_bad_parameters():
-    with pytest.raises(ev.InputError, match="df must be finite and > 0"):
-        ev.StudentT(-1.0)
-    with pytest.raises(ev.InputTypeError, match="pass df or df_minus_two"):
-        ev.StudentT(loc=1.0)
-    with pytest.raises(ev.InputError, match="df and df_minus_two contradict each other"):
-        ev.StudentT(3.0, df_minus_two=2.0)
-    with pytest.raises(ev.InputError, match="df_minus_two must be finite and > -2"):
-        ev.StudentT(df_minus_two=-2.0)
-    with pytest.raises(ev.InputError, match="scale must be finite and > 0"):
-        ev.Gaussian(0.0, 0.0)
+    with pytest.raises(hs.InputError, match="df must be finite and > 0"):
+        hs.StudentT(-1.0)
+    with pytest.raises(hs.InputTypeError, match="pass df or df_minus_two"):
+        hs.StudentT(loc=1.0)
+    with pytest.raises(hs.InputError, match="df and df_minus_two contradict each other"):
+        hs.StudentT(3.0, df_minus_two=2.0)
+    with pytest.raises(hs.InputError, match="df_minus_two must be finite and > -2"):
+        hs.StudentT(df_minus_two=-2.0)
+    with pytest.raises(hs.InputError, match="scale must be finite and > 0"):
+        hs.Normal(0.0, 0.0)
 
 
 def test_gaussian_keeps_torchs_kl():
-    p, q = ev.Gaussian(0.0, 1.0), ev.Gaussian(1.0, 2.0)
+    p, q = hs.Normal(0.0, 1.0), hs.Normal(1.0, 2.0)
     assert kl_divergence(p, q).item() == pytest.approx(math.log(2) + 2 / 8 - 0.5)
 
 
@@ -340,8 +340,8 @@ def test_gaussian_keeps_torchs_kl():
 
 
 def test_a_mixture_of_one_is_its_member():
-    t = ev.StudentT(torch.tensor([[3.0, 9.0]]), torch.tensor([[0.0, 1.0]]), 2.0)
-    m, y = ev.Mixture(t), torch.randn(7, 2)
+    t = hs.StudentT(torch.tensor([[3.0, 9.0]]), torch.tensor([[0.0, 1.0]]), 2.0)
+    m, y = hs.Mixture(t), torch.randn(7, 2)
     assert torch.allclose(m.log_prob(y), t.log_prob(y))
     assert torch.allclose(m.cdf(y), t.cdf(y))
     assert torch.allclose(m.variance, t.variance[0])
@@ -349,18 +349,18 @@ def test_a_mixture_of_one_is_its_member():
 
 
 def test_law_of_total_variance():
-    m = ev.Mixture(ev.Gaussian(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
+    m = hs.Mixture(hs.Normal(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
     assert (m.mean, m.within_variance, m.between_variance, m.variance) == (5, 1, 25, 26)
-    draws = ev.Mixture(nig((4, 3)).predictive()).expand((3,)).sample((10,))
+    draws = hs.Mixture(nig((4, 3)).predictive()).expand((3,)).sample((10,))
     assert draws.shape == (10, 3)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1, -2])
 def test_members_along_any_dimension(dim):
     df, loc, scale = torch.rand(2, 2, dtype=torch.float64) * 5 + 2, torch.randn(2, 2, dtype=torch.float64), 1.5
-    m = ev.Mixture(ev.StudentT(df, loc, scale), dim=dim)
+    m = hs.Mixture(hs.StudentT(df, loc, scale), dim=dim)
     y = torch.randn(6, 2, dtype=torch.float64)
-    members = [ev.StudentT(df.select(dim, k), loc.select(dim, k), scale) for k in range(2)]
+    members = [hs.StudentT(df.select(dim, k), loc.select(dim, k), scale) for k in range(2)]
     expected = torch.stack([t.log_prob(y).exp() for t in members]).mean(0).log()
     assert torch.allclose(m.log_prob(y), expected)
     assert torch.allclose(m.sf(y), torch.stack([t.sf(y) for t in members]).mean(0))
@@ -368,14 +368,14 @@ def test_members_along_any_dimension(dim):
 
 def test_quantiles_of_members_far_apart():
     """Two needles a thousand widths apart: Newton's method alone would leave, the bracket holds it."""
-    m = ev.Mixture(ev.StudentT(torch.tensor([3.0, 3.0], dtype=torch.float64), torch.tensor([0.0, 1000.0]), 0.01))
+    m = hs.Mixture(hs.StudentT(torch.tensor([3.0, 3.0], dtype=torch.float64), torch.tensor([0.0, 1000.0]), 0.01))
     p = torch.tensor([1e-20, 0.2, 0.499, 0.501, 0.8, 1 - 1e-9], dtype=torch.float64)
     assert torch.allclose(m.cdf(m.icdf(p)), p, rtol=1e-7, atol=0)
     assert torch.allclose(m.sf(m.isf(p)), p, rtol=1e-7, atol=0)
 
 
 def test_quantiles_of_mixtures_at_and_beyond_the_ends():
-    m = ev.Mixture(ev.Gaussian(torch.zeros(2), torch.tensor([1.0, 2.0])))
+    m = hs.Mixture(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])))
     assert m.icdf(torch.tensor([0.0, 1.0])).tolist() == [-math.inf, math.inf]
     assert m.isf(torch.tensor([0.0, 1.0])).tolist() == [math.inf, -math.inf]
     assert m.icdf(torch.tensor([-0.5, 2.0, math.nan])).isnan().all()
@@ -385,15 +385,15 @@ def test_gradients_of_mixture_quantiles():
     loc = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64, requires_grad=True)
     df = torch.tensor([3.0, 4.0, 9.0], dtype=torch.float64, requires_grad=True)
     p = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda p, df, loc: ev.Mixture(ev.StudentT(df, loc, 1.0)).icdf(p), (p, df, loc))
+    assert torch.autograd.gradcheck(lambda p, df, loc: hs.Mixture(hs.StudentT(df, loc, 1.0)).icdf(p), (p, df, loc))
 
 
 def test_bad_mixtures_are_refused():
-    with pytest.raises(ev.InputTypeError, match=r"not NormalInverseGamma; mix its predictive\(\)"):
-        ev.Mixture(nig())
-    with pytest.raises(ev.InputTypeError, match="not Tensor"):
-        ev.Mixture(torch.zeros(3))
-    with pytest.raises(ev.InputError, match=r"dimension 0 of the components' batch shape \(\)"):
-        ev.Mixture(ev.StudentT(3.0))
-    with pytest.raises(ev.InputError, match="at least one member"):
-        ev.Mixture(ev.StudentT(torch.ones(0)))
+    with pytest.raises(hs.InputTypeError, match=r"not NormalInverseGamma; mix its predictive\(\)"):
+        hs.Mixture(nig())
+    with pytest.raises(hs.InputTypeError, match="not Tensor"):
+        hs.Mixture(torch.zeros(3))
+    with pytest.raises(hs.InputError, match=r"dimension 0 of the components' batch shape \(\)"):
+        hs.Mixture(hs.StudentT(3.0))
+    with pytest.raises(hs.InputError, match="at least one member"):
+        hs.Mixture(hs.StudentT(torch.ones(0)))

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.data.encoding import MOST_CATEGORIES, Encoding, Scaling
-from evidentia.data.table import read_table
+import howsure as hs
 from faults.tables import check
+from howsure.data.encoding import MOST_CATEGORIES, Encoding, Scaling
+from howsure.data.table import read_table
 
 
 def learn(values):
@@ -45,7 +45,7 @@ def test_a_number_means_the_one_text_that_spells_it():
     encoding = learn([*CODES, "x", "y", "7", "07.0"])  # sorted: 01 02 07.0 7 A B x y
     assert encode(encoding, [1, 2.0, Decimal(2), np.int8(1), 9]).nonzero()[1].tolist() == [0, 1, 1, 0]
     with pytest.raises(
-        ev.InputError,
+        hs.InputError,
         match=r"column 'c' held text in training, but has numbers that could mean several categories "
         r"\('07.0', '7'\) now \(first: 7 in row 1\); pass text",
     ):
@@ -191,13 +191,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("held", "values", "message"), REFUSED)
 def test_what_a_column_was_not_is_refused(held, values, message):
-    with pytest.raises(ev.InputError, match=f"column 'c' .*{message}"):
+    with pytest.raises(hs.InputError, match=f"column 'c' .*{message}"):
         encode(learn(TRAINING[held][0]), values)
 
 
 def test_dates_out_of_range_do_not_wrap_around():
     far = pd.DataFrame({"c": pd.Series(np.array([0, 2**62], dtype="M8[s]"))})
-    with pytest.raises(ev.InputError, match=r"column 'c' has dates out of range \(first: .* in row 1\)"):
+    with pytest.raises(hs.InputError, match=r"column 'c' has dates out of range \(first: .* in row 1\)"):
         read_table(far)
 
 
@@ -299,7 +299,7 @@ def test_a_table_that_was_read_without_the_encoding_is_adopted():
             try:
                 table = read_table(pd.DataFrame({"c": spelling}))
                 found = encoding.transform(table).tolist()
-            except ev.InputError:
+            except hs.InputError:
                 continue
             assert found == (expected or encode(encoding, [DAY]).tolist())
 
@@ -378,9 +378,9 @@ def test_columns_are_found_by_name():
         (train.assign(a=["x", "y"]), r"column 'a' held numbers in training, but has text now \(first: 'x' in row 0\)"),
     ):
         for read in (read_table, encoding.read):
-            with pytest.raises(ev.InputError, match=message):
+            with pytest.raises(hs.InputError, match=message):
                 encoding.transform(read(frame))
-    with pytest.raises(ev.InputError, match="no rows to learn from"):
+    with pytest.raises(hs.InputError, match="no rows to learn from"):
         Encoding.fit(read_table(train[:0]))
 
 
@@ -513,7 +513,7 @@ FORGED = [
 
 @pytest.mark.parametrize("state", FORGED, ids=range(len(FORGED)))
 def test_a_forged_encoding_is_refused(state):
-    with pytest.raises(ev.InputError, match=r"the encoding of a table cannot be restored: .*; save the model again"):
+    with pytest.raises(hs.InputError, match=r"the encoding of a table cannot be restored: .*; save the model again"):
         Encoding.from_dict(state)
 
 

@@ -14,17 +14,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import evidentia as ev
-from evidentia.persistence import load_model, save_model
+import howsure as hs
+from howsure.persistence import load_model, save_model
 
 QUICK = {"hidden": (32,), "steps": 150, "random_state": 0}
 REGRESSORS = [
-    ev.EvidentialRegressor(members=2, **QUICK),
-    ev.EvidentialRegressor(members=1, evidence="plain", **QUICK),
-    ev.EnsembleRegressor(members=2, **QUICK),
-    ev.GaussianRegressor(**QUICK),
-    ev.DropoutRegressor(**QUICK),
-    ev.BayesRegressor(**{**QUICK, "steps": 300}),
+    hs.EvidentialRegressor(members=2, **QUICK),
+    hs.EvidentialRegressor(members=1, evidence="plain", **QUICK),
+    hs.EnsembleRegressor(members=2, **QUICK),
+    hs.GaussianRegressor(**QUICK),
+    hs.DropoutRegressor(**QUICK),
+    hs.BayesRegressor(**{**QUICK, "steps": 300}),
 ]
 # Networks draw random batches and hold rows out, so that a weight of 2 is not a row that stands twice.
 # scikit-learn's own MLPRegressor fails this check for the same reason when it stops early.
@@ -48,7 +48,7 @@ def diabetes():
 @pytest.fixture(scope="module")
 def fitted(diabetes):
     x, y = diabetes
-    return ev.EvidentialRegressor(members=3, hidden=(32,), steps=400, random_state=0).fit(x[:300], y[:300])
+    return hs.EvidentialRegressor(members=3, hidden=(32,), steps=400, random_state=0).fit(x[:300], y[:300])
 
 
 def houses(n=80, seed=0):
@@ -85,7 +85,7 @@ def test_what_a_fitted_model_answers(fitted, diabetes):
 
 def test_mixed_columns_missing_values_and_unseen_categories():
     frame, price = houses()
-    model = ev.EvidentialRegressor(members=2, hidden=(32,), steps=600, random_state=0).fit(frame[:60], price[:60])
+    model = hs.EvidentialRegressor(members=2, hidden=(32,), steps=600, random_state=0).fit(frame[:60], price[:60])
     assert model.score(frame[60:], price[60:]) > 0.5
     new = frame[60:].copy()
     new["town"] = "Atlantis"
@@ -99,7 +99,7 @@ def test_mixed_columns_missing_values_and_unseen_categories():
 def test_many_targets_keep_their_names():
     frame, price = houses()
     targets = pd.DataFrame({"euro": price, "cent": 100 * price})
-    model = ev.EvidentialRegressor(members=2, **QUICK).fit(frame, targets)
+    model = hs.EvidentialRegressor(members=2, **QUICK).fit(frame, targets)
     assert model.predict(frame).shape == (80, 2)
     assert model.predict_interval(frame).shape == (80, 2, 2)
     assert "cent_mean" in model.predict_distribution(frame).to_frame().columns
@@ -107,7 +107,7 @@ def test_many_targets_keep_their_names():
 
 def test_pipelines_searches_and_clones(diabetes):
     x, y = diabetes[0][:120], diabetes[1][:120]
-    model = ev.EvidentialRegressor(members=1, evidence="plain", **QUICK)
+    model = hs.EvidentialRegressor(members=1, evidence="plain", **QUICK)
     pipeline = make_pipeline(StandardScaler(), model).fit(x, y)
     mean, std = pipeline.predict(x, return_std=True)
     assert mean.shape == std.shape == (120,)
@@ -126,7 +126,7 @@ def test_a_saved_model_predicts_the_same(regressor, tmp_path):
     frame, price = houses()
     model = clone(regressor).fit(frame, price)
     model.save(tmp_path / "model")
-    again = ev.load(tmp_path / "model")
+    again = hs.load(tmp_path / "model")
     assert type(again) is type(model)
     assert again.get_params() == model.get_params()
     assert np.array_equal(again.predict(frame), model.predict(frame))
@@ -134,22 +134,22 @@ def test_a_saved_model_predicts_the_same(regressor, tmp_path):
     assert again.n_features_in_ == 4
     assert list(again.feature_names_in_) == list(frame.columns)
     again.save(tmp_path / "again")
-    assert np.array_equal(ev.load(tmp_path / "again").predict(frame), model.predict(frame))
+    assert np.array_equal(hs.load(tmp_path / "again").predict(frame), model.predict(frame))
 
 
 def test_a_model_of_an_unknown_kind_is_refused(tmp_path):
-    from evidentia.persistence import save_model
+    from howsure.persistence import save_model
 
     save_model(tmp_path / "m", {}, {"estimator": "os.system"})
-    with pytest.raises(ev.InputError, match=r"unknown kind 'os\.system'; known are EvidentialRegressor"):
-        ev.load(tmp_path / "m")
+    with pytest.raises(hs.InputError, match=r"unknown kind 'os\.system'; known are EvidentialRegressor"):
+        hs.load(tmp_path / "m")
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(1e-6, 0.0), (1e6, 0.0), (1.0, 1e6)])
 def test_predictions_scale_with_the_target(factor, shift):
     frame, price = houses()
-    base = ev.EvidentialRegressor(members=2, **QUICK).fit(frame, price).predict_distribution(frame)
-    moved = ev.EvidentialRegressor(members=2, **QUICK).fit(frame, shift + factor * price).predict_distribution(frame)
+    base = hs.EvidentialRegressor(members=2, **QUICK).fit(frame, price).predict_distribution(frame)
+    moved = hs.EvidentialRegressor(members=2, **QUICK).fit(frame, shift + factor * price).predict_distribution(frame)
     assert np.allclose((moved.mean - shift) / factor, base.mean, rtol=1e-3, atol=1e-2)
     assert np.allclose(moved.aleatoric_std / factor, base.aleatoric_std, rtol=1e-3)
     assert np.allclose(moved.epistemic_std / factor, base.epistemic_std, rtol=2e-2, atol=1e-3)
@@ -172,7 +172,7 @@ def test_predictions_scale_with_the_target(factor, shift):
 )
 def test_bad_input_is_named_and_a_failed_fit_changes_nothing(change, message):
     good = {"X": np.random.default_rng(0).random((20, 2)), "y": np.arange(20.0)}
-    model = ev.EvidentialRegressor(members=1, hidden=(4,), steps=5, random_state=0).fit(**good)
+    model = hs.EvidentialRegressor(members=1, hidden=(4,), steps=5, random_state=0).fit(**good)
     before = model.predict(good["X"])
     with pytest.raises(ValueError, match=message):
         model.fit(**{**good, **change})
@@ -182,8 +182,8 @@ def test_bad_input_is_named_and_a_failed_fit_changes_nothing(change, message):
 @pytest.mark.parametrize(
     ("regressor", "attribute"),
     [
-        (ev.EvidentialRegressor(members=2, evidence_weight="auto", **QUICK), "evidence_weight_"),
-        (ev.DropoutRegressor(dropout="auto", **QUICK), "dropout_"),
+        (hs.EvidentialRegressor(members=2, evidence_weight="auto", **QUICK), "evidence_weight_"),
+        (hs.DropoutRegressor(dropout="auto", **QUICK), "dropout_"),
     ],
 )
 def test_auto_chooses_by_cross_validation_and_remembers(regressor, attribute, tmp_path, diabetes):
@@ -194,7 +194,7 @@ def test_auto_chooses_by_cross_validation_and_remembers(regressor, attribute, tm
     assert model.search_.scores.shape == (len(model.search_.candidates), 5)
     model.search_.scores[1, 2] = np.inf  # a network that diverged is remembered, too
     model.save(tmp_path / "model")
-    again = ev.load(tmp_path / "model")
+    again = hs.load(tmp_path / "model")
     assert getattr(again, attribute) == chosen
     assert again.search_.candidates == model.search_.candidates
     assert np.array_equal(again.search_.scores, model.search_.scores)
@@ -202,7 +202,7 @@ def test_auto_chooses_by_cross_validation_and_remembers(regressor, attribute, tm
     assert np.array_equal(again.predict(x), model.predict(x))
     fixed = clone(regressor).set_params(**{attribute.rstrip("_"): chosen}).fit(x, y)
     assert np.array_equal(fixed.predict(x), model.predict(x))  # the search leaves no other trace
-    with pytest.raises(ev.InputError, match="4 rows are too few for a search over 5 folds"):
+    with pytest.raises(hs.InputError, match="4 rows are too few for a search over 5 folds"):
         clone(regressor).fit(x[:4], y[:4])
 
 
@@ -210,10 +210,10 @@ def test_columns_of_very_different_scale_and_duplicated_names():
     g = np.random.default_rng(0)
     x = g.standard_normal((120, 3))
     y = x[:, 0] + x[:, 1] - x[:, 2] + 0.1 * g.standard_normal(120)
-    model = ev.EvidentialRegressor(members=1, hidden=(32,), steps=400, random_state=0)
+    model = hs.EvidentialRegressor(members=1, hidden=(32,), steps=400, random_state=0)
     plain = clone(model).fit(x, y).predict(x)
     assert np.allclose(clone(model).fit(x * [1e-6, 1.0, 1e6], y).predict(x * [1e-6, 1.0, 1e6]), plain, atol=1e-2)
-    with pytest.raises(ev.InputError, match="column names must be unique; 'a' stands more than once"):
+    with pytest.raises(hs.InputError, match="column names must be unique; 'a' stands more than once"):
         clone(model).fit(pd.DataFrame(x, columns=["a", "b", "a"]), y)
 
 
@@ -224,7 +224,7 @@ def test_bad_parameters_are_named():
         ({"penalty": "l2"}, "unknown penalty 'l2'"),
         ({"evidence_weight": -1.0}, "evidence_weight must be 'auto' or a number of at least 0, got -1.0"),
         ({"evidence_weight": "best"}, "evidence_weight must be 'auto' or a number of at least 0, got 'best'"),
-        ({"validation_share": 1.5}, r"validation_share must be a number in \[0, 1\), got 1.5"),
+        ({"validation_fraction": 1.5}, r"validation_fraction must be a number in \[0, 1\), got 1.5"),
         ({"steps": -3}, "steps must be None or a whole number of at least 1, got -3"),
         ({"steps": 10.5}, "steps must be None or a whole number of at least 1, got 10.5"),
         ({"steps": True}, "steps must be None or a whole number"),
@@ -240,12 +240,12 @@ def test_bad_parameters_are_named():
         ({"penalty": len}, "penalty must be one of the names error, standard_score"),
         ({"members": 2.0}, "members must be a whole number"),
     ):
-        with pytest.raises(ev.InputError, match=message):
-            ev.EvidentialRegressor(**{**QUICK, **parameters}).fit(x, y)
-    with pytest.raises(ev.InputError, match="prior_std must be a number of at least 0, got 'wide'"):
-        ev.BayesRegressor(prior_std="wide").fit(x, y)
+        with pytest.raises(hs.InputError, match=message):
+            hs.EvidentialRegressor(**{**QUICK, **parameters}).fit(x, y)
+    with pytest.raises(hs.InputError, match="prior_std must be a number of at least 0, got 'wide'"):
+        hs.BayesRegressor(prior_std="wide").fit(x, y)
     with pytest.raises(NotFittedError):
-        ev.EvidentialRegressor().predict(x)
+        hs.EvidentialRegressor().predict(x)
 
 
 def test_edges_of_prediction(fitted, diabetes):
@@ -255,7 +255,7 @@ def test_edges_of_prediction(fitted, diabetes):
     with pytest.raises(ValueError, match="X has 9 features, but EvidentialRegressor is expecting 10"):
         fitted.predict(x[:, :9])
     frame, price = houses()
-    model = ev.EvidentialRegressor(members=1, **QUICK).fit(frame, price)
+    model = hs.EvidentialRegressor(members=1, **QUICK).fit(frame, price)
     for broken, message in (
         (frame.drop(columns="town"), "Feature names seen at fit time, yet now missing"),
         (frame.assign(more=1), "Feature names unseen at fit time"),
@@ -272,14 +272,14 @@ def test_edges_of_prediction(fitted, diabetes):
 def test_a_constant_target_and_a_constant_column():
     x = np.random.default_rng(0).random((40, 2))
     x[:, 1] = 3.0
-    model = ev.EvidentialRegressor(members=2, **QUICK).fit(x, np.full(40, 5.0))
+    model = hs.EvidentialRegressor(members=2, **QUICK).fit(x, np.full(40, 5.0))
     assert np.abs(model.predict(x) - 5).max() < 0.5
 
 
 def test_the_package_offers_them_without_loading_scikit_learn():
-    assert "EvidentialRegressor" in ev.__all__
+    assert "EvidentialRegressor" in hs.__all__
     with pytest.raises(AttributeError, match="no attribute 'Classifier'"):
-        ev.Classifier  # noqa: B018
+        hs.Classifier  # noqa: B018
 
 
 def test_numpy_parameters_are_as_good_as_others(tmp_path):
@@ -292,25 +292,25 @@ def test_numpy_parameters_are_as_good_as_others(tmp_path):
         "batch_size": np.int64(16),
         "learning_rate": np.float32(0.005),
         "evidence_weight": np.float64(0.01),
-        "validation_share": np.float64(0.2),
+        "validation_fraction": np.float64(0.2),
         "random_state": np.int64(3),
         "verbose": np.bool_(False),
     }
     plain = {"members": 2, "hidden": (8, 4), "steps": 30, "batch_size": 16, "learning_rate": float(np.float32(0.005))}
-    plain |= {"evidence_weight": 0.01, "validation_share": 0.2, "random_state": 3, "verbose": False}
-    model = ev.EvidentialRegressor(**numpy).fit(x, y)
+    plain |= {"evidence_weight": 0.01, "validation_fraction": 0.2, "random_state": 3, "verbose": False}
+    model = hs.EvidentialRegressor(**numpy).fit(x, y)
     model.save(tmp_path / "m")
-    again = ev.load(tmp_path / "m")
-    assert again.get_params() == {**ev.EvidentialRegressor(**plain).get_params()}
-    assert np.array_equal(again.predict(x), ev.EvidentialRegressor(**plain).fit(x, y).predict(x))
+    again = hs.load(tmp_path / "m")
+    assert again.get_params() == {**hs.EvidentialRegressor(**plain).get_params()}
+    assert np.array_equal(again.predict(x), hs.EvidentialRegressor(**plain).fit(x, y).predict(x))
 
 
 def test_one_number_is_one_hidden_layer_and_none_is_a_linear_network():
     x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
     options = {"members": 2, "steps": 40, "random_state": 0}
-    one, same = (ev.EvidentialRegressor(hidden=h, **options).fit(x, y) for h in (16, (16,)))
+    one, same = (hs.EvidentialRegressor(hidden=h, **options).fit(x, y) for h in (16, (16,)))
     assert np.array_equal(one.predict(x), same.predict(x))
-    line = ev.EvidentialRegressor(hidden=(), **options).fit(x, y).predict(x)
+    line = hs.EvidentialRegressor(hidden=(), **options).fit(x, y).predict(x)
     fitted = np.linalg.lstsq(np.column_stack([x, np.ones(60)]), line, rcond=None)[1]
     assert fitted[0] < 1e-9 * (line**2).sum()  # what it says is linear in x
 
@@ -319,10 +319,10 @@ def test_networks_that_diverge_are_told_of():
     g = np.random.default_rng(0)
     x = g.random((200, 3))
     y = x[:, 0] + 0.1 * g.standard_normal(200)
-    model = ev.EvidentialRegressor(members=4, hidden=(16,), steps=100, random_state=0)
+    model = hs.EvidentialRegressor(members=4, hidden=(16,), steps=100, random_state=0)
     before = clone(model).fit(x, y)
     kept = before.predict(x)
-    with pytest.raises(ev.InputError, match="all 4 networks reached values that are not finite; lower learning_rate"):
+    with pytest.raises(hs.InputError, match="all 4 networks reached values that are not finite; lower learning_rate"):
         before.set_params(learning_rate=1e30).fit(x, y)
     assert np.array_equal(before.predict(x), kept)
     with pytest.warns(ConvergenceWarning, match=r"\d of 4 networks do far worse .* than a constant would"):
@@ -330,7 +330,7 @@ def test_networks_that_diverge_are_told_of():
 
 
 def test_a_diverged_network_is_left_out(monkeypatch):
-    import evidentia.estimators as room
+    import howsure.estimators as room
 
     real = room.fit
 
@@ -344,7 +344,7 @@ def test_a_diverged_network_is_left_out(monkeypatch):
 
     x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
     monkeypatch.setattr(room, "fit", unlucky)
-    model = ev.EvidentialRegressor(members=3, hidden=(8,), steps=40, random_state=0)
+    model = hs.EvidentialRegressor(members=3, hidden=(8,), steps=40, random_state=0)
     with pytest.warns(ConvergenceWarning, match="training of 1 of 3 networks diverged"):
         model.fit(x, y)
     assert np.isfinite(model.predict(x, return_std=True)).all()
@@ -355,15 +355,15 @@ def test_a_diverged_network_is_left_out(monkeypatch):
 @pytest.mark.parametrize("factor", [1e155, 1e300, 1e-160, 1e-200])
 def test_targets_whose_variance_is_no_number_are_refused(factor):
     x, y = np.random.default_rng(0).random((20, 2)), np.arange(20.0)
-    with pytest.raises(ev.InputError, match="float64 cannot hold its variance; pass y in other units"):
-        ev.EvidentialRegressor(**QUICK).fit(x, y * factor)
+    with pytest.raises(hs.InputError, match="float64 cannot hold its variance; pass y in other units"):
+        hs.EvidentialRegressor(**QUICK).fit(x, y * factor)
 
 
 @pytest.mark.parametrize("factor", [1e120, 1e-120])
 def test_large_and_small_targets_are_just_other_units(factor):
     x, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)
-    base = ev.EvidentialRegressor(members=2, **QUICK).fit(x, y).predict_distribution(x)
-    other = ev.EvidentialRegressor(members=2, **QUICK).fit(x, y * factor).predict_distribution(x)
+    base = hs.EvidentialRegressor(members=2, **QUICK).fit(x, y).predict_distribution(x)
+    other = hs.EvidentialRegressor(members=2, **QUICK).fit(x, y * factor).predict_distribution(x)
     assert other.mean / factor == pytest.approx(base.mean, rel=1e-4)
     assert other.std / factor == pytest.approx(base.std, rel=1e-4)
     assert other.interval() / factor == pytest.approx(base.interval(), rel=1e-4)
@@ -398,14 +398,14 @@ def test_fits_in_threads_are_those_alone(regressor):
 def test_masked_dates_and_tensors_as_targets():
     x = np.random.default_rng(0).random((40, 2))
     y = x[:, 0] * 2
-    model = ev.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0)
+    model = hs.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0)
     masked = np.ma.array(np.where(np.arange(40) < 20, 9999.0, y), mask=np.arange(40) < 20)
     with pytest.raises(ValueError, match="Input y contains NaN"):
         clone(model).fit(x, masked)
     with pytest.raises(ValueError, match="NaN"):
         clone(model).fit(x, y, sample_weight=np.ma.array(np.ones(40), mask=np.arange(40) < 3))
     for dates in (pd.Series(pd.date_range("2020", periods=40)), np.arange(40).astype("m8[s]")):
-        with pytest.raises(ev.InputTypeError, match="y must be real numbers"):
+        with pytest.raises(hs.InputTypeError, match="y must be real numbers"):
             clone(model).fit(x, dates)
     expected = clone(model).fit(x, y).predict(x)
     assert np.array_equal(clone(model).fit(x, torch.tensor(y, requires_grad=True)).predict(x), expected)
@@ -414,7 +414,7 @@ def test_masked_dates_and_tensors_as_targets():
 def test_the_callers_context_changes_nothing(tmp_path):
     x = np.random.default_rng(0).random((40, 2))
     y = x[:, 0] * 2
-    model = ev.EvidentialRegressor(members=2, hidden=(8,), steps=20, random_state=0, device=torch.device("cpu"))
+    model = hs.EvidentialRegressor(members=2, hidden=(8,), steps=20, random_state=0, device=torch.device("cpu"))
     expected = clone(model).fit(x, y).predict_interval(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert np.array_equal(clone(model).fit(x, y).predict_interval(x), expected)
@@ -424,16 +424,16 @@ def test_the_callers_context_changes_nothing(tmp_path):
         assert np.array_equal(fitted.predict_interval(x), expected)
         assert np.allclose(fitted.predict_distribution(x).quantile(0.05), expected[:, 0], rtol=1e-12)
         fitted.save(tmp_path / "m")
-        assert np.array_equal(ev.load(tmp_path / "m").predict_interval(x), expected)
+        assert np.array_equal(hs.load(tmp_path / "m").predict_interval(x), expected)
         clone(model).set_params(evidence_weight="auto").fit(x, y)
     finally:
         torch.set_default_device("cpu")
-    assert ev.load(tmp_path / "m").device == "cpu"  # a torch.device is saved by its name
+    assert hs.load(tmp_path / "m").device == "cpu"  # a torch.device is saved by its name
 
 
 def test_a_column_that_taught_nothing_is_ignored():
     x = np.random.default_rng(0).random((60, 2))
-    model = ev.EvidentialRegressor(members=2, hidden=(8,), steps=40, random_state=0)
+    model = hs.EvidentialRegressor(members=2, hidden=(8,), steps=40, random_state=0)
     for nothing in (np.nan, 7.0):
         fitted = clone(model).fit(np.c_[x, np.full(60, nothing)], x[:, 0])
         expected = fitted.predict(np.c_[x, np.full(60, nothing)])
@@ -446,23 +446,23 @@ def test_targets_of_an_arrow_table_have_its_names():
 
     x = np.random.default_rng(0).random((40, 2))
     y = pa.table({"a": x[:, 0], "b": x[:, 1]})
-    fitted = ev.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(x, y)
+    fitted = hs.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(x, y)
     assert fitted.target_names_ == ["a", "b"]
 
 
 def test_codes_that_lost_their_digits_are_refused():
     codes = ["1234567890123456789", "1234567890123456700", "A", "B", "C"]
     frame = pd.DataFrame({"id": np.random.default_rng(0).choice(codes, 60)})
-    fitted = ev.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(frame, np.arange(60.0))
+    fitted = hs.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(frame, np.arange(60.0))
     whole = fitted.predict(pd.DataFrame({"id": [1234567890123456789]}))
     assert np.array_equal(whole, fitted.predict(pd.DataFrame({"id": codes[:1]})))
-    with pytest.raises(ev.InputError, match="lost digits as a floating-point number; pass text or whole numbers"):
+    with pytest.raises(hs.InputError, match="lost digits as a floating-point number; pass text or whole numbers"):
         fitted.predict(pd.DataFrame({"id": [1234567890123456789.0, np.nan]}))
 
 
-@pytest.mark.parametrize("name", ["Evidential", "Ensemble", "Gaussian", "Dropout", "Bayes"])
+@pytest.mark.parametrize("name", ["Evidential", "Ensemble", "Normal", "Dropout", "Bayes"])
 def test_every_parameter_and_fitted_attribute_is_documented(name):
-    cls = getattr(ev, f"{name}Regressor")
+    cls = getattr(hs, f"{name}Regressor")
     model = cls(steps=2).fit(np.eye(6), np.arange(6.0))
     parameters, attributes = cls.__doc__.split("Attributes\n")
     for parameter, default in cls().get_params().items():
@@ -475,25 +475,25 @@ def test_every_parameter_and_fitted_attribute_is_documented(name):
 
 def test_a_loaded_model_knows_all_that_the_saved_one_knew(tmp_path):
     X, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)  # noqa: N806
-    model = ev.EvidentialRegressor(members=2, steps=40, random_state=0, evidence_weight="auto").fit(X, y)
-    again = ev.load(model.save(tmp_path / "model"))
+    model = hs.EvidentialRegressor(members=2, steps=40, random_state=0, evidence_weight="auto").fit(X, y)
+    again = hs.load(model.save(tmp_path / "model"))
     ours, theirs = again.fitted_.training, model.fitted_.training
     assert ours.history == theirs.history
     assert torch.equal(ours.best_score, theirs.best_score)
     assert (again.training_, again.evidence_weight_) == (model.training_, model.evidence_weight_)
     assert again.fitted_.method == model.fitted_.method
     assert np.array_equal(again.search_.scores, model.search_.scores)
-    assert np.array_equal(ev.load(again.save(tmp_path / "again")).predict(X), model.predict(X))
+    assert np.array_equal(hs.load(again.save(tmp_path / "again")).predict(X), model.predict(X))
 
 
 def test_a_model_of_version_0_1_is_read(tmp_path):
     """It named no method, and kept four results of its training."""
     X, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)  # noqa: N806
-    for regressor in (ev.EvidentialRegressor(members=2, steps=5), ev.DropoutRegressor(steps=5, dropout=0.2)):
+    for regressor in (hs.EvidentialRegressor(members=2, steps=5), hs.DropoutRegressor(steps=5, dropout=0.2)):
         model = regressor.fit(X, y)
         tensors, settings = load_model(model.save(tmp_path / "new"))
         del settings["method"]
         settings["training"] = model.training_
-        old = ev.load(save_model(tmp_path / "old", tensors, settings))
+        old = hs.load(save_model(tmp_path / "old", tensors, settings))
         assert np.array_equal(old.predict(X), model.predict(X))
         assert old.training_ == model.training_

@@ -1,4 +1,4 @@
-"""Regressors as ONNX graphs: ONNX Runtime gives the numbers of predict_distribution, without evidentia."""
+"""Regressors as ONNX graphs: ONNX Runtime gives the numbers of predict_distribution, without howsure."""
 
 import hashlib
 import json
@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.data.trees import Trees
-from evidentia.errors import EvidentiaError, InputError, InputTypeError
-from evidentia.export.module import gelu, softplus
-from evidentia.export.tracing import Recorder
-from evidentia.export.trees import ensemble_of
+import howsure as hs
+from howsure.data.trees import Trees
+from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.export.module import gelu, softplus
+from howsure.export.tracing import Recorder
+from howsure.export.trees import ensemble_of
 from shell import shell
 
 onnx = pytest.importorskip("onnx")
@@ -61,27 +61,27 @@ def check(found, p, coverage=0.9, rtol=1e-6):
 def model():
     """A mixture that sees numbers, bins and trees, with weights, fading and a width."""
     x, y = table()
-    return ev.EvidentialRegressor(members=4, steps=80, random_state=0).fit(x, y)
+    return hs.EvidentialRegressor(members=4, steps=80, random_state=0).fit(x, y)
 
 
 REGRESSORS = {
-    "bins+trees": lambda: ev.EvidentialRegressor(members=3, steps=40, inputs="bins+trees", random_state=0),
-    "one network": lambda: ev.EvidentialRegressor(members=1, steps=40, random_state=0),
-    "plain evidence": lambda: ev.EvidentialRegressor(members=3, steps=40, evidence="plain", random_state=0),
-    "ensemble": lambda: ev.EnsembleRegressor(members=3, steps=40, random_state=0),
-    "fading ensemble": lambda: ev.EnsembleRegressor(
+    "bins+trees": lambda: hs.EvidentialRegressor(members=3, steps=40, inputs="bins+trees", random_state=0),
+    "one network": lambda: hs.EvidentialRegressor(members=1, steps=40, random_state=0),
+    "plain evidence": lambda: hs.EvidentialRegressor(members=3, steps=40, evidence="plain", random_state=0),
+    "ensemble": lambda: hs.EnsembleRegressor(members=3, steps=40, random_state=0),
+    "fading ensemble": lambda: hs.EnsembleRegressor(
         members=2, steps=40, evidence="fading", inputs="trees", random_state=0
     ),
-    "gaussian": lambda: ev.GaussianRegressor(steps=40, random_state=0),
-    "dropout": lambda: ev.DropoutRegressor(samples=3, steps=40, random_state=0),
-    "bayes": lambda: ev.BayesRegressor(samples=3, steps=40, random_state=0),
+    "gaussian": lambda: hs.GaussianRegressor(steps=40, random_state=0),
+    "dropout": lambda: hs.DropoutRegressor(samples=3, steps=40, random_state=0),
+    "bayes": lambda: hs.BayesRegressor(samples=3, steps=40, random_state=0),
 }
 
 
 def test_the_default_model(model, tmp_path):
     x, _ = table(seed=1)
     wild = np.concatenate([x, 30 * x])  # half of them far from the training rows
-    path = ev.export_onnx(model, tmp_path / "model.onnx", coverage=0.8)
+    path = hs.export_onnx(model, tmp_path / "model.onnx", coverage=0.8)
     onnx.checker.check_model(onnx.load(path), full_check=True)
     p = model.predict_distribution(wild)
     assert p.familiarity.min() < 0.1
@@ -97,23 +97,23 @@ def test_the_default_model(model, tmp_path):
 def test_every_regressor(name, targets, tmp_path):
     x, y = table(targets=targets)
     fitted = REGRESSORS[name]().fit(x, y)
-    path = ev.export_onnx(fitted, tmp_path / "model.onnx")
+    path = hs.export_onnx(fitted, tmp_path / "model.onnx")
     check(run(path, x), fitted.predict_distribution(x))
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
 def test_every_activation(activation, tmp_path):
     x, y = table()
-    fitted = ev.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0).fit(x, y)
+    fitted = hs.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0).fit(x, y)
     fitted.fitted_.population.activation = activation
     fitted.fitted_.__dict__.pop("_kept", None)  # the networks of an earlier prediction
-    path = ev.export_onnx(fitted, tmp_path / "model.onnx")
+    path = hs.export_onnx(fitted, tmp_path / "model.onnx")
     check(run(path, x), fitted.predict_distribution(x))
 
 
 def test_single_precision_is_close(model, tmp_path):
     x, _ = table(seed=1)
-    path = ev.export_onnx(model, tmp_path / "model.onnx", single=True)
+    path = hs.export_onnx(model, tmp_path / "model.onnx", single=True)
     check(run(path, x), model.predict_distribution(x), rtol=1e-4)
 
 
@@ -121,8 +121,8 @@ def test_large_numbers_with_a_small_spread_keep_their_digits(tmp_path):
     rng = np.random.default_rng(0)
     x = 1e7 + 1e-2 * rng.standard_normal((100, 2))
     y = 1e6 + 100 * (x[:, 0] - 1e7) + 0.1 * rng.standard_normal(100)
-    fitted = ev.EvidentialRegressor(members=2, steps=60, random_state=0).fit(x, y)
-    found, p = run(ev.export_onnx(fitted, tmp_path / "model.onnx"), x), fitted.predict_distribution(x)
+    fitted = hs.EvidentialRegressor(members=2, steps=60, random_state=0).fit(x, y)
+    found, p = run(hs.export_onnx(fitted, tmp_path / "model.onnx"), x), fitted.predict_distribution(x)
     np.testing.assert_allclose(found["mean"], p.mean, rtol=1e-9)
     np.testing.assert_allclose(found["epistemic_std"], p.epistemic_std, rtol=1e-5)
 
@@ -151,7 +151,7 @@ def mixed_table():
 
 
 def as_numbers(frame, about):
-    """The rows as the JSON file beside a graph says, without evidentia."""
+    """The rows as the JSON file beside a graph says, without howsure."""
     out = np.full((len(frame), len(about["columns"])), np.nan)
     for k, column in enumerate(about["columns"]):
         values = frame[column["name"]]
@@ -171,8 +171,8 @@ def as_numbers(frame, about):
 def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path):
     frame, y = mixed_table()
     with pytest.warns(UserWarning, match="left out"):
-        fitted = ev.EvidentialRegressor(members=3, steps=40, absolute_time=True, random_state=0).fit(frame, y)
-    path = ev.export_onnx(fitted, tmp_path / "model.onnx")
+        fitted = hs.EvidentialRegressor(members=3, steps=40, absolute_time=True, random_state=0).fit(frame, y)
+    path = hs.export_onnx(fitted, tmp_path / "model.onnx")
     about = json.loads((tmp_path / "model.columns.json").read_text())
     kinds = {column["name"]: column["kind"] for column in about["columns"]}
     assert list(kinds) == list(frame.columns)
@@ -187,12 +187,12 @@ def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path
     assert json.loads(metadata["coverage"]) == 0.9
 
 
-def test_a_graph_needs_no_evidentia(model, tmp_path):
-    path = ev.export_onnx(model, tmp_path / "model.onnx")
+def test_a_graph_needs_no_howsure(model, tmp_path):
+    path = hs.export_onnx(model, tmp_path / "model.onnx")
     x = table(seed=1)[0][:5]
     np.save(tmp_path / "x.npy", x)
     code = (
-        "import sys, numpy, onnxruntime; sys.modules['evidentia'] = sys.modules['torch'] = None\n"
+        "import sys, numpy, onnxruntime; sys.modules['howsure'] = sys.modules['torch'] = None\n"
         f"s = onnxruntime.InferenceSession({str(path)!r}, providers=['CPUExecutionProvider'])\n"
         f"print(s.run(['mean'], {{'x': numpy.load({str(tmp_path / 'x.npy')!r})}})[0].tolist())"
     )
@@ -201,8 +201,8 @@ def test_a_graph_needs_no_evidentia(model, tmp_path):
 
 
 def test_without_an_interval_the_graph_is_smaller(model, tmp_path):
-    whole = onnx.load(ev.export_onnx(model, tmp_path / "whole.onnx"))
-    plain = onnx.load(ev.export_onnx(model, tmp_path / "plain.onnx", coverage=None))
+    whole = onnx.load(hs.export_onnx(model, tmp_path / "whole.onnx"))
+    plain = onnx.load(hs.export_onnx(model, tmp_path / "plain.onnx", coverage=None))
     assert [output.name for output in plain.graph.output] == [*NAMES, "familiarity"]
     assert len(plain.graph.node) < len(whole.graph.node) < 600
     assert "coverage" not in json.loads((tmp_path / "plain.columns.json").read_text())
@@ -212,9 +212,9 @@ def test_files_that_are_there_stay_unless_told_otherwise(model, tmp_path):
     path = tmp_path / "model.onnx"
     (tmp_path / "model.columns.json").write_text("mine")
     with pytest.raises(InputError, match="exists"):
-        ev.export_onnx(model, path)
+        hs.export_onnx(model, path)
     assert not path.exists()
-    ev.export_onnx(model, path, force=True)
+    hs.export_onnx(model, path, force=True)
     assert json.loads((tmp_path / "model.columns.json").read_text())["model"] == "EvidentialRegressor"
 
 
@@ -228,25 +228,25 @@ def test_files_that_are_there_stay_unless_told_otherwise(model, tmp_path):
 )
 def test_what_has_no_graph_is_refused_with_a_sentence(changes, words, tmp_path):
     x, y = table()
-    fitted = ev.EvidentialRegressor(members=1, steps=10, random_state=0).set_params(**changes).fit(x, np.abs(y))
+    fitted = hs.EvidentialRegressor(members=1, steps=10, random_state=0).set_params(**changes).fit(x, np.abs(y))
     with pytest.raises(InputError, match=words):
-        ev.export_onnx(fitted, tmp_path / "model.onnx")
+        hs.export_onnx(fitted, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_regressor_is_refused(tmp_path):
     with pytest.raises(InputTypeError, match="Deploy"):
-        ev.export_onnx(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
+        hs.export_onnx(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
     with pytest.raises(InputTypeError, match="not str"):
-        ev.export_onnx("model", tmp_path / "model.onnx")
+        hs.export_onnx("model", tmp_path / "model.onnx")
     with pytest.raises(ValueError, match="not fitted"):
-        ev.export_onnx(ev.EvidentialRegressor(), tmp_path / "model.onnx")
+        hs.export_onnx(hs.EvidentialRegressor(), tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 2.0, "0.9"])
 def test_coverage_is_a_probability(model, coverage, tmp_path):
     with pytest.raises(InputError, match="coverage"):
-        ev.export_onnx(model, tmp_path / "model.onnx", coverage=coverage)
+        hs.export_onnx(model, tmp_path / "model.onnx", coverage=coverage)
 
 
 def test_trees_that_are_none_are_refused():
@@ -261,7 +261,7 @@ def test_an_operation_that_onnx_does_not_have_is_named():
     x = torch.zeros(2)
     recorder = Recorder(onnx)
     recorder.name_input(x, "x")
-    with recorder, pytest.raises(EvidentiaError, match="digamma"):
+    with recorder, pytest.raises(HowsureError, match="digamma"):
         torch.digamma(x)
 
 
@@ -294,13 +294,13 @@ def test_from_the_shell(model, capsys, tmp_path):
 def test_neither_file_is_written_if_one_cannot_be(model, tmp_path):
     (tmp_path / "m.columns.json").mkdir()
     with pytest.raises(InputError, match=r"m\.columns\.json is not a plain file"):
-        ev.export_onnx(model, tmp_path / "m.onnx", force=True)
+        hs.export_onnx(model, tmp_path / "m.onnx", force=True)
     assert not (tmp_path / "m.onnx").exists()
     with pytest.raises(InputError, match="is no file"):
-        ev.export_onnx(model, ".")
+        hs.export_onnx(model, ".")
 
 
 def test_the_file_of_columns_knows_its_graph(model, tmp_path):
-    path = ev.export_onnx(model, tmp_path / "m.onnx", coverage=np.float32(0.8))
+    path = hs.export_onnx(model, tmp_path / "m.onnx", coverage=np.float32(0.8))
     about = json.loads((tmp_path / "m.columns.json").read_text())
     assert about["graph_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evidentia.training.progress import Progress
+from howsure.training.progress import Progress
 
 EXTRAS = ("matplotlib", "typer", "rich", "PIL", "h5py")
 # importing a module that sys.modules maps to None raises ModuleNotFoundError, as if it were not installed
@@ -26,16 +26,16 @@ def run(code: str, folder: Path | None = None) -> str:
 def test_a_regressor_needs_no_extra(tmp_path):
     code = """
 import numpy as np
-import evidentia as ev
+import howsure as hs
 
 rng = np.random.default_rng(0)
 x = rng.standard_normal((60, 3))
 y = x[:, 0] + 0.1 * rng.standard_normal(60)
-model = ev.EvidentialRegressor(members=2, steps=20, device="cpu", verbose=True, random_state=0).fit(x, y)
+model = hs.EvidentialRegressor(members=2, steps=20, device="cpu", verbose=True, random_state=0).fit(x, y)
 mean, std = model.predict(x, return_std=True)
 assert np.isfinite(mean).all() and (std > 0).all()
 model.save("model")
-assert (ev.load("model").predict(x) == mean).all()
+assert (hs.load("model").predict(x) == mean).all()
 print("done")
 """
     assert run(WITHOUT + code, tmp_path) == "done"
@@ -43,23 +43,23 @@ print("done")
 
 def test_a_figure_without_matplotlib_says_what_to_install():
     code = """
-from evidentia.errors import InputError
-from evidentia.report import figures
+from howsure.errors import InputError
+from howsure.report import figures
 
 try:
     figures.new_figure(1, 1, (3.0, 2.0))
 except InputError as error:
     print(error)
 """
-    assert run(WITHOUT + code) == "figures need matplotlib, which is not installed: pip install evidentia[plot]"
+    assert run(WITHOUT + code) == "figures need matplotlib, which is not installed: pip install howsure[plot]"
 
 
 @pytest.mark.parametrize("arguments", ["--help", "reproduce cubic --help"])
 def test_the_command_line_without_typer_says_what_to_install(arguments):
-    code = f"sys.argv = ['evidentia', *{arguments.split()!r}]; from evidentia.cli import main; main()"
+    code = f"sys.argv = ['howsure', *{arguments.split()!r}]; from howsure.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "pip install evidentia[cli]" in done.stderr
+    assert "pip install howsure[cli]" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
@@ -97,11 +97,11 @@ def test_no_module_imports_large_extras():
     """Only modules that are made of a package's own classes are not imported here."""
     code = """
 import importlib, pkgutil, sys
-import evidentia
+import howsure
 
-apart = {"evidentia.metrics.streaming"}  # torchmetrics
-apart |= {"evidentia.kernels.small_networks", "evidentia.kernels.evidential_loss_triton"}  # Triton
-names = [module.name for module in pkgutil.walk_packages(evidentia.__path__, "evidentia.")]
+apart = {"howsure.metrics.streaming"}  # torchmetrics
+apart |= {"howsure_paper.small_networks", "howsure.kernels.evidential_loss_triton"}  # Triton
+names = [module.name for module in pkgutil.walk_packages(howsure.__path__, "howsure.")]
 for name in names:
     if not name.endswith("__main__") and name not in apart:
         importlib.import_module(name)
@@ -116,8 +116,8 @@ print(len(names), sorted(large & set(sys.modules)))
 def test_help_imports_no_matplotlib():
     code = """
 import sys
-sys.argv = ["evidentia", "--help"]
-from evidentia.cli import main
+sys.argv = ["howsure", "--help"]
+from howsure.cli import main
 try:
     main()
 except SystemExit as stop:
@@ -135,7 +135,7 @@ def test_the_extra_all_has_what_the_others_have():
     (everything,) = extras["all"]
     # peers, browser and recipes are for a benchmark and for tests; the others for those who work with such a package
     apart = {"all", "dev", "peers", "browser", "recipes", "ray", "onnx", "torchmetrics"}
-    assert everything == f"evidentia[{','.join(sorted(set(extras) - apart))}]"
-    assert "evidentia[all]" in extras["dev"]
+    assert everything == f"howsure[{','.join(sorted(set(extras) - apart))}]"
+    assert "howsure[all]" in extras["dev"]
     needed = {text.split(">")[0] for text in project["dependencies"]}
     assert needed == {"torch", "numpy", "pandas", "safetensors", "scikit-learn"}

@@ -11,12 +11,12 @@ import pytest
 import torch
 from scipy import stats
 
-import evidentia as ev
+import howsure as hs
 import oracles
-from evidentia.distributions import Transform, Transformed
-from evidentia.errors import InputError
-from evidentia.formulas import gaussian, nig
-from evidentia.prediction import Deferred, Prediction
+from howsure.distributions import Transform, Transformed
+from howsure.errors import InputError
+from howsure.formulas import nig, normal
+from howsure.prediction import Deferred, Prediction
 from oracles import exact
 
 
@@ -34,12 +34,12 @@ def shares(n, dtype=torch.float64, low=1e-12, seed=1):
 
 def evidential(shape=(3, 5), dtype=torch.float32):
     g = torch.Generator().manual_seed(2)
-    return ev.NormalInverseGamma.from_raw(torch.randn(*shape, 4, generator=g).to(dtype))
+    return hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4, generator=g).to(dtype))
 
 
 def ensemble(shape=(3, 5)):
     g = torch.Generator().manual_seed(2)
-    return ev.Gaussian(torch.randn(shape, generator=g), torch.rand(shape, generator=g) + 0.2)
+    return hs.Normal(torch.randn(shape, generator=g), torch.rand(shape, generator=g) + 0.2)
 
 
 def keeps(shape=(3, 5)):
@@ -78,7 +78,7 @@ def test_all_of_the_evidence_changes_no_bit(dtype):
     p = random_parameters(1000, dtype)
     for keep in (1, 1.0, torch.ones(1000), torch.ones((), dtype=torch.bfloat16)):
         assert all(torch.equal(a, b) for a, b in zip(nig.fade(p, keep), p, strict=True))
-        assert torch.equal(gaussian.fade(p.beta, keep), p.beta)
+        assert torch.equal(normal.fade(p.beta, keep), p.beta)
     assert torch.equal(nig.added_variance(p.beta, torch.ones(1000, dtype=dtype)), torch.zeros(1000, dtype=dtype))
 
 
@@ -90,7 +90,7 @@ def test_fading_twice_is_fading_by_the_product():
 
 def test_a_gaussian_fades_by_its_variance():
     sigma, w = shares(200, torch.float32, low=1e-6), shares(200, torch.float32)
-    for found, s, kept in zip(gaussian.fade(sigma, w), sigma, w, strict=True):
+    for found, s, kept in zip(normal.fade(sigma, w), sigma, w, strict=True):
         assert abs(exact(found) / (exact(s) / mp.sqrt(exact(kept))) - 1) < 3e-7
 
 
@@ -116,7 +116,7 @@ def test_shares_are_of_any_precision_and_never_too_small():
         smallest = torch.finfo(torch.float32).tiny
         assert all((x.isfinite() & (x >= smallest)).all() for x in found[1:])
         assert nig.predictive_scale(*found[1:]).isfinite().all()
-        assert gaussian.fade(p.beta, tiny).isfinite().all()
+        assert normal.fade(p.beta, tiny).isfinite().all()
 
 
 # Intervals ------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_no_interval_of_a_member_narrows_as_its_evidence_fades():
 
 
 def test_intervals_are_those_of_scipy():
-    answer = ev.Faded(evidential((40,), torch.float64), shares(40, low=1e-6))
+    answer = hs.Faded(evidential((40,), torch.float64), shares(40, low=1e-6))
     t = answer.predictive()
     a, nu, beta = (x.numpy() for x in (answer.plain.alpha_minus_one, answer.plain.nu, answer.plain.beta))
     w = answer.keep.numpy()
@@ -155,12 +155,12 @@ def test_the_90_percent_interval_of_up_to_ten_members_never_narrows(members, pow
     rows = 200
     gamma = torch.randn(members, rows, generator=g, dtype=torch.float64) * oracles.log_uniform(1e-2, 1e4, rows, g)
     raw = torch.cat([gamma.unsqueeze(-1), 3 * torch.randn(members, rows, 3, generator=g, dtype=torch.float64)], -1)
-    answer = ev.NormalInverseGamma.from_raw(raw)
+    answer = hs.NormalInverseGamma.from_raw(raw)
     reach = torch.rand(members, rows, generator=g, dtype=torch.float64) + 0.5
     widths = []
     for distance in np.geomspace(0.4, 1e3, 20):
         keep = (reach / distance).pow(power).clamp(max=1)
-        ends = Prediction(ev.Faded(answer, keep), members=0).interval(0.9)
+        ends = Prediction(hs.Faded(answer, keep), members=0).interval(0.9)
         widths.append(ends[:, 1] - ends[:, 0])
     widths = np.array(widths)
     assert (np.diff(widths, axis=0) >= -1e-8 * widths[1:]).all()
@@ -172,38 +172,38 @@ def test_more_members_or_a_narrower_interval_have_no_such_guarantee():
     for members, coverage in ((12, 0.9), (3, 0.5)):
         loc, beta = torch.zeros(members, dtype=torch.float64), torch.full((members,), 1e-2, dtype=torch.float64)
         loc[0], beta[0] = 1e5, 1e4
-        answer = ev.NormalInverseGamma(loc, 0.1, 50.0, beta)
-        wide, narrow = (np.diff(Prediction(ev.Faded(answer, w), members=0).interval(coverage)) for w in (1.0, 0.1))
+        answer = hs.NormalInverseGamma(loc, 0.1, 50.0, beta)
+        wide, narrow = (np.diff(Prediction(hs.Faded(answer, w), members=0).interval(coverage)) for w in (1.0, 0.1))
         assert narrow < wide
 
 
 # The distribution -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plain", [evidential(), ensemble()], ids=["NormalInverseGamma", "Gaussian"])
+@pytest.mark.parametrize("plain", [evidential(), ensemble()], ids=["NormalInverseGamma", "Normal"])
 def test_shapes_and_parts(plain):
     for keep in (0.5, keeps(), keeps((5,)), keeps((3, 1)), torch.tensor(0.5)):
-        answer = ev.Faded(plain, keep)
+        answer = hs.Faded(plain, keep)
         assert answer.plain is plain
         assert answer.keep.shape == answer.batch_shape == (3, 5)
         assert type(answer.faded()) is type(answer.discounted()) is type(plain)
         assert answer.faded().batch_shape == answer.predictive().batch_shape == (3, 5)
         assert (answer.predictive().scale >= plain.predictive().scale).all()
-    other = ev.Faded(plain, keeps()).affine(torch.tensor([2.0]), 3.0)
-    right = ev.Faded(plain, keeps()).predictive()
+    other = hs.Faded(plain, keeps()).affine(torch.tensor([2.0]), 3.0)
+    right = hs.Faded(plain, keeps()).predictive()
     assert torch.allclose(other.predictive().loc, 2 + 3 * right.loc)
     assert torch.allclose(other.predictive().scale, 3 * right.scale)
     assert torch.equal(other.keep, keeps())
-    assert ev.Faded(plain, keeps()).affine(torch.zeros(2, 1, 1), 1.0).keep.shape == (2, 3, 5)
-    assert "keep: (3, 5)" in repr(ev.Faded(plain, keeps()))
+    assert hs.Faded(plain, keeps()).affine(torch.zeros(2, 1, 1), 1.0).keep.shape == (2, 3, 5)
+    assert "keep: (3, 5)" in repr(hs.Faded(plain, keeps()))
 
 
 def test_shares_have_the_dtype_of_the_answer():
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        answer = ev.Faded(evidential(), keeps().to(dtype))
+        answer = hs.Faded(evidential(), keeps().to(dtype))
         assert answer.keep.dtype == answer.predictive().scale.dtype == torch.float32
         assert torch.allclose(answer.keep, keeps(), rtol=1e-2)
-    assert ev.Faded(evidential(dtype=torch.float64), keeps()).keep.dtype == torch.float64
+    assert hs.Faded(evidential(dtype=torch.float64), keeps()).keep.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -221,37 +221,37 @@ def test_shares_have_the_dtype_of_the_answer():
     ],
 )
 def test_shares_outside_their_domain(keep, message):
-    with pytest.raises(ev.InputError, match=message):
-        ev.Faded(evidential(), keep)
+    with pytest.raises(hs.InputError, match=message):
+        hs.Faded(evidential(), keep)
 
 
 def test_what_cannot_fade_is_named():
-    with pytest.raises(ev.InputTypeError, match=r"not StudentT; pass the network's answer and not its predictive\(\)"):
-        ev.Faded(evidential().predictive(), 0.5)
-    with pytest.raises(ev.InputTypeError, match=r"takes a NormalInverseGamma or a Gaussian, not Tensor$"):
-        ev.Faded(torch.zeros(3), 0.5)
+    with pytest.raises(hs.InputTypeError, match=r"not StudentT; pass the network's answer and not its predictive\(\)"):
+        hs.Faded(evidential().predictive(), 0.5)
+    with pytest.raises(hs.InputTypeError, match=r"takes a NormalInverseGamma or a Gaussian, not Tensor$"):
+        hs.Faded(torch.zeros(3), 0.5)
     for keep, message in (
         (True, "not bool"),
         ("1", "not str"),
         (None, "not NoneType"),
         (torch.ones(5, dtype=torch.int64), r"keep is torch.int64; .* keep.float\(\)"),
     ):
-        with pytest.raises(ev.InputTypeError, match=message):
-            ev.Faded(evidential(), keep)
+        with pytest.raises(hs.InputTypeError, match=message):
+            hs.Faded(evidential(), keep)
     for plain in (evidential(), ensemble()):
-        with pytest.raises(ev.InputError, match=r"fade: the share of evidence to keep lies in \(0, 1\]; got 2"):
+        with pytest.raises(hs.InputError, match=r"fade: the share of evidence to keep lies in \(0, 1\]; got 2"):
             plain.fade(2)
-    with pytest.raises(ev.InputError, match="1 of 1 values break this"):
-        ev.NormalInverseGamma(0.0, 1.0, 2.0, 1.0).fade(torch.tensor(0.0))
+    with pytest.raises(hs.InputError, match="1 of 1 values break this"):
+        hs.NormalInverseGamma(0.0, 1.0, 2.0, 1.0).fade(torch.tensor(0.0))
 
 
 def test_validation_can_be_turned_off():
-    assert ev.Faded(evidential(), torch.full((5,), 2.0), validate_args=False).keep.max() == 2
+    assert hs.Faded(evidential(), torch.full((5,), 2.0), validate_args=False).keep.max() == 2
 
 
-@pytest.mark.parametrize("plain", [evidential(), ensemble()], ids=["NormalInverseGamma", "Gaussian"])
+@pytest.mark.parametrize("plain", [evidential(), ensemble()], ids=["NormalInverseGamma", "Normal"])
 def test_trees_and_pickles(plain):
-    answer = ev.Faded(plain, keeps())
+    answer = hs.Faded(plain, keeps())
     leaves, spec = torch.utils._pytree.tree_flatten(answer)
     assert len(leaves) == len(plain.leaves) + 1
     assert leaves[-1] is answer.keep
@@ -276,10 +276,10 @@ class Fading(torch.nn.Module):
         self.head = head
 
     def forward(self, x):
-        return ev.Faded(self.head(x), 1 / (1 + x.square().sum(-1)), validate_args=False)
+        return hs.Faded(self.head(x), 1 / (1 + x.square().sum(-1)), validate_args=False)
 
 
-@pytest.mark.parametrize("head", [ev.NIGHead, ev.GaussianHead])
+@pytest.mark.parametrize("head", [hs.NIGHead, hs.NormalHead])
 def test_networks_answer_with_it_under_compile_vmap_and_export(head):
     net, x = Fading(head(3)), torch.randn(7, 3)
     right = net(x).predictive().scale
@@ -291,7 +291,7 @@ def test_networks_answer_with_it_under_compile_vmap_and_export(head):
     returned = torch.compile(net, fullgraph=True, backend="aot_eager")(x)
     assert torch.allclose(returned.predictive().scale, right)
     mapped = torch.func.vmap(net)(x)
-    assert isinstance(mapped, ev.Faded)
+    assert isinstance(mapped, hs.Faded)
     assert mapped.batch_shape == (7,)
     assert torch.allclose(mapped.predictive().scale, right)
     program = torch.export.export(net, (x,))
@@ -300,7 +300,7 @@ def test_networks_answer_with_it_under_compile_vmap_and_export(head):
     buffer.seek(0)
     for exported in (program, torch.export.load(buffer)):
         answer = exported.module()(x)
-        assert isinstance(answer, ev.Faded)
+        assert isinstance(answer, hs.Faded)
         assert torch.allclose(answer.predictive().scale, right)
 
 
@@ -311,13 +311,13 @@ def test_gradients_reach_the_shares_and_the_answer():
     ]
 
     def crps(gamma, nu, a, beta, w):
-        plain = ev.NormalInverseGamma(gamma, nu, beta=beta, alpha_minus_one=a)
-        return ev.Faded(plain, w).predictive().crps(torch.tensor(0.7, dtype=torch.float64))
+        plain = hs.NormalInverseGamma(gamma, nu, beta=beta, alpha_minus_one=a)
+        return hs.Faded(plain, w).predictive().crps(torch.tensor(0.7, dtype=torch.float64))
 
     assert torch.autograd.gradcheck(crps, values)
 
     def density(loc, scale, w):
-        return ev.Faded(ev.Gaussian(loc, scale), w).predictive().log_prob(torch.tensor(0.7, dtype=torch.float64))
+        return hs.Faded(hs.Normal(loc, scale), w).predictive().log_prob(torch.tensor(0.7, dtype=torch.float64))
 
     assert torch.autograd.gradcheck(density, [values[0], values[1], values[4]])
 
@@ -328,8 +328,8 @@ def test_gradients_reach_the_shares_and_the_answer():
 @pytest.mark.parametrize("members", [1, 4])
 def test_the_distribution_is_faded_and_the_moments_are_discounted(members):
     plain, keep = evidential((members, 6), torch.float64), keeps((members, 6)).double()
-    p = Prediction(ev.Faded(plain, keep), members=0)
-    assert isinstance(p.answers, ev.NormalInverseGamma)
+    p = Prediction(hs.Faded(plain, keep), members=0)
+    assert isinstance(p.answers, hs.NormalInverseGamma)
     assert torch.equal(p.answers.beta, plain.fade(keep).beta)
     assert torch.equal(p.plain_answers.beta, plain.beta)
     assert torch.equal(p.distribution.components.scale, p.answers.predictive().scale)
@@ -354,7 +354,7 @@ def test_the_distribution_is_faded_and_the_moments_are_discounted(members):
 @pytest.mark.parametrize("members", [1, 4])
 def test_gaussians_fade_too(members):
     plain, keep = ensemble((members, 6)), keeps((members, 6))
-    p = Prediction(ev.Faded(plain, keep), members=0)
+    p = Prediction(hs.Faded(plain, keep), members=0)
     variance, w = plain.scale.numpy() ** 2, keep.numpy()
     between = plain.loc.numpy().var(0)
     assert p.variance == pytest.approx((variance / w).mean(0) + between, rel=1e-5)
@@ -374,7 +374,7 @@ TRANSFORM = Transform("positive", scale=0.7, shift=0.1)
 def test_all_of_the_evidence_changes_no_number(make, members, transform):
     answer = make((members, 6, 2))
     p = Prediction(answer, members=0, transform=transform)
-    q = Prediction(ev.Faded(answer, 1.0), members=0, transform=transform)
+    q = Prediction(hs.Faded(answer, 1.0), members=0, transform=transform)
     y = np.linspace(0.1, 2, 12).reshape(6, 2)
     for quantity in (
         lambda p: p.mean,
@@ -400,8 +400,8 @@ def test_all_of_the_evidence_changes_no_number(make, members, transform):
 
 def test_the_deviation_never_falls_as_evidence_fades():
     p = random_parameters(2000, torch.float64)
-    plain = ev.NormalInverseGamma(p.gamma, p.nu, beta=p.beta, alpha_minus_one=p.alpha_minus_one)
-    stds = np.array([Prediction(ev.Faded(plain, 10.0**-k)).std for k in np.linspace(0, 12, 25)])
+    plain = hs.NormalInverseGamma(p.gamma, p.nu, beta=p.beta, alpha_minus_one=p.alpha_minus_one)
+    stds = np.array([Prediction(hs.Faded(plain, 10.0**-k)).std for k in np.linspace(0, 12, 25)])
     assert (np.diff(stds, axis=0) >= 0).all()
     # as the interval does, like 1/√w in the end
     assert stds[-1] / stds[-3] == pytest.approx(np.sqrt(10), rel=1e-3)
@@ -409,11 +409,11 @@ def test_the_deviation_never_falls_as_evidence_fades():
 
 def test_under_a_transform_moments_are_those_of_the_discounted_members():
     plain, keep = evidential((3, 6), torch.float64), keeps((3, 6)).double()
-    p = Prediction(ev.Faded(plain, keep), members=0, transform=TRANSFORM)
+    p = Prediction(hs.Faded(plain, keep), members=0, transform=TRANSFORM)
     g = np.random.default_rng(0)
     discounted = plain.discount(keep).predictive()
-    whole = Transformed(ev.Mixture(discounted), TRANSFORM)
-    before = Transformed(ev.Mixture(plain.predictive()), TRANSFORM)
+    whole = Transformed(hs.Mixture(discounted), TRANSFORM)
+    before = Transformed(hs.Mixture(plain.predictive()), TRANSFORM)
     assert p.mean == pytest.approx(whole.mean.numpy())
     assert p.variance == pytest.approx(whole.variance.numpy())
     aleatoric, epistemic = p.decompose()
@@ -424,33 +424,33 @@ def test_under_a_transform_moments_are_those_of_the_discounted_members():
     z = torch.from_numpy(discounted.loc.numpy() + discounted.scale.numpy() * draws)
     y = TRANSFORM.forward(z).numpy()
     assert p.mean == pytest.approx(y.mean((0, 1)), rel=0.05)
-    one = Prediction(ev.Faded(plain, keep), transform=TRANSFORM)
+    one = Prediction(hs.Faded(plain, keep), transform=TRANSFORM)
     assert one.default_decomposition == "identified"
     assert (one.decompose().epistemic >= 0).all()
     assert one.decompose().aleatoric + one.decompose().epistemic == pytest.approx(one.variance)
-    with pytest.raises(ev.InputError, match="the division of the paper is not defined"):
+    with pytest.raises(hs.InputError, match="the division of the paper is not defined"):
         one.decompose("paper")
-    log = Prediction(ev.Faded(plain, keep), members=0, transform=Transform("log"))
+    log = Prediction(hs.Faded(plain, keep), members=0, transform=Transform("log"))
     assert log.familiarity == pytest.approx(keep.numpy().mean(0))
     assert list(log.to_frame().columns) == ["median", "lower_0.9", "upper_0.9", "familiarity"]
-    assert np.isfinite(Prediction(ev.Faded(plain, 1e-12), members=0, transform=TRANSFORM).mean).all()
+    assert np.isfinite(Prediction(hs.Faded(plain, 1e-12), members=0, transform=TRANSFORM).mean).all()
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (4, 2), (4, 3, 5)])
 def test_familiarity_has_one_number_for_each_row(shape):
     keep = keeps((3, *shape))
-    p = Prediction(ev.Faded(evidential((3, *shape)), keep), members=0)
+    p = Prediction(hs.Faded(evidential((3, *shape)), keep), members=0)
     assert p.familiarity.shape == shape[:1]
     right = keep.numpy().mean(0)
     assert p.familiarity == pytest.approx(right.reshape(*shape[:1], -1).mean(-1) if shape else right)
-    one = Prediction(ev.Faded(evidential((3, *shape)), keep))
+    one = Prediction(hs.Faded(evidential((3, *shape)), keep))
     assert one.familiarity == pytest.approx(keep.numpy().reshape(3, -1).mean(1))
     assert Prediction(evidential((3, *shape)), members=0).familiarity is None
 
 
 def test_parts_of_predictions_keep_their_shares():
     keep = keeps((3, 7, 2))
-    p = Prediction(ev.Faded(evidential((3, 7, 2)), keep), members=0)
+    p = Prediction(hs.Faded(evidential((3, 7, 2)), keep), members=0)
     row = keep.numpy().mean((0, 2))
     for key in (slice(1, 4), [5, 0], np.arange(7) > 2):
         assert p[key].familiarity == pytest.approx(row[key])
@@ -462,10 +462,10 @@ def test_parts_of_predictions_keep_their_shares():
     assert np.array_equal(joined.familiarity, p.familiarity)
     assert np.array_equal(joined.std, p.std)
     plain = Prediction(evidential((3, 7, 2)), members=0)
-    with pytest.raises(ev.InputError, match=r"some of these predictions fade .*Faded\(answer, keep=1.0\)"):
+    with pytest.raises(hs.InputError, match=r"some of these predictions fade .*Faded\(answer, keep=1.0\)"):
         Prediction.cat([p, plain])
-    with pytest.raises(ev.InputError, match="one shape, kind and number of members"):
-        Prediction.cat([p, Prediction(ev.Faded(ensemble((3, 7, 2)), 1.0), members=0)])
+    with pytest.raises(hs.InputError, match="one shape, kind and number of members"):
+        Prediction.cat([p, Prediction(hs.Faded(ensemble((3, 7, 2)), 1.0), members=0)])
     wide = p.to(torch.float64)
     assert wide.familiarity.dtype == wide.std.dtype == np.float64
     assert wide.std == pytest.approx(p.std)
@@ -473,7 +473,7 @@ def test_parts_of_predictions_keep_their_shares():
 
 def test_graphs_trees_and_copies():
     plain, keep = evidential(), keeps().requires_grad_()
-    p = Prediction(ev.Faded(plain, keep), members=0)
+    p = Prediction(hs.Faded(plain, keep), members=0)
     p.distribution.variance.sum().backward()
     assert keep.grad.abs().min() > 0
     assert not p.detach().answers.nu.requires_grad
@@ -486,12 +486,12 @@ def test_graphs_trees_and_copies():
         assert np.array_equal(other.std, q.std)
         assert np.array_equal(other.familiarity, q.familiarity)
     assert torch.utils._pytree.tree_leaves(torch.utils._pytree.tree_map(lambda t: "x", q)) == ["x"] * 5
-    one = Prediction(ev.Faded(plain, keeps()))
+    one = Prediction(hs.Faded(plain, keeps()))
     assert np.array_equal(torch.utils._pytree.tree_map(lambda t: t, one).std, one.std)
     raw, shares = torch.randn(6, 3, 5, 4), torch.rand(6, 3, 5)
 
     def batched(raw, w):
-        return Prediction(ev.Faded(ev.NormalInverseGamma.from_raw(raw), w, validate_args=False), members=0)
+        return Prediction(hs.Faded(hs.NormalInverseGamma.from_raw(raw), w, validate_args=False), members=0)
 
     several = torch.func.vmap(batched)(raw, shares)
     assert (several.shape, several.members) == ((6, 5), 3)
@@ -500,7 +500,7 @@ def test_graphs_trees_and_copies():
 
 @pytest.mark.parametrize("transform", [None, TRANSFORM, Transform("log")], ids=["plain", "positive", "log"])
 def test_a_deferred_answer_may_fade(transform):
-    answer, asked, sizes = ev.Faded(evidential((3, 10, 2)), keeps((3, 10, 2))), [], (4, 4, 2)
+    answer, asked, sizes = hs.Faded(evidential((3, 10, 2)), keeps((3, 10, 2))), [], (4, 4, 2)
 
     def compute(k):
         asked.append(k)
@@ -521,9 +521,9 @@ def test_a_deferred_answer_may_fade(transform):
 
 
 def test_rows_are_worked_on_in_parts_without_a_change(monkeypatch):
-    p = Prediction(ev.Faded(evidential((3, 50, 2)), keeps((3, 50, 2))), members=0)
+    p = Prediction(hs.Faded(evidential((3, 50, 2)), keeps((3, 50, 2))), members=0)
     whole = [p.mean, p.std, p.interval(0.8), p.decompose("paper").epistemic, p.familiarity]
-    monkeypatch.setattr("evidentia.prediction.PART", 60)
+    monkeypatch.setattr("howsure.prediction.PART", 60)
     q = Prediction(p._given, members=0)
     parts = [q.mean, q.std, q.interval(0.8), q.decompose("paper").epistemic, q.familiarity]
     assert len(list(q.parts())) == 5
@@ -531,12 +531,12 @@ def test_rows_are_worked_on_in_parts_without_a_change(monkeypatch):
 
 
 def test_tables_pictures_and_draws_know_of_fading():
-    p = Prediction(ev.Faded(evidential((3, 5)), keeps()), members=0)
+    p = Prediction(hs.Faded(evidential((3, 5)), keeps()), members=0)
     frame = p.to_frame([0.5, 0.9], index=list("abcde"))
     assert frame.columns[-1] == "familiarity"
     assert frame["familiarity"].to_numpy() == pytest.approx(keeps().numpy().mean(0))
     assert list(p[2].to_frame()["familiarity"]) == pytest.approx([p.familiarity[2]])
-    wide = Prediction(ev.Faded(evidential((3, 5, 2)), keeps((3, 5, 2))), members=0)
+    wide = Prediction(hs.Faded(evidential((3, 5, 2)), keeps((3, 5, 2))), members=0)
     columns = list(wide.to_frame(names=["u", "v"]).columns)
     assert columns.count("familiarity") == 1
     assert columns[-2:] == ["v_upper_0.9", "familiarity"]
@@ -553,14 +553,14 @@ def test_tables_pictures_and_draws_know_of_fading():
 
 
 def test_scores_are_those_of_the_faded_mixture():
-    answer = ev.Faded(evidential((3, 5)), keeps())
+    answer = hs.Faded(evidential((3, 5)), keeps())
     p, q = Prediction(answer, members=0), Prediction(answer.faded(), members=0)
     y = np.linspace(-2, 2, 5)
     assert np.array_equal(p.log_prob(y), q.log_prob(y))
     assert np.array_equal(p.crps(y), q.crps(y))
     assert np.array_equal(p.entropy(), q.entropy())
-    assert ev.metrics.nll(p, y) == ev.metrics.nll(q, y)
-    assert ev.metrics.nll(ev.Faded(evidential((5,)), 0.5), y) > 0
+    assert hs.metrics.nll(p, y) == hs.metrics.nll(q, y)
+    assert hs.metrics.nll(hs.Faded(evidential((5,)), 0.5), y) > 0
 
 
 # Settling -------------------------------------------------------------------------------------------------------------
@@ -589,7 +589,7 @@ def test_what_is_familiar_does_not_settle(dtype):
     for found in (nig.settle(p, one, usual), nig.fade_settled(p, nig.settle(p, one, usual), one)):
         assert all(torch.equal(a, b) for a, b in zip(found, p, strict=True))
     scale = p.beta
-    assert torch.equal(gaussian.settle(scale, one, usual.beta), scale)
+    assert torch.equal(normal.settle(scale, one, usual.beta), scale)
 
 
 def test_intervals_never_narrow_where_answers_settle():
@@ -606,42 +606,42 @@ def test_intervals_never_narrow_where_answers_settle():
 
 
 def test_far_away_a_network_says_what_it_usually_says():
-    far = ev.NormalInverseGamma(torch.zeros(2), torch.tensor([1e6, 1e-3]), alpha_minus_one=1e-6, beta=1e-9)
-    usual = ev.NormalInverseGamma(0.0, 2.0, alpha_minus_one=3.0, beta=8.0)
+    far = hs.NormalInverseGamma(torch.zeros(2), torch.tensor([1e6, 1e-3]), alpha_minus_one=1e-6, beta=1e-9)
+    usual = hs.NormalInverseGamma(0.0, 2.0, alpha_minus_one=3.0, beta=8.0)
     settled = far.settle(1e-6, usual)
     assert torch.allclose(settled.nu, torch.tensor([2.0, 1e-3]), rtol=1e-4)  # never more than it states
     assert torch.allclose(settled.beta / settled.alpha, torch.tensor(2.0), rtol=1e-4)
     assert torch.allclose(settled.alpha_minus_one, torch.tensor(3.0), rtol=1e-4)
-    p = ev.Prediction(ev.Faded(far, 1e-6, settled))
+    p = hs.Prediction(hs.Faded(far, 1e-6, settled))
     half = np.diff(p.interval(0.6827))[:, 0] / 2
     assert ((p.std / half > 0.7) & (p.std / half < 1.3)).all()  # and not the root of a variance without end
     assert torch.equal(p.plain_answers.nu[0], far.nu)
-    wide = ev.Gaussian(torch.zeros(2), torch.tensor([1e-9, 7.0])).settle(1e-6, ev.Gaussian(0.0, 2.0))
+    wide = hs.Normal(torch.zeros(2), torch.tensor([1e-9, 7.0])).settle(1e-6, hs.Normal(0.0, 2.0))
     assert torch.allclose(wide.scale, torch.tensor([2.0, 7.0]), rtol=1e-4)
 
 
 def test_settled_answers_have_the_type_and_shape_of_the_plain_ones():
-    plain = ev.NormalInverseGamma(torch.zeros(3), 1.0, alpha_minus_one=1.0, beta=1.0)
-    for other in (ev.Gaussian(torch.zeros(3), 1.0), ev.NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0)):
+    plain = hs.NormalInverseGamma(torch.zeros(3), 1.0, alpha_minus_one=1.0, beta=1.0)
+    for other in (hs.Normal(torch.zeros(3), 1.0), hs.NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0)):
         with pytest.raises(InputError, match="type and the shape"):
-            ev.Faded(plain, 0.5, other)
+            hs.Faded(plain, 0.5, other)
 
 
 def test_settled_predictions_are_indexed_joined_and_mapped():
     random = np.random.default_rng(0)
-    plain = ev.NormalInverseGamma(*(torch.from_numpy(random.uniform(1.1, 3, (4, 6))) for _ in range(4)))
+    plain = hs.NormalInverseGamma(*(torch.from_numpy(random.uniform(1.1, 3, (4, 6))) for _ in range(4)))
     keep = torch.from_numpy(random.uniform(0.01, 1, (4, 6)))
-    usual = ev.NormalInverseGamma(*(torch.from_numpy(random.uniform(1.1, 3, (4, 1))) for _ in range(4)))
-    p = ev.Prediction(ev.Faded(plain, keep, plain.settle(keep, usual)), members=0)
-    assert not np.allclose(p.std, ev.Prediction(ev.Faded(plain, keep), members=0).std)
-    joined = ev.Prediction.cat([p[:2], p[2:]])
+    usual = hs.NormalInverseGamma(*(torch.from_numpy(random.uniform(1.1, 3, (4, 1))) for _ in range(4)))
+    p = hs.Prediction(hs.Faded(plain, keep, plain.settle(keep, usual)), members=0)
+    assert not np.allclose(p.std, hs.Prediction(hs.Faded(plain, keep), members=0).std)
+    joined = hs.Prediction.cat([p[:2], p[2:]])
     mapped = torch.utils._pytree.tree_map(lambda leaf: leaf.clone(), p)
     for other in (joined, mapped, p.to("cpu"), pickle.loads(pickle.dumps(p))):
         assert np.array_equal(other.std, p.std)
         assert np.array_equal(other.interval(0.9), p.interval(0.9))
         assert np.array_equal(other.plain_answers.nu, plain.nu)
     moved = p.answers.affine(3.0, 2.0)
-    again = ev.Faded(plain, keep, plain.settle(keep, usual)).affine(3.0, 2.0).faded()
+    again = hs.Faded(plain, keep, plain.settle(keep, usual)).affine(3.0, 2.0).faded()
     assert torch.allclose(moved.beta, again.beta)
     parts = p.decompose()
     np.testing.assert_allclose(parts.aleatoric + parts.epistemic, p.variance, rtol=1e-12)

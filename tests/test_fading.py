@@ -11,14 +11,14 @@ from sklearn.base import clone
 from sklearn.covariance import LedoitWolf
 from sklearn.model_selection import cross_val_score
 
-import evidentia as ev
-from evidentia.errors import InputError
-from evidentia.fitting import Fitted, hold_out
-from evidentia.fitting import fading as fitting
-from evidentia.fitting.fading import POWERS, best_power, choose_power, extrapolation_folds, with_fading
-from evidentia.methods import Evidential
-from evidentia.nn import FadingEvidence
-from evidentia.persistence import load_model, save_model
+import howsure as hs
+from howsure.errors import InputError
+from howsure.fitting import Fitted, hold_out
+from howsure.fitting import fading as fitting
+from howsure.fitting.fading import POWERS, best_power, choose_power, extrapolation_folds, with_fading
+from howsure.methods import Evidential
+from howsure.nn import FadingEvidence
+from howsure.persistence import load_model, save_model
 
 QUICK = {"members": 2, "hidden": (16,), "steps": 20, "random_state": 0, "device": "cpu"}
 LEAST = 1e-12
@@ -161,33 +161,33 @@ def test_bad_input_is_named(features):
     bad = features.clone()
     bad[[7, 9], 2] = torch.nan
     for given in (bad, [features, bad]):
-        with pytest.raises(ev.InputError, match="finite: 2 of 80 rows have NaN or infinite values, the first is row 7"):
+        with pytest.raises(hs.InputError, match="finite: 2 of 80 rows have NaN or infinite values, the first is row 7"):
             FadingEvidence.fit(given)
-    with pytest.raises(ev.InputError, match="finite: 2 of 80"):
+    with pytest.raises(hs.InputError, match="finite: 2 of 80"):
         FadingEvidence.fit(features, bad)
     for few in (features[:1], features[:0], []):
-        with pytest.raises(ev.InputError, match="at least 2 training rows, got"):
+        with pytest.raises(hs.InputError, match="at least 2 training rows, got"):
             FadingEvidence.fit(few)
     for none in (features[:0], []):
-        with pytest.raises(ev.InputError, match="there are no validation features"):
+        with pytest.raises(hs.InputError, match="there are no validation features"):
             FadingEvidence.fit(features, none)
     for wrong in (features[0], features[None, None]):
-        with pytest.raises(ev.InputError, match=r"features have the shape \(N, D\), or \(M, N, D\)"):
+        with pytest.raises(hs.InputError, match=r"features have the shape \(N, D\), or \(M, N, D\)"):
             FadingEvidence.fit(wrong)
-    with pytest.raises(ev.InputError, match=r"features of size 6 in the last dimension, got shape \(80, 4\)"):
+    with pytest.raises(hs.InputError, match=r"features of size 6 in the last dimension, got shape \(80, 4\)"):
         FadingEvidence.fit(features, features[:, :4])
-    with pytest.raises(ev.InputError, match=r"may differ in their rows only|differ in more than rows"):
+    with pytest.raises(hs.InputError, match=r"may differ in their rows only|differ in more than rows"):
         FadingEvidence.fit([features, features[:, :4]])
-    with pytest.raises(ev.InputError, match=r"features of shape \(2, N, 6\), got \(80, 6\)"):
+    with pytest.raises(hs.InputError, match=r"features of shape \(2, N, 6\), got \(80, 6\)"):
         FadingEvidence.fit(torch.stack([features] * 2))(features)
-    with pytest.raises(ev.InputError, match="covariance is not finite; scale them first"):
+    with pytest.raises(hs.InputError, match="covariance is not finite; scale them first"):
         FadingEvidence.fit(features * 1e200)
     for wrong in (features.numpy(), features.long(), [1.0, 2.0]):
-        with pytest.raises(ev.InputTypeError, match="features are floating-point tensors, got"):
+        with pytest.raises(hs.InputTypeError, match="features are floating-point tensors, got"):
             FadingEvidence.fit(wrong)
-    with pytest.raises(ev.InputTypeError, match="read twice: pass a list"):
+    with pytest.raises(hs.InputTypeError, match="read twice: pass a list"):
         FadingEvidence.fit(iter([features]))
-    with pytest.raises(ev.InputTypeError, match="ridge=None needs all training features of one network"):
+    with pytest.raises(hs.InputTypeError, match="ridge=None needs all training features of one network"):
         FadingEvidence.fit([features], ridge=None)
 
 
@@ -207,7 +207,7 @@ def test_bad_input_is_named(features):
     ],
 )
 def test_bad_settings_are_named(features, options, message):
-    with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
+    with pytest.raises((hs.InputError, hs.InputTypeError), match=message):
         FadingEvidence.fit(features, **options)
 
 
@@ -303,7 +303,7 @@ def test_few_rows_have_the_usual_power():
     recipe = Evidential(0.01).recipe(60)
     for rows, share in ((49, 0.1), (60, 0.0)):
         power = choose_power(
-            Evidential(0.01), x, x[:, 0], np.arange(rows), 0, recipe=recipe, validation_share=share, device="cpu"
+            Evidential(0.01), x, x[:, 0], np.arange(rows), 0, recipe=recipe, validation_fraction=share, device="cpu"
         )
         assert power == fitting.USUAL_POWER
 
@@ -319,12 +319,12 @@ def table(rows=120, columns=3, seed=0):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return ev.EvidentialRegressor(**{**QUICK, "steps": 150, "members": 3}).fit(*table(300))
+    return hs.EvidentialRegressor(**{**QUICK, "steps": 150, "members": 3}).fit(*table(300))
 
 
 @pytest.fixture(scope="module")
 def plain():
-    return ev.EvidentialRegressor(**{**QUICK, "steps": 150, "members": 3}, evidence="plain").fit(*table(300))
+    return hs.EvidentialRegressor(**{**QUICK, "steps": 150, "members": 3}, evidence="plain").fit(*table(300))
 
 
 def directions(columns=3, count=12):
@@ -373,7 +373,7 @@ def test_features_of_a_model_by_hand():
     """The share that a model states, computed in NumPy from its weights and rows."""
     x, y = table(90)
     members = hold_out(np.arange(90), [1, 2], 0.2)
-    model = ev.fitting.fit(Evidential(0.01), x, y, members, recipe=quick_recipe(), device="cpu")
+    model = hs.fitting.fit(Evidential(0.01), x, y, members, recipe=quick_recipe(), device="cpu")
     faded = with_fading(model, x, members, 1.5)
     asked = 4 * table(20, seed=2)[0]
     _, keep = faded.ask(asked)
@@ -408,7 +408,7 @@ def test_a_model_survives_its_copies(fitted, tmp_path):
     x = 3 * table(30, seed=3)[0]
     expected = fitted.predict_distribution(x)
     assert expected.familiarity.min() < 1
-    loaded = ev.load(fitted.save(tmp_path / "model"))
+    loaded = hs.load(fitted.save(tmp_path / "model"))
     for copy in (loaded, pickle.loads(pickle.dumps(fitted))):
         p = copy.predict_distribution(x)
         assert np.array_equal(p.familiarity, expected.familiarity)
@@ -424,13 +424,13 @@ def test_a_model_of_an_earlier_version_keeps_all_evidence(fitted, plain, tmp_pat
     assert not any(name.startswith("fading") for name in tensors)
     del settings["parameters"]["evidence"]
     settings.pop("fading", None)
-    old = ev.load(save_model(tmp_path / "old", tensors, settings))
+    old = hs.load(save_model(tmp_path / "old", tensors, settings))
     x = 3 * table(30, seed=3)[0]
     assert np.array_equal(old.predict_distribution(x).std, plain.predict_distribution(x).std)
     assert old.predict_distribution(x).familiarity is None
     assert old.evidence == "plain"  # a refit of it does what it did
     # a model is what it was fitted as, whatever its parameters are set to later
-    changed = ev.load(clone_of(plain).set_params(evidence="fading").save(tmp_path / "changed"))
+    changed = hs.load(clone_of(plain).set_params(evidence="fading").save(tmp_path / "changed"))
     assert changed.predict_distribution(x).familiarity is None
 
 
@@ -466,32 +466,32 @@ def test_forged_fading_is_refused(fitted, tmp_path, name, change):
     tensors.pop(f"fading.{name}", None)
     if forged is not None:
         tensors[f"fading.{name}"] = forged.contiguous().clone()
-    with pytest.raises(ev.InputError, match="fad"):
-        ev.load(save_model(tmp_path / "forged", tensors, settings))
+    with pytest.raises(hs.InputError, match="fad"):
+        hs.load(save_model(tmp_path / "forged", tensors, settings))
 
 
 def test_a_model_that_lost_its_fading_is_refused(fitted, tmp_path):
     tensors, settings = load_model(fitted.save(tmp_path / "model"))
     rest = {name: t for name, t in tensors.items() if not name.startswith("fading")}
-    with pytest.raises(ev.InputError, match="fad"):
-        ev.load(save_model(tmp_path / "forged", rest, settings))
+    with pytest.raises(hs.InputError, match="fad"):
+        hs.load(save_model(tmp_path / "forged", rest, settings))
 
 
 def test_what_evidence_may_be():
     x, y = table(20)
     for wrong in ("nonsense", None, True, ["fading"], np.array(["fading", "plain"])):
-        with pytest.raises(ev.InputError, match="evidence must be 'fading' or 'plain', got"):
-            ev.EvidentialRegressor(**QUICK, evidence=wrong).fit(x, y)
-    assert ev.EvidentialRegressor().evidence == "fading"
-    assert ev.EnsembleRegressor().evidence == "plain"
+        with pytest.raises(hs.InputError, match="evidence must be 'fading' or 'plain', got"):
+            hs.EvidentialRegressor(**QUICK, evidence=wrong).fit(x, y)
+    assert hs.EvidentialRegressor().evidence == "fading"
+    assert hs.EnsembleRegressor().evidence == "plain"
     with pytest.raises(TypeError, match="evidence"):
-        ev.GaussianRegressor(evidence="fading")
+        hs.GaussianRegressor(evidence="fading")
 
 
 @pytest.mark.parametrize("rows", [10, 49, 50])
 def test_tables_of_few_rows(rows):
     x, y = table(rows)
-    model = ev.EvidentialRegressor(**QUICK).fit(x, y)
+    model = hs.EvidentialRegressor(**QUICK).fit(x, y)
     assert (model.fading_power_ == fitting.USUAL_POWER) or rows >= 50
     near, far = model.predict_distribution(x), model.predict_distribution(x * 1e4)
     assert far.familiarity.max() < 0.2
@@ -501,7 +501,7 @@ def test_tables_of_few_rows(rows):
 @pytest.mark.parametrize(("rows", "share"), [(2, 0.1), (3, 0.1), (60, 0.99)])
 def test_a_network_that_learns_from_one_row(rows, share):
     x, y = table(rows)
-    p = ev.EvidentialRegressor(**QUICK, validation_share=share).fit(x, y).predict_distribution(x)
+    p = hs.EvidentialRegressor(**QUICK, validation_fraction=share).fit(x, y).predict_distribution(x)
     assert ((p.familiarity > 0) & (p.familiarity <= 1)).all()
     assert np.isfinite(p.std).all()
 
@@ -512,8 +512,8 @@ def test_a_network_that_learns_from_one_row(rows, share):
         {"members": 1},
         {"members": 9},
         {"hidden": ()},
-        {"validation_share": 0.0},
-        {"validation_share": 0.8},
+        {"validation_fraction": 0.0},
+        {"validation_fraction": 0.8},
         {"batch_size": 1},
         {"steps": 1},
         {"penalty": "kl"},
@@ -521,7 +521,7 @@ def test_a_network_that_learns_from_one_row(rows, share):
 )
 def test_settings(options):
     x, y = table(60)
-    model = ev.EvidentialRegressor(**{**QUICK, **options}).fit(x, y)
+    model = hs.EvidentialRegressor(**{**QUICK, **options}).fit(x, y)
     near, far = model.predict_distribution(x), model.predict_distribution(x + 100 * directions(count=60))
     assert np.median(near.familiarity) > 0.5
     assert far.familiarity.max() < 0.7 * near.familiarity.max()
@@ -546,7 +546,7 @@ def test_odd_tables(kind):
         x[:] = 1
     else:
         x, y, far = (a.astype(np.float32) for a in (x, y, far))
-    model = ev.EvidentialRegressor(**QUICK)
+    model = hs.EvidentialRegressor(**QUICK)
     model.fit(x, y)
     near, far = model.predict_distribution(x).familiarity, model.predict_distribution(far).familiarity
     assert np.median(near) > 0.9
@@ -561,7 +561,7 @@ def test_odd_tables(kind):
 def test_outliers_and_far_rows_do_not_break_it():
     x, y = table(100)
     x[3, 1] = 1e300
-    model = ev.EvidentialRegressor(**QUICK).fit(x, y)
+    model = hs.EvidentialRegressor(**QUICK).fit(x, y)
     p = model.predict_distribution(np.array([[0.0, 0, 0], [0, 1e300, 0], [-1e300, 0, 1e300]]))
     assert np.isfinite(p.familiarity).all()
     assert np.isfinite(p.mean).all()
@@ -572,7 +572,7 @@ def test_several_targets_and_weights():
     x, y = table(100)
     weights = np.ones(100)
     weights[::3] = 0
-    model = ev.EvidentialRegressor(**QUICK).fit(x, np.column_stack([y, -1000 * y]), sample_weight=weights)
+    model = hs.EvidentialRegressor(**QUICK).fit(x, np.column_stack([y, -1000 * y]), sample_weight=weights)
     p = model.predict_distribution(x * 50)
     assert p.familiarity.shape == (100,)
     assert p.std.shape == (100, 2)
@@ -580,7 +580,7 @@ def test_several_targets_and_weights():
     assert "familiarity" in frame.columns
     # rows of weight 0 are not there: others in their place make the same model
     x[::3], y[::3] = 1e3, 1e3
-    again = ev.EvidentialRegressor(**QUICK).fit(x, np.column_stack([y, -1000 * y]), sample_weight=weights)
+    again = hs.EvidentialRegressor(**QUICK).fit(x, np.column_stack([y, -1000 * y]), sample_weight=weights)
     asked = table(20, seed=4)[0] * 3
     assert np.array_equal(model.predict_distribution(asked).familiarity, again.predict_distribution(asked).familiarity)
     assert model.fading_power_ == again.fading_power_
@@ -589,7 +589,7 @@ def test_several_targets_and_weights():
 @pytest.mark.parametrize("kind", ["positive", "log"])
 def test_targets_that_cannot_be_negative(kind):
     x, y = table(80)
-    model = ev.EvidentialRegressor(**QUICK, target_transform=kind).fit(x, np.exp(y))
+    model = hs.EvidentialRegressor(**QUICK, target_transform=kind).fit(x, np.exp(y))
     near, far = (model.predict_distribution(x * scale) for scale in (1, 100))
     assert far.familiarity.max() < near.familiarity.min() or far.familiarity.max() < 0.5
     low, high = far.interval(0.9).T
@@ -601,8 +601,8 @@ def test_targets_that_cannot_be_negative(kind):
 
 def test_ensembles_may_fade():
     x, y = table(100)
-    faded = ev.EnsembleRegressor(**QUICK, evidence="fading").fit(x, y)
-    plain = ev.EnsembleRegressor(**QUICK).fit(x, y)
+    faded = hs.EnsembleRegressor(**QUICK, evidence="fading").fit(x, y)
+    plain = hs.EnsembleRegressor(**QUICK).fit(x, y)
     a, b = faded.predict_distribution(x * 9), plain.predict_distribution(x * 9)
     assert b.familiarity is None
     assert np.array_equal(a.mean, b.mean)
@@ -616,7 +616,7 @@ def test_ensembles_may_fade():
 
 def test_one_seed_one_model_in_any_thread():
     x, y = table(60)
-    alone = ev.EvidentialRegressor(**QUICK).fit(x, y)
+    alone = hs.EvidentialRegressor(**QUICK).fit(x, y)
     asked = 3 * x[:20]
     with ThreadPoolExecutor(2) as pool:
         models = pool.map(lambda _: clone(alone).fit(x, y), range(2))
@@ -629,7 +629,7 @@ def test_one_seed_one_model_in_any_thread():
 
 def test_cross_validation_and_frames(fitted):
     x, y = table(90)
-    scores = cross_val_score(ev.EvidentialRegressor(**QUICK), x, y, cv=2, scoring=ev.scorers.nll)
+    scores = cross_val_score(hs.EvidentialRegressor(**QUICK), x, y, cv=2, scoring=hs.scorers.nll)
     assert np.isfinite(scores).all()
     p = fitted.predict_distribution(x * 5)
     assert np.array_equal(p.to_frame()["familiarity"], p.familiarity)
@@ -643,7 +643,7 @@ def test_an_interrupt_in_the_folds_leaves_the_estimator_as_it_was(fitted, monkey
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("evidentia.fitting.fading.extrapolation_folds", interrupted)
+    monkeypatch.setattr("howsure.fitting.fading.extrapolation_folds", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(x[:60], y[:60])
     assert model.__dict__.keys() == before.keys()
@@ -660,8 +660,8 @@ def test_folds_that_diverge_leave_the_usual_power(monkeypatch):
         settings = fitting.replace(recipe.settings, learning_rate=1e20, warmup=0.0)
         return fit(method, x, y, members, recipe=fitting.replace(recipe, settings=settings), **options)
 
-    monkeypatch.setattr("evidentia.fitting.fading.fit", fast)
-    model = ev.EvidentialRegressor(**QUICK).fit(x, y)
+    monkeypatch.setattr("howsure.fitting.fading.fit", fast)
+    model = hs.EvidentialRegressor(**QUICK).fit(x, y)
     assert model.fading_power_ == fitting.USUAL_POWER
     assert np.isfinite(model.predict_distribution(x * 100).std).all()
 
@@ -671,7 +671,7 @@ def test_far_away_a_regressor_is_no_surer_than_inside(members):
     random = np.random.default_rng(0)
     x = random.standard_normal((300, 4))
     y = x.sum(1) + 0.3 * random.standard_normal(300)
-    model = ev.EvidentialRegressor(hidden=(32, 32), members=members, steps=300, random_state=0).fit(x, y)
+    model = hs.EvidentialRegressor(hidden=(32, 32), members=members, steps=300, random_state=0).fit(x, y)
     directions = random.standard_normal((100, 4))
     far = 50 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
     p, inside = model.predict_distribution(far), model.predict_distribution(x)
@@ -682,8 +682,8 @@ def test_far_away_a_regressor_is_no_surer_than_inside(members):
 
 def test_what_a_network_usually_says_is_saved_and_checked(tmp_path):
     x, y = table(100)
-    model = ev.EvidentialRegressor(**QUICK).fit(x, y)
-    again = ev.load(model.save(tmp_path / "model"))
+    model = hs.EvidentialRegressor(**QUICK).fit(x, y)
+    again = hs.load(model.save(tmp_path / "model"))
     assert np.array_equal(again.predict_distribution(x * 9).std, model.predict_distribution(x * 9).std)
     tensors, settings = model.fitted_.state()
     usual = tensors["typical.nu"]
@@ -696,20 +696,20 @@ def test_about_one_percent_of_new_rows_like_the_training_rows_are_unfamiliar(tmp
     random = np.random.default_rng(3)
     x = random.normal(size=(2300, 3))
     y = x[:, 0] + random.normal(size=2300)
-    model = ev.EvidentialRegressor(members=10, steps=30, inputs="numbers", random_state=0).fit(x[:300], y[:300])
+    model = hs.EvidentialRegressor(members=10, steps=30, inputs="numbers", random_state=0).fit(x[:300], y[:300])
     flagged = model.predict_distribution(x[300:]).familiarity < model.unfamiliar_below_
     assert 0 < flagged.mean() < 0.03
     assert model.predict_distribution(np.full((1, 3), 9.0)).familiarity[0] < model.unfamiliar_below_
-    assert ev.load(model.save(tmp_path / "model")).unfamiliar_below_ == model.unfamiliar_below_
-    without = ev.EvidentialRegressor(members=2, steps=5, validation_share=0, random_state=0).fit(x[:50], y[:50])
+    assert hs.load(model.save(tmp_path / "model")).unfamiliar_below_ == model.unfamiliar_below_
+    without = hs.EvidentialRegressor(members=2, steps=5, validation_fraction=0, random_state=0).fit(x[:50], y[:50])
     assert without.unfamiliar_below_ == 0.5  # no row was held out that could tell
 
 
 @pytest.mark.parametrize("forged", [7, -0.1, True, "low", None])
 def test_a_forged_threshold_is_refused(forged, tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 2))
-    model = ev.EvidentialRegressor(members=2, steps=5, random_state=0).fit(x, x[:, 0])
+    model = hs.EvidentialRegressor(members=2, steps=5, random_state=0).fit(x, x[:, 0])
     tensors, settings = model._state()
     save_model(tmp_path / "model", tensors, settings | {"unfamiliar_below": forged})
     with pytest.raises(InputError, match="which is no familiarity"):
-        ev.load(tmp_path / "model")
+        hs.load(tmp_path / "model")

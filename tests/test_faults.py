@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.files import locked, write_whole
-from evidentia.record import read_record, run_folder, write_record
-from evidentia.reproduce.protocol import Context
+import howsure as hs
 from faults import processes
+from howsure.files import locked, write_whole
+from howsure_paper.protocol import Context
+from howsure_paper.record import read_record, run_folder, write_record
 
 
 def test_a_kill_in_save_leaves_the_old_model_or_the_new_one():
@@ -37,11 +37,11 @@ def test_an_interrupt_of_fit_leaves_the_estimator_as_it_was():
 
 def test_an_interrupt_ends_a_cross_validation():
     program = """
-        import numpy as np, evidentia as ev
+        import numpy as np, howsure as hs
         from sklearn.model_selection import cross_val_score
         X, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
         print("ready", flush=True)
-        cross_val_score(ev.EvidentialRegressor(members=1, hidden=(8,), steps=1_000_000), X, y, cv=5)
+        cross_val_score(hs.EvidentialRegressor(members=1, hidden=(8,), steps=1_000_000), X, y, cv=5)
     """
     process = processes.start(program)
     process.stdout.readline()
@@ -72,7 +72,7 @@ def test_an_interrupted_uci_run_records_nothing_and_exits_with_130(tmp_path):
     arguments = ("reproduce", "uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
     code, error = interrupt(processes.command(*arguments), "diabetes, evidential")
     assert code == 130, error
-    assert "evidentia: interrupted" in error
+    assert "howsure: interrupted" in error
     assert "Traceback" not in error
     assert "results" not in read_record(tmp_path / "out")
 
@@ -119,7 +119,7 @@ STRANGE = ('{"schema": 1, "mine": true}', "[1, 2]", "text", '{"schema": 1, "run"
 def test_reproduce_leaves_a_strangers_folder_alone(tmp_path, name, content):
     from typer.testing import CliRunner
 
-    from evidentia.cli.app import app
+    from howsure.cli.app import app
 
     mine = {"record.json": content, "cubic.csv": "a,b", "nll.md": "mine", "distribution.png": "mine"}
     (tmp_path / "unfinished").mkdir()
@@ -128,7 +128,7 @@ def test_reproduce_leaves_a_strangers_folder_alone(tmp_path, name, content):
         (tmp_path / file).write_text(text)
     options = {"cubic": ["--iterations", "2"], "uci": ["--sets", "diabetes"], "depth": ["--quick"]}.get(name, [])
     result = CliRunner().invoke(app, ["reproduce", name, *options, "--out", str(tmp_path)])
-    assert isinstance(result.exception, ev.InputError), result.output
+    assert isinstance(result.exception, hs.InputError), result.output
     assert {file: (tmp_path / file).read_text() for file in mine} == mine
     assert (tmp_path / "unfinished" / "novel.txt").read_text() == "chapter one"
 
@@ -141,12 +141,12 @@ def test_a_folder_without_a_record_is_claimed_only_if_it_is_empty(tmp_path):
         write_record(tmp_path / "new", {"run": "toy", "result": 1})
     with run_folder(tmp_path / "new", "toy") as before:
         assert before["result"] == 1
-    with pytest.raises(ev.InputError, match="holds a run of 'toy', not of 'uci'"), run_folder(tmp_path / "new", "uci"):
+    with pytest.raises(hs.InputError, match="holds a run of 'toy', not of 'uci'"), run_folder(tmp_path / "new", "uci"):
         pass
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("years")
     with (
-        pytest.raises(ev.InputError, match=r"holds 'thesis\.txt', but no record"),
+        pytest.raises(hs.InputError, match=r"holds 'thesis\.txt', but no record"),
         run_folder(tmp_path / "full", "uci"),
     ):
         pass
@@ -156,7 +156,7 @@ def test_a_folder_without_a_record_is_claimed_only_if_it_is_empty(tmp_path):
 def test_a_record_is_not_written_over_a_file_of_that_name(tmp_path):
     for content in ('{"schema": 1}', "{}", "[]", "mine"):
         (tmp_path / "record.json").write_text(content)
-        with pytest.raises(ev.InputError, match="emove it"):
+        with pytest.raises(hs.InputError, match="emove it"):
             write_record(tmp_path, {"run": "toy"})
         assert (tmp_path / "record.json").read_text() == content
 
@@ -189,7 +189,7 @@ def test_a_link_is_followed(tmp_path):
 def test_a_lock_excludes_threads_too(tmp_path):
     with (
         locked(tmp_path),
-        pytest.raises(ev.InputError, match="another process is writing"),
+        pytest.raises(hs.InputError, match="another process is writing"),
         locked(tmp_path, wait=False),
     ):
         pass
@@ -208,7 +208,7 @@ def shell(*arguments, **more):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cubic", "--device", "foo"), "evidentia: unknown device 'foo'; known are auto, cpu, cuda"),
+        (("cubic", "--device", "foo"), "howsure: unknown device 'foo'; known are auto, cpu, cuda"),
         (("uci", "--sets", "diabetes", "--device", "gpu"), "unknown device 'gpu'"),
         (("depth", "--quick", "--seed", "-1"), "Invalid value for '--seed'"),
         (("distribution", "--seed", str(10**30)), "Invalid value for '--seed'"),
@@ -256,7 +256,7 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    from evidentia.reproduce.uci import run as uci
+    from howsure_paper.uci import run as uci
 
     folder = tmp_path_factory.mktemp("uci")
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20, search=False)
@@ -266,14 +266,14 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
-    from evidentia.reproduce.uci import run as uci
+    from howsure_paper.uci import run as uci
 
     plan, record = finished
     record = json.loads(json.dumps(record))
     DAMAGES[damage](record)
     (tmp_path / "record.json").write_text(json.dumps(record))
     before = (tmp_path / "record.json").read_bytes()
-    with pytest.raises(ev.InputError, match=r"record\.json|holds a run"):
+    with pytest.raises(hs.InputError, match=r"record\.json|holds a run"):
         uci.run(plan, Context(tmp_path, "cpu", progress=False))
     assert (tmp_path / "record.json").read_bytes() == before
 
@@ -282,9 +282,9 @@ def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
 
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
-    from evidentia.fitting import fit, hold_out
-    from evidentia.methods import Evidential, Network, Recipe
-    from evidentia.training import Settings
+    from howsure.fitting import fit, hold_out
+    from howsure.methods import Evidential, Network, Recipe
+    from howsure.training import Settings
 
     g = np.random.default_rng(0)
     x, y = g.random((40, 2)), g.random(40)
@@ -311,21 +311,21 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
         {"recipe": Recipe(Network((4,)), recipe.settings, 9)},
         {"weight": np.linspace(1, 2, 40)},
     ):
-        with pytest.raises(ev.InputError, match="belongs to another run"):
+        with pytest.raises(hs.InputError, match="belongs to another run"):
             train(**other)
     (tmp_path / "c").write_bytes(b"junk")
-    with pytest.raises(ev.InputError, match="cannot be read"):
+    with pytest.raises(hs.InputError, match="cannot be read"):
         train()
     (tmp_path / "c").unlink()
     train()
     state = torch.load(tmp_path / "c", weights_only=True)
     for key in ("weights", "clock", "history", "step", "optimizer"):
         torch.save({k: v for k, v in state.items() if k != key}, tmp_path / "c")
-        with pytest.raises(ev.InputError, match="is damaged"):
+        with pytest.raises(hs.InputError, match="is damaged"):
             train()
     (tmp_path / "c").unlink()
     os.mkfifo(tmp_path / "c")
-    with pytest.raises(ev.InputError, match="is not a file"):
+    with pytest.raises(hs.InputError, match="is not a file"):
         train()
 
 
@@ -342,7 +342,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     ],
 )
 def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
-    from evidentia.reproduce.depth.run import run_on
+    from howsure_paper.depth.run import run_on
 
     plan, folder, data = depth_run
     path = folder / "record.json"
@@ -351,7 +351,7 @@ def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
     damage(record)
     path.write_text(json.dumps(record), encoding="utf-8")
     try:
-        with pytest.raises(ev.InputError, match=r"record\.json is damaged"):
+        with pytest.raises(hs.InputError, match=r"record\.json is damaged"):
             run_on(data, plan, Context(folder, "cpu", progress=False))
     finally:
         path.write_bytes(whole)
@@ -361,9 +361,9 @@ def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
 def depth_run(tmp_path_factory):
     from dataclasses import replace
 
-    from evidentia.reproduce.depth.data import load
-    from evidentia.reproduce.depth.plan import quick_plan
-    from evidentia.reproduce.depth.run import run_on
+    from howsure_paper.depth.data import load
+    from howsure_paper.depth.plan import quick_plan
+    from howsure_paper.depth.run import run_on
 
     folder, data = tmp_path_factory.mktemp("depth") / "out", load(quick=True)
     few = {name: getattr(data, name).select(range(16)) for name in ("train", "validation", "test")}

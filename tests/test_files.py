@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from evidentia.errors import InputError
-from evidentia.files import new_folder, opening_whole, scratch_folder
+from howsure.errors import InputError
+from howsure.files import new_folder, opening_whole, scratch_folder
 
 # prints its folder when it has written into it, and then waits to be killed
 WRITER = """
 import sys, time
 from pathlib import Path
-from evidentia.files import new_folder
+from howsure.files import new_folder
 with new_folder(Path(sys.argv[1])) as folder:
     (folder / "a").write_text("half")
     print(folder, flush=True)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.formulas.penalties import EXTRA_TERMS, PENALTIES
+import howsure as hs
+from howsure.formulas.penalties import EXTRA_TERMS, PENALTIES
 
 EXTREMES = (-1e4, -1e3, -104.0, -88.8, -17.0, -1.0, 0.0, 1.0, 20.0, 88.8, 1e3, 1e4)
 TARGETS = (-1e4, -1.0, 0.0, 1.0, 1e4)
@@ -35,18 +35,18 @@ def losses(raw: torch.Tensor, y: torch.Tensor):
     for penalty in PENALTIES:
         yield (
             penalty,
-            lambda p=penalty: ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 1.0, p, reduction="none"),
+            lambda p=penalty: hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, 1.0, p, reduction="none"),
         )
     for extra in EXTRA_TERMS:
         yield (
             extra,
-            lambda e=extra: ev.evidential_loss(
-                ev.NormalInverseGamma.from_raw(raw), y, extra={e: 1.0}, reduction="none"
+            lambda e=extra: hs.evidential_loss(
+                hs.NormalInverseGamma.from_raw(raw), y, extra={e: 1.0}, reduction="none"
             ),
         )
 
 
-def quantities(answer: ev.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Tensor]:
+def quantities(answer: hs.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Tensor]:
     t = answer.predictive()
     return {
         "prediction": answer.prediction,
@@ -71,7 +71,7 @@ def quantities(answer: ev.NormalInverseGamma, y: torch.Tensor) -> dict[str, torc
     }
 
 
-def tails(answer: ev.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Tensor]:
+def tails(answer: hs.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Tensor]:
     t = answer.predictive()
     level = torch.full_like(y, 0.05)
     wide = answer.fade(1e-12).predictive()
@@ -91,7 +91,7 @@ def check_finite(raw: torch.Tensor, y: torch.Tensor, mixed: bool) -> None:
             (gradient,) = torch.autograd.grad(value.sum(), raw)
             assert gradient.isfinite().all(), name
         with torch.no_grad():
-            for name, value in quantities(ev.NormalInverseGamma.from_raw(raw), y).items():
+            for name, value in quantities(hs.NormalInverseGamma.from_raw(raw), y).items():
                 assert value.isfinite().all(), name
 
 
@@ -108,7 +108,7 @@ def test_draws_are_finite(mixed):
 def test_gradients_of_every_quantity_are_finite():
     raw, y = corners()
     raw, y = raw[::7].clone().requires_grad_(), y[::7]
-    answer = ev.NormalInverseGamma.from_raw(raw)
+    answer = hs.NormalInverseGamma.from_raw(raw)
     for name, value in {**quantities(answer, y), **tails(answer, y)}.items():
         (gradient,) = torch.autograd.grad(value.sum(), raw, retain_graph=True)
         assert value.isfinite().all(), name
@@ -116,7 +116,7 @@ def test_gradients_of_every_quantity_are_finite():
 
 
 def test_variances_are_finite_until_they_must_be_infinite():
-    shut = ev.NormalInverseGamma.from_raw(torch.full((1, 4), -1e4))
+    shut = hs.NormalInverseGamma.from_raw(torch.full((1, 4), -1e4))
     assert shut.epistemic_variance.item() == pytest.approx(1e-9 / 1e-12)
     assert shut.variance[0, 1] == math.inf  # Var[σ²] does not exist for α ≤ 2
 
@@ -128,5 +128,5 @@ def test_ten_million_draws_are_finite(mixed):
         check_finite(*draws(500_000, seed=seed + 1), mixed)
         if seed < 2:
             raw, y = draws(200_000, seed=seed + 101)
-            for name, value in tails(ev.NormalInverseGamma.from_raw(raw), y).items():
+            for name, value in tails(hs.NormalInverseGamma.from_raw(raw), y).items():
                 assert value.isfinite().all(), name

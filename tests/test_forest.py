@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load, save
 from threadpoolctl import threadpool_info
 
-from evidentia.data import forest as module
-from evidentia.data.forest import Forest, trees_for
-from evidentia.data.trees import Trees
-from evidentia.errors import EvidentiaError, InputError
-from evidentia.threads import in_threads
+from howsure.data import forest as module
+from howsure.data.forest import Forest, trees_for
+from howsure.data.trees import Trees
+from howsure.errors import HowsureError, InputError
+from howsure.threads import in_threads
 
 
 def table(rows, columns=4, targets=1, seed=0):
@@ -207,7 +207,7 @@ def test_another_order_of_scikit_learns_nodes_is_refused(monkeypatch):
         return ExtraTreesRegressor(trees, max_leaf_nodes=50, random_state=seed).fit(x, y)
 
     monkeypatch.setattr(module, "_fit_model", best_first)
-    with pytest.raises(EvidentiaError, match="order that is not known here"):
+    with pytest.raises(HowsureError, match="order that is not known here"):
         grow(*table(200))
 
 
@@ -235,7 +235,7 @@ def test_a_forest_learns_from_other_folds_and_the_last_from_all(folds, monkeypat
 
 
 def test_a_forest_learns_from_at_most_so_many_rows(models, monkeypatch):
-    monkeypatch.setattr("evidentia.data.trees.MOST_ROWS", 30)
+    monkeypatch.setattr("howsure.data.trees.MOST_ROWS", 30)
     Trees.fit(*table(100), 0, folds=2)
     assert all(tree.tree_.n_node_samples[0] == 30 for model in models for tree in model.estimators_)
 

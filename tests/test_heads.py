@@ -8,18 +8,18 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
-import evidentia as ev
-from evidentia.nn import MLP, FeatureDensity, UNet
+import howsure as hs
+from howsure.nn import MLP, FeatureDensity, UNet
 
 CONVS = {
-    (ev.NIGConv1d, functional.conv1d, nn.Conv1d): (11,),
-    (ev.NIGConv2d, functional.conv2d, nn.Conv2d): (7, 6),
-    (ev.NIGConv3d, functional.conv3d, nn.Conv3d): (5, 6, 7),
-    (ev.GaussianConv1d, functional.conv1d, nn.Conv1d): (11,),
-    (ev.GaussianConv2d, functional.conv2d, nn.Conv2d): (7, 6),
-    (ev.GaussianConv3d, functional.conv3d, nn.Conv3d): (5, 6, 7),
+    (hs.nn.NIGConv1d, functional.conv1d, nn.Conv1d): (11,),
+    (hs.nn.NIGConv2d, functional.conv2d, nn.Conv2d): (7, 6),
+    (hs.nn.NIGConv3d, functional.conv3d, nn.Conv3d): (5, 6, 7),
+    (hs.nn.NormalConv1d, functional.conv1d, nn.Conv1d): (11,),
+    (hs.nn.NormalConv2d, functional.conv2d, nn.Conv2d): (7, 6),
+    (hs.nn.NormalConv3d, functional.conv3d, nn.Conv3d): (5, 6, 7),
 }
-HEADS = [ev.NIGHead, ev.GaussianHead, *(kinds[0] for kinds in CONVS)]
+HEADS = [hs.NIGHead, hs.NormalHead, *(kinds[0] for kinds in CONVS)]
 
 
 def features_for(kind, size=8, rows=5):
@@ -35,27 +35,27 @@ def layer_of(head):
 @pytest.mark.parametrize(
     ("head", "features", "raw", "batch"),
     [
-        (ev.NIGHead(8), (5, 8), (5, 4), (5,)),
-        (ev.NIGHead(8, targets=1), (5, 8), (5, 1, 4), (5, 1)),
-        (ev.NIGHead(8, targets=3), (2, 5, 8), (2, 5, 3, 4), (2, 5, 3)),
-        (ev.NIGHead(8), (8,), (4,), ()),
-        (ev.GaussianHead(8), (5, 8), (5, 2), (5,)),
-        (ev.GaussianHead(8, targets=3), (5, 8), (5, 3, 2), (5, 3)),
-        (ev.NIGConv2d(8), (2, 8, 6, 7), (2, 4, 6, 7), (2, 6, 7)),
-        (ev.NIGConv2d(8, targets=3, kernel_size=3), (2, 8, 6, 7), (2, 3, 4, 6, 7), (2, 3, 6, 7)),
-        (ev.NIGConv2d(8), (8, 6, 7), (4, 6, 7), (6, 7)),
-        (ev.NIGConv2d(8, 3, 3), (8, 6, 7), (3, 4, 6, 7), (3, 6, 7)),
-        (ev.NIGConv2d(8, 3, (1, 5), stride=(1, 2), padding=(0, 2)), (2, 8, 6, 7), (2, 3, 4, 6, 4), (2, 3, 6, 4)),
-        (ev.NIGConv1d(8), (2, 8, 9), (2, 4, 9), (2, 9)),
-        (ev.NIGConv1d(8, 1, 3, dilation=4), (2, 8, 9), (2, 1, 4, 9), (2, 1, 9)),
-        (ev.NIGConv1d(8, kernel_size=(3,), padding="valid"), (8, 9), (4, 7), (7,)),
-        (ev.NIGConv3d(8), (2, 8, 3, 4, 5), (2, 4, 3, 4, 5), (2, 3, 4, 5)),
-        (ev.NIGConv3d(8, 2, (1, 3, 3)), (2, 8, 3, 4, 5), (2, 2, 4, 3, 4, 5), (2, 2, 3, 4, 5)),
-        (ev.GaussianConv1d(8, 3), (2, 8, 9), (2, 3, 2, 9), (2, 3, 9)),
-        (ev.GaussianConv2d(8, kernel_size=3), (2, 8, 6, 7), (2, 2, 6, 7), (2, 6, 7)),
-        (ev.GaussianConv3d(8, stride=2, padding=0), (2, 8, 3, 4, 5), (2, 2, 2, 2, 3), (2, 2, 2, 3)),
-        (ev.NIGHead(8), (0, 8), (0, 4), (0,)),
-        (ev.NIGConv3d(8, kernel_size=3), (0, 8, 3, 4, 5), (0, 4, 3, 4, 5), (0, 3, 4, 5)),
+        (hs.NIGHead(8), (5, 8), (5, 4), (5,)),
+        (hs.NIGHead(8, targets=1), (5, 8), (5, 1, 4), (5, 1)),
+        (hs.NIGHead(8, targets=3), (2, 5, 8), (2, 5, 3, 4), (2, 5, 3)),
+        (hs.NIGHead(8), (8,), (4,), ()),
+        (hs.NormalHead(8), (5, 8), (5, 2), (5,)),
+        (hs.NormalHead(8, targets=3), (5, 8), (5, 3, 2), (5, 3)),
+        (hs.nn.NIGConv2d(8), (2, 8, 6, 7), (2, 4, 6, 7), (2, 6, 7)),
+        (hs.nn.NIGConv2d(8, targets=3, kernel_size=3), (2, 8, 6, 7), (2, 3, 4, 6, 7), (2, 3, 6, 7)),
+        (hs.nn.NIGConv2d(8), (8, 6, 7), (4, 6, 7), (6, 7)),
+        (hs.nn.NIGConv2d(8, 3, 3), (8, 6, 7), (3, 4, 6, 7), (3, 6, 7)),
+        (hs.nn.NIGConv2d(8, 3, (1, 5), stride=(1, 2), padding=(0, 2)), (2, 8, 6, 7), (2, 3, 4, 6, 4), (2, 3, 6, 4)),
+        (hs.nn.NIGConv1d(8), (2, 8, 9), (2, 4, 9), (2, 9)),
+        (hs.nn.NIGConv1d(8, 1, 3, dilation=4), (2, 8, 9), (2, 1, 4, 9), (2, 1, 9)),
+        (hs.nn.NIGConv1d(8, kernel_size=(3,), padding="valid"), (8, 9), (4, 7), (7,)),
+        (hs.nn.NIGConv3d(8), (2, 8, 3, 4, 5), (2, 4, 3, 4, 5), (2, 3, 4, 5)),
+        (hs.nn.NIGConv3d(8, 2, (1, 3, 3)), (2, 8, 3, 4, 5), (2, 2, 4, 3, 4, 5), (2, 2, 3, 4, 5)),
+        (hs.nn.NormalConv1d(8, 3), (2, 8, 9), (2, 3, 2, 9), (2, 3, 9)),
+        (hs.nn.NormalConv2d(8, kernel_size=3), (2, 8, 6, 7), (2, 2, 6, 7), (2, 6, 7)),
+        (hs.nn.NormalConv3d(8, stride=2, padding=0), (2, 8, 3, 4, 5), (2, 2, 2, 2, 3), (2, 2, 2, 3)),
+        (hs.NIGHead(8), (0, 8), (0, 4), (0,)),
+        (hs.nn.NIGConv3d(8, kernel_size=3), (0, 8, 3, 4, 5), (0, 4, 3, 4, 5), (0, 3, 4, 5)),
     ],
 )
 def test_shapes(head, features, raw, batch):
@@ -66,18 +66,18 @@ def test_shapes(head, features, raw, batch):
 
 @pytest.mark.parametrize("targets", [None, 3])
 def test_each_target_has_its_own_four_outputs(targets):
-    head = ev.NIGHead(8, targets)
+    head = hs.NIGHead(8, targets)
     x = torch.randn(5, 8)
     answer, raw = head(x), head.raw(x)
     assert torch.equal(answer.gamma, raw[..., 0])
     assert torch.allclose(answer.alpha_minus_one, torch.nn.functional.softplus(raw[..., 2]) + 1e-6)
-    conv = ev.NIGConv2d(8, targets)
+    conv = hs.nn.NIGConv2d(8, targets)
     maps = torch.randn(2, 8, 3, 4)
     assert torch.equal(conv(maps).gamma, conv.raw(maps).select(-3, 0))
 
 
 def test_gaussian_head_answers_with_a_gaussian():
-    head = ev.GaussianHead(8)
+    head = hs.NormalHead(8)
     x = torch.randn(5, 8)
     answer = head(x)
     assert isinstance(answer, torch.distributions.Normal)
@@ -88,7 +88,7 @@ def test_gaussian_head_answers_with_a_gaussian():
 @pytest.mark.parametrize("kernel_size", [1, 3])
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_head_computes_in_float32_under_autocast_and_in_half_models(kind, kernel_size, half):
-    head = kind(8) if kind in (ev.NIGHead, ev.GaussianHead) else kind(8, kernel_size=kernel_size)
+    head = kind(8) if kind in (hs.NIGHead, hs.NormalHead) else kind(8, kernel_size=kernel_size)
     x = features_for(kind).to(half)
     exact = copy.deepcopy(head).double().raw(x.double())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -106,50 +106,50 @@ def test_a_head_computes_in_float32_under_autocast_and_in_half_models(kind, kern
 
 
 def test_heads_of_either_precision_keep_it():
-    assert ev.NIGHead(8, dtype=torch.float64)(torch.randn(5, 8, dtype=torch.float64)).gamma.dtype == torch.float64
+    assert hs.NIGHead(8, dtype=torch.float64)(torch.randn(5, 8, dtype=torch.float64)).gamma.dtype == torch.float64
 
 
 def test_bad_input_is_named():
     with pytest.raises(
-        ev.InputError, match=r"NIGHead expects features of size 8 in the last dimension, got shape \(5, 7\)"
+        hs.InputError, match=r"NIGHead expects features of size 8 in the last dimension, got shape \(5, 7\)"
     ):
-        ev.NIGHead(8)(torch.randn(5, 7))
+        hs.NIGHead(8)(torch.randn(5, 7))
     for head, shape in (
-        (ev.NIGConv1d(8), r"\(N, 8, L\) or \(8, L\)"),
-        (ev.NIGConv2d(8), r"\(N, 8, H, W\) or \(8, H, W\)"),
-        (ev.GaussianConv3d(8), r"\(N, 8, D, H, W\) or \(8, D, H, W\)"),
+        (hs.nn.NIGConv1d(8), r"\(N, 8, L\) or \(8, L\)"),
+        (hs.nn.NIGConv2d(8), r"\(N, 8, H, W\) or \(8, H, W\)"),
+        (hs.nn.NormalConv3d(8), r"\(N, 8, D, H, W\) or \(8, D, H, W\)"),
     ):
         name = type(head).__name__
         for wrong, shown in (((5, 7), r"\(5, 7\)"), ((2, 2, 2, 2, 2), r"\(2, 2, 2, 2, 2\)"), ((8,), r"\(8,\)")):
-            with pytest.raises(ev.InputError, match=f"{name} expects maps of shape {shape}, got {shown}"):
+            with pytest.raises(hs.InputError, match=f"{name} expects maps of shape {shape}, got {shown}"):
                 head(torch.randn(wrong))
-    with pytest.raises(ev.InputError, match="targets must be at least 1, got 0"):
-        ev.NIGHead(8, targets=0)
-    with pytest.raises(ev.InputError, match="in_features must be at least 1"):
-        ev.GaussianHead(0)
-    with pytest.raises(ev.InputError, match="kernel_size must be at least 1"):
-        ev.NIGConv2d(8, kernel_size=0)
+    with pytest.raises(hs.InputError, match="targets must be at least 1, got 0"):
+        hs.NIGHead(8, targets=0)
+    with pytest.raises(hs.InputError, match="in_features must be at least 1"):
+        hs.NormalHead(0)
+    with pytest.raises(hs.InputError, match="kernel_size must be at least 1"):
+        hs.nn.NIGConv2d(8, kernel_size=0)
 
 
 @pytest.mark.parametrize("head", [*(kind(8) for kind in HEADS), MLP(8), FeatureDensity(8)])
 def test_features_are_tensors_that_fit(head):
     name = type(head).__name__
     for x in (np.zeros((5, 8)), [[0.0] * 8], None):
-        with pytest.raises(ev.InputTypeError, match=f"{name} expects a tensor, not {type(x).__name__}"):
+        with pytest.raises(hs.InputTypeError, match=f"{name} expects a tensor, not {type(x).__name__}"):
             head(x)
     for shape in ((), (5, 7)):
-        with pytest.raises(ev.InputError, match=rf"{name} expects .*8.*, got (shape )?\({'5, 7' if shape else ''}\)"):
+        with pytest.raises(hs.InputError, match=rf"{name} expects .*8.*, got (shape )?\({'5, 7' if shape else ''}\)"):
             head(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("size", [8.0, 2.5, True, "8"])
 def test_sizes_are_whole_numbers(size):
     for make in (*HEADS, FeatureDensity):
-        with pytest.raises(ev.InputTypeError, match="must be a whole number, got"):
+        with pytest.raises(hs.InputTypeError, match="must be a whole number, got"):
             make(size)
-    with pytest.raises(ev.InputTypeError, match="targets must be a whole number, got"):
-        ev.NIGHead(8, targets=size)
-    assert ev.NIGHead(np.int64(8), np.int32(3))(torch.zeros(5, 8)).batch_shape == (5, 3)
+    with pytest.raises(hs.InputTypeError, match="targets must be a whole number, got"):
+        hs.NIGHead(8, targets=size)
+    assert hs.NIGHead(np.int64(8), np.int32(3))(torch.zeros(5, 8)).batch_shape == (5, 3)
 
 
 # Convolutions ---------------------------------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ def test_convolutions_are_torchs(kinds, settings):
     assert torch.allclose(raw.flatten(1, 2), expected, rtol=0, atol=1e-13)
     assert torch.allclose(head.raw(x[0]), raw[0], rtol=0, atol=1e-13)
     answer = head(x)
-    first = answer.gamma if isinstance(answer, ev.NormalInverseGamma) else answer.loc
+    first = answer.gamma if isinstance(answer, hs.NormalInverseGamma) else answer.loc
     assert torch.equal(first, raw[:, :, 0])
 
 
 def test_groups_keep_targets_apart():
-    head, x = ev.NIGConv2d(6, targets=4, groups=2), torch.randn(2, 6, 3, 4)
+    head, x = hs.nn.NIGConv2d(6, targets=4, groups=2), torch.randn(2, 6, 3, 4)
     before = head(x)
     x[:, 3:] = 0
     after = head(x)
@@ -220,29 +220,29 @@ def test_groups_keep_targets_apart():
     ],
 )
 def test_settings_of_convolutions_are_checked(settings, message):
-    with pytest.raises((ev.InputError, ev.InputTypeError, ValueError), match=message):
-        ev.NIGConv3d(8, **settings)
+    with pytest.raises((hs.InputError, hs.InputTypeError, ValueError), match=message):
+        hs.nn.NIGConv3d(8, **settings)
 
 
 def test_the_padding_that_an_error_suggests_divides_the_size_by_the_stride():
     for size in (7, 8):
-        head = ev.NIGConv2d(2, kernel_size=(3, 5), stride=2, dilation=(2, 1), padding=(2, 2))
+        head = hs.nn.NIGConv2d(2, kernel_size=(3, 5), stride=2, dilation=(2, 1), padding=(2, 2))
         assert head(torch.zeros(1, 2, size, size)).batch_shape == (1, (size + 1) // 2, (size + 1) // 2)
 
 
 def test_missing_voxels_of_a_volume_do_not_count():
-    head, x, y = ev.NIGConv3d(3, kernel_size=3), torch.randn(2, 3, 4, 5, 6), torch.randn(2, 4, 5, 6)
+    head, x, y = hs.nn.NIGConv3d(3, kernel_size=3), torch.randn(2, 3, 4, 5, 6), torch.randn(2, 4, 5, 6)
     known = torch.rand_like(y) < 0.6
     known[1] = False  # a volume without any target
     answer = head(x)
-    loss = ev.evidential_loss(answer, torch.where(known, y, torch.nan), mask=known)
-    chosen = ev.NormalInverseGamma(
+    loss = hs.evidential_loss(answer, torch.where(known, y, torch.nan), mask=known)
+    chosen = hs.NormalInverseGamma(
         answer.gamma[known], answer.nu[known], alpha_minus_one=answer.alpha_minus_one[known], beta=answer.beta[known]
     )
-    assert torch.allclose(loss, ev.evidential_loss(chosen, y[known]), rtol=1e-6)
+    assert torch.allclose(loss, hs.evidential_loss(chosen, y[known]), rtol=1e-6)
     x = x.requires_grad_()
     gradient = torch.autograd.grad(
-        ev.evidential_loss(head(x), torch.where(known, y, torch.nan), mask=known), [x, *head.parameters()]
+        hs.evidential_loss(head(x), torch.where(known, y, torch.nan), mask=known), [x, *head.parameters()]
     )
     assert all(g.isfinite().all() for g in gradient)
     assert gradient[0][1].count_nonzero() == 0
@@ -279,7 +279,7 @@ def test_hooks_of_the_unets_head_fire():
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("kind", [ev.NIGHead, ev.NIGConv1d, ev.NIGConv2d])
+@pytest.mark.parametrize("kind", [hs.NIGHead, hs.nn.NIGConv1d, hs.nn.NIGConv2d])
 def test_pruned_and_parametrized_layers_compute_what_they_say(kind, half):
     x = features_for(kind)
     for change in (
@@ -303,7 +303,7 @@ def test_pruned_and_parametrized_layers_compute_what_they_say(kind, half):
 
 @pytest.mark.filterwarnings("ignore")  # torch wants another package to quantise by now
 def test_dynamic_int8_quantises_the_body_and_leaves_the_head():
-    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), ev.NIGHead(32))
+    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), hs.NIGHead(32))
     quantised = torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
     assert quantised[0].weight().dtype == torch.qint8
     assert torch.equal(quantised[2].linear.weight, net[2].linear.weight)
@@ -313,7 +313,7 @@ def test_dynamic_int8_quantises_the_body_and_leaves_the_head():
 
 
 def test_a_layer_may_be_replaced():
-    head, x = ev.NIGHead(8, targets=2), torch.randn(5, 8)
+    head, x = hs.NIGHead(8, targets=2), torch.randn(5, 8)
     head.linear = nn.Sequential(nn.Linear(8, 3), nn.Linear(3, 8))
     assert torch.allclose(head.raw(x).flatten(1), head.linear(x))
 
@@ -348,13 +348,13 @@ def test_many_heads_at_once(kind):
 
 
 def mean_and_std(answer):
-    p = ev.Prediction(answer)
+    p = hs.Prediction(answer)
     return torch.as_tensor(p.mean), torch.as_tensor(p.std)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("kind", [ev.NIGHead, ev.GaussianHead])
+@pytest.mark.parametrize("kind", [hs.NIGHead, hs.NormalHead])
 def test_a_head_starts_at_the_predictions_of_a_linear_layer(kind, outputs, bias):
     old, x = nn.Linear(8, outputs, bias=bias, dtype=torch.float64), torch.randn(2, 5, 8, dtype=torch.float64)
     std = torch.arange(1, outputs + 1) / 4
@@ -365,7 +365,7 @@ def test_a_head_starts_at_the_predictions_of_a_linear_layer(kind, outputs, bias)
 
 
 def test_an_evidential_head_starts_with_little_evidence():
-    answer = ev.NIGHead.from_linear(nn.Linear(8, 1), std=0.5, squeeze=True)(torch.randn(5, 8))
+    answer = hs.NIGHead.from_linear(nn.Linear(8, 1), std=0.5, squeeze=True)(torch.randn(5, 8))
     assert answer.batch_shape == (5,)
     for value, expected in ((answer.nu, 1.0), (answer.alpha, 2.0), (answer.beta, 0.125)):
         assert torch.allclose(value, torch.full((5,), expected))
@@ -385,28 +385,28 @@ def test_a_head_starts_at_the_maps_of_a_convolution(kinds, settings, outputs):
 
 def test_one_output_may_lose_its_dimension():
     old, x = nn.Conv2d(6, 1, 3), torch.randn(2, 6, 5, 5)
-    assert ev.NIGConv2d.from_conv(old)(x).batch_shape == (2, 1, 3, 3)
-    squeezed = ev.NIGConv2d.from_conv(old, squeeze=True)(x)
+    assert hs.nn.NIGConv2d.from_conv(old)(x).batch_shape == (2, 1, 3, 3)
+    squeezed = hs.nn.NIGConv2d.from_conv(old, squeeze=True)(x)
     assert squeezed.batch_shape == (2, 3, 3)
     assert torch.allclose(squeezed.gamma, old(x)[:, 0], atol=1e-6)
-    with pytest.raises(ev.InputError, match=r"GaussianHead\.from_linear: squeeze=True .* one output, .* has 3"):
-        ev.GaussianHead.from_linear(nn.Linear(8, 3), squeeze=True)
+    with pytest.raises(hs.InputError, match=r"NormalHead\.from_linear: squeeze=True .* one output, .* has 3"):
+        hs.NormalHead.from_linear(nn.Linear(8, 3), squeeze=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_head_has_the_dtype_of_the_old_layer_and_its_predictions_unrounded(dtype):
     old, x = nn.Linear(8, 2).to(dtype), torch.randn(50, 8).to(dtype)
-    head = ev.NIGHead.from_linear(old, std=0.3)
+    head = hs.NIGHead.from_linear(old, std=0.3)
     assert {p.dtype for p in head.parameters()} == {dtype}
     assert torch.allclose(head(x).prediction.double(), copy.deepcopy(old).double()(x.double()), rtol=1e-6, atol=1e-6)
     assert torch.allclose(mean_and_std(head(x))[1], torch.tensor(0.3), rtol=0.02)
-    assert ev.NIGHead.from_linear(nn.Linear(8, 2, device="meta")).linear.weight.is_meta
+    assert hs.NIGHead.from_linear(nn.Linear(8, 2, device="meta")).linear.weight.is_meta
 
 
 def test_the_old_layer_stays_and_no_number_is_drawn():
     old, before = nn.Linear(8, 2), torch.get_rng_state()
     kept = copy.deepcopy(old)
-    head = ev.NIGHead.from_linear(old)
+    head = hs.NIGHead.from_linear(old)
     assert torch.equal(torch.get_rng_state(), before)
     with torch.no_grad():
         for p in head.parameters():
@@ -421,58 +421,61 @@ def test_a_frozen_body_keeps_its_weights_while_the_head_learns():
     body = copy.deepcopy(model[0])
     old, x = copy.deepcopy(model[2]), torch.randn(200, 3)
     y = (model(x) + x[:, :1].exp() * torch.randn(200, 1)).detach()
-    model[2] = ev.NIGHead.from_linear(model[2], std=(model(x) - y).std().item(), freeze=model)
+    model[2] = hs.NIGHead.from_linear(model[2], std=(model(x) - y).std().item(), freeze=model)
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["2.linear.weight", "2.linear.bias"]
-    start = ev.evidential_loss(model(x), y)
+    start = hs.evidential_loss(model(x), y)
     learning = [p for p in model.parameters() if p.requires_grad]
     for _ in range(100):
-        loss = ev.evidential_loss(model(x), y)
+        loss = hs.evidential_loss(model(x), y)
         with torch.no_grad():
             for p, g in zip(learning, torch.autograd.grad(loss, learning), strict=True):
                 p -= 0.1 * g
     assert loss < start - 0.1  # the noise is not the same everywhere
     assert torch.equal(model[0].weight, body.weight)
-    assert all(p.requires_grad for p in ev.NIGHead.from_linear(old.requires_grad_(False)).parameters())
+    assert all(p.requires_grad for p in hs.NIGHead.from_linear(old.requires_grad_(False)).parameters())
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (
-            lambda: ev.NIGHead.from_linear(nn.Conv1d(8, 1, 1)),
+            lambda: hs.NIGHead.from_linear(nn.Conv1d(8, 1, 1)),
             r"NIGHead\.from_linear takes an nn\.Linear, not torch\.Conv1d; ",
         ),
         (
-            lambda: ev.NIGConv2d.from_conv(nn.Conv1d(8, 1, 1)),
+            lambda: hs.nn.NIGConv2d.from_conv(nn.Conv1d(8, 1, 1)),
             r"NIGConv2d\.from_conv takes an nn\.Conv2d, not torch\.C",
         ),
-        (lambda: ev.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)), "takes an nn.Conv2d, not torch.ConvTranspose2d"),
-        (lambda: ev.NIGHead.from_linear(None), "takes an nn.Linear, not builtins.NoneType$"),
-        (lambda: ev.NIGHead.from_linear(nn.LazyLinear(2)), "are not there yet; call it with a batch first"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), freeze=True), "freeze takes a module .* not True"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), std=0), "std must be positive and finite, got 0"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), std=torch.nan), "std must be positive and finite, got nan"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), std=None), "one for each of the 1 outputs, got None"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 3), std=[1, 2]), r"each of the 3 outputs, got shape \(2,\)"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1), std=1e-6), "std = 1e-06 is too small .* standardise"),
-        (lambda: ev.NIGHead.from_linear(nn.Linear(8, 1).half(), std=1e4), r"too large for a head of torch\.float16"),
+        (
+            lambda: hs.nn.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)),
+            "takes an nn.Conv2d, not torch.ConvTranspose2d",
+        ),
+        (lambda: hs.NIGHead.from_linear(None), "takes an nn.Linear, not builtins.NoneType$"),
+        (lambda: hs.NIGHead.from_linear(nn.LazyLinear(2)), "are not there yet; call it with a batch first"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), freeze=True), "freeze takes a module .* not True"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=0), "std must be positive and finite, got 0"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=torch.nan), "std must be positive and finite, got nan"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=None), "one for each of the 1 outputs, got None"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 3), std=[1, 2]), r"each of the 3 outputs, got shape \(2,\)"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=1e-6), "std = 1e-06 is too small .* standardise"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1).half(), std=1e4), r"too large for a head of torch\.float16"),
     ],
 )
 def test_what_a_head_cannot_go_on_from_is_refused(call, message):
-    with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
+    with pytest.raises((hs.InputError, hs.InputTypeError), match=message):
         call()
 
 
 def test_a_head_goes_on_from_pruned_and_parametrized_layers():
     x = torch.randn(5, 8)
     for old in (prune.l1_unstructured(nn.Linear(8, 2), "weight", 0.5), parametrizations.weight_norm(nn.Linear(8, 2))):
-        head = ev.NIGHead.from_linear(old)
+        head = hs.NIGHead.from_linear(old)
         assert torch.allclose(head(x).prediction, old(x), atol=1e-6)
         assert all(p.is_leaf for p in head.parameters())
 
 
 def test_nothing_is_frozen_if_the_head_cannot_be_made():
     model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
-    with pytest.raises(ev.InputError):
-        ev.NIGHead.from_linear(model[1], std=-1, freeze=model)
+    with pytest.raises(hs.InputError):
+        hs.NIGHead.from_linear(model[1], std=-1, freeze=model)
     assert all(p.requires_grad for p in model.parameters())

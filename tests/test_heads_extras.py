@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-import evidentia as ev
+import howsure as hs
 
 pytestmark = pytest.mark.extras
 
-CONVS = [ev.NIGConv1d, ev.NIGConv2d, ev.NIGConv3d, ev.GaussianConv2d]
+CONVS = [hs.nn.NIGConv1d, hs.nn.NIGConv2d, hs.nn.NIGConv3d, hs.nn.NormalConv2d]
 
 
 def maps_for(kind, size=6):
@@ -43,7 +43,7 @@ def exact_raw(layer, x):
     ],
 )
 def test_lora_computes_in_the_precision_of_its_adapters(dtype, adapters, error, autocast):
-    net = nn.Sequential(nn.Linear(8, 64), nn.SiLU(), ev.NIGHead(64, targets=2)).to(dtype)
+    net = nn.Sequential(nn.Linear(8, 64), nn.SiLU(), hs.NIGHead(64, targets=2)).to(dtype)
     kept = adapters == torch.float32
     net = adapted(net, target_modules="all-linear", autocast_adapter_dtype=kept).base_model.model
     assert net[2].linear.lora_A["default"].weight.dtype == adapters
@@ -55,10 +55,10 @@ def test_lora_computes_in_the_precision_of_its_adapters(dtype, adapters, error, 
 
 
 def test_lora_trains_the_adapters_alone_and_merges():
-    net = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), ev.NIGHead(32))
+    net = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), hs.NIGHead(32))
     before, x, y = copy.deepcopy(net), torch.randn(64, 8), torch.randn(64)
     model = adapted(net, target_modules=["0", "linear"])
-    ev.evidential_loss(model(x), y).backward()
+    hs.evidential_loss(model(x), y).backward()
     learning = {name for name, p in model.named_parameters() if p.grad is not None}
     assert len(learning) == 4
     assert all("lora_" in name for name in learning)
@@ -70,9 +70,9 @@ def test_lora_trains_the_adapters_alone_and_merges():
 
 
 def test_a_head_may_be_trained_beside_lora():
-    net = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), ev.NIGHead(32))
+    net = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), hs.NIGHead(32))
     model = adapted(net, target_modules=["0"], modules_to_save=["2"])
-    ev.evidential_loss(model(torch.randn(64, 8)), torch.randn(64)).backward()
+    hs.evidential_loss(model(torch.randn(64, 8)), torch.randn(64)).backward()
     learning = [name for name, p in model.named_parameters() if p.grad is not None]
     assert sum("linear" in name for name in learning) == 2
     assert len(learning) == 4
@@ -80,15 +80,15 @@ def test_a_head_may_be_trained_beside_lora():
 
 def test_a_layer_inside_lora_is_no_layer_to_go_on_from():
     model = adapted(nn.Sequential(nn.Linear(8, 1)), target_modules=["0"])
-    with pytest.raises(ev.InputTypeError, match=r"takes an nn\.Linear, not peft\.Linear; .* merged or removed first"):
-        ev.NIGHead.from_linear(model.base_model.model[0])
-    ev.NIGHead.from_linear(model.merge_and_unload()[0])
+    with pytest.raises(hs.InputTypeError, match=r"takes an nn\.Linear, not peft\.Linear; .* merged or removed first"):
+        hs.NIGHead.from_linear(model.base_model.model[0])
+    hs.NIGHead.from_linear(model.merge_and_unload()[0])
 
 
 @pytest.mark.parametrize("kernel_size", [1, 3])
 @pytest.mark.parametrize("kind", CONVS)
 def test_lora_of_convolutions(kind, kernel_size):
-    if kind is ev.NIGConv3d and kernel_size == 1:
+    if kind is hs.nn.NIGConv3d and kernel_size == 1:
         kernel_size = (3, 1, 1)  # peft 0.21 cannot merge kernels that begin with 1×1, of nn.Conv3d either
     net = nn.Sequential(kind(8, kernel_size=kernel_size))
     model, x = adapted(net, target_modules=["conv"]), maps_for(kind)
@@ -114,7 +114,7 @@ def test_convolutions_compile_to_one_graph(kind, autocast):
 
 
 def test_a_hooked_head_compiles_to_one_graph():
-    head, x = ev.NIGHead(8), torch.randn(5, 8)
+    head, x = hs.NIGHead(8), torch.randn(5, 8)
     head.linear.register_forward_hook(lambda _, given, out: 2 * out)
     compiled = torch.compile(lambda x: head(x).gamma, fullgraph=True, backend="aot_eager")
     assert torch.allclose(compiled(x), 2 * nn.functional.linear(x, head.linear.weight, head.linear.bias)[:, 0])
@@ -132,7 +132,7 @@ def test_convolutions_are_exported_for_maps_of_any_size(kind, settings):
 
 def test_a_head_made_from_an_old_layer_is_exported():
     old, x = nn.Linear(8, 1), torch.randn(5, 8)
-    head = ev.NIGHead.from_linear(old, squeeze=True)
+    head = hs.NIGHead.from_linear(old, squeeze=True)
     program = torch.export.export(head, (x,), dynamic_shapes=({0: Dim.DYNAMIC},)).module()
     more = torch.randn(9, 8)
     assert torch.allclose(program(more).prediction, old(more)[:, 0], atol=1e-6)

@@ -6,9 +6,9 @@ import zipfile
 import numpy as np
 import pytest
 
-import evidentia as ev
-from evidentia.data import images
-from evidentia.data.images import load_images, load_pairs
+import howsure as hs
+from howsure.data import images
+from howsure.images.folders import load_images, load_pairs
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -142,16 +142,16 @@ def test_a_frame_without_known_targets_is_fine_but_a_set_is_not(pairs):
     save_target(pairs / "target" / "a.npy", np.full(SIZE, np.nan))
     assert np.isnan(load_pairs(pairs)[1][0]).all()
     save_target(pairs / "target" / "b.npy", np.zeros(SIZE))
-    with pytest.raises(ev.InputError, match="pairs: no target has a known value, all are NaN or 0; there is nothing"):
+    with pytest.raises(hs.InputError, match="pairs: no target has a known value, all are NaN or 0; there is nothing"):
         load_pairs(pairs, unknown=0)
     save_target(pairs / "target" / "b.npy", np.full(SIZE, np.nan))
-    with pytest.raises(ev.InputError, match="no target has a known value, all are NaN;"):
+    with pytest.raises(hs.InputError, match="no target has a known value, all are NaN;"):
         load_pairs(pairs)
 
 
 @pytest.mark.parametrize("unknown", ["0", True, [0]])
 def test_what_marks_unknown_targets_is_a_number(pairs, unknown):
-    with pytest.raises(ev.InputError, match="unknown must be the number that marks unknown targets"):
+    with pytest.raises(hs.InputError, match="unknown must be the number that marks unknown targets"):
         load_pairs(pairs, unknown)
 
 
@@ -217,7 +217,7 @@ WRONG_ARRAY = r"target/a\.npy must be an array \(H, W\) or \(H, W, 1\) of intege
 )
 def test_damaged_sets_are_named(pairs, damage, message):
     damage(pairs)
-    with pytest.raises(ev.InputError, match=message):
+    with pytest.raises(hs.InputError, match=message):
         load_pairs(pairs)
 
 
@@ -225,32 +225,32 @@ def test_damaged_sets_are_named(pairs, damage, message):
 def test_targets_are_not_colours(pairs, mode):
     (pairs / "target" / "a.npy").unlink()
     Image.fromarray(VALUES.astype(np.uint8)).convert(mode).save(pairs / "target" / "a.png")
-    with pytest.raises(ev.InputError, match=rf"target/a\.png has the mode {mode}, .* one number per pixel; save it as"):
+    with pytest.raises(hs.InputError, match=rf"target/a\.png has the mode {mode}, .* one number per pixel; save it as"):
         load_pairs(pairs)
 
 
 def test_a_truncated_target(pairs):
     path = pairs / "target" / "a.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ev.InputError, match=r"target/a\.npy cannot be read, truncated\? It has 383 of 384 bytes"):
+    with pytest.raises(hs.InputError, match=r"target/a\.npy cannot be read, truncated\? It has 383 of 384 bytes"):
         load_pairs(pairs)
     path.unlink()
     save_target(path.with_suffix(".tif"), np.random.default_rng(0).random(SIZE, np.float32))
     content = path.with_suffix(".tif").read_bytes()
     path.with_suffix(".tif").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ev.InputError, match=r"target/a\.tif cannot be read"):
+    with pytest.raises(hs.InputError, match=r"target/a\.tif cannot be read"):
         load_pairs(pairs)
 
 
 def test_several_sets_in_one_folder(pairs):
     pairs.rename(pairs.parent / "train")
     save_image(pairs.parent / "test" / "image" / "a.png")
-    with pytest.raises(ev.InputError, match="holds several sets of pairs, in 'test/', 'train/'; give one of them"):
+    with pytest.raises(hs.InputError, match="holds several sets of pairs, in 'test/', 'train/'; give one of them"):
         load_pairs(pairs.parent)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(ev.InputError, match="none does not exist; a folder or a zip is needed"):
+    with pytest.raises(hs.InputError, match="none does not exist; a folder or a zip is needed"):
         load_pairs(tmp_path / "none")
 
 
@@ -269,7 +269,7 @@ def test_an_array_that_declares_more_than_it_holds(pairs, shape, message):
     (pairs / "target" / "a.npy").write_bytes(declared_npy(shape))
     packed = pack(pairs)
     tracemalloc.start()
-    with pytest.raises(ev.InputError, match=rf"target/a\.npy .*{message}"):
+    with pytest.raises(hs.InputError, match=rf"target/a\.npy .*{message}"):
         load_pairs(packed)
     assert tracemalloc.get_traced_memory()[1] < 5_000_000
     tracemalloc.stop()
@@ -278,7 +278,7 @@ def test_an_array_that_declares_more_than_it_holds(pairs, shape, message):
 def test_a_header_of_any_length_is_not_parsed(pairs):
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 100_000 + b")}"
     (pairs / "target" / "a.npy").write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header)
-    with pytest.raises(ev.InputError, match=r"target/a\.npy cannot be read"):
+    with pytest.raises(hs.InputError, match=r"target/a\.npy cannot be read"):
         load_pairs(pairs)
 
 
@@ -287,12 +287,12 @@ def test_files_and_sets_that_would_not_fit_into_memory(pairs, monkeypatch):
     monkeypatch.setattr(images, "LARGEST_SET", needed)
     assert len(load_pairs(pairs)[2]) == 2
     monkeypatch.setattr(images, "LARGEST_SET", needed - 1)
-    with pytest.raises(ev.InputError, match="pairs: 2 frames of 8×6 pixels: 672 bytes are more than the 671"):
+    with pytest.raises(hs.InputError, match="pairs: 2 frames of 8×6 pixels: 672 bytes are more than the 671"):
         load_pairs(pairs)
     monkeypatch.undo()
     monkeypatch.setattr(images, "LARGEST_FILE", 100_000)
     (pairs / "target" / "a.npy").write_bytes(bytes(1_000_000))
-    with pytest.raises(ev.InputError, match=r"target/a\.npy: 1,000,000 bytes are more than the 100,000"):
+    with pytest.raises(hs.InputError, match=r"target/a\.npy: 1,000,000 bytes are more than the 100,000"):
         load_pairs(pairs)
 
 
@@ -318,13 +318,13 @@ def test_sixteen_bits_become_eight(tmp_path):
     Image.fromarray(np.full((4, 5), 128 * 257, np.uint16)).save(tmp_path / "x.png")
     assert (load_images(tmp_path) == 128).all()
     Image.fromarray(np.ones((4, 5), np.float32)).save(tmp_path / "y.tif")
-    with pytest.raises(ev.InputError, match=r"y\.tif holds floating-point numbers"):
+    with pytest.raises(hs.InputError, match=r"y\.tif holds floating-point numbers"):
         load_images(tmp_path)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_images_cover_and_are_cut_in_the_centre(tmp_path, axis):
-    panels = [np.full((128, 160, 3), colour, np.uint8) for colour in ([255, 0, 0], [0, 255, 0], [0, 0, 255])]
+    panels = [np.full((128, 160, 3), color, np.uint8) for color in ([255, 0, 0], [0, 255, 0], [0, 0, 255])]
     Image.fromarray(np.concatenate(panels, axis)).save(tmp_path / "three.png")
     assert (load_images(tmp_path)[0] == [0, 255, 0]).all()
 
@@ -346,21 +346,21 @@ def test_an_image_of_the_right_size_is_not_changed(tmp_path):
 
 
 def test_images_that_cannot_be_read(tmp_path):
-    with pytest.raises(ev.InputError, match="holds no images"):
+    with pytest.raises(hs.InputError, match="holds no images"):
         load_images(tmp_path)
     write("x/a.txt", b"text")(tmp_path)
-    with pytest.raises(ev.InputError, match=r"x\.zip holds no images; known are \.bmp"):
+    with pytest.raises(hs.InputError, match=r"x\.zip holds no images; known are \.bmp"):
         load_images(pack(tmp_path / "x"))
     save_image(tmp_path / "x" / "sub" / "a.png")
     write("x/sub/a.png", (tmp_path / "x" / "sub" / "a.png").read_bytes()[:60])(tmp_path)
-    with pytest.raises(ev.InputError, match=r"x\.zip: sub/a\.png cannot be read"):
+    with pytest.raises(hs.InputError, match=r"x\.zip: sub/a\.png cannot be read"):
         load_images(pack(tmp_path / "x"))
-    with pytest.raises(ev.InputError, match=r"y\.zip does not exist"):
+    with pytest.raises(hs.InputError, match=r"y\.zip does not exist"):
         load_images(tmp_path / "y.zip")
 
 
 @pytest.mark.parametrize("size", [(0, 4), (4,), (4.5, 4), (-1, 3), 7])
 def test_sizes_of_images(tmp_path, size):
     Image.fromarray(COLOUR).save(tmp_path / "a.png")
-    with pytest.raises(ev.InputError, match="size must be a height and a width, two whole numbers from 1 on, got"):
+    with pytest.raises(hs.InputError, match="size must be a height and a width, two whole numbers from 1 on, got"):
         load_images(tmp_path, size)

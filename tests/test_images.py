@@ -5,20 +5,22 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.fitting import FittedImages, ImageRecipe, Pairs, fit_images, image_training
-from evidentia.fitting import images as room
-from evidentia.fitting.image_networks import raw_maps
-from evidentia.fitting.image_training import largest_batch
-from evidentia.fitting.pairs import hold_out_images
-from evidentia.methods import Evidential, GaussianLikelihood, LeastSquares, MCDropout
-from evidentia.nn import UNet
-from evidentia.persistence import save_model
-from evidentia.training import Augmentation, ImageBatches, Settings
-from evidentia.training.images import to_network
+import howsure as hs
+from howsure import metrics
+from howsure.fitting import image_training
+from howsure.fitting import images as room
+from howsure.images import Augmentation, FittedImages, ImageBatches, ImageRecipe, Pairs, fit_images
+from howsure.images.batches import to_network
+from howsure.images.networks import raw_maps
+from howsure.images.pairs import hold_out_images
+from howsure.images.training import largest_batch
+from howsure.methods import Evidential, NormalLikelihood
+from howsure.nn import UNet
+from howsure.persistence import save_model
+from howsure.training import Settings
+from howsure_paper.baselines import LeastSquares, MCDropout
 
-STILL = Augmentation(flip=False, zoom=1, colour=0)
+STILL = Augmentation(flip=False, zoom=1, color=0)
 
 
 def ramps(count=6, height=16, width=24):
@@ -40,9 +42,7 @@ def test_bytes_become_what_a_network_sees():
     assert x.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(
-    "how", [Augmentation(colour=0), Augmentation(colour=0, zoom=1), Augmentation(colour=0, zoom=3)]
-)
+@pytest.mark.parametrize("how", [Augmentation(color=0), Augmentation(color=0, zoom=1), Augmentation(color=0, zoom=3)])
 def test_images_and_maps_move_together(how):
     pairs = ramps()
     x, y = ImageBatches(pairs.images, pairs.maps, 64, seed=1, augmentation=how).next()
@@ -57,7 +57,7 @@ def test_images_and_maps_move_together(how):
 
 def test_what_is_enlarged_comes_nearer_if_asked():
     pairs = ramps()
-    zoomed = Augmentation(flip=False, zoom=2, colour=0)
+    zoomed = Augmentation(flip=False, zoom=2, color=0)
     draw = [
         ImageBatches(pairs.images, pairs.maps, 32, 3, a).next()[1] for a in (zoomed, Augmentation(False, 2, 0, True))
     ]
@@ -72,7 +72,7 @@ def test_what_is_enlarged_comes_nearer_if_asked():
 
 def test_colours_change_and_stay_in_range():
     pairs = ramps()
-    how = Augmentation(flip=False, zoom=1, colour=0.5)
+    how = Augmentation(flip=False, zoom=1, color=0.5)
     x, y = ImageBatches(pairs.images, pairs.maps, 32, 0, how).next()
     before, _ = ImageBatches(pairs.images, pairs.maps, 32, 0, STILL).next()
     assert x.min() >= 0
@@ -117,12 +117,12 @@ def test_batches_resume_and_use_every_image():
         (lambda p: ImageBatches(p.images[:0], p.maps[:0], 2), "no images to train on"),
         (lambda p: ImageBatches(p.images, p.maps, 0), "batch_size must be at least 1"),
         (lambda _: Augmentation(zoom=0.5), "at least 1, got 0.5"),
-        (lambda _: Augmentation(colour=1.0), "relative change"),
+        (lambda _: Augmentation(color=1.0), "relative change"),
         (lambda _: ImageRecipe(select="luck"), "nll or rmse, not 'luck'"),
     ],
 )
 def test_bad_batches_are_refused(make, message):
-    with pytest.raises(ev.InputError, match=message):
+    with pytest.raises(hs.InputError, match=message):
         make(ramps(2))
 
 
@@ -131,17 +131,17 @@ def test_bad_batches_are_refused(make, message):
 QUICK = Settings(steps=150, learning_rate=5e-3, evaluate_every=50)
 
 
-@pytest.mark.parametrize("method", [Evidential(0.01), GaussianLikelihood(), LeastSquares()])
+@pytest.mark.parametrize("method", [Evidential(0.01), NormalLikelihood(), LeastSquares()])
 def test_a_network_learns_maps_with_gaps(method):
     pairs = ramps(12)
     maps = pairs.maps.clone()
     maps[:, :5, :5] = torch.nan
-    still = Augmentation(colour=0)  # here the colour is the map
+    still = Augmentation(color=0)  # here the colour is the map
     settings = Settings(steps=300, learning_rate=1e-2, evaluate_every=60)
     recipe = ImageRecipe(width=8, blocks=3, batch_size=4, settings=settings, select="rmse", augmentation=still)
     before = torch.get_rng_state()
     gaps = Pairs(pairs.images, maps)
-    model = fit_images(gaps, method=method, validation=gaps, recipe=recipe, standardise=False, device="cpu")
+    model = fit_images(gaps, method=method, validation=gaps, recipe=recipe, standardize=False, device="cpu")
     assert torch.equal(torch.get_rng_state(), before)
     (training,) = model.training
     assert not training.diverged.any()
@@ -157,7 +157,7 @@ def test_weights_are_selected_by_the_score_asked_for():
     for select in ("nll", "rmse"):
         recipe = ImageRecipe(width=4, blocks=2, batch_size=4, settings=QUICK, select=select)
         options = {"recipe": recipe, "standardise": False, "device": "cpu"}
-        model = fit_images(pairs, method=GaussianLikelihood(), validation=pairs, **options)
+        model = fit_images(pairs, method=NormalLikelihood(), validation=pairs, **options)
         scores[select] = model.training[0].best_score[0]
         score = metrics.nll if select == "nll" else metrics.rmse
         assert score(model.predict(pairs.images), pairs.maps) == pytest.approx(float(scores[select]), rel=1e-3)
@@ -193,7 +193,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
 def test_networks_and_draws_are_members():
     pairs = ramps(3)
     nets = tuple(UNet(2, width=4, blocks=2, dropout=0.5, seed=s).eval() for s in range(2))
-    model = FittedImages(GaussianLikelihood(), nets, ImageRecipe(width=4, blocks=2, dropout=0.5))
+    model = FittedImages(NormalLikelihood(), nets, ImageRecipe(width=4, blocks=2, dropout=0.5))
     drawing = replace(model, draws=3)
     both, drawn = model.predict(pairs.images).answers, drawing.predict(pairs.images).answers
     assert both.batch_shape == (2, 3, 16, 24)
@@ -212,7 +212,7 @@ def test_networks_and_draws_are_members():
 def test_draws_from_a_generator_are_those_of_torchs_own(monkeypatch):
     pairs = ramps(7)
     net = UNet(2, width=4, blocks=2, dropout=0.5, seed=0).eval()
-    model = FittedImages(GaussianLikelihood(), (net,), ImageRecipe(width=4, blocks=2, dropout=0.5), draws=2)
+    model = FittedImages(NormalLikelihood(), (net,), ImageRecipe(width=4, blocks=2, dropout=0.5), draws=2)
     torch.manual_seed(3)
     with net.sampling(), torch.no_grad():
         expected = torch.stack([net(to_network(pairs.images))[:, 0] for _ in range(2)])
@@ -251,7 +251,7 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
     monkeypatch.setattr(image_training, "_loss_of", hungry)
     pairs = ramps(4)
     recipe = ImageRecipe(width=4, blocks=2, batch_size=16, settings=QUICK)
-    with pytest.raises(ev.InputError, match=r"a batch of 16 images does not fit .* a batch of 2 fits"):
+    with pytest.raises(hs.InputError, match=r"a batch of 16 images does not fit .* a batch of 2 fits"):
         fit_images(pairs, validation=pairs, recipe=recipe, device="cpu")
 
 
@@ -312,9 +312,9 @@ def test_a_folder_of_pairs_is_fitted_as_arrays_are(tmp_path):
     quick = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
     a, b = (fit_images(*source, recipe=quick, device="cpu") for source in ((tmp_path,), (images, depth)))
     assert np.array_equal(a.predict(images).mean, b.predict(images).mean)
-    with pytest.raises(ev.InputError, match="has its targets in it"):
+    with pytest.raises(hs.InputError, match="has its targets in it"):
         fit_images(tmp_path, depth)
-    with pytest.raises(ev.InputError, match="has its targets in it"):
+    with pytest.raises(hs.InputError, match="has its targets in it"):
         fit_images(images, depth, validation=(str(tmp_path), depth))
 
 
@@ -361,7 +361,7 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
         (lambda x, y: {"groups": [1, None] * 3}, "groups must be labels of one kind"),
         (lambda x, y: {"recipe": "x"}, "recipe is an ImageRecipe, not str"),
         (lambda x, y: {"recipe": {}}, "recipe is an ImageRecipe, not dict"),
-        (lambda x, y: {"method": "evidential"}, "method is one of evidentia.methods"),
+        (lambda x, y: {"method": "evidential"}, "method is one of howsure.methods"),
         (lambda x, y: {"method": MCDropout()}, "MCDropout is for tables"),
         (lambda x, y: {"method": Evidential((0.1, 0.2))}, "one number"),
         (lambda x, y: {"targets": y * 1e20}, "variances that float32 cannot hold"),
@@ -378,7 +378,7 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
 )
 def test_bad_images_are_refused(change, message):
     images, depth = millimetres(6)
-    with pytest.raises((ev.InputError, ev.InputTypeError), match=message):
+    with pytest.raises((hs.InputError, hs.InputTypeError), match=message):
         fit_images(**({"images": images, "targets": depth, "recipe": SMALL, "device": "cpu"} | change(images, depth)))
 
 
@@ -398,7 +398,7 @@ def test_pairs_are_read_as_arrays_are():
     x = to_network(torch.from_numpy(images))
     assert pairs.predict(x.double()).mean == pytest.approx(pairs.predict(images).mean, rel=1e-5)
     for wrong in (images[0], x * 255, x[..., :3], "folder"):
-        with pytest.raises((ev.InputError, ev.InputTypeError)):
+        with pytest.raises((hs.InputError, hs.InputTypeError)):
             pairs.predict(wrong)
 
 
@@ -447,7 +447,7 @@ def test_a_network_that_diverged_is_refused_or_left_out(monkeypatch):
     images, depth = millimetres(4)
     wild = Settings(steps=6, learning_rate=1e20, clip=None, warmup=0.0, evaluate_every=2)
     options = {"recipe": replace(SMALL, settings=wild), "device": "cpu"}
-    with pytest.raises(ev.InputError, match="training diverged: all 2 networks"):
+    with pytest.raises(hs.InputError, match="training diverged: all 2 networks"):
         fit_images(images, depth, members=2, **options)
     kept = fit_images(images, depth, keep_diverged=True, **options)
     assert kept.training[0].diverged.all()
@@ -460,21 +460,21 @@ def test_a_checkpoint_of_another_scale_is_refused(tmp_path):
     images, depth = millimetres(4)
     quick = {"recipe": replace(SMALL, settings=Settings(steps=4, evaluate_every=2)), "device": "cpu"}
     fit_images(images, depth, checkpoint=tmp_path / "c", **quick)
-    with pytest.raises(ev.InputError, match="belongs to another run"):
-        fit_images(images, depth, checkpoint=tmp_path / "c", standardise=False, **quick)
+    with pytest.raises(hs.InputError, match="belongs to another run"):
+        fit_images(images, depth, checkpoint=tmp_path / "c", standardize=False, **quick)
 
 
 def test_least_squares_finds_its_noise_in_any_unit():
     images, depth = millimetres(12)
-    for factor, standardise in ((1.0, False), (1e-6, False), (1.0, True)):
+    for factor, standardize in ((1.0, False), (1e-6, False), (1.0, True)):
         model = fit_images(
-            images, factor * depth, method=LeastSquares(), recipe=SMALL, standardise=standardise, device="cpu"
+            images, factor * depth, method=LeastSquares(), recipe=SMALL, standardize=standardize, device="cpu"
         )
         p, known = model.predict(images), ~np.isnan(depth)
         assert 0.6 < metrics.coverage(p, factor * depth, mask=known) < 0.995
     joined = FittedImages.join([model, replace(model, method=LeastSquares(0.3))])
     assert joined.members == 2
-    with pytest.raises(ev.InputError, match="differ in their scale"):
+    with pytest.raises(hs.InputError, match="differ in their scale"):
         FittedImages.join([model, replace(model, scale=1.0)])
 
 
@@ -485,7 +485,7 @@ def test_a_saved_model_knows_all_that_it_knew(tmp_path):
         model = fit_images(images, depth, method=method, members=2, recipe=recipe, seed=3, device="cpu")
         model = replace(model, draws=2)
         folder = model.save(tmp_path / type(method).__name__)
-        for again in (FittedImages.load(folder), ev.load(folder)):
+        for again in (FittedImages.load(folder), hs.load(folder)):
             assert (again.method, again.recipe, again.draws, again.seed) == (model.method, recipe, 2, 3)
             assert (again.loc, again.scale) == (model.loc, model.scale)
             assert again.training[1].history == model.training[1].history
@@ -504,21 +504,21 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
         {"recipe": recipe | wrong} for wrong in ({"width": 10**9}, {"blocks": 60}, {"select": "x"}, {"head": ""})
     ]
     changes += [{"method": method | wrong} for wrong in ({"weight": "x"}, {"penalty": 3}, {"more": 1})]
-    changes += [{"method": {"name": "Method"}}, {"method": {"name": "GaussianLikelihood"}}, {"training": 3}]
+    changes += [{"method": {"name": "Method"}}, {"method": {"name": "NormalLikelihood"}}, {"training": 3}]
     for change in changes:
-        with pytest.raises(ev.InputError):
-            ev.load(save_model(tmp_path / "forged", tensors, settings | change))
+        with pytest.raises(hs.InputError):
+            hs.load(save_model(tmp_path / "forged", tensors, settings | change))
     some = dict(list(tensors.items())[:-1])
     empty = {"0.encoder.0.0.weight": torch.zeros(1, 3, 3, 3), "0.encoder.20.2.weight": torch.zeros(1 << 20, 0)}
-    with pytest.raises(ev.InputError, match="not those of a network"):  # whose networks would fill the memory
-        ev.load(save_model(tmp_path / "forged", empty, settings | {"recipe": recipe | {"width": 1, "blocks": 21}}))
+    with pytest.raises(hs.InputError, match="not those of a network"):  # whose networks would fill the memory
+        hs.load(save_model(tmp_path / "forged", empty, settings | {"recipe": recipe | {"width": 1, "blocks": 21}}))
     for wrong in (some, tensors | {"9.x": torch.zeros(1)}, {k: t.double() for k, t in tensors.items()}):
-        with pytest.raises(ev.InputError, match="does not hold a model that can be used"):
-            ev.load(save_model(tmp_path / "forged", wrong, settings))
-    with pytest.raises(ev.InputError, match="cannot be saved"):
+        with pytest.raises(hs.InputError, match="does not hold a model that can be used"):
+            hs.load(save_model(tmp_path / "forged", wrong, settings))
+    with pytest.raises(hs.InputError, match="cannot be saved"):
         replace(model, method=Evidential(penalty=lambda *_: 0)).save(tmp_path / "no")
-    table = ev.GaussianRegressor(steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
-    with pytest.raises(ev.InputError, match="does not hold a model of images"):
+    table = hs.GaussianRegressor(steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
+    with pytest.raises(hs.InputError, match="does not hold a model of images"):
         FittedImages.load(table)
 
 
@@ -570,7 +570,7 @@ def test_answers_before_fading_are_those_of_the_networks():
     assert torch.equal(model.answers(x).nu, plain.answers(x).nu)
     (gradient,) = torch.autograd.grad(model.answers(x).gamma.sum(), x)
     assert gradient.abs().max() > 0
-    assert type(plain.faded_answers(x)) is ev.NormalInverseGamma
+    assert type(plain.faded_answers(x)) is hs.NormalInverseGamma
     assert np.array_equal(model.predict(noise()).plain_answers.nu, plain.predict(noise()).answers.nu)
 
 
@@ -587,7 +587,7 @@ def test_a_prediction_in_parts_fades_as_a_whole_one(monkeypatch):
 
 
 def test_gaussians_widen_and_least_squares_stays_plain():
-    model, plain, _ = two_models(method=GaussianLikelihood())
+    model, plain, _ = two_models(method=NormalLikelihood())
     faded, before = model.predict(noise()), plain.predict(noise())
     assert faded.std == pytest.approx(before.std / np.sqrt(faded.familiarity)[:, None, None], rel=1e-4)
     model, _, images = two_models(method=LeastSquares())
@@ -639,7 +639,7 @@ def test_plain_evidence_and_too_few_images():
     assert fit_images(images, depth, evidence="plain", **quick).fading is None
     assert fit_images(images[:9], depth[:9], **quick).fading is None
     assert len(fit_images(images, depth, validation=0, members=2, **quick).fading) == 2
-    with pytest.raises(ev.InputError, match="evidence is fading or plain, not 'fade'"):
+    with pytest.raises(hs.InputError, match="evidence is fading or plain, not 'fade'"):
         fit_images(images, depth, evidence="fade", **quick)
 
 
@@ -676,8 +676,8 @@ def forge(tensors, name, change):
 def test_a_fading_that_does_not_fit_is_refused(change, tmp_path):
     model, _, _ = two_models()
     save_model(tmp_path / "model", *change(*model.state()))
-    with pytest.raises(ev.InputError, match="does not hold a model that can be used"):
-        ev.load(tmp_path / "model")
+    with pytest.raises(hs.InputError, match="does not hold a model that can be used"):
+        hs.load(tmp_path / "model")
 
 
 def test_joined_models_all_fade_or_none():
@@ -685,7 +685,7 @@ def test_joined_models_all_fade_or_none():
     joined = FittedImages.join([model, model])
     assert joined.fading == (*model.fading, *model.fading)
     assert FittedImages.join([plain, plain]).fading is None
-    with pytest.raises(ev.InputError, match="with and without fading"):
+    with pytest.raises(hs.InputError, match="with and without fading"):
         FittedImages.join([model, plain])
-    with pytest.raises(ev.InputError, match="2 networks need as many fadings, got 1"):
+    with pytest.raises(hs.InputError, match="2 networks need as many fadings, got 1"):
         replace(joined, fading=model.fading)

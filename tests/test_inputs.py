@@ -8,16 +8,16 @@ import torch
 from scipy.optimize import minimize
 from sklearn.base import clone
 
-import evidentia as ev
-from evidentia import EnsembleRegressor, EvidentialRegressor, InputError
-from evidentia.fitting import Fitted, Member, duration, fit
-from evidentia.fitting.inputs import Inputs
-from evidentia.fitting.members import hold_in_turn
-from evidentia.fitting.stacking import stacked, stacking_weights
-from evidentia.methods import Evidential, Network, Recipe
-from evidentia.nn import PiecewiseLinear, Population
-from evidentia.nn.embedding import MOST_BINS, quantile_edges
-from evidentia.training import Settings
+import howsure as hs
+from howsure import EnsembleRegressor, EvidentialRegressor, InputError
+from howsure.fitting import Fitted, Member, duration, fit
+from howsure.fitting.inputs import Inputs
+from howsure.fitting.members import hold_in_turn
+from howsure.fitting.stacking import stacked, stacking_weights
+from howsure.methods import Evidential, Network, Recipe
+from howsure.nn import PiecewiseLinear, Population
+from howsure.nn.embedding import MOST_BINS, quantile_edges
+from howsure.training import Settings
 
 QUICK = Recipe(Network((16, 16), "gelu"), Settings(steps=60, evaluate_every=20), 32)
 
@@ -231,8 +231,8 @@ def test_trees_do_not_leak_targets_of_noise():
     new_x, new_y = rng.normal(size=(400, 5)), rng.normal(size=400)
     model = EvidentialRegressor(members=2, inputs="trees", steps=300, random_state=0, evidence="plain").fit(x, y)
     p = model.predict_distribution(new_x)
-    assert 0.85 < ev.metrics.coverage(p, new_y) < 0.95
-    assert ev.metrics.rmse(p, new_y) < 1.1 * new_y.std()
+    assert 0.85 < hs.metrics.coverage(p, new_y) < 0.95
+    assert hs.metrics.rmse(p, new_y) < 1.1 * new_y.std()
 
 
 # The regressor --------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_defaults_are_of_three_kinds(model, table):
     assert sum(model.inputs_.values()) == pytest.approx(1)
     p = model.predict_distribution(x)
     assert p.weights is None or p.weights.sum() == pytest.approx(1)
-    assert ev.metrics.rmse(p, y) < 1.0
+    assert hs.metrics.rmse(p, y) < 1.0
 
 
 @pytest.mark.parametrize("inputs", ["numbers", "bins", "trees", "bins+trees", ("numbers", "trees"), ["bins"]])
@@ -284,7 +284,7 @@ def test_several_targets_and_weights_of_rows(table):
 
 def test_a_saved_model_predicts_the_same(model, table, tmp_path):
     x, _ = table
-    again = ev.load(model.save(tmp_path / "model"))
+    again = hs.load(model.save(tmp_path / "model"))
     assert again.inputs_ == pytest.approx(model.inputs_)
     for name in ("mean", "std", "epistemic_std"):
         assert np.array_equal(

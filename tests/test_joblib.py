@@ -8,7 +8,7 @@ import pytest
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.multioutput import MultiOutputRegressor
 
-import evidentia as ev
+import howsure as hs
 
 pytestmark = pytest.mark.extras  # half a minute of processes that start
 
@@ -21,23 +21,23 @@ def rows():
 
 
 def small(**options):
-    return ev.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu", **options)
+    return hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu", **options)
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_folds_give_the_same_scores_wherever_they_run(rows, backend):
-    alone = cross_val_score(small(), *rows, cv=3, scoring=ev.scorers.nll)
+    alone = cross_val_score(small(), *rows, cv=3, scoring=hs.scorers.nll)
     with joblib.parallel_config(backend, n_jobs=2):
-        together = cross_val_score(small(), *rows, cv=3, scoring=ev.scorers.nll)
+        together = cross_val_score(small(), *rows, cv=3, scoring=hs.scorers.nll)
     assert np.array_equal(alone, together)
     assert len(set(alone)) == 3
 
 
 def test_a_search_in_processes_chooses_what_it_chooses_alone(rows):
     grid = {"learning_rate": [1e-6, 1e-2]}
-    alone = GridSearchCV(small(), grid, cv=2, scoring=ev.scorers.crps).fit(*rows)
+    alone = GridSearchCV(small(), grid, cv=2, scoring=hs.scorers.crps).fit(*rows)
     with joblib.parallel_config("loky", n_jobs=2):
-        together = GridSearchCV(small(), grid, cv=2, scoring=ev.scorers.crps).fit(*rows)
+        together = GridSearchCV(small(), grid, cv=2, scoring=hs.scorers.crps).fit(*rows)
     assert np.array_equal(alone.cv_results_["mean_test_score"], together.cv_results_["mean_test_score"])
     assert together.best_params_ == {"learning_rate": 1e-2}  # the other one has learned nothing
     assert np.array_equal(alone.predict(rows[0]), together.predict(rows[0]))
@@ -57,9 +57,9 @@ def test_an_error_in_a_process_says_what_was_wrong(rows):
     x, y = rows
     with (
         joblib.parallel_config("loky", n_jobs=2),
-        pytest.raises(ev.InputError, match="members must be"),
+        pytest.raises(hs.InputError, match="members must be"),
     ):
-        cross_val_score(ev.EvidentialRegressor(members=-1), x, y, cv=2, error_score="raise")
+        cross_val_score(hs.EvidentialRegressor(members=-1), x, y, cv=2, error_score="raise")
 
 
 def test_a_fitted_model_travels_between_processes(rows):
@@ -73,7 +73,7 @@ def test_a_fitted_model_travels_between_processes(rows):
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_the_folds_of_guaranteed_intervals_run_where_joblib_is_told_to(rows, backend):
     x, y = rows
-    model = ev.EvidentialRegressor(members=1, steps=10, random_state=0, device="cpu", conformal="cv+")
+    model = hs.EvidentialRegressor(members=1, steps=10, random_state=0, device="cpu", conformal="cv+")
     alone = model.fit(x, y).predict_interval(x)
     with joblib.parallel_config(backend, n_jobs=2):
         together = model.fit(x, y).predict_interval(x)

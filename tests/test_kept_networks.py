@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.methods import Method
+import howsure as hs
+from howsure.methods import Method
 
 X = np.random.default_rng(0).standard_normal((60, 3))
 
 
 @pytest.fixture
 def model():
-    return ev.EvidentialRegressor(members=2, hidden=(8,), steps=5, device="cpu", random_state=0).fit(X, X[:, 0])
+    return hs.EvidentialRegressor(members=2, hidden=(8,), steps=5, device="cpu", random_state=0).fit(X, X[:, 0])
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_networks_follow_the_weights(model):
     model.fitted_.population.load_state_dict(state)
     assert np.allclose(model.predict(X), before)
     model.fit(X, -X[:, 0])
-    again = ev.EvidentialRegressor(members=2, hidden=(8,), steps=5, device="cpu", random_state=0).fit(X, -X[:, 0])
+    again = hs.EvidentialRegressor(members=2, hidden=(8,), steps=5, device="cpu", random_state=0).fit(X, -X[:, 0])
     assert np.array_equal(model.predict(X), again.predict(X))
 
 
@@ -65,6 +65,6 @@ def test_kept_networks_are_not_part_of_the_model(model):
 def test_a_model_read_in_inference_mode_predicts(model, tmp_path):
     model.save(tmp_path / "model")
     with torch.inference_mode():
-        read = ev.load(tmp_path / "model")
+        read = hs.load(tmp_path / "model")
         assert np.array_equal(read.predict(X), model.predict(X))
     assert np.array_equal(read.predict(X), model.predict(X))

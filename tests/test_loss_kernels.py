@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-import evidentia as ev
+import howsure as hs
 import oracles
-from evidentia.formulas import nig, penalties
-from evidentia.kernels import polynomials
-from evidentia.kernels.evidential_loss import _in_order
-from evidentia.kernels.evidential_loss import evidential_loss as quick_loss
-from evidentia.methods import Evidential, Network
+from howsure.formulas import nig, penalties
+from howsure.kernels import polynomials
+from howsure.kernels.evidential_loss import _in_order
+from howsure.kernels.evidential_loss import evidential_loss as quick_loss
+from howsure.methods import Evidential, Network
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # NumPy's, of lanes that nobody reads
 
@@ -160,13 +160,13 @@ def test_it_is_the_loss_of_the_formulas(kernel, layout, reduction, penalty):
     one = torch.rand([1] * len(size), device=device)
     for options, weight in (({"mask": mask}, 0.3), (both, weights), ({"sample_weight": weights}, one), ({}, 0.0)):
         targets = y if "mask" in options else y.nan_to_num(0.5)
-        answer = ev.NormalInverseGamma.from_raw(raw, dim)
+        answer = hs.NormalInverseGamma.from_raw(raw, dim)
         asked = {"penalty": penalty, "reduction": reduction, **options}
-        loss = ev.evidential_loss(answer, targets, weight, kernel=kernel, **asked)
+        loss = hs.evidential_loss(answer, targets, weight, kernel=kernel, **asked)
         (grad,) = torch.autograd.grad(loss, raw, upstream)
         exact = raw.detach().double().requires_grad_()
-        parameters = ev.NormalInverseGamma.from_raw(exact, dim)
-        truth = ev.evidential_loss(parameters, targets.double(), weight, kernel="formulas", **asked)
+        parameters = hs.NormalInverseGamma.from_raw(exact, dim)
+        truth = hs.evidential_loss(parameters, targets.double(), weight, kernel="formulas", **asked)
         (slope,) = torch.autograd.grad(truth, exact, upstream.double())
         assert loss.shape == truth.shape
         assert torch.allclose(loss.double(), truth, rtol=1e-5, atol=1e-5)
@@ -175,12 +175,12 @@ def test_it_is_the_loss_of_the_formulas(kernel, layout, reduction, penalty):
 
 @kernels
 def test_more_targets_than_one_part_and_odd_numbers(kernel, monkeypatch):
-    monkeypatch.setattr("evidentia.kernels.evidential_loss.PART", 100)
+    monkeypatch.setattr("howsure.kernels.evidential_loss.PART", 100)
     for shape in ((4097, 4), (7, 61, 4), (1, 700, 4), (2, 3, 150, 4)):
         raw, y = torch.randn(shape, device=device, requires_grad=True), torch.randn(shape[:-1], device=device)
         loss = quick_loss(raw, y, 0.1, reduction="mean", kernel=kernel)
         (grad,) = torch.autograd.grad(loss, raw)
-        truth = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, kernel="formulas")
+        truth = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, 0.1, kernel="formulas")
         assert torch.allclose(loss, truth, rtol=1e-5)
         assert torch.allclose(grad, torch.autograd.grad(truth, raw)[0], rtol=1e-4, atol=1e-8)
 
@@ -191,8 +191,8 @@ def test_tensors_that_do_not_lie_in_order(kernel):
     y, mask = torch.randn(60, device=device)[::2], (torch.rand(60, device=device) > 0.5)[::2]
     weights = torch.rand(1, device=device).expand(30)
     asked = {"mask": mask, "sample_weight": weights}
-    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, kernel=kernel, **asked)
-    truth = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, kernel="formulas", **asked)
+    loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, 0.1, kernel=kernel, **asked)
+    truth = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, 0.1, kernel="formulas", **asked)
     assert torch.allclose(loss, truth)
     grads = [torch.autograd.grad(each, raw)[0] for each in (loss, truth)]
     assert torch.allclose(*grads, atol=1e-6)
@@ -248,7 +248,7 @@ def test_what_comes_from_above_at_masked_targets_is_ignored(kernel):
     raw, y = torch.randn(3, 4, 4, device=device, requires_grad=True), torch.randn(3, 4, device=device)
     y[1] = torch.nan
     mask = ~y.isnan()
-    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, mask=mask, reduction="none", kernel=kernel)
+    loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, mask=mask, reduction="none", kernel=kernel)
     count = mask.sum(1)
     torch.where(count > 0, loss.sum(1) / count, 0.0).mean().backward()  # 0/0 in the row that is masked as a whole
     assert raw.grad.isfinite().all()
@@ -260,7 +260,7 @@ def test_masked_raw_outputs_may_be_nan(options):
     raw, mask = torch.zeros(2, 4), torch.tensor([True, False])
     raw[1] = torch.nan
     raw.requires_grad_()
-    loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), torch.zeros(2), mask=mask, **options)
+    loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), torch.zeros(2), mask=mask, **options)
     (grad,) = torch.autograd.grad(loss, raw, create_graph=True)
     assert grad[0].isfinite().all()
     assert (grad[1] == 0).all()
@@ -319,8 +319,8 @@ def test_the_gradient_can_be_differentiated(kernel):
     mask, weights = torch.rand(6, device=device) > 0.2, torch.rand(6, device=device)
     seconds = []
     for way in (kernel, "formulas"):
-        answer = ev.NormalInverseGamma.from_raw(raw)
-        loss = ev.evidential_loss(answer, y, 0.1, mask=mask, sample_weight=weights, kernel=way)
+        answer = hs.NormalInverseGamma.from_raw(raw)
+        loss = hs.evidential_loss(answer, y, 0.1, mask=mask, sample_weight=weights, kernel=way)
         (grad,) = torch.autograd.grad(loss, raw, create_graph=True)
         seconds.append(torch.autograd.grad(grad.square().sum(), raw)[0])
     assert torch.allclose(*seconds, rtol=1e-4, atol=1e-6)
@@ -342,10 +342,10 @@ def test_many_gradients_at_once(kernel, reduction):
 
 def test_forward_mode_goes_by_the_formulas():
     raw, direction, y = torch.randn(5, 4, requires_grad=True), torch.randn(5, 4), torch.randn(5)
-    (slope,) = torch.autograd.grad(ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y), raw)
+    (slope,) = torch.autograd.grad(hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y), raw)
     with forward_ad.dual_level():
-        answer = ev.NormalInverseGamma.from_raw(forward_ad.make_dual(raw, direction))
-        along = forward_ad.unpack_dual(ev.evidential_loss(answer, y)).tangent
+        answer = hs.NormalInverseGamma.from_raw(forward_ad.make_dual(raw, direction))
+        along = forward_ad.unpack_dual(hs.evidential_loss(answer, y)).tangent
     assert torch.allclose(along, (slope * direction).sum(), atol=1e-6)
 
 
@@ -364,72 +364,72 @@ def test_a_kernel_that_cannot_be_used_is_an_error():
     raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
 
     def loss(answer=None, y=y, **options):
-        return ev.evidential_loss(answer or ev.NormalInverseGamma.from_raw(raw), y, **options)
+        return hs.evidential_loss(answer or hs.NormalInverseGamma.from_raw(raw), y, **options)
 
-    with pytest.raises(ev.InputError, match="unknown kernel 'fast'; known are formulas, triton, tensors"):
+    with pytest.raises(hs.InputError, match="unknown kernel 'fast'; known are formulas, triton, tensors"):
         loss(kernel="fast")
-    with pytest.raises(ev.InputError, match="targets are censored"):
+    with pytest.raises(hs.InputError, match="targets are censored"):
         loss(kernel="tensors", censored=torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ev.InputError, match="extra terms"):
+    with pytest.raises(hs.InputError, match="extra terms"):
         loss(kernel="tensors", extra={"ur": 0.1})
-    with pytest.raises(ev.InputError, match="error and standard_score, not this one"):
+    with pytest.raises(hs.InputError, match="error and standard_score, not this one"):
         loss(kernel="tensors", penalty="kl")
-    with pytest.raises(ev.InputError, match="gradients by y, weight or sample_weight"):
+    with pytest.raises(hs.InputError, match="gradients by y, weight or sample_weight"):
         loss(kernel="tensors", y=y.clone().requires_grad_())
-    with pytest.raises(ev.InputError, match="from the raw outputs of a head"):
-        loss(ev.NormalInverseGamma(y, 1.0, 2.0, 1.0), kernel="tensors")
-    with pytest.raises(ev.InputError, match="float64, and it computes in float32"):
+    with pytest.raises(hs.InputError, match="from the raw outputs of a head"):
+        loss(hs.NormalInverseGamma(y, 1.0, 2.0, 1.0), kernel="tensors")
+    with pytest.raises(hs.InputError, match="float64, and it computes in float32"):
         quick_loss(raw.double(), y, 0.1, kernel="triton")
 
 
 def test_what_has_no_kernel_is_computed_by_the_formulas():
     raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
     for options in ({"penalty": "kl"}, {"extra": {"ur": 0.1}}, {"penalty": lambda y, *p: penalties.error(y, *p)}):
-        loss = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, **options)
-        parameters = ev.NormalInverseGamma.from_raw(raw.detach())
-        assert torch.equal(loss.detach(), ev.evidential_loss(parameters, y, **options))
+        loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, **options)
+        parameters = hs.NormalInverseGamma.from_raw(raw.detach())
+        assert torch.equal(loss.detach(), hs.evidential_loss(parameters, y, **options))
 
 
 def test_transforms_of_what_is_not_the_answer_go_by_the_formulas():
-    net = nn.Sequential(nn.Linear(3, 8), ev.NIGHead(8))
+    net = nn.Sequential(nn.Linear(3, 8), hs.NIGHead(8))
     x, y, weights = torch.randn(6, 3), torch.randn(6), torch.tensor([0.1, 0.2])
-    one_by_one = torch.stack([ev.evidential_loss(net(x), y, w) for w in weights])
+    one_by_one = torch.stack([hs.evidential_loss(net(x), y, w) for w in weights])
     answer = net(x)
-    assert torch.allclose(torch.vmap(lambda w: ev.evidential_loss(answer, y, w))(weights), one_by_one)
+    assert torch.allclose(torch.vmap(lambda w: hs.evidential_loss(answer, y, w))(weights), one_by_one)
     answer = net(x)
-    _, along = torch.func.jvp(lambda t: ev.evidential_loss(answer, t), (y,), (torch.ones_like(y),))
+    _, along = torch.func.jvp(lambda t: hs.evidential_loss(answer, t), (y,), (torch.ones_like(y),))
     answer = net(x)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(y, torch.ones_like(y))
-        assert torch.allclose(forward_ad.unpack_dual(ev.evidential_loss(answer, dual)).tangent, along)
+        assert torch.allclose(forward_ad.unpack_dual(hs.evidential_loss(answer, dual)).tangent, along)
     assert along != 0
 
 
 @pytest.mark.extras
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of the compiler
 def test_a_compiled_loss_takes_an_answer_from_outside():
-    net, x, y = nn.Sequential(nn.Linear(3, 8), ev.NIGHead(8)), torch.randn(6, 3), torch.randn(6)
-    compiled = torch.compile(lambda answer, y: ev.evidential_loss(answer, y), fullgraph=True, backend="aot_eager")
-    assert torch.allclose(compiled(net(x), y), ev.evidential_loss(net(x), y))
+    net, x, y = nn.Sequential(nn.Linear(3, 8), hs.NIGHead(8)), torch.randn(6, 3), torch.randn(6)
+    compiled = torch.compile(lambda answer, y: hs.evidential_loss(answer, y), fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(net(x), y), hs.evidential_loss(net(x), y))
 
 
 def test_a_subclass_may_have_other_parameters():
-    class Wide(ev.NormalInverseGamma):
+    class Wide(hs.NormalInverseGamma):
         @property
         def parameters(self):
             found = super().parameters
             return found._replace(beta=found.beta + 5)
 
     raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
-    loss = ev.evidential_loss(Wide.from_raw(raw), y)
-    assert torch.equal(loss, ev.evidential_loss(Wide.from_raw(raw), y, kernel="formulas"))
-    assert not torch.allclose(loss, ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y))
+    loss = hs.evidential_loss(Wide.from_raw(raw), y)
+    assert torch.equal(loss, hs.evidential_loss(Wide.from_raw(raw), y, kernel="formulas"))
+    assert not torch.allclose(loss, hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y))
 
 
 def test_the_dtype_of_the_loss_does_not_depend_on_the_way():
     raw, y, weight = torch.randn(3, 4, requires_grad=True), torch.randn(3), torch.rand(3, dtype=torch.float64)
     for kernel in ("tensors", "formulas"):
-        assert ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight, kernel=kernel).dtype == torch.float32
+        assert hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, weight, kernel=kernel).dtype == torch.float32
 
 
 def test_the_kernel_takes_the_place_of_the_loss_of_tables():
@@ -451,13 +451,13 @@ def test_training_with_and_without_is_the_same(kernel, precision):
     curves = []
     for way in (kernel, "formulas"):
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), ev.NIGHead(16)).to(device)
+        net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), hs.NIGHead(16)).to(device)
         optimizer = torch.optim.Adam(net.parameters(), 1e-2)
         losses = []
         for _ in range(40):
             with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
                 answer = net(x)
-            loss = ev.evidential_loss(answer, y, 0.01, kernel=way)
+            loss = hs.evidential_loss(answer, y, 0.01, kernel=way)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -472,7 +472,7 @@ def test_training_with_and_without_is_the_same(kernel, precision):
 
 def test_parameters_are_computed_when_asked_for():
     raw = torch.randn(2, 4, 5, requires_grad=True)
-    answer = ev.NormalInverseGamma.from_raw(raw, dim=1)
+    answer = hs.NormalInverseGamma.from_raw(raw, dim=1)
     assert answer.batch_shape == (2, 5)
     assert answer.raw_outputs[0] is raw
     with torch.no_grad():
@@ -482,9 +482,9 @@ def test_parameters_are_computed_when_asked_for():
         assert torch.equal(mine, formula)
         assert mine.requires_grad  # also though it was first asked for without gradients
     with torch.inference_mode():
-        late = ev.NormalInverseGamma.from_raw(raw * 1, dim=1)
+        late = hs.NormalInverseGamma.from_raw(raw * 1, dim=1)
         assert late.raw_outputs is None  # nothing will be trained
-    late = ev.NormalInverseGamma.from_raw(raw * 1, dim=1)
+    late = hs.NormalInverseGamma.from_raw(raw * 1, dim=1)
     with torch.inference_mode():
         late.nu.sum()
     late.nu.sum().backward()
@@ -493,36 +493,36 @@ def test_parameters_are_computed_when_asked_for():
 
 def test_raw_outputs_are_kept_in_training_only():
     raw = torch.randn(3, 4)
-    assert ev.NormalInverseGamma.from_raw(raw).raw_outputs is None
+    assert hs.NormalInverseGamma.from_raw(raw).raw_outputs is None
     with torch.no_grad():
-        assert ev.NormalInverseGamma.from_raw(raw.requires_grad_()).raw_outputs is None
-    assert ev.NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0).raw_outputs is None
+        assert hs.NormalInverseGamma.from_raw(raw.requires_grad_()).raw_outputs is None
+    assert hs.NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0).raw_outputs is None
     with pytest.raises(AttributeError, match="no attribute 'delta'"):
-        ev.NormalInverseGamma.from_raw(raw).delta  # noqa: B018
+        hs.NormalInverseGamma.from_raw(raw).delta  # noqa: B018
 
 
 def test_raw_outputs_that_change_are_noticed():
     raw = torch.randn(3, 4, requires_grad=True) * 1
-    answer, copied = ev.NormalInverseGamma.from_raw(raw), ev.NormalInverseGamma.from_raw(raw.clone())
+    answer, copied = hs.NormalInverseGamma.from_raw(raw), hs.NormalInverseGamma.from_raw(raw.clone())
     raw.mul_(2)
-    for ask in (lambda: answer.gamma, lambda: ev.evidential_loss(answer, torch.zeros(3))):
-        with pytest.raises(ev.InputError, match="changed in place after from_raw"):
+    for ask in (lambda: answer.gamma, lambda: hs.evidential_loss(answer, torch.zeros(3))):
+        with pytest.raises(hs.InputError, match="changed in place after from_raw"):
             ask()
     assert torch.equal(2 * copied.gamma, raw[:, 0])
 
 
 def test_a_parameter_that_is_set_counts():
     raw = torch.randn(3, 4, requires_grad=True)
-    answer = ev.NormalInverseGamma.from_raw(raw)
+    answer = hs.NormalInverseGamma.from_raw(raw)
     answer.gamma = torch.zeros(3)
     y = torch.ones(3)
-    changed = ev.NormalInverseGamma(torch.zeros(3), *nig.from_raw(raw)[1:2], None, nig.from_raw(raw)[3],
+    changed = hs.NormalInverseGamma(torch.zeros(3), *nig.from_raw(raw)[1:2], None, nig.from_raw(raw)[3],
                                     alpha_minus_one=nig.from_raw(raw)[2])  # fmt: skip
-    assert torch.allclose(ev.evidential_loss(answer, y), ev.evidential_loss(changed, y))
+    assert torch.allclose(hs.evidential_loss(answer, y), hs.evidential_loss(changed, y))
 
 
 def test_what_is_pickled_consists_of_parameters():
-    answer = ev.NormalInverseGamma.from_raw(torch.randn(3, 4, requires_grad=True))
+    answer = hs.NormalInverseGamma.from_raw(torch.randn(3, 4, requires_grad=True))
     copied = pickle.loads(pickle.dumps(answer))
     assert torch.equal(copied.beta, answer.beta)
     assert "_kept" not in copied.__dict__
@@ -530,7 +530,7 @@ def test_what_is_pickled_consists_of_parameters():
 
 def test_threads_may_ask_at_once():
     for _ in range(20):
-        answer = ev.NormalInverseGamma.from_raw(torch.randn(1000, 4, requires_grad=True))
+        answer = hs.NormalInverseGamma.from_raw(torch.randn(1000, 4, requires_grad=True))
         found, failed = [], []
 
         def ask(answer=answer, found=found, failed=failed):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.formulas import nig, penalties
+import howsure as hs
+from howsure.formulas import nig, penalties
 
 
 @pytest.fixture
 def answer():
-    return ev.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.float64))
+    return hs.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.float64))
 
 
 @pytest.fixture
@@ -30,32 +30,32 @@ def test_loss_is_likelihood_plus_weighted_penalty_and_extras(answer, y):
         nig.nll(y, *p) + 0.3 * penalties.nsu(y, *p) + 2 * penalties.lipschitz_mse(y, *p) + 0.1 * penalties.ur(y, *p)
     )
     extra = {"lipschitz_mse": 2.0, "ur": 0.1}
-    got = ev.evidential_loss(answer, y, weight=0.3, penalty="nsu", extra=extra, reduction="none")
+    got = hs.evidential_loss(answer, y, weight=0.3, penalty="nsu", extra=extra, reduction="none")
     assert torch.allclose(got, expected)
-    assert torch.allclose(ev.evidential_loss(answer, y, 0.3, "nsu", extra=extra), expected.mean())
-    assert torch.allclose(ev.evidential_loss(answer, y, 0.3, "nsu", extra=extra, reduction="sum"), expected.sum())
+    assert torch.allclose(hs.evidential_loss(answer, y, 0.3, "nsu", extra=extra), expected.mean())
+    assert torch.allclose(hs.evidential_loss(answer, y, 0.3, "nsu", extra=extra, reduction="sum"), expected.sum())
 
 
 def test_a_penalty_may_be_a_function(answer, y):
     mild = functools.partial(penalties.kl, epsilon=0.5)
-    difference = ev.evidential_loss(answer, y, 1.0, mild) - ev.evidential_loss(answer, y, 0.0)
+    difference = hs.evidential_loss(answer, y, 1.0, mild) - hs.evidential_loss(answer, y, 0.0)
     assert torch.allclose(difference, mild(y, *answer.parameters).mean())
 
 
 def test_one_weight_per_network(y):
     raw = torch.randn(2, 6, 4, dtype=torch.float64)
-    both = ev.evidential_loss(
-        ev.NormalInverseGamma.from_raw(raw), y.expand(2, 6), torch.tensor([[0.0], [1.0]]), reduction="none"
+    both = hs.evidential_loss(
+        hs.NormalInverseGamma.from_raw(raw), y.expand(2, 6), torch.tensor([[0.0], [1.0]]), reduction="none"
     )
     for k, weight in enumerate((0.0, 1.0)):
-        alone = ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw[k]), y, weight, reduction="none")
+        alone = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw[k]), y, weight, reduction="none")
         assert torch.allclose(both[k], alone)
 
 
 @pytest.mark.parametrize("loss", ["evidential", "gaussian"])
 def test_masked_targets_do_not_count_and_send_no_gradient(loss):
-    f = ev.evidential_loss if loss == "evidential" else ev.gaussian_loss
-    head = ev.NIGHead(3) if loss == "evidential" else ev.GaussianHead(3)
+    f = hs.evidential_loss if loss == "evidential" else hs.normal_loss
+    head = hs.NIGHead(3) if loss == "evidential" else hs.NormalHead(3)
     x = torch.randn(5, 3)
     y = torch.tensor([0.1, math.nan, -0.2, math.nan, 1.0])
     keep = ~y.isnan()
@@ -73,28 +73,28 @@ def test_masked_targets_do_not_count_and_send_no_gradient(loss):
 
 def test_sample_weights_count_rows(answer, y):
     weights = torch.tensor([2.0, 1.0, 0.0, 0.0, 3.0, 1.0], dtype=torch.float64)
-    each = ev.evidential_loss(answer, y, reduction="none")
+    each = hs.evidential_loss(answer, y, reduction="none")
     repeated = torch.cat([each[[0, 0, 1]], each[[4, 4, 4, 5]]])
-    assert torch.allclose(ev.evidential_loss(answer, y, sample_weight=weights), repeated.mean())
+    assert torch.allclose(hs.evidential_loss(answer, y, sample_weight=weights), repeated.mean())
     mask = torch.tensor([True, True, True, True, False, True])
-    both = ev.evidential_loss(answer, y, sample_weight=weights, mask=mask)
+    both = hs.evidential_loss(answer, y, sample_weight=weights, mask=mask)
     assert torch.allclose(both, torch.stack([each[0], each[0], each[1], each[5]]).mean())
 
 
 def test_gaussian_loss_is_torchs_normal():
-    normal = ev.Gaussian(torch.randn(4), torch.rand(4) + 0.1)
+    normal = hs.Normal(torch.randn(4), torch.rand(4) + 0.1)
     y = torch.randn(4)
     expected = -torch.distributions.Normal(normal.loc, normal.scale).log_prob(y)
-    assert torch.allclose(ev.gaussian_loss(normal, y, reduction="none"), expected)
+    assert torch.allclose(hs.normal_loss(normal, y, reduction="none"), expected)
 
 
 def test_dtypes_promote(answer, y):
-    single = ev.NormalInverseGamma.from_raw(torch.randn(6, 4))
-    assert ev.evidential_loss(single, y).dtype == torch.float64
-    assert ev.evidential_loss(single, y.bfloat16()).dtype == torch.float32
-    assert ev.evidential_loss(answer, y.float()).dtype == torch.float64
-    half = ev.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.bfloat16))
-    assert ev.evidential_loss(half, y.bfloat16()).dtype == torch.float32
+    single = hs.NormalInverseGamma.from_raw(torch.randn(6, 4))
+    assert hs.evidential_loss(single, y).dtype == torch.float64
+    assert hs.evidential_loss(single, y.bfloat16()).dtype == torch.float32
+    assert hs.evidential_loss(answer, y.float()).dtype == torch.float64
+    half = hs.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.bfloat16))
+    assert hs.evidential_loss(half, y.bfloat16()).dtype == torch.float32
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------
@@ -113,16 +113,16 @@ def test_one_dimension_of_size_one_more_or_less_means_the_same(shape, other):
     }
     reshaped = {name: value.reshape(other) for name, value in arguments.items()}
     for loss_of, answer in (
-        (ev.evidential_loss, ev.NormalInverseGamma.from_raw(raw)),
-        (ev.gaussian_loss, ev.Gaussian.from_raw(raw[..., :2])),
+        (hs.evidential_loss, hs.NormalInverseGamma.from_raw(raw)),
+        (hs.normal_loss, hs.Normal.from_raw(raw[..., :2])),
     ):
         for reduction in ("mean", "sum", "none"):
             expected = loss_of(answer, y, **arguments, reduction=reduction)
             got = loss_of(answer, y.reshape(other), **reshaped, reduction=reduction)
             assert got.shape == expected.shape
             assert torch.equal(got, expected)
-    dual, other_dual = ev.DualAscent(0.3), ev.DualAscent(0.3)
-    answer = ev.NormalInverseGamma.from_raw(raw)
+    dual, other_dual = hs.schedules.DualAscent(0.3), hs.schedules.DualAscent(0.3)
+    answer = hs.NormalInverseGamma.from_raw(raw)
     dual.step(answer, y)
     other_dual.step(answer, y.reshape(other), mask=torch.ones(other, dtype=torch.bool))
     assert dual.average == other_dual.average
@@ -133,28 +133,28 @@ def test_one_dimension_of_size_one_more_or_less_means_the_same(shape, other):
     [((6,), (6, 6)), ((6,), (1,)), ((6, 1), (1, 6)), ((6,), (6, 1, 1)), ((1, 1), ()), ((2, 3), (3, 2))],
 )
 def test_shapes_that_would_broadcast_are_refused(shape, other):
-    answer, y = ev.NormalInverseGamma.from_raw(torch.randn(*shape, 4)), torch.randn(shape)
+    answer, y = hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4)), torch.randn(shape)
     message = rf"has shape {re.escape(str(other))} but the prediction {re.escape(str(shape))}"
-    with pytest.raises(ev.InputError, match="y " + message):
-        ev.evidential_loss(answer, torch.zeros(other))
-    with pytest.raises(ev.InputError, match="y " + message):
-        ev.gaussian_loss(ev.Gaussian(torch.zeros(shape), 1.0), torch.zeros(other))
-    with pytest.raises(ev.InputError, match=rf"mask has shape {re.escape(str(other))}"):
-        ev.evidential_loss(answer, y, mask=torch.ones(other, dtype=torch.bool))
+    with pytest.raises(hs.InputError, match="y " + message):
+        hs.evidential_loss(answer, torch.zeros(other))
+    with pytest.raises(hs.InputError, match="y " + message):
+        hs.normal_loss(hs.Normal(torch.zeros(shape), 1.0), torch.zeros(other))
+    with pytest.raises(hs.InputError, match=rf"mask has shape {re.escape(str(other))}"):
+        hs.evidential_loss(answer, y, mask=torch.ones(other, dtype=torch.bool))
 
 
 def test_integer_targets_are_refused(answer):
-    with pytest.raises(ev.InputTypeError, match=r"y is torch.int64.*y.float\(\)"):
-        ev.evidential_loss(answer, torch.arange(6))
-    with pytest.raises(ev.InputTypeError, match="y must be a tensor, not list"):
-        ev.evidential_loss(answer, [0.0] * 6)
+    with pytest.raises(hs.InputTypeError, match=r"y is torch.int64.*y.float\(\)"):
+        hs.evidential_loss(answer, torch.arange(6))
+    with pytest.raises(hs.InputTypeError, match="y must be a tensor, not list"):
+        hs.evidential_loss(answer, [0.0] * 6)
 
 
 def test_devices_must_agree(answer, y):
-    with pytest.raises(ev.InputError, match="y is on meta but the prediction on cpu"):
-        ev.evidential_loss(answer, y.to("meta"))
-    with pytest.raises(ev.InputError, match="mask is on meta but y on cpu"):
-        ev.evidential_loss(answer, y, mask=torch.ones(6, dtype=torch.bool, device="meta"))
+    with pytest.raises(hs.InputError, match="y is on meta but the prediction on cpu"):
+        hs.evidential_loss(answer, y.to("meta"))
+    with pytest.raises(hs.InputError, match="mask is on meta but y on cpu"):
+        hs.evidential_loss(answer, y, mask=torch.ones(6, dtype=torch.bool, device="meta"))
 
 
 @pytest.mark.parametrize(
@@ -172,20 +172,20 @@ def test_devices_must_agree(answer, y):
     ],
 )
 def test_one_clear_error_each(answer, y, arguments, message):
-    with pytest.raises(ev.InputError, match=message):
-        ev.evidential_loss(answer, y, **arguments)
+    with pytest.raises(hs.InputError, match=message):
+        hs.evidential_loss(answer, y, **arguments)
 
 
 def test_wrong_kinds_are_refused(answer, y):
-    with pytest.raises(ev.InputTypeError, match="mask must be a boolean tensor"):
-        ev.evidential_loss(answer, y, mask=torch.ones(6))
-    with pytest.raises(ev.InputTypeError, match="takes a NormalInverseGamma, not Tensor"):
-        ev.evidential_loss(torch.zeros(6, 4), y)
-    with pytest.raises(ev.InputTypeError, match="takes a Gaussian, not StudentT"):
-        ev.gaussian_loss(answer.predictive(), y)
+    with pytest.raises(hs.InputTypeError, match="mask must be a boolean tensor"):
+        hs.evidential_loss(answer, y, mask=torch.ones(6))
+    with pytest.raises(hs.InputTypeError, match="takes a NormalInverseGamma, not Tensor"):
+        hs.evidential_loss(torch.zeros(6, 4), y)
+    with pytest.raises(hs.InputTypeError, match="takes a Gaussian, not StudentT"):
+        hs.normal_loss(answer.predictive(), y)
 
 
-LOSSES = {"evidential": (ev.evidential_loss, ev.NIGHead), "gaussian": (ev.gaussian_loss, ev.GaussianHead)}
+LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "gaussian": (hs.normal_loss, hs.NormalHead)}
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -213,59 +213,59 @@ def test_a_batch_without_rows_has_loss_zero_and_a_gradient_of_zeros(name, extras
 )
 def test_weights_that_are_negative_or_not_finite_are_refused(answer, y, name, values, said):
     bad = torch.tensor(values)
-    with pytest.raises(ev.InputError, match=f"^{name} must be finite and at least 0; {said}"):
-        ev.evidential_loss(answer, y, **{name: bad})
+    with pytest.raises(hs.InputError, match=f"^{name} must be finite and at least 0; {said}"):
+        hs.evidential_loss(answer, y, **{name: bad})
     if name == "sample_weight":
-        with pytest.raises(ev.InputError, match="sample_weight must be finite and at least 0"):
-            ev.gaussian_loss(ev.Gaussian(torch.zeros(6), 1.0), y, sample_weight=bad)
+        with pytest.raises(hs.InputError, match="sample_weight must be finite and at least 0"):
+            hs.normal_loss(hs.Normal(torch.zeros(6), 1.0), y, sample_weight=bad)
         whole = torch.tensor(values).nan_to_num(1.0, posinf=1.0).clamp(min=0)
         mask = bad == whole  # what does not count may be anything
-        expected = ev.evidential_loss(answer, y, sample_weight=whole, mask=mask)
-        assert torch.equal(ev.evidential_loss(answer, y, sample_weight=bad, mask=mask), expected)
+        expected = hs.evidential_loss(answer, y, sample_weight=whole, mask=mask)
+        assert torch.equal(hs.evidential_loss(answer, y, sample_weight=bad, mask=mask), expected)
 
 
 def test_weights_of_other_kinds(answer, y):
-    expected = ev.evidential_loss(answer, y, 0.5)
+    expected = hs.evidential_loss(answer, y, 0.5)
     raw = torch.randn(6, 4, requires_grad=True)
     for weight in (np.float32(0.5), np.float64(0.5), torch.tensor(0.5)):
-        assert torch.equal(ev.evidential_loss(answer, y, weight), expected)
-        ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, weight).backward()
-    assert torch.equal(ev.evidential_loss(answer, y, np.int64(2)), ev.evidential_loss(answer, y, 2.0))
+        assert torch.equal(hs.evidential_loss(answer, y, weight), expected)
+        hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, weight).backward()
+    assert torch.equal(hs.evidential_loss(answer, y, np.int64(2)), hs.evidential_loss(answer, y, 2.0))
     counts = torch.tensor([2, 1, 0, 0, 3, 1])
     assert torch.equal(
-        ev.evidential_loss(answer, y, sample_weight=counts),
-        ev.evidential_loss(answer, y, sample_weight=counts.double()),
+        hs.evidential_loss(answer, y, sample_weight=counts),
+        hs.evidential_loss(answer, y, sample_weight=counts.double()),
     )
     for weight in ("0.1", None, [0.1] * 6, np.ones(6), 1j):
-        with pytest.raises(ev.InputTypeError, match=r"weight must be a number or a tensor, not (str|None|li|nd|comp)"):
-            ev.evidential_loss(answer, y, weight)
-    with pytest.raises(ev.InputTypeError, match=r"weight must be a number or a real tensor, not torch\.complex64"):
-        ev.evidential_loss(answer, y, torch.ones(6, dtype=torch.complex64))
+        with pytest.raises(hs.InputTypeError, match=r"weight must be a number or a tensor, not (str|None|li|nd|comp)"):
+            hs.evidential_loss(answer, y, weight)
+    with pytest.raises(hs.InputTypeError, match=r"weight must be a number or a real tensor, not torch\.complex64"):
+        hs.evidential_loss(answer, y, torch.ones(6, dtype=torch.complex64))
     for weights in ([1.0] * 6, np.ones(6), 2.0):
-        with pytest.raises(ev.InputTypeError, match=r"sample_weight must be a tensor, not (list|ndarray|float)"):
-            ev.evidential_loss(answer, y, sample_weight=weights)
-    with pytest.raises(ev.InputTypeError, match="y must be a tensor, not ndarray"):
-        ev.evidential_loss(answer, y.numpy(), weight=torch.ones(6))
-    with pytest.raises(ev.InputError, match="weight is on meta but y on cpu"):
-        ev.evidential_loss(answer, y, torch.ones(6, device="meta"))
+        with pytest.raises(hs.InputTypeError, match=r"sample_weight must be a tensor, not (list|ndarray|float)"):
+            hs.evidential_loss(answer, y, sample_weight=weights)
+    with pytest.raises(hs.InputTypeError, match="y must be a tensor, not ndarray"):
+        hs.evidential_loss(answer, y.numpy(), weight=torch.ones(6))
+    with pytest.raises(hs.InputError, match="weight is on meta but y on cpu"):
+        hs.evidential_loss(answer, y, torch.ones(6, device="meta"))
 
 
 def test_extra_terms_and_penalties_that_cannot_be_meant(answer, y):
     for weight in (-1.0, math.nan):
-        with pytest.raises(ev.InputError, match="extra term 'ur' must be a finite number that is at least 0, got"):
-            ev.evidential_loss(answer, y, extra={"ur": weight})
-    with pytest.raises(ev.InputTypeError, match=r"extra must map names to weights, as in .*, not list"):
-        ev.evidential_loss(answer, y, extra=["ur"])
-    with pytest.raises(ev.InputError, match=r"the penalty has shape \(6, 1\) but y \(6,\)"):
-        ev.evidential_loss(answer, y, penalty=lambda y, *p: penalties.nsu(y, *p).unsqueeze(1))
+        with pytest.raises(hs.InputError, match="extra term 'ur' must be a finite number that is at least 0, got"):
+            hs.evidential_loss(answer, y, extra={"ur": weight})
+    with pytest.raises(hs.InputTypeError, match=r"extra must map names to weights, as in .*, not list"):
+        hs.evidential_loss(answer, y, extra=["ur"])
+    with pytest.raises(hs.InputError, match=r"the penalty has shape \(6, 1\) but y \(6,\)"):
+        hs.evidential_loss(answer, y, penalty=lambda y, *p: penalties.nsu(y, *p).unsqueeze(1))
 
 
 def test_weights_inside_transforms_are_not_read():
     """A value that is read ends a compiled graph, and cannot be read at all inside vmap."""
-    head, x, y, weights = ev.NIGHead(3), torch.randn(8, 3), torch.randn(8), torch.rand(8)
+    head, x, y, weights = hs.NIGHead(3), torch.randn(8, 3), torch.randn(8), torch.rand(8)
 
     def loss(x, y, w):
-        return ev.evidential_loss(head(x), y, w, sample_weight=w)
+        return hs.evidential_loss(head(x), y, w, sample_weight=w)
 
     expected = loss(x, y, weights)
     assert torch.allclose(torch.compile(loss, fullgraph=True, backend="aot_eager")(x, y, weights), expected)
@@ -274,15 +274,15 @@ def test_weights_inside_transforms_are_not_read():
     gradients = torch.func.vmap(torch.func.grad(loss))(x, y, weights)
     assert gradients.isfinite().all()
     for scale in (0.1, 0.2, 0.3):  # numbers that change do not end it either
-        compiled = torch.compile(lambda x, y, w: ev.evidential_loss(head(x), y, w), fullgraph=True, backend="aot_eager")
-        assert torch.allclose(compiled(x, y, scale), ev.evidential_loss(head(x), y, scale))
+        compiled = torch.compile(lambda x, y, w: hs.evidential_loss(head(x), y, w), fullgraph=True, backend="aot_eager")
+        assert torch.allclose(compiled(x, y, scale), hs.evidential_loss(head(x), y, scale))
 
 
 # Schedules ----------------------------------------------------------------------------------------------------------
 
 
 def test_constant_and_warm_up(answer, y):
-    constant, warm = ev.ConstantWeight(0.2), ev.LinearWarmup(0.2, steps=4)
+    constant, warm = hs.schedules.ConstantWeight(0.2), hs.schedules.LinearWarmup(0.2, steps=4)
     seen = []
     for _ in range(6):
         seen.append((constant.weight.item(), warm.weight.item()))
@@ -295,11 +295,11 @@ def test_constant_and_warm_up(answer, y):
 def overconfident(scale):
     """Answers whose standard deviation is ``scale`` times that of the noise."""
     y = torch.randn(256)
-    return ev.NormalInverseGamma(torch.zeros(256), 1.0, 51.0, 25.0 * scale**2), y
+    return hs.NormalInverseGamma(torch.zeros(256), 1.0, 51.0, 25.0 * scale**2), y
 
 
 def test_dual_ascent_rises_when_overconfident_and_falls_to_zero_when_not():
-    dual = ev.DualAscent(rate=0.01, memory=5)
+    dual = hs.schedules.DualAscent(rate=0.01, memory=5)
     for _ in range(50):
         dual.step(*overconfident(0.5))
     risen = dual.weight.item()
@@ -315,7 +315,7 @@ def test_dual_ascent_is_free_of_units():
     runs = []
     for scale in (1.0, 1e3):
         torch.manual_seed(1)
-        dual = ev.DualAscent(rate=0.01, memory=5)
+        dual = hs.schedules.DualAscent(rate=0.01, memory=5)
         for _ in range(20):
             answer, y = overconfident(0.5)
             dual.step(answer.affine(0.0, scale), y * scale)
@@ -331,9 +331,13 @@ def test_the_authors_constraint_cannot_be_met():
 
 
 def test_schedules_resume_from_their_state():
-    for schedule in (ev.LinearWarmup(0.3, 10), ev.DualAscent(0.1, memory=3), ev.ConstantWeight(0.4)):
+    for schedule in (
+        hs.schedules.LinearWarmup(0.3, 10),
+        hs.schedules.DualAscent(0.1, memory=3),
+        hs.schedules.ConstantWeight(0.4),
+    ):
         schedule.step(*overconfident(0.5))
-        other = type(schedule)(0.9, 10) if isinstance(schedule, ev.LinearWarmup) else type(schedule)(0.9)
+        other = type(schedule)(0.9, 10) if isinstance(schedule, hs.schedules.LinearWarmup) else type(schedule)(0.9)
         other.load_state_dict(schedule.state_dict())
         assert other.weight == schedule.weight
 
@@ -341,33 +345,33 @@ def test_schedules_resume_from_their_state():
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: ev.ConstantWeight(-1),
-        lambda: ev.LinearWarmup(0.1, 0),
-        lambda: ev.DualAscent(rate=0),
-        lambda: ev.DualAscent(memory=0),
-        lambda: ev.DualAscent(weight=math.inf),
+        lambda: hs.schedules.ConstantWeight(-1),
+        lambda: hs.schedules.LinearWarmup(0.1, 0),
+        lambda: hs.schedules.DualAscent(rate=0),
+        lambda: hs.schedules.DualAscent(memory=0),
+        lambda: hs.schedules.DualAscent(weight=math.inf),
     ],
 )
 def test_bad_schedules_are_refused(build):
-    with pytest.raises(ev.InputError, match="must be"):
+    with pytest.raises(hs.InputError, match="must be"):
         build()
 
 
 SCHEDULES = {
-    "constant": lambda: ev.ConstantWeight(0.5),
-    "warmup": lambda: ev.LinearWarmup(0.5, 4),
-    "dual": lambda: ev.DualAscent(0.5, rate=0.1, memory=2),
+    "constant": lambda: hs.schedules.ConstantWeight(0.5),
+    "warmup": lambda: hs.schedules.LinearWarmup(0.5, 4),
+    "dual": lambda: hs.schedules.DualAscent(0.5, rate=0.1, memory=2),
 }
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_step_may_come_before_the_backward_pass(name):
-    schedule, head = SCHEDULES[name](), ev.NIGHead(3)
+    schedule, head = SCHEDULES[name](), hs.NIGHead(3)
     x, y = torch.randn(8, 3), torch.randn(8)
     for _ in range(2):
-        expected = torch.autograd.grad(ev.evidential_loss(head(x), y, schedule.weight), head.linear.weight)[0]
+        expected = torch.autograd.grad(hs.evidential_loss(head(x), y, schedule.weight), head.linear.weight)[0]
         answer = head(x)
-        loss = ev.evidential_loss(answer, y, schedule.weight)
+        loss = hs.evidential_loss(answer, y, schedule.weight)
         schedule.step(answer, y)
         assert torch.equal(torch.autograd.grad(loss, head.linear.weight)[0], expected)
     assert not schedule.weight.requires_grad
@@ -393,18 +397,18 @@ def test_schedules_after_a_step_are_still_modules(name):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_step_on_held_out_data_in_inference_mode(name):
     """Held-out data are often evaluated in inference mode; a weight made there could not be used in training."""
-    schedule, head = SCHEDULES[name](), ev.NIGHead(3)
+    schedule, head = SCHEDULES[name](), hs.NIGHead(3)
     with torch.inference_mode():
         schedule.step(head(torch.randn(8, 3)), torch.randn(8))
-    ev.evidential_loss(head(torch.randn(8, 3)), torch.randn(8), schedule.weight).backward()
+    hs.evidential_loss(head(torch.randn(8, 3)), torch.randn(8), schedule.weight).backward()
     assert all(p.grad.isfinite().all() for p in head.parameters())
 
 
 def test_batches_that_tell_nothing_leave_dual_ascent_alone():
-    dual = ev.DualAscent(0.5, rate=0.1, memory=2)
+    dual = hs.schedules.DualAscent(0.5, rate=0.1, memory=2)
     dual.step(*overconfident(0.5))
     before = dual.weight.item(), dual.average.item()
-    empty = ev.NormalInverseGamma.from_raw(torch.zeros(0, 4))
+    empty = hs.NormalInverseGamma.from_raw(torch.zeros(0, 4))
     answer, y = overconfident(2.0)
     dual.step(empty, torch.zeros(0))
     dual.step(answer, y, mask=torch.zeros(256, dtype=torch.bool))
@@ -423,24 +427,24 @@ def test_schedules_do_not_follow_the_default_dtype():
 
 def test_warm_up_over_a_whole_number_of_steps():
     for steps in (2.5, math.nan, "10", True):
-        with pytest.raises(ev.InputTypeError, match="steps must be a whole number, got"):
-            ev.LinearWarmup(0.1, steps)
-    assert ev.LinearWarmup(0.1, np.int64(10)).weight == 0
+        with pytest.raises(hs.InputTypeError, match="steps must be a whole number, got"):
+            hs.schedules.LinearWarmup(0.1, steps)
+    assert hs.schedules.LinearWarmup(0.1, np.int64(10)).weight == 0
 
 
 RANK = """
 import json, sys
 import torch
 import torch.distributed as dist
-import evidentia as ev
+import howsure as hs
 
 rank, store, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 raw, y, keep = torch.load(out + ".pt")
-dual, seen = ev.DualAscent(0.3, rate=0.1, memory=2), []
+dual, seen = hs.schedules.DualAscent(0.3, rate=0.1, memory=2), []
 for k in range(len(y)):
     rows = slice(None, 5) if rank == 0 else slice(5, None)
-    dual.step(ev.NormalInverseGamma.from_raw(raw[k, rows]), y[k, rows], mask=keep[k, rows])
+    dual.step(hs.NormalInverseGamma.from_raw(raw[k, rows]), y[k, rows], mask=keep[k, rows])
     seen.append(dual.weight.item())
 with open(f"{out}.{rank}", "w") as file:
     json.dump(seen, file)
@@ -452,9 +456,9 @@ def test_ranks_step_together_by_the_violation_of_the_whole_batch(tmp_path):
     """Two processes with parts of unequal size, one of them without any target now and then."""
     raw, y, keep = torch.randn(6, 16, 4), 3 * torch.randn(6, 16), torch.rand(6, 16) < 0.7
     keep[1, :5], keep[2, 5:], keep[3] = False, False, False
-    alone, expected = ev.DualAscent(0.3, rate=0.1, memory=2), []
+    alone, expected = hs.schedules.DualAscent(0.3, rate=0.1, memory=2), []
     for k in range(6):
-        alone.step(ev.NormalInverseGamma.from_raw(raw[k]), y[k], mask=keep[k])
+        alone.step(hs.NormalInverseGamma.from_raw(raw[k]), y[k], mask=keep[k])
         expected.append(alone.weight.item())
     torch.save((raw, y, keep), tmp_path / "out.pt")
     command = [sys.executable, "-c", RANK]
@@ -479,11 +483,11 @@ def test_what_is_masked_may_be_anything():
     y, mask = torch.tensor([1.0, torch.nan]), torch.tensor([True, False])
     for bad in (torch.nan, torch.inf, 1e30):
         raw = torch.tensor([[0.1, 0.2, 0.3, 0.4], [bad] * 4], requires_grad=True)
-        ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y, 0.1, mask=mask).backward()
+        hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, 0.1, mask=mask).backward()
         alone = raw.detach()[:1].requires_grad_()
-        ev.evidential_loss(ev.NormalInverseGamma.from_raw(alone), y[:1], 0.1).backward()
+        hs.evidential_loss(hs.NormalInverseGamma.from_raw(alone), y[:1], 0.1).backward()
         assert torch.allclose(raw.grad[0], alone.grad[0])
         loc = torch.tensor([0.0, bad], requires_grad=True)
-        ev.gaussian_loss(ev.Gaussian(loc, torch.tensor([1.0, 1e-30]), validate_args=False), y, mask=mask).backward()
+        hs.normal_loss(hs.Normal(loc, torch.tensor([1.0, 1e-30]), validate_args=False), y, mask=mask).backward()
         assert loc.grad[0].isfinite()
         assert loc.grad[1] == 0

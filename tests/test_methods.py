@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.datasets.cubic import cubic
-from evidentia.fitting import Member, fit, hold_out
-from evidentia.methods import BayesByBackprop, Evidential, GaussianLikelihood, MCDropout, Network, Recipe
-from evidentia.training import Settings
+import howsure as hs
+from howsure import metrics
+from howsure.fitting import Member, fit, hold_out
+from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.training import Settings
+from howsure_paper.baselines import BayesByBackprop, MCDropout
+from howsure_paper.datasets.cubic import cubic
 
 QUICK = Recipe(Network((32,)), Settings(steps=300, learning_rate=1e-2, evaluate_every=50), 32)
 
@@ -21,7 +22,7 @@ def data(n=200, seed=0):
 
 
 @pytest.mark.parametrize(
-    "method", [Evidential(), GaussianLikelihood(), MCDropout(samples=3, rate=0.05), BayesByBackprop(samples=3)]
+    "method", [Evidential(), NormalLikelihood(), MCDropout(samples=3, rate=0.05), BayesByBackprop(samples=3)]
 )
 def test_a_population_learns(method):
     x, y = data()
@@ -132,7 +133,7 @@ def test_sample_weights_decide_between_two_truths():
     even = fit(Evidential(), x, y, members, recipe=QUICK, sample_weight=np.full(200, 7.0)).predict(x)
     assert np.allclose(even.mean, fit(Evidential(), x, y, members, recipe=QUICK).predict(x).mean, atol=1e-2)
     for bad in (np.ones(3), -np.ones(200), np.zeros(200), np.full(200, np.nan)):
-        with pytest.raises(ev.InputError, match="sample_weight must"):
+        with pytest.raises(hs.InputError, match="sample_weight must"):
             fit(Evidential(), x, y, members, recipe=QUICK, sample_weight=bad)
 
 
@@ -194,18 +195,18 @@ def test_bad_tables_are_refused(change, message):
         "y": np.arange(10.0),
         "members": hold_out(np.arange(10), [0]),
     }
-    with pytest.raises(ev.InputError, match=message):
+    with pytest.raises(hs.InputError, match=message):
         fit(Evidential(), **{**good, **change}, recipe=QUICK)
 
 
 def test_features_to_predict_must_have_the_columns_of_training():
     x, y = data(60)
     fitted = fit(Evidential(), x, y, hold_out(np.arange(60), [0]), recipe=Recipe(Network((4,)), Settings(steps=2), 4))
-    with pytest.raises(ev.InputError, match=r"x must have shape \(N, 3\), got \(5, 2\)"):
+    with pytest.raises(hs.InputError, match=r"x must have shape \(N, 3\), got \(5, 2\)"):
         fitted.predict(np.zeros((5, 2)))
 
 
 def test_one_kernel_is_refused_with_its_reason():
     x, y = data()
-    with pytest.raises(ev.InputError, match="cannot be trained in one kernel: the device is cpu, not cuda"):
+    with pytest.raises(hs.InputError, match="cannot be trained in one kernel: the device is cpu, not cuda"):
         fit(Evidential(), x, y, hold_out(np.arange(len(y)), [0]), device="cpu", fused=True)

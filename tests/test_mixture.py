@@ -8,19 +8,19 @@ import pytest
 import torch
 from scipy import integrate, optimize, stats
 
-import evidentia as ev
-from evidentia.formulas import mixture as formulas
+import howsure as hs
 from faults.mixtures import check
+from howsure.formulas import mixture as formulas
 
 METHODS = ("log_prob", "cdf", "sf", "icdf", "isf", "crps")
 
 
 def normal(loc, scale, dtype=torch.float64):
-    return ev.Mixture(ev.Gaussian(torch.tensor(loc, dtype=dtype), torch.tensor(scale, dtype=dtype)))
+    return hs.Mixture(hs.Normal(torch.tensor(loc, dtype=dtype), torch.tensor(scale, dtype=dtype)))
 
 
 def student(df, loc, scale):
-    return ev.Mixture(ev.StudentT(*(torch.tensor(v, dtype=torch.float64) for v in (df, loc, scale))))
+    return hs.Mixture(hs.StudentT(*(torch.tensor(v, dtype=torch.float64) for v in (df, loc, scale))))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -69,7 +69,7 @@ def test_gradients_of_quantiles_are_finite_where_there_is_no_density(kind, dtype
     scale = torch.tensor([1.0, 1.0], dtype=dtype, requires_grad=True)
     df = torch.tensor([1e8, 1e6], dtype=dtype, requires_grad=True)
     p = torch.tensor([0.3, 0.5, 1 - 1e-7, 0.0, 1.0], dtype=dtype, requires_grad=True)
-    m = ev.Mixture(ev.Gaussian(loc, scale) if kind == "normal" else ev.StudentT(df, loc, scale))
+    m = hs.Mixture(hs.Normal(loc, scale) if kind == "normal" else hs.StudentT(df, loc, scale))
     answer = m.icdf(p)
     used = (loc, scale, p) if kind == "normal" else (loc, scale, p, df)
     gradients = torch.autograd.grad(answer[:3].sum(), used)
@@ -81,8 +81,8 @@ def test_gradients_of_quantiles_are_finite_where_there_is_no_density(kind, dtype
 def test_nan_parameters_give_nan_and_spare_other_rows():
     loc = torch.tensor([[0.0, 0.0, math.nan], [1.0, 1.0, 1.0]])
     scale = torch.tensor([[1.0, math.nan, 1.0], [1.0, 1.0, 1.0]])
-    for each in (ev.Gaussian(loc, scale, validate_args=False), ev.StudentT(3.0, loc, scale, validate_args=False)):
-        m = ev.Mixture(each)
+    for each in (hs.Normal(loc, scale, validate_args=False), hs.StudentT(3.0, loc, scale, validate_args=False)):
+        m = hs.Mixture(each)
         for answer in (*(m.icdf(p) for p in (0.0, 0.05, 0.5, 1.0)), m.isf(0.05), m.isf(1.0), m.crps(0.0), m.entropy()):
             assert answer[1:].isnan().all()
             assert not answer[0].isnan()
@@ -92,12 +92,12 @@ def random_students(rows, seed=0):
     generator = torch.Generator().manual_seed(seed)
     loc = torch.randn(8, rows, generator=generator, dtype=torch.float64)
     df = 2.5 + 10 * torch.rand(8, rows, generator=generator, dtype=torch.float64)
-    return ev.StudentT(df, loc, 1.0)
+    return hs.StudentT(df, loc, 1.0)
 
 
 @pytest.mark.parametrize("level", [0.05, 0.5, 0.975])
 def test_rows_that_have_converged_stay_where_they_are(level, monkeypatch):
-    m = ev.Mixture(random_students(200))
+    m = hs.Mixture(random_students(200))
     sizes, at = [], formulas._Student.at
     monkeypatch.setattr(formulas._Student, "at", lambda self, z: sizes.append(z.numel()) or at(self, z))
     m.icdf(level)
@@ -109,9 +109,9 @@ def test_quantiles_are_those_of_scipys_tails():
     """By bisection with scipy's tails, for both ends of an interval, which come from one search."""
     each = random_students(6, seed=3)
     tail = torch.full((2, 1), 1e-3, dtype=torch.float64)
-    found = ev.Mixture(each).quantile(tail, torch.tensor([[False], [True]])).numpy()
-    assert np.array_equal(found[0], ev.Mixture(each).icdf(1e-3).numpy())
-    assert np.array_equal(found[1], ev.Mixture(each).isf(1e-3).numpy())
+    found = hs.Mixture(each).quantile(tail, torch.tensor([[False], [True]])).numpy()
+    assert np.array_equal(found[0], hs.Mixture(each).icdf(1e-3).numpy())
+    assert np.array_equal(found[1], hs.Mixture(each).isf(1e-3).numpy())
     for row in range(6):
         members = stats.t(each.df[:, row].numpy(), each.loc[:, row].numpy(), 1.0)
         lower = optimize.brentq(lambda x, m=members: m.cdf(x).mean() - 1e-3, -1e3, 1e3, xtol=1e-13, rtol=1e-14)
@@ -120,11 +120,11 @@ def test_quantiles_are_those_of_scipys_tails():
 
 
 def test_quantiles_do_not_depend_on_how_many_are_found_at_once(monkeypatch):
-    p = ev.Prediction(random_students(50), members=0)
+    p = hs.Prediction(random_students(50), members=0)
     levels = [1e-6, 0.1, 0.5, 0.999]
     whole = p.quantile(levels), p.interval(0.8)
-    monkeypatch.setattr("evidentia.prediction.CPU_PART", 24)
-    monkeypatch.setattr("evidentia.formulas.student_tail.CHUNK", 16)
+    monkeypatch.setattr("howsure.prediction.CPU_PART", 24)
+    monkeypatch.setattr("howsure.formulas.student_tail.CHUNK", 16)
     for one, other in zip(whole, (p.quantile(levels), p.interval(0.8)), strict=True):
         assert np.allclose(one, other, rtol=1e-11, atol=0)
     assert np.allclose(p.quantile(0.1), whole[0][:, 1], rtol=1e-11, atol=0)
@@ -150,7 +150,7 @@ def test_quantiles_of_members_that_no_number_lies_between():
 def by_quad(m, value):
     """CRPS and entropy of one mixture by adaptive quadrature between the members' edges."""
     loc, scale = m.components.loc.numpy(), m.components.scale.numpy()
-    df = m.components.df.numpy() if isinstance(m.components, ev.StudentT) else np.full(len(loc), np.inf)
+    df = m.components.df.numpy() if isinstance(m.components, hs.StudentT) else np.full(len(loc), np.inf)
     cuts = [0, 1, 3, 6, 12, 50, 1e3, 1e5]
     edges = sorted({value, *(loc[:, None] + scale[:, None] * np.array([*(-c for c in cuts), *cuts])).ravel().tolist()})
 
@@ -192,12 +192,12 @@ def test_published_numbers_of_two_needles():
 
 
 def test_coincident_members_are_as_one():
-    one = ev.StudentT(torch.tensor(3.0, dtype=torch.float64), 1.0, 2.0)
-    m = ev.Mixture(one.expand((32,)))
+    one = hs.StudentT(torch.tensor(3.0, dtype=torch.float64), 1.0, 2.0)
+    m = hs.Mixture(one.expand((32,)))
     y = torch.tensor([0.0, 1.0, 50.0], dtype=torch.float64)
     assert torch.allclose(m.crps(y), one.crps(y), rtol=1e-7)
     assert m.entropy().item() == pytest.approx(one.entropy().item(), abs=1e-7)
-    single = ev.Mixture(one.expand((1,)))
+    single = hs.Mixture(one.expand((1,)))
     assert torch.equal(single.crps(y), one.crps(y))
     assert torch.equal(single.entropy(), one.entropy())
 
@@ -214,11 +214,11 @@ def test_gradients_of_crps_and_entropy(kind):
         )
     )
     if kind == "normal":
-        assert torch.autograd.gradcheck(lambda y, m, s: ev.Mixture(ev.Gaussian(m, s)).crps(y), (y, loc, scale))
-        assert torch.autograd.gradcheck(lambda m, s: ev.Mixture(ev.Gaussian(m, s)).entropy(), (loc, scale))
+        assert torch.autograd.gradcheck(lambda y, m, s: hs.Mixture(hs.Normal(m, s)).crps(y), (y, loc, scale))
+        assert torch.autograd.gradcheck(lambda m, s: hs.Mixture(hs.Normal(m, s)).entropy(), (loc, scale))
     else:
-        assert torch.autograd.gradcheck(lambda y, *a: ev.Mixture(ev.StudentT(*a)).crps(y), (y, df, loc, scale))
-        assert torch.autograd.gradcheck(lambda *a: ev.Mixture(ev.StudentT(*a)).entropy(), (df, loc, scale))
+        assert torch.autograd.gradcheck(lambda y, *a: hs.Mixture(hs.StudentT(*a)).crps(y), (y, df, loc, scale))
+        assert torch.autograd.gradcheck(lambda *a: hs.Mixture(hs.StudentT(*a)).entropy(), (df, loc, scale))
 
 
 def test_second_derivatives_and_functional_gradients_of_the_crps():
@@ -228,7 +228,7 @@ def test_second_derivatives_and_functional_gradients_of_the_crps():
     ]
 
     def crps(*parameters):
-        return ev.Mixture(ev.StudentT(*parameters)).crps(0.3)
+        return hs.Mixture(hs.StudentT(*parameters)).crps(0.3)
 
     assert torch.autograd.gradgradcheck(crps, parameters)
     found = torch.func.grad(lambda *p: crps(*p).sum(), argnums=(0, 1, 2))(*(p.detach() for p in parameters))
@@ -242,7 +242,7 @@ def test_the_graph_of_a_crps_holds_no_densities():
     leaves = [t.clone().requires_grad_() for t in (each.df, each.loc, each.scale)]
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
-        ev.Mixture(ev.StudentT(*leaves)).crps(0.3)
+        hs.Mixture(hs.StudentT(*leaves)).crps(0.3)
     assert sum(sizes) < 200 * each.loc.numel()
 
 
@@ -252,14 +252,14 @@ def test_rows_are_independent_of_their_company(monkeypatch):
     loc = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64) * torch.tensor([0.1, 1.0, 1e3, 1e6, 10.0])
     df = 2.1 + 50 * torch.rand(3, 4, 5, generator=generator, dtype=torch.float64)
     y = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
-    m = ev.Mixture(ev.StudentT(df, loc, 0.5), dim=1)
+    m = hs.Mixture(hs.StudentT(df, loc, 0.5), dim=1)
     crps, entropy = m.crps(y), m.entropy()
     assert crps.shape == (2, 3, 5)
     assert entropy.shape == (3, 5)
     monkeypatch.setitem(formulas._AT_ONCE, "cpu", 8)
     for i in range(3):
         for j in range(5):
-            alone = ev.Mixture(ev.StudentT(df[i, :, j], loc[i, :, j], 0.5))
+            alone = hs.Mixture(hs.StudentT(df[i, :, j], loc[i, :, j], 0.5))
             assert torch.allclose(alone.crps(y[:, i, j]), crps[:, i, j], rtol=1e-12)
             assert alone.entropy().item() == pytest.approx(entropy[i, j].item(), rel=1e-12)
     assert torch.allclose(m.entropy(), entropy, rtol=1e-12)
@@ -271,14 +271,14 @@ def test_rows_are_independent_of_their_company(monkeypatch):
 def examples(dtype=torch.float32, rows=3):
     loc, scale = torch.zeros(4, rows, dtype=dtype) + 0.3, torch.ones(4, rows, dtype=dtype) * 1.7
     loc = loc + torch.arange(4, dtype=dtype).unsqueeze(1)
-    gaussian, student = ev.Gaussian(loc, scale), ev.StudentT(scale + 2, loc, scale)
+    gaussian, student = hs.Normal(loc, scale), hs.StudentT(scale + 2, loc, scale)
     return {
-        "Gaussian": gaussian,
+        "Normal": gaussian,
         "StudentT": student,
-        "StudentT by excess": ev.StudentT(loc=loc, scale=scale, df_minus_two=scale),
-        "Mixture of Gaussians": ev.Mixture(gaussian),
-        "Mixture of StudentT": ev.Mixture(student),
-        "Mixture of one": ev.Mixture(ev.StudentT(scale[:1] + 2, loc[:1], scale[:1])),
+        "StudentT by excess": hs.StudentT(loc=loc, scale=scale, df_minus_two=scale),
+        "Mixture of Gaussians": hs.Mixture(gaussian),
+        "Mixture of StudentT": hs.Mixture(student),
+        "Mixture of one": hs.Mixture(hs.StudentT(scale[:1] + 2, loc[:1], scale[:1])),
     }
 
 
@@ -294,7 +294,7 @@ def test_plain_numbers_are_values(name, dtype):
             assert torch.equal(answer, f(torch.full(d.batch_shape, float(number), dtype=dtype)))
         for wrong in ("0.5", [0.5], np.zeros(3), None, True):
             kind = type(wrong).__name__
-            with pytest.raises(ev.InputTypeError, match=f"the argument must be a tensor or a number, not {kind}"):
+            with pytest.raises(hs.InputTypeError, match=f"the argument must be a tensor or a number, not {kind}"):
                 f(wrong)
     for outside in (-0.1, 1.1, math.nan, math.inf):
         assert d.icdf(outside).isnan().all()

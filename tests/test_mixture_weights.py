@@ -10,10 +10,10 @@ import torch
 from scipy import integrate, stats
 from torch.utils import _pytree
 
-import evidentia as ev
-from evidentia.distributions import Faded, Transform, Transformed
-from evidentia.formulas import mixture as formulas
-from evidentia.prediction import Deferred, Prediction
+import howsure as hs
+from howsure.distributions import Faded, Transform, Transformed
+from howsure.formulas import mixture as formulas
+from howsure.prediction import Deferred, Prediction
 
 KINDS = ("normal", "student")
 QUARTERS = torch.tensor([0.25, 0.75], dtype=torch.float64)
@@ -28,8 +28,8 @@ def numbers(seed, *shape, dtype=torch.float64):
 def components(kind, shape=(2, 5), dtype=torch.float64, seed=0):
     loc, scale = numbers(seed, *shape, dtype=dtype), numbers(seed + 1, *shape, dtype=dtype).abs() + 0.2
     if kind == "normal":
-        return ev.Gaussian(loc, scale)
-    return ev.StudentT(2.5 + 5 * numbers(seed + 2, *shape, dtype=dtype).abs(), loc, scale)
+        return hs.Normal(loc, scale)
+    return hs.StudentT(2.5 + 5 * numbers(seed + 2, *shape, dtype=dtype).abs(), loc, scale)
 
 
 def chosen(distribution, index, dim=0):
@@ -39,7 +39,7 @@ def chosen(distribution, index, dim=0):
 def nig(members=2, shape=(5,), dtype=torch.float64, seed=0):
     raw = numbers(seed, members, *shape, 4)
     raw[..., 2] += 2  # enough evidence for a variance of moderate size
-    return ev.NormalInverseGamma.from_raw(raw.to(dtype))
+    return hs.NormalInverseGamma.from_raw(raw.to(dtype))
 
 
 def quantities(m, y):
@@ -61,8 +61,8 @@ def quantities(m, y):
 def test_weights_count_as_repeated_members_do(kind, dim):
     each = components(kind, (2, 2) if dim == 0 else (4, 2))
     y = Y[:2] if dim == 0 else Y[:4]
-    weighted = quantities(ev.Mixture(each, dim, weights=torch.tensor([3.0, 9.0])), y)
-    repeated = quantities(ev.Mixture(chosen(each, REPEATED, dim), dim), y)
+    weighted = quantities(hs.Mixture(each, dim, weights=torch.tensor([3.0, 9.0])), y)
+    repeated = quantities(hs.Mixture(chosen(each, REPEATED, dim), dim), y)
     for name, expected in repeated.items():
         assert weighted[name].dtype == expected.dtype
         # the panels of an entropy lie around the mean of the locations, which repeated members move
@@ -73,8 +73,8 @@ def test_weights_count_as_repeated_members_do(kind, dim):
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_count_as_repeated_members_under_a_transform(kind, transform):
     each = components(kind)
-    weighted = Transformed(ev.Mixture(each, weights=QUARTERS), transform)
-    repeated = quantities(Transformed(ev.Mixture(chosen(each, REPEATED)), transform), Y.abs())
+    weighted = Transformed(hs.Mixture(each, weights=QUARTERS), transform)
+    repeated = quantities(Transformed(hs.Mixture(chosen(each, REPEATED)), transform), Y.abs())
     assert weighted.weights is weighted.base.weights
     for name, found in quantities(weighted, Y.abs()).items():
         assert torch.allclose(found, repeated[name], rtol=1e-10, atol=1e-12), name
@@ -84,8 +84,8 @@ def test_weights_count_as_repeated_members_under_a_transform(kind, transform):
 def test_float32_is_float64_rounded(kind):
     small = components(kind, (8, 20), torch.float32)
     weights = numbers(9, 8).abs()
-    found = quantities(ev.Mixture(small, weights=weights.float()), torch.tensor(0.3))
-    exact = quantities(ev.Mixture(small.double(), weights=weights.float().double()), torch.tensor(0.3).double())
+    found = quantities(hs.Mixture(small, weights=weights.float()), torch.tensor(0.3))
+    exact = quantities(hs.Mixture(small.double(), weights=weights.float().double()), torch.tensor(0.3).double())
     for name, value in found.items():
         assert value.dtype == torch.float32
         assert torch.allclose(value.double(), exact[name], rtol=3e-6, atol=3e-7), name
@@ -95,14 +95,14 @@ def test_float32_is_float64_rounded(kind):
 
 
 def frozen(each):
-    df = each.df.numpy() if isinstance(each, ev.StudentT) else np.inf
+    df = each.df.numpy() if isinstance(each, hs.StudentT) else np.inf
     return stats.t(df, each.loc.numpy(), each.scale.numpy())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_density_tails_moments_and_scores_are_those_of_scipy_and_quadrature(kind):
     each, w = components(kind, (3,)), np.array([0.05, 0.6, 0.35])
-    m, members = ev.Mixture(each, weights=torch.tensor([0.1, 1.2, 0.7])), frozen(each)
+    m, members = hs.Mixture(each, weights=torch.tensor([0.1, 1.2, 0.7])), frozen(each)
     for y in (-3.0, 0.2, 2.0):
         assert m.log_prob(y).item() == pytest.approx(math.log(w @ members.pdf(y)), rel=1e-6)
         assert m.cdf(y).item() == pytest.approx(w @ members.cdf(y), rel=1e-6)
@@ -129,7 +129,7 @@ def test_density_tails_moments_and_scores_are_those_of_scipy_and_quadrature(kind
 def test_draws_have_the_weights():
     """Members far apart, so that a draw tells its member; five standard errors."""
     loc = torch.tensor([[0.0], [100.0], [200.0], [300.0]])
-    m = ev.Mixture(ev.Gaussian(loc, 1.0), weights=torch.tensor([0.5, 0.0, 0.3, 0.2]))
+    m = hs.Mixture(hs.Normal(loc, 1.0), weights=torch.tensor([0.5, 0.0, 0.3, 0.2]))
     torch.manual_seed(0)
     n = 20_000
     draws = m.sample((n,))
@@ -162,8 +162,8 @@ def test_derivatives_by_weights_and_parameters(kind, quantity):
     weights = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64, requires_grad=True)
 
     def value(weights, *leaves):
-        family = ev.Gaussian if kind == "normal" else lambda *a: ev.StudentT(each.df, *a)
-        found = getattr(ev.Mixture(family(*leaves), weights=weights), quantity)
+        family = hs.Normal if kind == "normal" else lambda *a: hs.StudentT(each.df, *a)
+        found = getattr(hs.Mixture(family(*leaves), weights=weights), quantity)
         if quantity in ("mean", "variance"):
             return found
         return found() if quantity == "entropy" else found(torch.tensor(0.2, dtype=torch.float64))
@@ -179,7 +179,7 @@ def test_a_weight_of_zero_has_its_one_sided_derivative(kind, quantity):
     each = components(kind, (3,))
 
     def value(last):
-        m = ev.Mixture(each, weights=torch.stack([QUARTERS[0], QUARTERS[1], last]))
+        m = hs.Mixture(each, weights=torch.stack([QUARTERS[0], QUARTERS[1], last]))
         return m.mean if quantity == "mean" else getattr(m, quantity)(torch.tensor(0.4, dtype=torch.float64))
 
     zero, step = torch.tensor(0.0, dtype=torch.float64, requires_grad=True), torch.tensor(1e-7, dtype=torch.float64)
@@ -193,8 +193,8 @@ def test_a_weight_of_zero_has_its_one_sided_derivative(kind, quantity):
 def test_second_derivatives_by_weights(kind):
     each = components(kind, (3, 1))
     weights = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda w: ev.Mixture(each, weights=w).log_prob(0.2), (weights,))
-    assert torch.autograd.gradgradcheck(lambda w: ev.Mixture(each, weights=w).crps(0.2), (weights,))
+    assert torch.autograd.gradgradcheck(lambda w: hs.Mixture(each, weights=w).log_prob(0.2), (weights,))
+    assert torch.autograd.gradgradcheck(lambda w: hs.Mixture(each, weights=w).crps(0.2), (weights,))
 
 
 # Weights of zero ------------------------------------------------------------------------------------------------------
@@ -208,13 +208,13 @@ def test_a_member_without_weight_counts_nowhere(kind, idle):
     scale = torch.cat([each.scale, torch.full((1, 5), 1.0 if idle == 0 else idle, dtype=torch.float64)])
     loc.requires_grad_()
     if kind == "normal":
-        three = ev.Gaussian(loc, scale, validate_args=False)
+        three = hs.Normal(loc, scale, validate_args=False)
     else:
         heavy = torch.full((1, 5), 0.5, dtype=torch.float64)  # without a mean
-        three = ev.StudentT(torch.cat([each.df, heavy]), loc, scale, validate_args=False)
-    two = ev.Mixture(each, weights=QUARTERS)
+        three = hs.StudentT(torch.cat([each.df, heavy]), loc, scale, validate_args=False)
+    two = hs.Mixture(each, weights=QUARTERS)
     weights = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64, requires_grad=True)
-    m = ev.Mixture(three, weights=weights)
+    m = hs.Mixture(three, weights=weights)
     found = quantities(m, Y)
     for name, expected in quantities(two, Y).items():
         assert torch.allclose(found[name], expected, rtol=1e-10, atol=1e-8 if name == "entropy" else 1e-12), name
@@ -233,14 +233,14 @@ def test_a_member_without_weight_counts_nowhere(kind, idle):
 
 def test_far_values_have_a_log_density_and_a_derivative():
     weights = torch.tensor([1e-30, 1.0], requires_grad=True)
-    m = ev.Mixture(ev.Gaussian(torch.tensor([100.0, 0.0]), 1.0), weights=weights)
+    m = hs.Mixture(hs.Normal(torch.tensor([100.0, 0.0]), 1.0), weights=weights)
     # of the second member e^-5000 is nothing, of the first 1e-30 is left
     assert m.log_prob(100.0).item() == pytest.approx(math.log(1e-30) - 0.5 * math.log(2 * math.pi), rel=1e-6)
     # at −100 it is the second that is near: e^-5000 beside 1e-30 e^-20000
     assert m.log_prob(-100.0).item() == pytest.approx(-5000 - 0.5 * math.log(2 * math.pi), rel=1e-6)
     with torch.no_grad():
         weights[0] = 0.0
-    m = ev.Mixture(ev.Gaussian(torch.tensor([100.0, 0.0]), 1.0), weights=weights)
+    m = hs.Mixture(hs.Normal(torch.tensor([100.0, 0.0]), 1.0), weights=weights)
     for y in (100.0, -100.0, 1e30):
         value = m.log_prob(y)
         assert value.item() < -4000
@@ -250,7 +250,7 @@ def test_far_values_have_a_log_density_and_a_derivative():
 
 def test_all_weight_on_one_member_is_that_member():
     each = components("student")
-    m = ev.Mixture(each, weights=torch.tensor([0.0, 7.0]))
+    m = hs.Mixture(each, weights=torch.tensor([0.0, 7.0]))
     one = chosen(each, [1])
     assert torch.allclose(m.log_prob(Y), one.log_prob(Y)[0])
     assert torch.allclose(m.icdf(0.1), one.icdf(0.1)[0], rtol=1e-9)
@@ -271,15 +271,15 @@ def test_all_weight_on_one_member_is_that_member():
 def test_weights_are_normalised_and_huge_or_tiny_ones_too():
     each = components("normal")
     for weights in ([1.0, 3.0], [1e308, 1.5e308], [1e-310, 3e-310], [2, 6]):
-        found = ev.Mixture(each, weights=torch.tensor(weights, dtype=torch.float64)).weights
+        found = hs.Mixture(each, weights=torch.tensor(weights, dtype=torch.float64)).weights
         assert found.dtype == torch.float64
         assert found.sum().item() == pytest.approx(1, abs=1e-15)
-    assert torch.equal(ev.Mixture(each, weights=torch.tensor([1, 3])).weights, QUARTERS)
-    assert ev.Mixture(each).weights is None
+    assert torch.equal(hs.Mixture(each, weights=torch.tensor([1, 3])).weights, QUARTERS)
+    assert hs.Mixture(each).weights is None
 
 
 def test_expanded_mixtures_and_trees_keep_their_weights():
-    m = ev.Mixture(components("student"), weights=QUARTERS)
+    m = hs.Mixture(components("student"), weights=QUARTERS)
     wide = m.expand((3, 5))
     assert torch.allclose(wide.icdf(0.3), m.icdf(0.3).expand(3, 5))
     assert torch.allclose(wide.entropy(), m.entropy().expand(3, 5))
@@ -289,7 +289,7 @@ def test_expanded_mixtures_and_trees_keep_their_weights():
     assert torch.equal(again.log_prob(Y), m.log_prob(Y))
     keys = [_pytree.keystr(key) for key, _ in _pytree.tree_flatten_with_path(m)[0]]
     assert keys[-1] == ".weights"
-    assert len(_pytree.tree_flatten(ev.Mixture(m.components))[0]) == 4
+    assert len(_pytree.tree_flatten(hs.Mixture(m.components))[0]) == 4
     small = _pytree.tree_map(torch.Tensor.float, m)
     assert torch.allclose(small.mean.double(), m.mean, rtol=1e-5)
     assert "weights: [0.25, 0.75]" in repr(m)
@@ -302,16 +302,16 @@ def test_expanded_mixtures_and_trees_keep_their_weights():
 
 def test_many_rows_in_parts_and_empty_batches(monkeypatch):
     each = components("student", (3, 40))
-    m = ev.Mixture(each, weights=torch.tensor([1.0, 2.0, 3.0]))
+    m = hs.Mixture(each, weights=torch.tensor([1.0, 2.0, 3.0]))
     whole = m.icdf(0.2), m.crps(0.1), m.entropy()
     monkeypatch.setitem(formulas._AT_ONCE, "cpu", 8)
-    monkeypatch.setattr("evidentia.formulas.student_tail.CHUNK", 16)
+    monkeypatch.setattr("howsure.formulas.student_tail.CHUNK", 16)
     for one, other in zip(whole, (m.icdf(0.2), m.crps(0.1), m.entropy()), strict=True):
         assert torch.allclose(one, other, rtol=1e-10)
-    none = ev.Mixture(components("student", (3, 0)), weights=torch.tensor([1.0, 2.0, 3.0]))
+    none = hs.Mixture(components("student", (3, 0)), weights=torch.tensor([1.0, 2.0, 3.0]))
     assert all(value.shape == (0,) for value in quantities(none, torch.zeros(0).double()).values())
-    one = ev.Mixture(components("student", (1, 4)), weights=torch.tensor([5.0]))
-    assert torch.equal(one.crps(0.3), ev.Mixture(one.components).crps(0.3))
+    one = hs.Mixture(components("student", (1, 4)), weights=torch.tensor([5.0]))
+    assert torch.equal(one.crps(0.3), hs.Mixture(one.components).crps(0.3))
 
 
 def test_vmap_and_compile_know_weights():
@@ -319,7 +319,7 @@ def test_vmap_and_compile_know_weights():
     given = torch.tensor([1.0, 2.0, 5.0])
 
     def make(raw, weights):
-        return ev.Mixture(ev.NormalInverseGamma.from_raw(raw).predictive(), weights=weights, validate_args=False)
+        return hs.Mixture(hs.NormalInverseGamma.from_raw(raw).predictive(), weights=weights, validate_args=False)
 
     for mapped, weights in (((0, None), given), ((0, 0), torch.rand(7, 3, generator=torch.Generator().manual_seed(1)))):
         m = torch.func.vmap(make, in_dims=mapped)(raw, weights)
@@ -335,7 +335,7 @@ def test_vmap_and_compile_know_weights():
         if mapped[1] is None:
             assert Prediction(m).weights == pytest.approx([0.125, 0.25, 0.625])
         else:
-            with pytest.raises(ev.InputError, match="same weights in all rows"):
+            with pytest.raises(hs.InputError, match="same weights in all rows"):
                 Prediction(m)
 
     def loss(raw, weights, y):
@@ -364,29 +364,29 @@ def test_vmap_and_compile_know_weights():
     ],
 )
 def test_impossible_weights_are_refused(weights, words):
-    with pytest.raises(ev.InputError, match="Mixture: .*" + words):
-        ev.Mixture(components("normal"), weights=weights, validate_args=True)
-    with pytest.raises(ev.InputError, match="Prediction: .*" + words):
+    with pytest.raises(hs.InputError, match="Mixture: .*" + words):
+        hs.Mixture(components("normal"), weights=weights, validate_args=True)
+    with pytest.raises(hs.InputError, match="Prediction: .*" + words):
         Prediction(components("normal"), 0, weights)
 
 
 def test_what_is_no_weight_is_refused():
     for wrong in ([0.5, 0.5], np.ones(2), 1.0, "equal"):
-        with pytest.raises(ev.InputTypeError, match="weights must be a tensor"):
-            ev.Mixture(components("normal"), weights=wrong)
+        with pytest.raises(hs.InputTypeError, match="weights must be a tensor"):
+            hs.Mixture(components("normal"), weights=wrong)
     for wrong in (torch.tensor([True, False]), torch.ones(2, dtype=torch.complex64)):
-        with pytest.raises(ev.InputTypeError, match="real numbers"):
-            ev.Mixture(components("normal"), weights=wrong)
+        with pytest.raises(hs.InputTypeError, match="real numbers"):
+            hs.Mixture(components("normal"), weights=wrong)
     for wrong in ("equal", ["a", "b"], [1j, 1], [None, "x"]):
-        with pytest.raises(ev.InputTypeError, match="weights must be real numbers"):
+        with pytest.raises(hs.InputTypeError, match="weights must be real numbers"):
             Prediction(components("normal"), 0, wrong)
-    with pytest.raises(ev.InputError, match="say with members="):
+    with pytest.raises(hs.InputError, match="say with members="):
         Prediction(components("normal"), weights=[1, 1])
-    m = ev.Mixture(components("normal"), weights=QUARTERS)
+    m = hs.Mixture(components("normal"), weights=QUARTERS)
     for mixture in (m, Transformed(m, Transform("log"))):
-        with pytest.raises(ev.InputError, match="leave out weights="):
+        with pytest.raises(hs.InputError, match="leave out weights="):
             Prediction(mixture, weights=[1, 1])
-    with pytest.raises(ev.InputError, match="finite and ≥ 0"):
+    with pytest.raises(hs.InputError, match="finite and ≥ 0"):
         Prediction(components("normal", (1, 5)), 0, [-1.0])
 
 
@@ -399,11 +399,11 @@ def answers(kind, members=2, shape=(6,), dtype=torch.float64):
     typical = answer.settle(0.5, nig(members, shape, dtype, seed=7)) if kind == "settled" else None
     return {
         "evidential": answer,
-        "normal": ev.Gaussian(answer.gamma, answer.beta.sqrt()),
+        "normal": hs.Normal(answer.gamma, answer.beta.sqrt()),
         "student": answer.predictive(),
         "fading": Faded(answer, keep.clamp(max=1.0)),
         "settled": Faded(answer, keep.clamp(max=1.0), typical),
-        "fading normal": Faded(ev.Gaussian(answer.gamma, answer.beta.sqrt()), keep.clamp(max=1.0)),
+        "fading normal": Faded(hs.Normal(answer.gamma, answer.beta.sqrt()), keep.clamp(max=1.0)),
     }[kind]
 
 
@@ -462,7 +462,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
         assert p[key].weights.tolist() == p.weights.tolist()
         assert p[key].mean == pytest.approx(p.mean[key])
     draws = p.sample(3, seed=0)
-    monkeypatch.setattr("evidentia.prediction.CPU_PART", 24)
+    monkeypatch.setattr("howsure.prediction.CPU_PART", 24)
     assert [len(part) for part in p.parts()] == [4] * 7 + [2]
     again = _pytree.tree_map(lambda leaf: leaf + 0.0, p)
     for name, value in stated(again, y).items():
@@ -475,7 +475,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
 
 
 def test_a_weighted_mixture_is_a_prediction_with_these_weights():
-    m = ev.Mixture(components("student", (4, 2)), dim=1, weights=QUARTERS)
+    m = hs.Mixture(components("student", (4, 2)), dim=1, weights=QUARTERS)
     for answer in (m, Transformed(m, Transform("positive"))):
         p = Prediction(answer)
         assert p.weights.tolist() == [0.25, 0.75]
@@ -493,7 +493,7 @@ def test_a_deferred_prediction_has_weights():
         for name, value in stated(same, np.zeros((10, 2))).items():
             assert value == pytest.approx(expected[name], rel=1e-9), name
     assert p.sample(2, seed=1).shape == (2, 10, 2)
-    with pytest.raises(ev.InputError, match=r"the shape \(3,\)"):
+    with pytest.raises(hs.InputError, match=r"the shape \(3,\)"):
         Prediction(deferred, weights=[1, 1])
 
 
@@ -501,7 +501,7 @@ def test_only_equal_weights_are_joined():
     answer = answers("normal")
     a, b, plain = (Prediction(answer, 0, w) for w in ([1, 3], [3, 1], None))
     for pair in ([a, b], [a, plain], [plain, a]):
-        with pytest.raises(ev.InputError, match=r"the same weights can be joined, got .*0.75"):
+        with pytest.raises(hs.InputError, match=r"the same weights can be joined, got .*0.75"):
             Prediction.cat(pair)
     even = Prediction(answer, 0, [2, 2])
     assert Prediction.cat([plain, even]).weights is None
@@ -518,8 +518,8 @@ def test_the_weight_of_one_network_says_nothing():
 
 def test_predictions_of_vmap_have_the_weights():
     raw = torch.randn(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    p = torch.func.vmap(lambda r: Prediction(ev.NormalInverseGamma.from_raw(r), 0, [1, 1, 2]))(raw)
-    plain = Prediction(ev.NormalInverseGamma.from_raw(raw), 1, [1, 1, 2])
+    p = torch.func.vmap(lambda r: Prediction(hs.NormalInverseGamma.from_raw(r), 0, [1, 1, 2]))(raw)
+    plain = Prediction(hs.NormalInverseGamma.from_raw(raw), 1, [1, 1, 2])
     assert p.weights.tolist() == [0.25, 0.25, 0.5]
     assert p.std == pytest.approx(plain.std)
     names = _pytree.tree_map(lambda leaf: str(leaf.dtype), p)

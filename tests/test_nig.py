@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-import evidentia as ev
+import howsure as hs
 import oracles
-from evidentia.formulas import gaussian, nig
+from howsure.formulas import nig, normal
 from oracles import exact
 
 POINTS = [
@@ -69,7 +69,7 @@ def by_loss(y, p):
 
 
 def by_predictive(y, p):
-    answer = ev.NormalInverseGamma(p.gamma, p.nu, beta=p.beta, alpha_minus_one=p.alpha_minus_one)
+    answer = hs.NormalInverseGamma(p.gamma, p.nu, beta=p.beta, alpha_minus_one=p.alpha_minus_one)
     return -answer.predictive().log_prob(y)
 
 
@@ -224,7 +224,7 @@ def test_mutual_information_against_draws(drawn):
     p = parameters(point)
     scale = nig.predictive_scale(*p[1:]).item()
     marginal = torch.as_tensor(stats.t.logpdf(y, 2 * point[2], point[0], scale))
-    gain = gaussian.log_prob(y, mu, s2.sqrt()) - marginal
+    gain = normal.log_prob(y, mu, s2.sqrt()) - marginal
     assert agrees(gain, nig.mutual_information(p.nu, p.alpha_minus_one))
 
 

@@ -14,10 +14,10 @@ from scipy import integrate, stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
-from evidentia.data import splits
-from evidentia.datasets import uci
-from evidentia.errors import InputError
-from evidentia.formulas import nig
+from howsure.data import splits
+from howsure.errors import InputError
+from howsure.formulas import nig
+from howsure_paper.datasets import uci
 
 ROOT = Path(__file__).parents[1]
 QUICK = "--methods quantile,mapie" if importlib.util.find_spec("mapie") else "--methods quantile"

@@ -3,8 +3,8 @@ import functools
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.formulas import nig, penalties
+import howsure as hs
+from howsure.formulas import nig, penalties
 
 POINT = {"gamma": 0.3, "nu": 0.7, "alpha_minus_one": 1.5, "beta": 1.3}
 Y = 1.1
@@ -57,7 +57,7 @@ def test_units(name, power):
 
 def test_nsu_averages_one_where_the_variance_is_right():
     p = nig.Parameters(*(torch.tensor(v, dtype=torch.float64) for v in (1.0, 2.0, 5.0, 3.0)))
-    t = ev.NormalInverseGamma(p.gamma, p.nu, beta=p.beta, alpha_minus_one=p.alpha_minus_one).predictive()
+    t = hs.NormalInverseGamma(p.gamma, p.nu, beta=p.beta, alpha_minus_one=p.alpha_minus_one).predictive()
     assert penalties.nsu(t.sample((400_000,)), *p).mean().item() == pytest.approx(1, abs=0.01)
 
 
@@ -100,7 +100,7 @@ def test_gradients(name):
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(
-        ev.InputError, match="unknown penalty 'eror'; known are error, standard_score, kl, kl_error, nsu"
+        hs.InputError, match="unknown penalty 'eror'; known are error, standard_score, kl, kl_error, nsu"
     ):
         penalties.lookup("eror")
     assert penalties.lookup(penalties.error) is penalties.error

@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.persistence import load_model, save_model
+import howsure as hs
+from howsure.persistence import load_model, save_model
 
 TENSORS = {"weights": torch.randn(3, 4), "steps": torch.arange(5)}
 SETTINGS = {"method": "evidential", "seeds": [1, 2], "scale": 1.5, "none": None}
@@ -39,7 +39,7 @@ def test_a_model_is_replaced_and_anything_else_is_not(folder, tmp_path):
     assert names(tmp_path) == ["model"]
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text.txt").write_text("years of work")
-    with pytest.raises(ev.InputError, match=r"holds 'text\.txt', which no model has; choose another name"):
+    with pytest.raises(hs.InputError, match=r"holds 'text\.txt', which no model has; choose another name"):
         save_model(tmp_path / "thesis", TENSORS, {})
     assert (tmp_path / "thesis" / "text.txt").read_text() == "years of work"
     (tmp_path / "empty").mkdir()
@@ -76,19 +76,19 @@ def test_damage_is_refused(folder, file, damage):
         path.write_bytes(content[: len(content) // 2])
     else:
         path.write_bytes(
-            content.replace(b"evidential", b"evidentiaL") if file == "model.json" else content[:-1] + b"\x7f"
+            content.replace(b"evidential", b"howsureL") if file == "model.json" else content[:-1] + b"\x7f"
         )
-    with pytest.raises(ev.InputError, match="missing" if damage == "missing" else "truncated|changed"):
+    with pytest.raises(hs.InputError, match="missing" if damage == "missing" else "truncated|changed"):
         load_model(folder)
 
 
 def test_a_newer_schema_is_refused(folder):
     body = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps({**body, "schema": 99}))
-    with pytest.raises(ev.InputError, match=r"newer version of evidentia \(schema 99, this one knows 2\)"):
+    with pytest.raises(hs.InputError, match=r"newer version of howsure \(schema 99, this one knows 2\)"):
         load_model(folder)
     (folder / "model.json").write_text("[]")
-    with pytest.raises(ev.InputError, match="does not describe a model"):
+    with pytest.raises(hs.InputError, match="does not describe a model"):
         load_model(folder)
 
 
@@ -97,12 +97,12 @@ def test_a_path_that_leaves_the_folder_is_refused(folder, tmp_path):
     inside = tensors_of(folder)
     inside.rename(outside)
     inside.symlink_to(outside)
-    with pytest.raises(ev.InputError, match="leads out of the model folder"):
+    with pytest.raises(hs.InputError, match="leads out of the model folder"):
         load_model(folder)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(ev.InputError, match="is not a folder"):
+    with pytest.raises(hs.InputError, match="is not a folder"):
         load_model(tmp_path / "nothing")
 
 
@@ -135,7 +135,7 @@ def test_a_strangers_folder_is_never_touched(tmp_path, content):
     for name, text in files.items():
         (project / name).write_text(text)
     for name in ("thesis.txt", "src"):
-        with pytest.raises(ev.InputError, match=r"model.json|thesis.txt"):
+        with pytest.raises(hs.InputError, match=r"model.json|thesis.txt"):
             save_model(project, TENSORS, SETTINGS)
         assert (project / name).exists()
     assert {n: (project / n).read_text() for n in files} == files
@@ -145,7 +145,7 @@ def test_a_strangers_folder_is_never_touched(tmp_path, content):
 def test_files_beside_a_model_of_ours_are_in_the_way(folder):
     (folder / "notes.md").write_text("how it was made")
     (folder / "data").mkdir()
-    with pytest.raises(ev.InputError, match=r"holds 'data', 'notes.md', which no model has"):
+    with pytest.raises(hs.InputError, match=r"holds 'data', 'notes.md', which no model has"):
         save_model(folder, TENSORS, SETTINGS)
     assert (folder / "notes.md").read_text() == "how it was made"
     assert load_model(folder)[1] == SETTINGS  # it can still be read
@@ -156,7 +156,7 @@ def test_the_current_folder_and_links(folder, tmp_path, monkeypatch):
     save_model(".", TENSORS, {"here": 1})
     assert load_model(".")[1] == {"here": 1}
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ev.InputError, match=r"\. holds 'model', which no model has"):
+    with pytest.raises(hs.InputError, match=r"\. holds 'model', which no model has"):
         save_model(".", TENSORS, SETTINGS)
     (tmp_path / "link").symlink_to(folder)
     save_model("link", TENSORS, {"through": "link"})
@@ -165,12 +165,12 @@ def test_the_current_folder_and_links(folder, tmp_path, monkeypatch):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text.txt").write_text("years of work")
     (tmp_path / "other").symlink_to(tmp_path / "thesis")
-    with pytest.raises(ev.InputError, match=r"text\.txt"):
+    with pytest.raises(hs.InputError, match=r"text\.txt"):
         save_model("other", TENSORS, SETTINGS)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name in ("file", "dangling", "file/below"):
-        with pytest.raises(ev.InputError, match="cannot be a folder"):
+        with pytest.raises(hs.InputError, match="cannot be a folder"):
             save_model(name, TENSORS, SETTINGS)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -187,7 +187,7 @@ def test_what_a_killed_save_left_is_removed_by_the_next(folder, tmp_path):
         assert names(place) == ["model.json", tensors_of(place).name]
     # a file that only looks like one of ours is somebody's
     (folder / "tensors-0123456789abcdef.safetensors").write_bytes(b"mine")
-    with pytest.raises(ev.InputError, match="tensors-0123456789abcdef"):
+    with pytest.raises(hs.InputError, match="tensors-0123456789abcdef"):
         save_model(folder, TENSORS, SETTINGS)
     assert (folder / "tensors-0123456789abcdef.safetensors").read_bytes() == b"mine"
 
@@ -211,14 +211,14 @@ def forge(folder, body, tensors=None):
 
 @pytest.mark.parametrize("schema", [0, -5, True, 1.0, "1", None])
 def test_odd_schemas_are_refused(tmp_path, schema):
-    with pytest.raises(ev.InputError, match="does not describe a model"):
+    with pytest.raises(hs.InputError, match="does not describe a model"):
         load_model(forge(tmp_path / "m", {"schema": schema}))
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     for bad in (float("nan"), float("inf")):
         folder = forge(tmp_path / "m", {"schema": 2}, {"w": torch.tensor([1.0, bad])})
-        with pytest.raises(ev.InputError, match="'w' has values that are NaN or infinite"):
+        with pytest.raises(hs.InputError, match="'w' has values that are NaN or infinite"):
             load_model(folder)
 
 
@@ -236,7 +236,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     ],
 )
 def test_forged_bodies_are_refused(tmp_path, change):
-    with pytest.raises(ev.InputError):
+    with pytest.raises(hs.InputError):
         load_model(forge(tmp_path / "m", {"schema": 2, **change}))
 
 
@@ -245,7 +245,7 @@ def test_deep_and_huge_json_is_refused(tmp_path):
     folder.mkdir()
     for text in ("[" * 100_000, '{"schema": ' + "9" * 5000 + "}", '{"schema": NaN}', "\udcff"):
         (folder / "model.json").write_text(text, encoding="utf-8", errors="surrogateescape")
-        with pytest.raises(ev.InputError):
+        with pytest.raises(hs.InputError):
             load_model(folder)
 
 
@@ -275,14 +275,14 @@ def test_files_have_the_permissions_of_the_users_umask(tmp_path):
 def test_tensors_that_are_not_what_was_saved_are_somebodys(folder, tmp_path):
     tensors = tensors_of(folder)
     tensors.write_bytes(b"my notes")
-    with pytest.raises(ev.InputError, match="which no model has"):
+    with pytest.raises(hs.InputError, match="which no model has"):
         save_model(folder, {"w": torch.ones(2)}, SETTINGS)
     assert tensors.read_bytes() == b"my notes"
     tensors.unlink()
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     tensors.symlink_to(precious)
-    with pytest.raises(ev.InputError, match="which no model has"):
+    with pytest.raises(hs.InputError, match="which no model has"):
         save_model(folder, TENSORS, SETTINGS)
     assert precious.read_text() == "mine"
 
@@ -298,17 +298,17 @@ def test_what_is_no_plain_file_is_refused_at_once(folder, file, kind):
     else:
         path.unlink()
         {"pipe": os.mkfifo, "folder": os.mkdir, "loop": lambda p: p.symlink_to(p.name)}[kind](path)
-    with pytest.raises((ev.InputError, OSError)) as caught:
+    with pytest.raises((hs.InputError, OSError)) as caught:
         load_model(folder)
-    assert isinstance(caught.value, ev.InputError)
-    with pytest.raises(ev.InputError):
+    assert isinstance(caught.value, hs.InputError)
+    with pytest.raises(hs.InputError):
         save_model(folder, {"w": torch.ones(2)}, SETTINGS)
 
 
 def test_a_number_that_json_reads_as_infinite_is_refused(folder):
     path = folder / "model.json"
     path.write_text(path.read_text().replace('"scale": 1.5', '"scale": 1e400'))
-    with pytest.raises(ev.InputError, match="not valid JSON"):
+    with pytest.raises(hs.InputError, match="not valid JSON"):
         load_model(folder)
 
 
@@ -316,7 +316,7 @@ def test_a_waiting_writer_notices_that_its_folder_was_removed(tmp_path):
     """Another process made the folder, failed, and removed it again."""
     import threading
 
-    from evidentia.files import locked
+    from howsure.files import locked
 
     folder = tmp_path / "model"
     done = []
@@ -331,10 +331,10 @@ def test_a_waiting_writer_notices_that_its_folder_was_removed(tmp_path):
 
 
 def test_names_of_any_legal_length_are_written(tmp_path):
-    from evidentia.files import write_text
+    from howsure.files import write_text
 
     for name in ("n" * 255, "ü" * 120):
         write_text(tmp_path / name, "text")
         assert (tmp_path / name).read_text(encoding="utf-8") == "text"
-    with pytest.raises(ev.InputError, match="cannot be the name of a folder"):
+    with pytest.raises(hs.InputError, match="cannot be the name of a folder"):
         save_model("a\0b", TENSORS, SETTINGS)

@@ -12,21 +12,21 @@ import pandas as pd
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia import metrics
+import howsure as hs
+from howsure import metrics
 
 pytest.importorskip("matplotlib")
 
 
 def evidential(members=3, shape=(60,)):
     raw = torch.randn(members, *shape, 4, generator=torch.Generator().manual_seed(2))
-    return ev.NormalInverseGamma.from_raw(raw)
+    return hs.NormalInverseGamma.from_raw(raw)
 
 
 @pytest.fixture(scope="module")
 def right():
     """A prediction, and targets that are drawn from it."""
-    p = ev.Prediction(evidential(), members=0)
+    p = hs.Prediction(evidential(), members=0)
     return p, p.sample(1, seed=0)[0]
 
 
@@ -89,8 +89,8 @@ def test_with_targets_it_shows_what_lies_outside_calibration_and_pit(right):
 
 
 def test_many_rows_stay_readable(monkeypatch):
-    monkeypatch.setattr("evidentia.prediction.PLOTTED", 600)
-    p = ev.Prediction(evidential(2, (1000,)), members=0)
+    monkeypatch.setattr("howsure.prediction.PLOTTED", 600)
+    p = hs.Prediction(evidential(2, (1000,)), members=0)
     figure = p.plot(p.sample(1, seed=0)[0])
     ax = figure.axes[0]
     assert len(segments(ax)) == 250
@@ -99,28 +99,28 @@ def test_many_rows_stay_readable(monkeypatch):
 
 
 def test_several_targets_have_a_row_of_panels_each():
-    p = ev.Prediction(evidential(2, (40, 2)), members=0)
+    p = hs.Prediction(evidential(2, (40, 2)), members=0)
     p.names = ["price", "days"]
     y = p.sample(1, seed=0)[0]
     figure = p.plot(y)
     assert len(figure.axes) == 6
     assert [figure.axes[k].get_ylabel() for k in (0, 3)] == ["price − predicted median", "days − predicted median"]
     assert len(p.plot().axes) == 2
-    with pytest.raises(ev.InputError, match=r"at most 6 targets, and there are 7; choose, as in p\[:, 0\]"):
-        ev.Prediction(evidential(2, (4, 7)), members=0).plot()
-    with pytest.raises(ev.InputError, match="one target into given axes, and there are 2"):
+    with pytest.raises(hs.InputError, match=r"at most 6 targets, and there are 7; choose, as in p\[:, 0\]"):
+        hs.Prediction(evidential(2, (4, 7)), members=0).plot()
+    with pytest.raises(hs.InputError, match="one target into given axes, and there are 2"):
         p.plot(ax=figure.axes[0])
 
 
 def test_maps_are_one_target_of_many_pixels():
-    p = ev.Prediction(evidential(2, (2, 5, 6)), members=0)
+    p = hs.Prediction(evidential(2, (2, 5, 6)), members=0)
     y = p.sample(1, seed=0)[0]
     known = y > np.quantile(y, 0.3)
     figure = p.plot(np.where(known, y, np.nan), mask=known)
     assert figure.axes[0].get_xlabel().startswith(f"{known.sum()} pixels")
-    with pytest.raises(ev.InputError, match="missing values"):
+    with pytest.raises(hs.InputError, match="missing values"):
         p.plot(np.where(known, y, np.nan))
-    with pytest.raises(ev.InputError, match="no rows to plot"):
+    with pytest.raises(hs.InputError, match="no rows to plot"):
         p.plot(y, mask=known & False)
 
 
@@ -150,14 +150,14 @@ def test_odd_values_are_drawn(right):
     assert figure.axes[0].get_ylim()[1] < 1e3
     assert drawn(figure)
     assert drawn(p[[0]].plot(y[:1]))
-    assert drawn(ev.Prediction(ev.Gaussian(torch.zeros(3), 1.0)).plot([0.0, 0.0, 0.0]))
-    nan = ev.Gaussian(torch.tensor([torch.nan, 1.0, 2.0]), torch.ones(3), validate_args=False)
-    assert drawn(ev.Prediction(nan).plot([0.0, 1.0, 2.0]))
+    assert drawn(hs.Prediction(hs.Normal(torch.zeros(3), 1.0)).plot([0.0, 0.0, 0.0]))
+    nan = hs.Normal(torch.tensor([torch.nan, 1.0, 2.0]), torch.ones(3), validate_args=False)
+    assert drawn(hs.Prediction(nan).plot([0.0, 1.0, 2.0]))
     assert "99.999 % interval" in texts(p.plot(coverage=0.99999).axes[0])
     for wrong in (0.0, 90, [0.5, 0.9], None):
-        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1"):
+        with pytest.raises(hs.InputError, match="coverage must lie between 0 and 1"):
             p.plot(coverage=wrong)
-    with pytest.raises(ev.InputError, match=r"a single value has none; of row i: p\[\[i\]\].plot\(\)"):
+    with pytest.raises(hs.InputError, match=r"a single value has none; of row i: p\[\[i\]\].plot\(\)"):
         p[0].plot()
 
 
@@ -184,8 +184,8 @@ def run(code):
 
 def test_no_pyplot_is_loaded_and_without_matplotlib_it_says_what_to_install():
     code = """
-import sys, torch, evidentia as ev
-p = ev.Prediction(ev.Gaussian(torch.zeros(3), 1.0))
+import sys, torch, howsure as hs
+p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))
 assert "matplotlib" not in sys.modules
 p.plot([0.0, 1.0, 2.0])
 assert "matplotlib.pyplot" not in sys.modules
@@ -194,7 +194,7 @@ for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]
 sys.modules["matplotlib"] = None
 try:
     p.plot()
-except ev.InputError as error:
+except hs.InputError as error:
     print(error)
 """
-    assert run(code) == "figures need matplotlib, which is not installed: pip install evidentia[plot]"
+    assert run(code) == "figures need matplotlib, which is not installed: pip install howsure[plot]"

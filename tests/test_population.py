@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-import evidentia as ev
-from evidentia.nn import MLP, BayesPopulation, Population
+import howsure as hs
+from howsure.nn import MLP, Population
+from howsure_paper.baselines import BayesPopulation
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
@@ -63,17 +64,17 @@ def test_dropout_drops_in_training_only():
 
 
 def test_bad_populations_are_refused():
-    with pytest.raises(ev.InputError, match="unknown activation 'elu'; known are relu, silu, gelu, tanh"):
+    with pytest.raises(hs.InputError, match="unknown activation 'elu'; known are relu, silu, gelu, tanh"):
         Population([0], 5, activation="elu")
-    with pytest.raises(ev.InputError, match="seeds is empty"):
+    with pytest.raises(hs.InputError, match="seeds is empty"):
         Population([], 5)
-    with pytest.raises(ev.InputError, match="layer sizes must be at least 1"):
+    with pytest.raises(hs.InputError, match="layer sizes must be at least 1"):
         MLP(5, (0,))
-    with pytest.raises(ev.InputError, match=r"dropout must lie in \[0, 1\), got 1"):
+    with pytest.raises(hs.InputError, match=r"dropout must lie in \[0, 1\), got 1"):
         MLP(5, dropout=1.0)
-    with pytest.raises(ev.InputError, match="dropout has 3 values for 2 members"):
+    with pytest.raises(hs.InputError, match="dropout has 3 values for 2 members"):
         Population([0, 1], 5, dropout=(0.1, 0.2, 0.3))
-    with pytest.raises(ev.InputError, match=r"shape \(2, N, 5\) or \(N, 5\), got \(3, 9, 5\)"):
+    with pytest.raises(hs.InputError, match=r"shape \(2, N, 5\) or \(N, 5\), got \(3, 9, 5\)"):
         Population([0, 1], 5)(torch.zeros(3, 9, 5))
 
 
@@ -202,16 +203,16 @@ def test_a_network_without_hidden_units_is_linear():
     assert bayes.draw([1], 3)(x).shape == (3, 9, 2)
     assert bayes(x).shape == (2, 9, 2)
     for make in (MLP, lambda *a, **k: Population([0], *a, **k), lambda *a, **k: BayesPopulation([0], *a, **k)):
-        with pytest.raises(ev.InputError, match=r"dropout drops hidden units, but hidden=\(\) has none"):
+        with pytest.raises(hs.InputError, match=r"dropout drops hidden units, but hidden=\(\) has none"):
             make(5, (), 2, dropout=0.1)
 
 
 @pytest.mark.parametrize("size", [10.5, 10.0, True, "64", None, float("nan"), torch.tensor(3)])
 def test_layer_sizes_are_whole_numbers(size):
     for arguments in ((5, (size,), 2), (size, (4,), 2), (5, (4,), size)):
-        with pytest.raises(ev.InputTypeError, match=r"layer sizes must be whole numbers, got .* in \("):
+        with pytest.raises(hs.InputTypeError, match=r"layer sizes must be whole numbers, got .* in \("):
             MLP(*arguments)
-        with pytest.raises(ev.InputTypeError, match="layer sizes must be whole numbers, got"):
+        with pytest.raises(hs.InputTypeError, match="layer sizes must be whole numbers, got"):
             Population([0], *arguments)
 
 
@@ -229,22 +230,22 @@ def test_what_is_given_per_member_may_be_an_array():
 
 
 def test_other_bad_populations_are_refused():
-    with pytest.raises(ev.InputTypeError, match=r"hidden must be a sequence of layer sizes such as \(64,\), got 64"):
+    with pytest.raises(hs.InputTypeError, match=r"hidden must be a sequence of layer sizes such as \(64,\), got 64"):
         MLP(5, 64)
-    with pytest.raises(ev.InputTypeError, match=r"seeds must be whole numbers, got 1\.5"):
+    with pytest.raises(hs.InputTypeError, match=r"seeds must be whole numbers, got 1\.5"):
         Population([1.5], 5)
-    with pytest.raises(ev.InputTypeError, match="seeds must be a sequence of whole numbers, got 3"):
+    with pytest.raises(hs.InputTypeError, match="seeds must be a sequence of whole numbers, got 3"):
         Population(3, 5)
-    with pytest.raises(ev.InputError, match=r"seeds must lie in .*, got 18446744073709551616"):
+    with pytest.raises(hs.InputError, match=r"seeds must lie in .*, got 18446744073709551616"):
         Population([2**64], 5)
-    with pytest.raises(ev.InputError, match=r"dropout must lie in \[0, 1\), got nan"):
+    with pytest.raises(hs.InputError, match=r"dropout must lie in \[0, 1\), got nan"):
         MLP(5, dropout=float("nan"))
     for name in ("prior_std", "initial_std"):
         for value in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(ev.InputError, match=f"{name} must be a finite number greater than 0, got {value}"):
+            with pytest.raises(hs.InputError, match=f"{name} must be a finite number greater than 0, got {value}"):
                 BayesPopulation([0], 5, **{name: value})
     population = Population([0, 1], 5)
-    with pytest.raises(ev.InputTypeError, match=r"Population expects floating-point features, not torch\.int64"):
+    with pytest.raises(hs.InputTypeError, match=r"Population expects floating-point features, not torch\.int64"):
         population(torch.zeros(3, 5, dtype=torch.int64))
-    with pytest.raises(ev.InputTypeError, match="Population expects a tensor of features, not ndarray"):
+    with pytest.raises(hs.InputTypeError, match="Population expects a tensor of features, not ndarray"):
         population(np.zeros((3, 5)))

@@ -5,27 +5,27 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.distributions import Transform
-from evidentia.formulas import gaussian, student_t
-from evidentia.prediction import Deferred, Prediction
+import howsure as hs
+from howsure import metrics
+from howsure.distributions import Transform
+from howsure.formulas import normal, student_t
+from howsure.prediction import Deferred, Prediction
 
 
 def evidential(members=3, shape=(5,)):
     g = torch.Generator().manual_seed(2)
-    return ev.NormalInverseGamma.from_raw(torch.randn(members, *shape, 4, generator=g))
+    return hs.NormalInverseGamma.from_raw(torch.randn(members, *shape, 4, generator=g))
 
 
 def ensemble(members=3, shape=(5,)):
     g = torch.Generator().manual_seed(2)
-    return ev.Gaussian(torch.randn(members, *shape, generator=g), torch.rand(members, *shape, generator=g) + 0.2)
+    return hs.Normal(torch.randn(members, *shape, generator=g), torch.rand(members, *shape, generator=g) + 0.2)
 
 
 def members_of(p, row):
     """scipy's version of the members of one row."""
     m = p.distribution.components
-    if isinstance(m, ev.Gaussian):
+    if isinstance(m, hs.Normal):
         return [stats.norm(m.loc[k, row].item(), m.scale[k, row].item()) for k in range(len(m.loc))]
     return [stats.t(m.df[k, row].item(), m.loc[k, row].item(), m.scale[k, row].item()) for k in range(len(m.loc))]
 
@@ -136,7 +136,7 @@ def test_half_the_mean_distance_of_two_draws():
     assert student_t.half_spread(torch.tensor(5.0), torch.tensor(2.0)).item() == pytest.approx(
         np.abs(a - b).mean(), rel=5e-3
     )
-    assert gaussian.half_spread(torch.tensor(2.0)).item() == pytest.approx(2 / np.pi**0.5)
+    assert normal.half_spread(torch.tensor(2.0)).item() == pytest.approx(2 / np.pi**0.5)
 
 
 def test_frames():
@@ -153,27 +153,27 @@ def test_frames():
 
 def test_bad_input_is_named():
     p = Prediction(evidential(), members=0)
-    with pytest.raises(ev.InputError, match=r"y has shape \(4,\) but the prediction \(5,\)"):
+    with pytest.raises(hs.InputError, match=r"y has shape \(4,\) but the prediction \(5,\)"):
         p.log_prob(np.zeros(4))
-    with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got 90"):
+    with pytest.raises(hs.InputError, match="coverage must lie between 0 and 1, got 90"):
         p.interval(90)
-    with pytest.raises(ev.InputError, match="quantiles are a number between 0 and 1"):
+    with pytest.raises(hs.InputError, match="quantiles are a number between 0 and 1"):
         p.quantile([0.5, 2])
-    with pytest.raises(ev.InputError, match="unknown decomposition 'total'; known are paper, identified"):
+    with pytest.raises(hs.InputError, match="unknown decomposition 'total'; known are paper, identified"):
         p.decompose("total")
     for shape, members in (((), 0), ((2, 5), 2), ((2, 5), -3), ((0, 5), 0)):
-        with pytest.raises(ev.InputError, match=r"members= says which dimension .*with at least one network"):
-            Prediction(ev.Gaussian(torch.zeros(shape), 1.0), members)
+        with pytest.raises(hs.InputError, match=r"members= says which dimension .*with at least one network"):
+            Prediction(hs.Normal(torch.zeros(shape), 1.0), members)
     with pytest.raises(
-        ev.InputError, match="takes a NormalInverseGamma, a Gaussian, a StudentT, a Faded or a Mixture, not Normal"
+        hs.InputError, match="takes a NormalInverseGamma, a Gaussian, a StudentT, a Faded or a Mixture, not Normal"
     ):
         Prediction(torch.distributions.Normal(0.0, 1.0))
-    with pytest.raises(ev.InputError, match="1 names for 2 targets"):
+    with pytest.raises(hs.InputError, match="1 names for 2 targets"):
         Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["u"])
 
 
 def test_members_are_said_and_never_guessed():
-    head = ev.NIGHead(8, targets=3)
+    head = hs.NIGHead(8, targets=3)
     answer = head(torch.randn(300, 8, generator=torch.Generator().manual_seed(0)))
     p = Prediction(answer)
     assert p.shape == (300, 3)
@@ -195,7 +195,7 @@ def test_a_series_of_pandas_is_scored_without_a_warning():
     assert metrics.nll(p, y) == metrics.nll(p, y.to_numpy())
     assert metrics.rmse(p, y) == metrics.rmse(p, list(y))
     y["b"] = np.nan
-    with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
+    with pytest.raises(hs.InputError, match=r"y has 1 missing values \(first in row 1\)"):
         metrics.nll(p, y)
 
 
@@ -205,14 +205,14 @@ def test_what_is_no_real_number_is_not_scored():
     p = Prediction(evidential(), members=0)
     y = np.arange(5.0)
     masked = np.ma.array(y, mask=[0, 1, 0, 0, 0])
-    with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
+    with pytest.raises(hs.InputError, match=r"y has 1 missing values \(first in row 1\)"):
         metrics.rmse(p, masked)
-    with pytest.raises(ev.InputError, match="y has 1 missing values"):
+    with pytest.raises(hs.InputError, match="y has 1 missing values"):
         metrics.rmse(p, pd.Series([0.0, 1.0, pd.NA, 3.0, 4.0], dtype=object))
     for wrong in (pd.date_range("2020", periods=5), y * 1j, list("abcde"), pd.to_timedelta(y, "s")):
-        with pytest.raises(ev.InputTypeError, match="y must be real numbers"):
+        with pytest.raises(hs.InputTypeError, match="y must be real numbers"):
             metrics.rmse(p, wrong)
-    with pytest.raises(ev.InputError, match="1 of 3 scores inside are NaN"):
+    with pytest.raises(hs.InputError, match="1 of 3 scores inside are NaN"):
         metrics.auroc(np.ma.array([1, 2.0, 9999], mask=[0, 0, 1]), [3.0, 4])
     assert metrics.rmse(p, torch.tensor(y, requires_grad=True)) == metrics.rmse(p, y)
 
@@ -220,21 +220,21 @@ def test_what_is_no_real_number_is_not_scored():
 def test_levels_names_and_dimensions_are_checked():
     p, y = Prediction(evidential(), members=0), np.arange(5.0)
     for level in (90, np.nan, -0.1, 1.5):
-        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, one or several, got"):
+        with pytest.raises(hs.InputError, match="coverage must lie between 0 and 1, one or several, got"):
             metrics.coverage(p, y, level)
     for q in ([], [[0.1, 0.2]], np.nan):
-        with pytest.raises(ev.InputError, match="quantiles are a number between 0 and 1, or a list of them"):
+        with pytest.raises(hs.InputError, match="quantiles are a number between 0 and 1, or a list of them"):
             p.quantile(q)
     for quantiles in ([], [2.0]):
-        with pytest.raises(ev.InputError, match="quantiles must lie between 0 and 1"):
+        with pytest.raises(hs.InputError, match="quantiles must lie between 0 and 1"):
             metrics.calibration_error(p, y, quantiles)
     for coverage in ("a", None, np.array([0.1, 0.2])):
-        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1"):
+        with pytest.raises(hs.InputError, match="coverage must lie between 0 and 1"):
             p.interval(coverage)
     for members in (True, 0.0, "0"):
-        with pytest.raises(ev.InputTypeError, match="members is the dimension of the networks"):
+        with pytest.raises(hs.InputTypeError, match="members is the dimension of the networks"):
             Prediction(evidential(), members)
-    with pytest.raises(ev.InputError, match="2 names for 2 targets, each of which needs one of its own"):
+    with pytest.raises(hs.InputError, match="2 names for 2 targets, each of which needs one of its own"):
         Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["a", "a"])
 
 
@@ -244,7 +244,7 @@ def test_no_rows_have_a_prediction_and_no_score():
     assert p.interval().shape == (0, 2)
     assert len(p.to_frame()) == 0
     for score in (metrics.nll, metrics.rmse, metrics.crps, metrics.coverage, metrics.calibration_error):
-        with pytest.raises(ev.InputError, match="no rows to score"):
+        with pytest.raises(hs.InputError, match="no rows to score"):
             score(p, [])
 
 
@@ -276,7 +276,7 @@ def test_a_single_student_t_does_not_say_how_its_variance_divides():
 
 def test_it_stays_in_its_dtype_and_keeps_the_graph():
     raw = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    answer = ev.NormalInverseGamma.from_raw(raw)
+    answer = hs.NormalInverseGamma.from_raw(raw)
     p = Prediction(answer, members=0)
     assert p.mean.dtype == p.std.dtype == p.interval().dtype == np.float32
     p.distribution.mean.sum().backward()
@@ -286,7 +286,7 @@ def test_it_stays_in_its_dtype_and_keeps_the_graph():
     assert wide.mean.dtype == np.float64
     assert wide.mean == pytest.approx(p.mean)
     assert (p.cpu().shape, p.answers.gamma.dtype) == ((5,), torch.float32)
-    with pytest.raises(ev.InputTypeError, match="computes in float32 or float64"):
+    with pytest.raises(hs.InputTypeError, match="computes in float32 or float64"):
         p.to(torch.bfloat16)
 
 
@@ -333,10 +333,10 @@ def test_predictions_are_joined_row_after_row():
     assert joined.mean == pytest.approx(p.mean)
     assert list(joined.index) == list(range(7))
     for other in (evidential(2, (7, 2)), ensemble(3, (7, 2)), evidential(3, (7, 3))):
-        with pytest.raises(ev.InputError, match="one shape, kind and number of members"):
+        with pytest.raises(hs.InputError, match="one shape, kind and number of members"):
             Prediction.cat([p, Prediction(other, members=0)])
     for nothing in ([], [p[0, 0]]):
-        with pytest.raises(ev.InputError, match="at least one prediction with rows"):
+        with pytest.raises(hs.InputError, match="at least one prediction with rows"):
             Prediction.cat(nothing)
 
 
@@ -351,12 +351,12 @@ def test_the_leaves_are_those_of_the_answer():
 
 def test_tree_functions_batch_predictions():
     raw = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(0))
-    one = torch.func.vmap(lambda r: Prediction(ev.NormalInverseGamma.from_raw(r)))(raw)
-    assert one.mean == pytest.approx(Prediction(ev.NormalInverseGamma.from_raw(raw)).mean)
+    one = torch.func.vmap(lambda r: Prediction(hs.NormalInverseGamma.from_raw(r)))(raw)
+    assert one.mean == pytest.approx(Prediction(hs.NormalInverseGamma.from_raw(raw)).mean)
     raw = torch.randn(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    several = torch.func.vmap(lambda r: Prediction(ev.NormalInverseGamma.from_raw(r), members=0))(raw)
+    several = torch.func.vmap(lambda r: Prediction(hs.NormalInverseGamma.from_raw(r), members=0))(raw)
     assert (several.shape, several.members) == ((6, 5), 3)
-    assert several.std == pytest.approx(Prediction(ev.NormalInverseGamma.from_raw(raw), members=1).std)
+    assert several.std == pytest.approx(Prediction(hs.NormalInverseGamma.from_raw(raw), members=1).std)
     names = torch.utils._pytree.tree_map(lambda t: str(t.dtype), several)
     assert torch.utils._pytree.tree_flatten(names)[0] == ["torch.float32"] * 4
 
@@ -366,7 +366,7 @@ def test_a_mixture_is_a_prediction_of_its_members():
     again = Prediction(p.distribution)
     assert (again.shape, again.members) == ((5,), 3)
     assert again.interval() == pytest.approx(p.interval())
-    with pytest.raises(ev.InputError, match="leave out members="):
+    with pytest.raises(hs.InputError, match="leave out members="):
         Prediction(p.distribution, members=0)
 
 
@@ -374,7 +374,7 @@ def test_rows_are_worked_on_in_parts_without_a_change(monkeypatch):
     p = Prediction(evidential(3, (50, 2)), members=0)
     y = np.linspace(-2, 2, 100).reshape(50, 2)
     whole = [p.mean, p.std, p.interval(0.8), p.log_prob(y), p.crps(y), p.entropy(), p.decompose("paper").epistemic]
-    monkeypatch.setattr("evidentia.prediction.PART", 60)
+    monkeypatch.setattr("howsure.prediction.PART", 60)
     q = Prediction(p.answers, members=0)
     assert [len(part) for part in q.parts()] == [10] * 5
     parts = [q.mean, q.std, q.interval(0.8), q.log_prob(y), q.crps(y), q.entropy(), q.decompose("paper").epistemic]
@@ -452,7 +452,7 @@ def test_draws_follow_from_their_seed_and_leave_torch_alone(monkeypatch):
     assert not np.array_equal(first, p.sample(7, seed=1))
     assert not np.array_equal(p.sample(7), p.sample(7))
     assert torch.equal(before, torch.get_rng_state())
-    monkeypatch.setattr("evidentia.prediction.PART", 60)
+    monkeypatch.setattr("howsure.prediction.PART", 60)
     assert len(list(p.parts())) == 5
     parts = p.sample(7, seed=0)
     assert parts.shape == (7, 50, 2)
@@ -469,10 +469,10 @@ def test_draws_of_one_value_of_maps_and_of_nothing():
     assert Prediction(evidential(2, (3,)), members=0).to(torch.float64).sample(1).dtype == np.float64
     p = Prediction(evidential(), members=0)
     for n in (0, 1.5, True, "3"):
-        with pytest.raises(ev.InputError, match="n must be a whole number of at least 1"):
+        with pytest.raises(hs.InputError, match="n must be a whole number of at least 1"):
             p.sample(n)
     for seed in (-1, 0.5, "a", True):
-        with pytest.raises(ev.InputError, match="seed must be None or a whole number"):
+        with pytest.raises(hs.InputError, match="seed must be None or a whole number"):
             p.sample(1, seed=seed)
 
 
@@ -493,10 +493,10 @@ def test_a_table_of_several_intervals():
     wide = Prediction(evidential(3, (6, 2)), members=0).to_frame([0.8, 0.5])
     assert list(wide.columns[4:8]) == ["y0_lower_0.8", "y0_upper_0.8", "y0_lower_0.5", "y0_upper_0.5"]
     for wrong in (1.5, [0.5, 0.0], "0.9", None, [0.5, "a"]):
-        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1, got"):
+        with pytest.raises(hs.InputError, match="coverage must lie between 0 and 1, got"):
             p.to_frame(wrong)
     for wrong in ([], [0.5, 0.5]):
-        with pytest.raises(ev.InputError, match="or several different ones"):
+        with pytest.raises(hs.InputError, match="or several different ones"):
             p.to_frame(wrong)
 
 
@@ -559,7 +559,7 @@ def test_every_shape_has_a_view(shape):
 
 
 def test_a_view_never_fails():
-    p = Prediction(ev.Gaussian(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, 2.0]), validate_args=False))
+    p = Prediction(hs.Normal(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, 2.0]), validate_args=False))
     assert "NaN" in p._repr_html_()
     p.index = ["one label too few"]
     assert "Prediction(shape=(2,), members=1)" in p._repr_html_()
@@ -607,11 +607,11 @@ def test_the_summary_has_the_values_of_its_metrics():
         assert found["interval_width"] == pytest.approx(width[known if mask is not None else ...].mean())
         assert all(type(value) is float for value in found.values())
     for wrong in (0.0, 1.0, 90, "a"):
-        with pytest.raises(ev.InputError, match="coverage must lie between 0 and 1"):
+        with pytest.raises(hs.InputError, match="coverage must lie between 0 and 1"):
             metrics.summary(p, y, coverage=wrong)
-    with pytest.raises(ev.InputError, match="missing values"):
+    with pytest.raises(hs.InputError, match="missing values"):
         metrics.summary(p, np.where(known, y, np.nan))
-    with pytest.raises(ev.InputError, match="no rows to score"):
+    with pytest.raises(hs.InputError, match="no rows to score"):
         metrics.summary(p, y, mask=known & False)
 
 
@@ -629,12 +629,12 @@ def test_metrics_take_distributions_tensors_and_masks(make):
         assert score(answer, y) == score(p, y.numpy()) == pytest.approx(wide, rel=1e-4, abs=1e-9)
         masked = score(answer, gaps, mask=known)
         assert masked == score(p, gaps.numpy(), mask=known.numpy()) == pytest.approx(score(kept, y[known]), rel=1e-6)
-        with pytest.raises(ev.InputError, match=r"missing values .*mask= which targets count"):
+        with pytest.raises(hs.InputError, match=r"missing values .*mask= which targets count"):
             score(p, gaps)
-        with pytest.raises(ev.InputError, match="no rows"):
+        with pytest.raises(hs.InputError, match="no rows"):
             score(p, gaps, mask=known & False)
     for wrong in (known[0], known.float(), np.array([[None, True, False]] * 6)):
-        with pytest.raises(ev.InputError, match=r"mask must be boolean, True where .* of the shape \(6, 3\)"):
+        with pytest.raises(hs.InputError, match=r"mask must be boolean, True where .* of the shape \(6, 3\)"):
             metrics.nll(p, y, mask=wrong)
     assert metrics.pit(p, gaps, mask=known).shape == (int(known.sum()),)
 
@@ -648,7 +648,7 @@ def right():
 
 
 def test_scores_of_one_gaussian_by_hand():
-    p = Prediction(ev.Gaussian(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])))
+    p = Prediction(hs.Normal(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])))
     y = np.array([0.5, 4.0])
     assert metrics.rmse(p, y) == pytest.approx(np.sqrt((0.25 + 9) / 2))
     assert metrics.nll(p, y) == pytest.approx(-stats.norm.logpdf(y, [0, 1], [1, 2]).mean())

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia.data.row_trees import MOST_LISTED, RowTrees
-from evidentia.data.trees import Trees
-from evidentia.errors import EvidentiaError, InputError, InputTypeError
+import howsure as hs
+from howsure.data.row_trees import MOST_LISTED, RowTrees
+from howsure.data.trees import Trees
+from howsure.errors import HowsureError, InputError, InputTypeError
 
 NAMES = ("mean", "std", "aleatoric_std", "epistemic_std", "familiarity")
 
@@ -39,7 +39,7 @@ def same(found, p, one=None):
 def numbers():
     """A mixture that sees numbers, bins and trees, with weights, fading and a width."""
     x, y = table()
-    return ev.EvidentialRegressor(members=3, steps=60, random_state=0).fit(x, y), x
+    return hs.EvidentialRegressor(members=3, steps=60, random_state=0).fit(x, y), x
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +57,21 @@ def mixed():
     frame.loc[3, "size"] = np.nan
     frame.loc[5, "town"] = None
     y = frame["size"].fillna(0.5) + (frame["town"] == "Oslo") + 0.1 * rng.standard_normal(80)
-    return ev.EvidentialRegressor(members=2, steps=40, random_state=0).fit(frame, y), frame
+    return hs.EvidentialRegressor(members=2, steps=40, random_state=0).fit(frame, y), frame
 
 
 def regressors():
     return {
-        "one network": ev.EvidentialRegressor(members=1, steps=30, random_state=0),
-        "plain evidence": ev.EvidentialRegressor(members=3, steps=30, evidence="plain", random_state=0),
-        "ensemble": ev.EnsembleRegressor(members=2, steps=30, random_state=0),
-        "fading ensemble": ev.EnsembleRegressor(members=2, steps=30, evidence="fading", random_state=0),
-        "gaussian": ev.GaussianRegressor(steps=30, random_state=0),
-        "dropout": ev.DropoutRegressor(samples=3, steps=30, random_state=0),
-        "bayes": ev.BayesRegressor(samples=3, steps=30, random_state=0),
-        "linear": ev.EvidentialRegressor(members=2, hidden=(), steps=30, random_state=0),
-        "positive": ev.EvidentialRegressor(members=2, steps=30, target_transform="positive", random_state=0),
-        "split": ev.EvidentialRegressor(members=1, steps=30, conformal="split", random_state=0),
+        "one network": hs.EvidentialRegressor(members=1, steps=30, random_state=0),
+        "plain evidence": hs.EvidentialRegressor(members=3, steps=30, evidence="plain", random_state=0),
+        "ensemble": hs.EnsembleRegressor(members=2, steps=30, random_state=0),
+        "fading ensemble": hs.EnsembleRegressor(members=2, steps=30, evidence="fading", random_state=0),
+        "gaussian": hs.GaussianRegressor(steps=30, random_state=0),
+        "dropout": hs.DropoutRegressor(samples=3, steps=30, random_state=0),
+        "bayes": hs.BayesRegressor(samples=3, steps=30, random_state=0),
+        "linear": hs.EvidentialRegressor(members=2, hidden=(), steps=30, random_state=0),
+        "positive": hs.EvidentialRegressor(members=2, steps=30, target_transform="positive", random_state=0),
+        "split": hs.EvidentialRegressor(members=1, steps=30, conformal="split", random_state=0),
     }
 
 
@@ -118,7 +118,7 @@ def test_every_regressor_has_one(name, targets):
 
 def test_log_targets_have_a_median_instead_of_moments():
     x, y = table()
-    model = ev.EvidentialRegressor(members=2, steps=30, target_transform="log", random_state=0).fit(x, np.exp(y))
+    model = hs.EvidentialRegressor(members=2, steps=30, target_transform="log", random_state=0).fit(x, np.exp(y))
     p = model.predict_distribution(x[:3])
     found = model.predictor(coverage=0.8)(x[:3])
     assert set(found) == {"median", "lower", "upper", "familiarity"}
@@ -177,7 +177,7 @@ def test_types_of_numbers_do_not_matter(numbers):
     ],
 )
 def test_wrong_rows_are_refused_with_a_sentence(numbers, rows, words):
-    with pytest.raises(EvidentiaError, match=words):
+    with pytest.raises(HowsureError, match=words):
         numbers[0].predictor()(rows)
 
 
@@ -200,7 +200,7 @@ def test_wrong_values_of_a_row_by_name_are_refused(mixed, change, words):
     model, frame = mixed
     row = frame.iloc[0].to_dict() | change
     row = {name: value for name, value in row.items() if value is not ...}
-    with pytest.raises(EvidentiaError, match=words):
+    with pytest.raises(HowsureError, match=words):
         model.predictor()(row)
 
 
@@ -212,7 +212,7 @@ def test_coverage_is_a_probability(numbers, coverage):
 
 def test_a_predictor_is_pickled_copied_and_outlives_another_fit(numbers):
     x, y = table()
-    model = ev.EvidentialRegressor(members=2, steps=20, random_state=0).fit(x, y)
+    model = hs.EvidentialRegressor(members=2, steps=20, random_state=0).fit(x, y)
     predict = model.predictor()
     before = predict(x[0])
     assert pickle.loads(pickle.dumps(predict))(x[0]) == before
@@ -242,7 +242,7 @@ def test_several_threads_get_the_same_numbers(numbers):
 
 def test_an_unfitted_model_has_none():
     with pytest.raises(ValueError, match="not fitted"):
-        ev.EvidentialRegressor().predictor()
+        hs.EvidentialRegressor().predictor()
 
 
 @pytest.mark.parametrize("targets", [1, 3])
@@ -255,7 +255,7 @@ def test_trees_row_by_row_are_those_of_all_rows(targets, monkeypatch):
     expected = trees.predict(new)
     scale = np.abs(expected).max()
     np.testing.assert_allclose([RowTrees(trees)(row) for row in new], expected, rtol=0, atol=1e-12 * scale)
-    monkeypatch.setattr("evidentia.data.row_trees.MOST_LISTED", 0)
+    monkeypatch.setattr("howsure.data.row_trees.MOST_LISTED", 0)
     assert MOST_LISTED > 0
     np.testing.assert_allclose([RowTrees(trees)(row) for row in new[:5]], expected[:5], rtol=0, atol=1e-12 * scale)
 
@@ -274,7 +274,7 @@ def test_records_masked_arrays_and_bytes(numbers, mixed):
     missing = x[:2].copy()
     missing[0, 0] = np.nan
     assert np.array_equal(predict(masked)["mean"], predict(missing)["mean"])
-    with pytest.raises(ev.InputTypeError, match="not bytes"):
+    with pytest.raises(hs.InputTypeError, match="not bytes"):
         predict(b"abc")
     model, frame = mixed
     record = next(frame[frame.columns[::-1]].itertuples(index=False))  # its fields are in another order
@@ -284,11 +284,11 @@ def test_records_masked_arrays_and_bytes(numbers, mixed):
 def test_errors_of_several_rows_name_the_row(numbers):
     model, x = numbers
     rows = x[:3].tolist()
-    with pytest.raises(ev.InputError, match="row 2"):
+    with pytest.raises(hs.InputError, match="row 2"):
         model.predictor()([*rows[:2], [*rows[2][:-1], np.inf]])
-    with pytest.raises(ev.InputError, match="row 1 has 1 values"):
+    with pytest.raises(hs.InputError, match="row 1 has 1 values"):
         model.predictor()([rows[0], [1.0]])
-    with pytest.raises(ev.InputError, match="too large"):
+    with pytest.raises(hs.InputError, match="too large"):
         model.predictor()([10**400, *rows[0][1:]])
 
 

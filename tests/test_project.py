@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import evidentia
+import howsure
 import typed_example
 
 ROOT = Path(__file__).parents[1]
@@ -24,9 +24,9 @@ def run(code: str) -> str:
 
 def test_import_loads_nothing_for_plots_tables_or_commands():
     heavy = "{'matplotlib', 'pandas', 'sklearn', 'scipy', 'typer', 'rich', 'h5py', 'PIL', 'triton', 'onnx', 'pyarrow'}"
-    used = "evidentia.NIGHead, evidentia.evidential_loss, evidentia.NormalInverseGamma"  # imported when first used
+    used = "howsure.NIGHead, howsure.evidential_loss, howsure.NormalInverseGamma"  # imported when first used
     loaded = run(
-        "import torch, sys; before = set(sys.modules); import evidentia; "
+        "import torch, sys; before = set(sys.modules); import howsure; "
         f"{used}; print(({heavy} & set(sys.modules)) - before)"
     )
     assert loaded == "set()"
@@ -41,16 +41,16 @@ def state():
             torch.is_grad_enabled(), Distribution._validate_args, torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(), list(warnings.filters), torch.is_default_dtype if False else None)
 before = state()
-import evidentia
-evidentia.NIGHead, evidentia.evidential_loss, evidentia.Prediction  # imported now
+import howsure
+howsure.NIGHead, howsure.evidential_loss, howsure.Prediction  # imported now
 print(before == state())
 """
     assert run(code) == "True"
 
 
 def test_every_public_name_is_documented_and_exists():
-    for name in evidentia.__all__:
-        assert getattr(evidentia, name).__doc__, name
+    for name in howsure.__all__:
+        assert getattr(howsure, name).__doc__, name
 
 
 def test_a_users_program_runs_and_is_checked():
@@ -120,9 +120,9 @@ def test_the_source_distribution_has_what_its_tests_read(source_distribution):
 
 def test_the_wheel_and_the_source_distribution_have_every_file_of_the_package(source_distribution, tmp_path):
     """The templates of pages lie among the modules, and must not be left behind."""
-    sources = (ROOT / "src" / "evidentia").rglob("*")
+    sources = (ROOT / "src" / "howsure").rglob("*")
     files = {path.relative_to(ROOT / "src").as_posix() for path in sources if path.is_file() and path.suffix != ".pyc"}
-    assert {"evidentia/reproduce/uci/page.md", "evidentia/reproduce/depth/page.md", "evidentia/py.typed"} <= files
+    assert {"howsure/reproduce/uci/page.md", "howsure/reproduce/depth/page.md", "howsure/py.typed"} <= files
     with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
         assert sorted(files - set(wheel.namelist())) == []
     assert sorted(file for file in files if not (source_distribution / "src" / file).is_file()) == []

@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import optimize, special, stats
 
-from evidentia import Gaussian, Mixture, StudentT
-from evidentia.formulas import mixture, quick_quantile
-from evidentia.formulas.quick_quantile import NORMAL_DF, StudentQuantile, mixture_ends, normal_quantile
+from howsure import Mixture, Normal, StudentT
+from howsure.formulas import mixture, quick_quantile
+from howsure.formulas.quick_quantile import NORMAL_DF, StudentQuantile, mixture_ends, normal_quantile
 
 DF = torch.cat([2 + 2 * torch.logspace(-6, 3, 300), torch.logspace(3.3, np.log10(2e8), 100)])
 
@@ -66,7 +66,7 @@ def relative_errors(df, loc, scale, coverage, weights=None, normal=False):
     quantile = torch.full_like(loc, normal_quantile(q)) if normal else StudentQuantile(q)(df)
     shares = None if weights is None else weights.to(loc.dtype).view(-1, *[1] * (loc.ndim - 1))
     found = mixture_ends(torch.full_like(df, NORMAL_DF) if normal else df, loc, scale, quantile, q, shares)
-    each = Gaussian(loc.double(), scale.double()) if normal else StudentT(df.double(), loc.double(), scale.double())
+    each = Normal(loc.double(), scale.double()) if normal else StudentT(df.double(), loc.double(), scale.double())
     exact = Mixture(each, weights=weights)
     between = exact.between_variance
     width = ((scale.double() ** 2).mean(0) + between).sqrt()

@@ -5,14 +5,14 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.prediction import Prediction
+import howsure as hs
+from howsure import metrics
+from howsure.prediction import Prediction
 
 
 def gaussian(mean, std):
     """One Gaussian network with these answers."""
-    return Prediction(ev.Gaussian(torch.as_tensor(mean), torch.as_tensor(std)))
+    return Prediction(hs.Normal(torch.as_tensor(mean), torch.as_tensor(std)))
 
 
 def noisy(shape, seed=0):
@@ -89,7 +89,7 @@ def test_ties_are_the_mean_over_every_order(error):
 
 def test_what_a_name_stands_for():
     g = torch.Generator().manual_seed(2)
-    p = Prediction(ev.NormalInverseGamma.from_raw(torch.randn(3, 60, 4, generator=g)), members=0)
+    p = Prediction(hs.NormalInverseGamma.from_raw(torch.randn(3, 60, 4, generator=g)), members=0)
     y = torch.randn(60, generator=g).numpy()
     arrays = {"std": p.std, "aleatoric": p.aleatoric_std, "epistemic": p.epistemic_std, "entropy": p.entropy()}
     curves = {name: metrics.retention_curve(p, y, name)[1] for name in arrays}
@@ -191,43 +191,43 @@ def test_auroc_at_its_ends():
 @pytest.mark.parametrize("metric", [metrics.retention_curve, metrics.ause, metrics.aurg])
 def test_bad_input_is_named(metric):
     p, y = noisy((5,))
-    with pytest.raises(ev.InputError, match=r"y has shape \(4,\) but the prediction \(5,\)"):
+    with pytest.raises(hs.InputError, match=r"y has shape \(4,\) but the prediction \(5,\)"):
         metric(p, y[:4])
-    with pytest.raises(ev.InputError, match=r"the uncertainty has shape \(5, 1\) but the prediction \(5,\)"):
+    with pytest.raises(hs.InputError, match=r"the uncertainty has shape \(5, 1\) but the prediction \(5,\)"):
         metric(p, y, p.std[:, None])
     with pytest.raises(
-        ev.InputError, match="unknown uncertainty 'total'; known are std, aleatoric, epistemic, entropy"
+        hs.InputError, match="unknown uncertainty 'total'; known are std, aleatoric, epistemic, entropy"
     ):
         metric(p, y, "total")
-    with pytest.raises(ev.InputError, match="1 of 5 uncertainties are NaN"):
+    with pytest.raises(hs.InputError, match="1 of 5 uncertainties are NaN"):
         metric(p, y, [1, 2, np.nan, 4, 5])
-    with pytest.raises(ev.InputError, match="2 of 5 errors y − mean are NaN or infinite; leave out the rows"):
+    with pytest.raises(hs.InputError, match="2 of 5 errors y − mean are NaN or infinite; leave out the rows"):
         metric(p, [0, -np.inf, 1, np.inf, 2])
-    with pytest.raises(ev.InputError, match=r"y has 1 missing values \(first in row 1\)"):
+    with pytest.raises(hs.InputError, match=r"y has 1 missing values \(first in row 1\)"):
         metric(p, [0, np.nan, 1, 3, 2])
-    with pytest.raises(ev.InputError, match="unknown error 'mse'; known are rmse, mae"):
+    with pytest.raises(hs.InputError, match="unknown error 'mse'; known are rmse, mae"):
         metric(p, y, error="mse")
     for points in (1, 0, 10.5):
-        with pytest.raises(ev.InputError, match=f"points must be a whole number of at least 2, got {points}"):
+        with pytest.raises(hs.InputError, match=f"points must be a whole number of at least 2, got {points}"):
             metric(p, y, points=points)
-    with pytest.raises(ev.InputError, match="no rows"):
+    with pytest.raises(hs.InputError, match="no rows"):
         metric(gaussian(np.zeros(0), np.ones(0)), [])
 
 
 @pytest.mark.parametrize("metric", [metrics.retention_curve, metrics.ause, metrics.aurg])
 def test_one_gaussian_network_cannot_rank_by_epistemic(metric):
     p, y = noisy((5,))
-    with pytest.raises(ev.InputError, match=r"no epistemic uncertainty: epistemic_std is None.*rank by 'std'"):
+    with pytest.raises(hs.InputError, match=r"no epistemic uncertainty: epistemic_std is None.*rank by 'std'"):
         metric(p, y, "epistemic")
     metric(p, y, "aleatoric")
 
 
 def test_bad_scores_are_named():
-    with pytest.raises(ev.InputError, match="there are no scores outside"):
+    with pytest.raises(hs.InputError, match="there are no scores outside"):
         metrics.auroc([1.0], [])
-    with pytest.raises(ev.InputError, match="there are no scores inside"):
+    with pytest.raises(hs.InputError, match="there are no scores inside"):
         metrics.auroc([], [1.0])
-    with pytest.raises(ev.InputError, match="2 of 3 scores inside are NaN"):
+    with pytest.raises(hs.InputError, match="2 of 3 scores inside are NaN"):
         metrics.auroc([np.nan, 1, np.nan], [1])
-    with pytest.raises(ev.InputError, match="the scores outside are None: the prediction has no such uncertainty"):
+    with pytest.raises(hs.InputError, match="the scores outside are None: the prediction has no such uncertainty"):
         metrics.auroc([1.0], noisy((5,))[0].epistemic_std)

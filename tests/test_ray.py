@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-import evidentia as ev
-from evidentia.cli import ray_engine
-from evidentia.cli.rows import predict_frame
-from evidentia.data.table_files import ROWS, read_batches
-from evidentia.data.table_writer import writing
-from evidentia.errors import InputError, InputTypeError
+import howsure as hs
+from howsure.cli import ray_engine
+from howsure.cli.rows import predict_frame
+from howsure.data.table_files import ROWS, read_batches
+from howsure.data.table_writer import writing
+from howsure.errors import InputError, InputTypeError
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray announces changes of its own
@@ -44,7 +44,7 @@ def table(rows, seed=0):
 @pytest.fixture(scope="module")
 def model():
     rows = table(200).drop(columns="code")
-    return ev.EvidentialRegressor(members=2, steps=50, random_state=0).fit(rows, rows["x"] + (rows["color"] == "red"))
+    return hs.EvidentialRegressor(members=2, steps=50, random_state=0).fit(rows, rows["x"] + (rows["color"] == "red"))
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_errors_name_rows_of_the_file(cluster, tmp_path, small_spans):
     text = table(ROWS + 6).astype({"x": object})
     text.loc[ROWS + 3, "x"] = "large"
     text.to_csv(tmp_path / "in.csv", index=False)
-    model = ev.GaussianRegressor(steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
+    model = hs.GaussianRegressor(steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
     jobs = [(tmp_path / "in.csv", tmp_path / "out.parquet")]
     with pytest.raises(InputError, match=rf"in\.csv: column 'x' .*\(first: 'large' in row {ROWS + 3}\)"):
         ray_engine.predict(jobs, partial(predict_frame, model))
@@ -223,7 +223,7 @@ def test_searches_and_folds_go_to_ray(cluster):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 3))
     y = x[:, 0] + 0.1 * rng.normal(size=60)
-    model = ev.EvidentialRegressor(members=1, steps=30, random_state=0)
+    model = hs.EvidentialRegressor(members=1, steps=30, random_state=0)
     alone = cross_val_score(model, x, y, cv=3)
     search = GridSearchCV(model, {"learning_rate": [1e-3, 1e-2]}, cv=2)
     with joblib.parallel_config("ray", n_jobs=2):
@@ -250,13 +250,13 @@ def test_the_command_line_starts_a_cluster_and_ends_it(model, tmp_path):
     folder.mkdir()
     for k in range(3):
         table(20 + k, k).to_parquet(folder / f"{k}.parquet")
-    mark = f"EVIDENTIA_MARK={os.urandom(8).hex()}"
+    mark = f"HOWSURE_MARK={os.urandom(8).hex()}"
     outputs = {}
     for engine in ("local", "ray"):
         outputs[engine] = tmp_path / engine
         command = ["predict", tmp_path / "model", folder, "-o", outputs[engine], "--keep", "code", "--engine", engine]
         done = subprocess.run(
-            [sys.executable, "-m", "evidentia.cli", *map(str, command)],
+            [sys.executable, "-m", "howsure.cli", *map(str, command)],
             capture_output=True, text=True, check=False, env=os.environ | dict([mark.split("=")]),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -273,6 +273,6 @@ def test_the_command_line_starts_a_cluster_and_ends_it(model, tmp_path):
 def test_without_ray_the_command_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     table(3).to_parquet(tmp_path / "in.parquet")
-    with pytest.raises(InputError, match=r"pip install evidentia\[ray\]"):
+    with pytest.raises(InputError, match=r"pip install howsure\[ray\]"):
         ray_engine.predict([(tmp_path / "in.parquet", tmp_path / "out.parquet")], partial(quick, 1.0))
     assert names(tmp_path) == ["in.parquet"]

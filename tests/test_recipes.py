@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import evidentia as ev
+import howsure as hs
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "docs" / "recipes"
@@ -102,7 +102,7 @@ def address(log: Path, server: subprocess.Popen) -> str:
 def test_the_server_answers_requests_from_another_process(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))
-    model = ev.EvidentialRegressor(members=2, steps=100, random_state=0).fit(x, 3 * x[:, 0] + x[:, 1])
+    model = hs.EvidentialRegressor(members=2, steps=100, random_state=0).fit(x, 3 * x[:, 0] + x[:, 1])
     model.save(tmp_path / "model")
     script("server.md", "server.py", tmp_path)
     command = [sys.executable, "-m", "uvicorn", "server:app", "--port", "0"]

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-import evidentia as ev
-from evidentia.errors import InputError, InputTypeError
-from evidentia.report.bands import binomial_range, curve_band, histogram_band
-from evidentia.report.evaluation import by_familiarity, by_group, evaluate
-from evidentia.report.html import MARK, script_json
-from evidentia.report.markdown import write_markdown_page
-from evidentia.report.unusual import TrainingColumns
-from evidentia.reproduce.html import write_html_page
+import howsure as hs
+from howsure.errors import InputError, InputTypeError
+from howsure.report.bands import binomial_range, curve_band, histogram_band
+from howsure.report.evaluation import by_familiarity, by_group, evaluate
+from howsure.report.html import MARK, script_json
+from howsure.report.unusual import TrainingColumns
+from howsure_paper.html import write_html_page
+from howsure_paper.markdown import write_markdown_page
 
 EVIL = "</script><script>alert(1)</script><b>%{x}&\"'"
 ROWS = 240
@@ -96,14 +96,14 @@ def model():
     y = pd.DataFrame({"price <b>": make_target(table)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ev.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, y)
+        return hs.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, y)
 
 
 @pytest.fixture(scope="module")
 def small():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((150, 2))
-    return ev.GaussianRegressor(steps=30, random_state=0, device="cpu").fit(x, x[:, 0] + rng.standard_normal(150)), x
+    return hs.GaussianRegressor(steps=30, random_state=0, device="cpu").fit(x, x[:, 0] + rng.standard_normal(150)), x
 
 
 def result_of(model, table, y):
@@ -187,7 +187,7 @@ def test_the_two_values_of_a_column_are_known():
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.standard_normal(400), np.where(rng.random(400) < 0.03, 7.5, 2.0), rng.random(400) < 0.3])
     table = pd.DataFrame(x, columns=["x", "rare", "often"])
-    model = ev.EnsembleRegressor(members=3, steps=10, random_state=0, device="cpu").fit(table, x[:, 0])
+    model = hs.EnsembleRegressor(members=3, steps=10, random_state=0, device="cpu").fit(table, x[:, 0])
     known = TrainingColumns(model)
     odd = known.unusual(model.encoding_.read(pd.DataFrame([[0, 7.5, 1], [0, 2, 0], [0, 8, 2]], columns=table.columns)))
     assert np.column_stack(odd).tolist() == [[False, False, False], [False, False, False], [False, True, True]]
@@ -201,7 +201,7 @@ def test_the_two_values_of_a_column_are_known():
 
 def test_two_values_that_are_equally_frequent_are_not_guessed():
     x = np.column_stack([np.random.default_rng(0).standard_normal(200), np.arange(200) % 2])
-    model = ev.EnsembleRegressor(members=3, steps=10, random_state=0, device="cpu").fit(x, x[:, 0])
+    model = hs.EnsembleRegressor(members=3, steps=10, random_state=0, device="cpu").fit(x, x[:, 0])
     odd = TrainingColumns(model).unusual(model.encoding_.read(x))
     assert not odd[1].any()
 
@@ -210,7 +210,7 @@ def test_many_categories_of_which_some_were_dropped_are_never_called_new():
     rng = np.random.default_rng(0)
     codes = np.array([f"c{k}" for k in rng.integers(0, 400, 800)])
     table = pd.DataFrame({"x": rng.standard_normal(800), "code": pd.Categorical(codes)})
-    model = ev.GaussianRegressor(steps=10, random_state=0, device="cpu").fit(table, table["x"])
+    model = hs.GaussianRegressor(steps=10, random_state=0, device="cpu").fit(table, table["x"])
     odd = TrainingColumns(model).unusual(model.encoding_.read(table))
     assert not odd[1].any()  # rare ones are not kept, so nobody knows whether they are new
 
@@ -308,7 +308,7 @@ class Page(html.parser.HTMLParser):
 
 
 def write(model, table, y, folder, **options):
-    path = ev.write_report(model, table, y, folder / "report.html", **options)
+    path = hs.write_report(model, table, y, folder / "report.html", **options)
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -398,7 +398,7 @@ def test_hover_has_row_true_predicted_interval_and_familiarity(page):
 def test_several_targets_have_a_section_each_and_unknown_ones_are_left_out(tmp_path):
     table = make_table()[["size", "site"]]
     y = pd.DataFrame({"a": make_target(table), "b": -make_target(table, seed=9)})
-    model = ev.EvidentialRegressor(members=2, steps=30, random_state=0, device="cpu").fit(table, y)
+    model = hs.EvidentialRegressor(members=2, steps=30, random_state=0, device="cpu").fit(table, y)
     y.loc[:99, "b"] = np.nan
     page = write(model, table, y, tmp_path)
     assert {name[:2] for name in page.figures} == {"0-", "1-"}
@@ -416,9 +416,9 @@ def test_endless_texts_and_many_columns_do_not_fill_the_page(tmp_path):
     long = "long " * 20_000
     table = pd.DataFrame(rng.standard_normal((60, 400)), columns=[f"c{k}" for k in range(400)])
     table = table.assign(site=rng.choice([long, "b"], 60)).rename(columns={"c0": "a name " + long})
-    model = ev.GaussianRegressor(steps=5, random_state=0, device="cpu").fit(table, table["c1"])
+    model = hs.GaussianRegressor(steps=5, random_state=0, device="cpu").fit(table, table["c1"])
     rows = table.assign(site=[*table["site"][:-1], "new" + long])
-    path = ev.write_report(
+    path = hs.write_report(
         model, rows, pd.Series(table["c1"], name=long), tmp_path / "report.html", title="half \ud800 of one"
     )
     page = Page(path.read_text(encoding="utf-8"))
@@ -431,7 +431,7 @@ def test_endless_texts_and_many_columns_do_not_fill_the_page(tmp_path):
 def test_threads_can_write_the_same_page(small, tmp_path):
     model, x = small
     with ThreadPoolExecutor(4) as pool:
-        paths = list(pool.map(lambda _: ev.write_report(model, x, x[:, 0], tmp_path / "report.html"), range(8)))
+        paths = list(pool.map(lambda _: hs.write_report(model, x, x[:, 0], tmp_path / "report.html"), range(8)))
     assert {path.name for path in paths} == {"report.html"}
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     Page(paths[0].read_text(encoding="utf-8"))
@@ -447,12 +447,12 @@ def test_a_few_rows_are_enough(model, rows, tmp_path):
 @pytest.mark.parametrize(
     "kind",
     [
-        ev.GaussianRegressor(),
-        ev.EvidentialRegressor(members=1),
-        ev.EvidentialRegressor(members=2, target_transform="log"),
-        ev.EvidentialRegressor(members=2, target_transform="positive"),
-        ev.EvidentialRegressor(members=2, conformal="split"),
-        ev.DropoutRegressor(samples=3),
+        hs.GaussianRegressor(),
+        hs.EvidentialRegressor(members=1),
+        hs.EvidentialRegressor(members=2, target_transform="log"),
+        hs.EvidentialRegressor(members=2, target_transform="positive"),
+        hs.EvidentialRegressor(members=2, conformal="split"),
+        hs.DropoutRegressor(samples=3),
     ],
     ids=["gaussian", "one", "log", "positive", "conformal", "dropout"],
 )
@@ -464,7 +464,7 @@ def test_every_kind_of_model_has_a_page(kind, tmp_path):
     is_log = model.target_transform_ == "log"
     x[0] = 1e6  # far away, where some have infinite variances
     page = write(model, x, y, tmp_path)
-    assert ("0-uncertainty" in page.figures) is (not isinstance(kind, ev.GaussianRegressor) and not is_log)
+    assert ("0-uncertainty" in page.figures) is (not isinstance(kind, hs.GaussianRegressor) and not is_log)
     assert ("predicted median upwards" in page.text) is is_log
     assert ("conformal" in page.text) is (kind.conformal is not None)
 
@@ -495,38 +495,38 @@ def test_unusable_input_is_refused_before_anything_is_written(model, small, tmp_
     y = make_target(table)
     path = tmp_path / "report.html"
     with pytest.raises(InputTypeError, match="regressor of a table"):
-        ev.write_report("model", table, y, path)
+        hs.write_report("model", table, y, path)
     for bad, match in (
         (np.full(ROWS, np.nan), "no row has a known target"),
         (np.where(np.arange(ROWS) == 3, np.inf, y), "first in row 3"),
         (y[:10], "shape"),
         (["a"] * ROWS, "real numbers"),
     ):
-        with pytest.raises(ev.EvidentiaError, match=match):
-            ev.write_report(model, table, bad, path)
+        with pytest.raises(hs.HowsureError, match=match):
+            hs.write_report(model, table, bad, path)
     with pytest.raises(InputError, match="no rows"):
-        ev.write_report(model, table.iloc[:0], y[:0], path)
+        hs.write_report(model, table.iloc[:0], y[:0], path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp_path):
     model, x = small
     path = tmp_path / "deep" / "report.html"
-    ev.write_report(model, x, x[:, 0], path)
+    hs.write_report(model, x, x[:, 0], path)
     first = path.read_text(encoding="utf-8")
     assert MARK in first[:2000]
-    ev.write_report(model, x, x[:, 1], path)
+    hs.write_report(model, x, x[:, 1], path)
     assert path.read_text(encoding="utf-8") != first
     path.write_text("mine")
-    with pytest.raises(InputError, match="is no page of evidentia"):
-        ev.write_report(model, x, x[:, 0], path)
+    with pytest.raises(InputError, match="is no page of howsure"):
+        hs.write_report(model, x, x[:, 0], path)
     assert path.read_text() == "mine"
-    ev.write_report(model, x, x[:, 0], path, replace=True)
+    hs.write_report(model, x, x[:, 0], path, replace=True)
     assert path.read_text(encoding="utf-8") == first
     with pytest.raises(InputError, match="is a folder"):
-        ev.write_report(model, x, x[:, 0], tmp_path)
+        hs.write_report(model, x, x[:, 0], tmp_path)
     with pytest.raises(InputError, match=r"report\.html is a file, not a folder"):
-        ev.write_report(model, x, x[:, 0], path / "deeper.html")
+        hs.write_report(model, x, x[:, 0], path / "deeper.html")
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
 
 
@@ -536,15 +536,15 @@ def test_without_its_packages_a_report_says_what_to_install(small, package, monk
     for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
     model, x = small
-    with pytest.raises(InputError, match=r"needs plotly and jinja2: pip install evidentia\[report\]"):
-        ev.write_report(model, x, x[:, 0], tmp_path / "never.html")
+    with pytest.raises(InputError, match=r"needs plotly and jinja2: pip install howsure\[report\]"):
+        hs.write_report(model, x, x[:, 0], tmp_path / "never.html")
     assert not (tmp_path / "never.html").exists()
 
 
 def test_thirty_thousand_rows_make_a_small_page_of_a_sample(small, tmp_path):
     model, _ = small
     x = np.random.default_rng(1).standard_normal((30_000, 2))
-    path = ev.write_report(model, x, x[:, 0], tmp_path / "large.html")
+    path = hs.write_report(model, x, x[:, 0], tmp_path / "large.html")
     assert path.stat().st_size < 8e6
     text = Page(path.read_text(encoding="utf-8")).text
     assert "Shown are 1,500 of 30,000 rows" in text
@@ -595,10 +595,11 @@ def test_a_markdown_page_becomes_one_file_with_its_figures(tmp_path):
 
 
 def test_an_experiment_writes_its_page(tmp_path, capsys):
-    from evidentia.cli.reproduce import page
-    from evidentia.reproduce.html import check_html_page
-    from evidentia.reproduce.protocol import Context
-    from evidentia.reproduce.registry import EXPERIMENTS
+    from howsure.cli.reproduce import page
+
+    from howsure_paper.html import check_html_page
+    from howsure_paper.protocol import Context
+    from howsure_paper.registry import EXPERIMENTS
 
     experiment = EXPERIMENTS["distribution"]
     folder = tmp_path / "run"
@@ -621,20 +622,20 @@ def test_a_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     model, x = small
-    monkeypatch.setattr("evidentia.report.html.write_text", full)
+    monkeypatch.setattr("howsure.report.html.write_text", full)
     with pytest.raises(InputError, match=f"r.html cannot be written: {os.strerror(errno.ENOSPC)}"):
-        ev.write_report(model, x, x[:, 0], tmp_path / "r.html")
+        hs.write_report(model, x, x[:, 0], tmp_path / "r.html")
 
 
 # The command ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_writes_the_page_of_a_file(small, tmp_path, capsys):
-    from evidentia.cli.report import report
+    from howsure.cli.report import report
 
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"size": rng.random(80), "site": rng.choice(["a", "b"], 80)})
-    model = ev.GaussianRegressor(steps=10, random_state=0, device="cpu").fit(table, table["size"])
+    model = hs.GaussianRegressor(steps=10, random_state=0, device="cpu").fit(table, table["size"])
     model.save(tmp_path / "model")
     file, out = tmp_path / "test.csv", tmp_path / "page.html"
     table.assign(price=table["size"], region=np.where(table["size"] > 0.5, "up", "down")).to_csv(file, index=False)

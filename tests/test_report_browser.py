@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import evidentia as ev
+import howsure as hs
 
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 
@@ -25,7 +25,7 @@ def missing():
     try:
         import selenium  # noqa: F401
     except ModuleNotFoundError:
-        return "selenium is not installed: pip install evidentia[browser]"
+        return "selenium is not installed: pip install howsure[browser]"
     return "" if CHROMIUM and DRIVER else "chromium or chromedriver is not installed: apt-get install chromium-driver"
 
 
@@ -86,7 +86,7 @@ def make_target(table, seed=5):
 @pytest.fixture(scope="module")
 def model():
     table = make_table(300)
-    return ev.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, make_target(table))
+    return hs.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, make_target(table))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def page(model, tmp_path_factory):
     table = make_table(400, seed=1)
     table.loc[7, "size"] = 900.0
     y = pd.Series(make_target(table), name=EVIL)
-    return ev.write_report(model, table, y, tmp_path_factory.mktemp("report") / "report.html", title=EVIL)
+    return hs.write_report(model, table, y, tmp_path_factory.mktemp("report") / "report.html", title=EVIL)
 
 
 def test_the_page_has_no_errors_and_runs_nothing_of_the_table(browser, page):
@@ -158,12 +158,12 @@ def test_no_width_needs_scrolling_sideways(browser, page, width):
 
 def test_text_is_dark_on_white(browser, page):
     show(browser, page)
-    colours = browser.execute_script(
+    colors = browser.execute_script(
         "return [...new Set([...document.querySelectorAll('main *')].filter(e => !e.closest('.chart'))"
         ".map(e => getComputedStyle(e).color))]"
     )
-    for colour in colours:
-        red, green, blue = (int(v) / 255 for v in re.findall(r"\d+", colour)[:3])
+    for color in colors:
+        red, green, blue = (int(v) / 255 for v in re.findall(r"\d+", color)[:3])
         linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (red, green, blue)]
         luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
         assert 1.05 / (luminance + 0.05) >= 4.5  # the contrast that WCAG asks for
@@ -200,7 +200,7 @@ def test_every_chart_has_words_without_scripts(browser, page):
     assert "Do not trust " in text
 
 
-DATA = Path(os.environ.get("EVIDENTIA_DATA", Path(__file__).parents[2] / "shared" / "data")) / "shift"
+DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "shift"
 
 
 def read_shift(case):
@@ -225,9 +225,9 @@ def test_pages_about_rows_of_another_kind(browser, case, tmp_path):
         near, far = (table.sample(min(len(table), 1500), random_state=0) for table in read_shift(case))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = ev.EvidentialRegressor(members=3, steps=100, random_state=0, device="cpu")
+        model = hs.EvidentialRegressor(members=3, steps=100, random_state=0, device="cpu")
         model.fit(near.iloc[:, :-1], near.iloc[:, -1:])
-        path = ev.write_report(model, far.iloc[:, :-1], far.iloc[:, -1:], tmp_path / "report.html")
+        path = hs.write_report(model, far.iloc[:, :-1], far.iloc[:, -1:], tmp_path / "report.html")
     for width in (375, 1100):
         show(browser, path, width)
         assert browser.get_log("browser") == []
@@ -240,7 +240,7 @@ def test_a_hundred_thousand_rows_open_quickly_enough(browser, model, tmp_path):
     table = make_table(100_000, seed=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path = ev.write_report(model, table, make_target(table), tmp_path / "large.html")
+        path = hs.write_report(model, table, make_target(table), tmp_path / "large.html")
     assert path.stat().st_size < 8e6
     seconds = show(browser, path)
     assert browser.get_log("browser") == []

@@ -16,8 +16,8 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import evidentia as ev
-from evidentia import metrics, scorers
+import howsure as hs
+from howsure import metrics, scorers
 
 NAMES = [name for name in scorers.__all__ if name != "Scorer"]
 
@@ -36,7 +36,7 @@ class Line(RegressorMixin, BaseEstimator):
         return self.line_.predict(x)
 
     def predict_distribution(self, x):
-        return ev.Prediction(ev.Gaussian(torch.as_tensor(self.predict(x)), float(self.std)))
+        return hs.Prediction(hs.Normal(torch.as_tensor(self.predict(x)), float(self.std)))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_each_is_its_metric_with_the_other_sign(rows):
     model = Line(0.5).fit(x, y)
     p = model.predict_distribution(x)
     for name in NAMES:
-        scorer, metric = getattr(ev.scorers, name), getattr(metrics, name)
+        scorer, metric = getattr(hs.scorers, name), getattr(metrics, name)
         expected = -abs(metrics.coverage(p, y) - 0.9) if name == "coverage" else -metric(p, y)
         assert scorer(model, x, y) == expected
         assert type(scorer(model, x, y)) is float
@@ -82,8 +82,8 @@ def test_they_are_pickled_copied_and_cloned(name):
 def test_cross_validation_with_one_scorer_or_several(rows):
     x, y = rows
     folds = KFold(3)
-    found = cross_validate(Line(0.5), x, y, cv=folds, scoring={name: getattr(ev.scorers, name) for name in NAMES})
-    alone = cross_val_score(Line(0.5), x, y, cv=folds, scoring=ev.scorers.nll)
+    found = cross_validate(Line(0.5), x, y, cv=folds, scoring={name: getattr(hs.scorers, name) for name in NAMES})
+    alone = cross_val_score(Line(0.5), x, y, cv=folds, scoring=hs.scorers.nll)
     by_hand = []
     for train, test in folds.split(x):
         p = Line(0.5).fit(x.iloc[train], y.iloc[train]).predict_distribution(x.iloc[test])
@@ -95,16 +95,16 @@ def test_cross_validation_with_one_scorer_or_several(rows):
 
 def test_a_search_finds_the_true_noise(rows):
     x, y = rows
-    for scorer in (ev.scorers.nll, ev.scorers.crps, ev.scorers.interval_score, ev.scorers.coverage):
+    for scorer in (hs.scorers.nll, hs.scorers.crps, hs.scorers.interval_score, hs.scorers.coverage):
         pipeline = make_pipeline(StandardScaler(), Line())
         search = GridSearchCV(pipeline, {"line__std": [0.05, 0.5, 5.0]}, scoring=scorer, cv=3).fit(x, y)
         assert search.best_params_ == {"line__std": 0.5}
         assert search.score(x, y) == scorer(search, x, y) == scorer(search.best_estimator_, x, y)
         assert clone(search).scoring == scorer
-    several = {"nll": ev.scorers.nll, "rmse": ev.scorers.rmse}
+    several = {"nll": hs.scorers.nll, "rmse": hs.scorers.rmse}
     search = GridSearchCV(Line(), {"std": [0.05, 0.5, 5.0]}, scoring=several, refit="nll", cv=3).fit(x, y)
     assert search.best_params_ == {"std": 0.5}
-    nested = cross_val_score(search, x, y, scoring=ev.scorers.nll, cv=3)
+    nested = cross_val_score(search, x, y, scoring=hs.scorers.nll, cv=3)
     assert np.isfinite(nested).all()
 
 
@@ -115,19 +115,19 @@ def test_pipelines_are_followed_to_their_last_step(rows):
         model.fit(x, y)
         scaled = x if len(model) == 1 else pd.DataFrame(StandardScaler().fit_transform(x), columns=x.columns)
         direct = Line(0.5).fit(scaled, y)
-        assert ev.scorers.nll(model, x, y) == pytest.approx(ev.scorers.nll(direct, scaled, y), rel=1e-12)
+        assert hs.scorers.nll(model, x, y) == pytest.approx(hs.scorers.nll(direct, scaled, y), rel=1e-12)
 
 
 def test_a_regressor_is_scored_in_a_pipeline_and_a_search(rows):
     x, y = rows
-    regressor = ev.EvidentialRegressor(members=2, steps=20, hidden=(16,), device="cpu", random_state=0)
+    regressor = hs.EvidentialRegressor(members=2, steps=20, hidden=(16,), device="cpu", random_state=0)
     pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), regressor)
     grid = {"evidentialregressor__evidence_weight": [0.01, 1.0]}
-    search = GridSearchCV(pipeline, grid, scoring=ev.scorers.crps, cv=2).fit(x, y)
+    search = GridSearchCV(pipeline, grid, scoring=hs.scorers.crps, cv=2).fit(x, y)
     best = search.best_estimator_
     p = best[-1].predict_distribution(best[:-1].transform(x))
     assert search.score(x, y) == -metrics.crps(p, y)
-    scores = cross_val_score(regressor, x, y, scoring=ev.scorers.nll, cv=2)
+    scores = cross_val_score(regressor, x, y, scoring=hs.scorers.nll, cv=2)
     assert np.isfinite(scores).all()
 
 
@@ -135,22 +135,22 @@ def test_what_has_no_distribution_is_refused_in_a_sentence(rows):
     x, y = rows
     for model in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
         with pytest.raises(
-            ev.InputTypeError, match=rf"needs a predictive distribution: .*{type(model).__name__} has no"
+            hs.InputTypeError, match=rf"needs a predictive distribution: .*{type(model).__name__} has no"
         ):
-            ev.scorers.nll(model.fit(x, y), x, y)
+            hs.scorers.nll(model.fit(x, y), x, y)
     transformed = TransformedTargetRegressor(Line(), func=np.arcsinh, inverse_func=np.sinh).fit(x, y)
-    with pytest.raises(ev.InputTypeError, match=r"TransformedTargetRegressor has none; .*use target_transform="):
-        ev.scorers.nll(transformed, x, y)
+    with pytest.raises(hs.InputTypeError, match=r"TransformedTargetRegressor has none; .*use target_transform="):
+        hs.scorers.nll(transformed, x, y)
 
 
 def test_metrics_and_scorers_come_with_the_package_and_cost_nothing_before():
     code = """
 import sys
-import evidentia as ev
-before = {"evidentia.metrics", "evidentia.scorers", "sklearn", "pandas"} & set(sys.modules)
-ev.metrics.nll, ev.scorers.nll
-from evidentia.scorers import crps
-print(sorted(before), "sklearn" in sys.modules, crps is ev.scorers.crps, {"metrics", "scorers"} <= set(dir(ev)))
+import howsure as hs
+before = {"howsure.metrics", "howsure.scorers", "sklearn", "pandas"} & set(sys.modules)
+hs.metrics.nll, hs.scorers.nll
+from howsure.scorers import crps
+print(sorted(before), "sklearn" in sys.modules, crps is hs.scorers.crps, {"metrics", "scorers"} <= set(dir(hs)))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[] False True True", "")

@@ -3,11 +3,12 @@ import sys
 import numpy as np
 import pytest
 
-import evidentia as ev
-from evidentia.fitting import fit, hold_out, search
-from evidentia.fitting.search import folds_of, one_standard_error
-from evidentia.methods import Evidential, GaussianLikelihood, MCDropout, Network, Recipe
-from evidentia.training import Settings
+import howsure as hs
+from howsure.fitting import fit, hold_out, search
+from howsure.fitting.search import folds_of, one_standard_error
+from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.training import Settings
+from howsure_paper.baselines import MCDropout
 
 QUICK = Recipe(Network((16,)), Settings(steps=200, learning_rate=1e-2, evaluate_every=50), 32)
 
@@ -32,7 +33,7 @@ def test_the_rule_takes_the_first_that_ties():
 def test_a_diverged_candidate_is_never_chosen():
     scores = np.array([[np.inf, 0.0, 0.0], [1.0, 1.0, 1.0]])
     assert one_standard_error(scores) == 1
-    with pytest.raises(ev.InputError, match="no candidate has a finite score"):
+    with pytest.raises(hs.InputError, match="no candidate has a finite score"):
         one_standard_error(np.full((2, 3), np.inf))
 
 
@@ -41,7 +42,7 @@ def test_folds_part_the_rows():
     parts = folds_of(rows, 5, seed=1)
     assert sorted(np.concatenate(parts)) == list(rows)
     assert {len(p) for p in parts} == {4, 5}
-    with pytest.raises(ev.InputError, match="4 rows are too few for a search over 5 folds"):
+    with pytest.raises(hs.InputError, match="4 rows are too few for a search over 5 folds"):
         folds_of(np.arange(4), 5, seed=0)
 
 
@@ -54,7 +55,7 @@ def test_scores_are_those_of_networks_fitted_one_by_one():
     parts = folds_of(rows, 3, 7)
     rest = np.concatenate([parts[0], parts[2]])
     alone = fit(Evidential(1.0), x, y, hold_out(rest, [8]), recipe=QUICK).predict(x[parts[1]])
-    assert found.scores[1, 1] == pytest.approx(ev.metrics.nll(alone, y[parts[1]]), abs=0.02)
+    assert found.scores[1, 1] == pytest.approx(hs.metrics.nll(alone, y[parts[1]]), abs=0.02)
 
 
 def test_groups_are_searched_as_if_alone_and_other_rows_leave_no_trace():
@@ -90,15 +91,15 @@ def test_rows_of_weight_zero_do_not_score():
 
 def test_a_population_without_validation_rows_keeps_its_last_weights():
     x, y = data()
-    fitted = fit(GaussianLikelihood(), x, y, hold_out(np.arange(100), [0], share=0), recipe=QUICK)
+    fitted = fit(NormalLikelihood(), x, y, hold_out(np.arange(100), [0], share=0), recipe=QUICK)
     assert fitted.training.best_step.tolist() == [200]
-    assert ev.metrics.rmse(fitted.predict(x[100:]), y[100:]) < y.std()
+    assert hs.metrics.rmse(fitted.predict(x[100:]), y[100:]) < y.std()
 
 
 def test_a_method_without_a_number_has_nothing_to_search():
     x, y = data()
-    with pytest.raises(ev.InputError, match="GaussianLikelihood has nothing to search"):
-        search(GaussianLikelihood(), x, y, [np.arange(100)])
+    with pytest.raises(hs.InputError, match="NormalLikelihood has nothing to search"):
+        search(NormalLikelihood(), x, y, [np.arange(100)])
 
 
 def test_a_search_may_take_fewer_steps(monkeypatch):
@@ -108,7 +109,7 @@ def test_a_search_may_take_fewer_steps(monkeypatch):
         steps.append(recipe.settings.steps)
         return fit(*args, recipe=recipe, **kwargs)
 
-    monkeypatch.setattr(sys.modules["evidentia.fitting.search"], "fit", watched)
+    monkeypatch.setattr(sys.modules["howsure.fitting.search"], "fit", watched)
     x, y = data()
     for effort in (1.0, 0.1):
         search(Evidential(), x, y, [np.arange(60)], folds=2, recipe=QUICK, effort=effort, device="cpu")

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import oracles
-from evidentia.formulas import special
+from howsure.formulas import special
 from oracles import exact
 
 ALPHAS = [1e-30, 1e-10, 1e-3, 0.3, 1.0, 1 + 1e-6, 1.5, 3.0, 3.99, 4.0, 4.01, 7.99, 8.0, 15.0, 1e2, 1e4, 1e6, 1e8, 1e15]

@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy import stats
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.distributions import Transform
+import howsure as hs
+from howsure import metrics
+from howsure.distributions import Transform
 
 pytestmark = pytest.mark.extras
 torchmetrics = pytest.importorskip("torchmetrics")
-streaming = pytest.importorskip("evidentia.metrics.streaming")
+streaming = pytest.importorskip("howsure.metrics.streaming")
 
 LEVELS = [0.9, 0.1, 0.5]  # in no order
 HALVES = np.array([0.25, 0.5, 0.75, 1.0])
@@ -56,32 +56,32 @@ FUNCTIONS = {
 
 def evidential(*shape, dtype=torch.float32):
     raw = torch.randn(*shape, 4, dtype=dtype)
-    return ev.NormalInverseGamma.from_raw(raw)
+    return hs.NormalInverseGamma.from_raw(raw)
 
 
 def mixture(rows):
-    return ev.Mixture(evidential(3, rows).predictive(), weights=torch.tensor([1.0, 2.0, 0.0]))
+    return hs.Mixture(evidential(3, rows).predictive(), weights=torch.tensor([1.0, 2.0, 0.0]))
 
 
 def faded(rows):
-    return ev.Faded(evidential(rows), torch.rand(rows).clamp(min=0.05))
+    return hs.Faded(evidential(rows), torch.rand(rows).clamp(min=0.05))
 
 
 def positive(rows):
     """Targets that cannot be negative, a fifth of them exactly 0, which has a probability of its own."""
-    answer = ev.Gaussian(0.3 + torch.randn(rows), torch.rand(rows) + 0.3)
-    return ev.Prediction(answer, transform=Transform("positive", 1.0, 0.4))
+    answer = hs.Normal(0.3 + torch.randn(rows), torch.rand(rows) + 0.3)
+    return hs.Prediction(answer, transform=Transform("positive", 1.0, 0.4))
 
 
 ANSWERS = {
     "evidential": lambda rows: evidential(rows),
     "float64": lambda rows: evidential(rows, dtype=torch.float64),
-    "gaussian": lambda rows: ev.Gaussian(torch.randn(rows), torch.rand(rows) + 0.5),
+    "gaussian": lambda rows: hs.Normal(torch.randn(rows), torch.rand(rows) + 0.5),
     "two targets": lambda rows: evidential(rows, 2),
     "images": lambda rows: evidential(rows, 3, 5),
     "mixture": mixture,
     "faded": faded,
-    "members": lambda rows: ev.Prediction(evidential(rows, 4), members=-1),
+    "members": lambda rows: hs.Prediction(evidential(rows, 4), members=-1),
     "positive": positive,
 }
 
@@ -91,7 +91,7 @@ def batches(make, masked, sizes=(7, 1, 40, 0, 12)):
     found = []
     for k, size in enumerate(sizes):
         answer = make(size)
-        p = answer if isinstance(answer, ev.Prediction) else ev.Prediction(answer)
+        p = answer if isinstance(answer, hs.Prediction) else hs.Prediction(answer)
         y = torch.randn(p.shape)
         y = (2 * y).clamp(min=0) if p.transform is not None else y
         mask = torch.rand(p.shape) < (0.7 if k != 1 else 0) if masked else None
@@ -103,9 +103,9 @@ def batches(make, masked, sizes=(7, 1, 40, 0, 12)):
 
 def whole(parts):
     """Return all batches as one prediction, its targets and its mask."""
-    predictions = [p if isinstance(p, ev.Prediction) else ev.Prediction(p) for p, _, _ in parts]
+    predictions = [p if isinstance(p, hs.Prediction) else hs.Prediction(p) for p, _, _ in parts]
     mask = None if parts[0][2] is None else torch.cat([mask for *_, mask in parts])
-    return ev.Prediction.cat(predictions), torch.cat([y for _, y, _ in parts]), mask
+    return hs.Prediction.cat(predictions), torch.cat([y for _, y, _ in parts]), mask
 
 
 def close(found, expected):
@@ -139,7 +139,7 @@ def test_numbers_of_scipy():
         [streaming.NLL(), streaming.RMSE(), streaming.Coverage(), streaming.PITHistogram(5), streaming.IntervalScore()]
     )
     for part in torch.arange(500).split(64):
-        found.update(ev.Gaussian(loc[part], scale[part]), y[part])
+        found.update(hs.Normal(loc[part], scale[part]), y[part])
     found, truth = found.compute(), y.double().numpy()
     assert found["NLL"] == pytest.approx(-normal.logpdf(truth).mean(), rel=1e-6)
     assert found["RMSE"] == pytest.approx(np.sqrt(np.mean((loc.double().numpy() - truth) ** 2)), rel=1e-12)
@@ -155,14 +155,14 @@ def test_sums_of_many_large_terms_lose_nothing():
     metric = streaming.RMSE()
     y = torch.full((100_000,), 1234.5)
     for _ in range(20):
-        metric.update(ev.Gaussian(torch.zeros(100_000), 1.0), y)
+        metric.update(hs.Normal(torch.zeros(100_000), 1.0), y)
     assert metric.compute().item() == 1234.5
     assert metric.compute().dtype == torch.float64
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
-    head = ev.NIGHead(8).to(dtype)
+    head = hs.NIGHead(8).to(dtype)
     with torch.no_grad():
         answer = head(torch.randn(30, 8, dtype=dtype))
     y = torch.randn(30, dtype=dtype)
@@ -183,7 +183,7 @@ def test_a_column_of_targets_and_arrays_fit_as_in_the_functions():
 
 def test_pit_at_edges_and_ends():
     metric = streaming.PITHistogram(2)
-    metric.update(ev.Gaussian(torch.zeros(4), 1.0), [0.0, -100.0, 100.0, 1.0])  # F = ½, 0, 1, 0.84
+    metric.update(hs.Normal(torch.zeros(4), 1.0), [0.0, -100.0, 100.0, 1.0])  # F = ½, 0, 1, 0.84
     assert metric.compute().tolist() == [0.5, 0.5]
 
 
@@ -195,7 +195,7 @@ class Twice:
 
 
 def test_intervals_with_a_guarantee_are_those_that_count():
-    p = ev.Prediction(ev.Gaussian(torch.zeros(4), 1.0))
+    p = hs.Prediction(hs.Normal(torch.zeros(4), 1.0))
     p.guarantee = Twice()
     y = [0.0, 1.9, -2.1, 3.0]
     for make, expected in [
@@ -226,7 +226,7 @@ def test_no_targets_are_nan_and_change_nothing(name):
 
 def test_answers_that_are_not_finite_do_not_stop_a_training():
     loc = torch.tensor([0.0, torch.nan, 0.0])
-    answer = ev.Gaussian(loc, torch.ones(3), validate_args=False)
+    answer = hs.Normal(loc, torch.ones(3), validate_args=False)
     for make in (streaming.NLL, streaming.RMSE, streaming.AUSE, streaming.AURG, streaming.IntervalScore):
         metric = make()
         metric.update(answer, torch.ones(3))
@@ -260,14 +260,14 @@ def test_answers_that_are_not_finite_do_not_stop_a_training():
         (lambda m: streaming.AUSE(["std"]), "unknown uncertainty"),
         (lambda m: streaming.AUSE(error="mse"), "unknown error 'mse'"),
         (lambda m: streaming.AUSE(points=1), "points must be a whole number"),
-        (lambda m: streaming.AUSE("epistemic").update(ev.Gaussian(torch.zeros(2), 1.0), [0.0, 1.0]), "no epistemic"),
+        (lambda m: streaming.AUSE("epistemic").update(hs.Normal(torch.zeros(2), 1.0), [0.0, 1.0]), "no epistemic"),
     ],
 )
 def test_errors_say_what_is_wrong_and_change_nothing(call, message):
     metric = streaming.NLL()
     metric.update(evidential(4), torch.zeros(4))
     before = metric.compute()
-    with pytest.raises(ev.EvidentiaError, match=message):
+    with pytest.raises(hs.HowsureError, match=message):
         call(metric)
     assert metric.count == 4
     assert metric.compute() == before
@@ -287,7 +287,7 @@ def test_forward_returns_the_value_of_the_batch_and_keeps_the_sum():
 
 
 def test_gradients_are_neither_needed_nor_kept():
-    head = ev.NIGHead(4)
+    head = hs.NIGHead(4)
     for make, _ in FUNCTIONS.values():
         metric = make()
         metric(head(torch.randn(8, 4)), torch.randn(8))
@@ -319,7 +319,7 @@ def test_an_error_in_forward_changes_nothing():
     for make, function in FUNCTIONS.values():
         metric, answer, y = make(), evidential(4), torch.randn(4)
         metric(answer, y)
-        with pytest.raises(ev.InputError, match="shape"):
+        with pytest.raises(hs.InputError, match="shape"):
             metric(answer, y[:3])
         metric(answer, y)
         assert (metric.count, metric.update_count) == (8, 2)
@@ -438,8 +438,8 @@ def test_the_summary_is_that_of_the_whole_data():
 
 
 def test_targets_learned_by_their_logarithm_have_no_moments():
-    answer = ev.Gaussian(torch.zeros(9), 1.0)
-    p, y = ev.Prediction(answer, transform=Transform("log")), torch.rand(9) + 0.1
+    answer = hs.Normal(torch.zeros(9), 1.0)
+    p, y = hs.Prediction(answer, transform=Transform("log")), torch.rand(9) + 0.1
     together = streaming.summary()
     together.update(p, y)
     found = together.compute()
@@ -515,12 +515,12 @@ def test_lightning_logs_the_number_of_the_whole_data(precision, tmp_path):
     class Model(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.SiLU(), ev.NIGHead(8))
+            self.net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.SiLU(), hs.NIGHead(8))
             self.nll, self.rest = streaming.NLL(), streaming.summary(prefix="val_")
 
         def training_step(self, batch):
             x, y = batch
-            return ev.evidential_loss(self.net(x), torch.nan_to_num(y), mask=~y.isnan())
+            return hs.evidential_loss(self.net(x), torch.nan_to_num(y), mask=~y.isnan())
 
         def validation_step(self, batch):
             x, y = batch
@@ -550,7 +550,7 @@ def test_lightning_logs_the_number_of_the_whole_data(precision, tmp_path):
     dtype = torch.bfloat16 if precision == "bf16-true" else torch.float32
     with torch.no_grad():
         answers = [model.net(part.to(dtype)) for part in x.split(16)]
-    p = ev.Prediction.cat(map(ev.Prediction, answers))
+    p = hs.Prediction.cat(map(hs.Prediction, answers))
     expected = metrics.summary(p, y.to(dtype).float(), mask=~y.isnan())
     logged = trainer.callback_metrics
     assert logged["nll"].item() == pytest.approx(expected["nll"], rel=1e-6)
@@ -558,10 +558,10 @@ def test_lightning_logs_the_number_of_the_whole_data(precision, tmp_path):
         assert logged[f"val_{name}"].item() == pytest.approx(value, rel=1e-6)
 
 
-def test_evidentia_does_without_torchmetrics():
+def test_howsure_does_without_torchmetrics():
     code = """
-import sys, evidentia as ev
-from evidentia import metrics
+import sys, howsure as hs
+from howsure import metrics
 assert "torchmetrics" not in sys.modules
 sys.modules["torchmetrics"] = None
 try:
@@ -571,11 +571,11 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        'evidentia.metrics.streaming needs torchmetrics; install it with pip install "evidentia[torchmetrics]"\n'
+        'howsure.metrics.streaming needs torchmetrics; install it with pip install "howsure[torchmetrics]"\n'
     )
 
 
 def test_the_package_has_them_by_attribute():
-    assert ev.metrics.streaming.NLL is streaming.NLL
+    assert hs.metrics.streaming.NLL is streaming.NLL
     with pytest.raises(AttributeError, match="no attribute 'stream'"):
         _ = metrics.stream

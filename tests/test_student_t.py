@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-import evidentia as ev
+import howsure as hs
 import oracles
-from evidentia.formulas import student_t, student_tail
+from howsure.formulas import student_t, student_tail
 from oracles import exact
 
 DF = [2 + 1e-6, 2.1, 3.0, 7.7, 8.0, 15.9, 30.0, 1e2, 1e3, 1e5, 1e8]
@@ -181,7 +181,7 @@ def test_bfloat16_arguments_are_answered_in_float32():
 @pytest.mark.parametrize("df", [1.0, 2 + 1e-6, 2.5, 8.0, 1e4])
 @pytest.mark.parametrize("p", [1e-100, 1e-250, 1e-300])
 def test_far_quantiles_against_mpmath(df, p):
-    t = ev.StudentT(torch.tensor(df, dtype=torch.float64))
+    t = hs.StudentT(torch.tensor(df, dtype=torch.float64))
     upper, lower = t.isf(p).item(), t.icdf(p).item()
     assert lower == -upper
     with mpmath.workdps(50):
@@ -191,12 +191,12 @@ def test_far_quantiles_against_mpmath(df, p):
 
 
 def test_values_whose_square_overflows():
-    single = ev.StudentT(3.0)
+    single = hs.StudentT(3.0)
     assert single.log_prob(1e20).item() == pytest.approx(-183.0105, abs=1e-3)
     assert single.log_prob(1e20).dtype == torch.float32
     assert single.crps(1e20).item() == pytest.approx(1e20)
     assert single.crps(float("inf")).item() == math.inf
-    wide = ev.StudentT(torch.tensor(3.0, dtype=torch.float64))
+    wide = hs.StudentT(torch.tensor(3.0, dtype=torch.float64))
     with mpmath.workdps(50):
         exact = mpmath.log(mpmath.gamma(2) / (mpmath.sqrt(3 * mpmath.pi) * mpmath.gamma(1.5)))
         exact -= 2 * mpmath.log(1 + mpmath.mpf(10) ** 400 / 3)
@@ -238,7 +238,7 @@ def test_tails_under_vmap():
 
 @pytest.mark.parametrize("y", [-3.0, 0.1, 8.0])
 def test_mean_distance_against_quadrature(y):
-    each = ev.StudentT(*(torch.tensor(v, dtype=torch.float64) for v in (3.5, 0.1, 1.5)))
+    each = hs.StudentT(*(torch.tensor(v, dtype=torch.float64) for v in (3.5, 0.1, 1.5)))
     density = stats.t(3.5, 0.1, 1.5).pdf
     parts = [
         integrate.quad(lambda x: abs(x - y) * density(x), *ends, epsabs=1e-12)

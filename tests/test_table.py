@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-import evidentia as ev
-from evidentia.data.table import read_table
+import howsure as hs
+from howsure.data.table import read_table
 
 MIXED = {
     "size": [1.5, None, 3.0],
@@ -92,7 +92,7 @@ def test_pandas_types():
     ],
 )
 def test_what_cannot_be_read(x, message):
-    with pytest.raises(ev.InputError, match=message):
+    with pytest.raises(hs.InputError, match=message):
         read_table(x)
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_read(x, message):
     ],
 )
 def test_what_has_the_wrong_kind(x, message):
-    with pytest.raises(ev.InputTypeError, match=message):
+    with pytest.raises(hs.InputTypeError, match=message):
         read_table(x)
 
 
@@ -139,7 +139,7 @@ def objects(*values):
     ids=range(18),
 )
 def test_odd_objects_are_refused_in_one_sentence(x, message):
-    with pytest.raises(ev.InputTypeError, match=message):
+    with pytest.raises(hs.InputTypeError, match=message):
         read_table(x)
 
 
@@ -162,7 +162,7 @@ def test_odd_objects_are_refused_in_one_sentence(x, message):
     ids=range(12),
 )
 def test_odd_values_are_refused_in_one_sentence(x, message):
-    with pytest.raises(ev.InputError, match=message) as caught:
+    with pytest.raises(hs.InputError, match=message) as caught:
         read_table(x)
     assert len(str(caught.value)) < 500
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import evidentia as ev
-from evidentia.data.csv_files import CsvReader
-from evidentia.data.table_files import ROWS, count_rows, find_spans, read_batches, read_file
+import howsure as hs
 from faults import odd_files
+from howsure.data.csv_files import CsvReader
+from howsure.data.table_files import ROWS, count_rows, find_spans, read_batches, read_file
 
 
 def saved(folder, content, name="a.csv"):
@@ -78,10 +78,10 @@ def test_a_column_with_colons_is_one_column(tmp_path):
 
 def test_blank_lines_of_one_column(tmp_path):
     assert read(tmp_path, '\nx\n1\n""\n \n2\n\n\n')["x"].tolist() == [1, pd.NA, pd.NA, 2]
-    with pytest.raises(ev.InputError, match="line 3: it is blank; write NA if a value is missing"):
+    with pytest.raises(hs.InputError, match="line 3: it is blank; write NA if a value is missing"):
         read(tmp_path, "x\n1\n\n\n2\n")
     assert read(tmp_path, "x,y\n1,2\n\n3,4\n").to_dict("list") == {"x": [1, 3], "y": [2, 4]}
-    with pytest.raises(ev.InputError, match="line 3: the line has 1 field"):
+    with pytest.raises(hs.InputError, match="line 3: the line has 1 field"):
         read(tmp_path, 'x,y\n1,2\n""\n3,4\n')
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
         return types
 
     monkeypatch.setattr(CsvReader, "_types", change)
-    with pytest.raises(ev.InputError, match=r"a\.csv cannot be read as a table"):
+    with pytest.raises(hs.InputError, match=r"a\.csv cannot be read as a table"):
         read_file(path)
 
 
@@ -226,7 +226,7 @@ def test_names_in_doubt_are_warned_of(tmp_path):
 def test_files_that_are_no_tables(tmp_path, content, message):
     path = saved(tmp_path, content)
     for call in (read_file, lambda path: list(read_batches(path, 5))):
-        with pytest.raises(ev.InputError, match=message) as caught:
+        with pytest.raises(hs.InputError, match=message) as caught:
             call(path)
         assert str(caught.value).startswith(str(path))
         assert "\n" not in str(caught.value)
@@ -236,29 +236,29 @@ def test_files_that_are_no_tables(tmp_path, content, message):
 def count_rows_or_refusal(path):
     try:
         return count_rows(path)
-    except ev.InputError:
+    except hs.InputError:
         return None
 
 
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
-    with pytest.raises(ev.InputError, match="does not exist"):
+    with pytest.raises(hs.InputError, match="does not exist"):
         read_file(tmp_path / "h.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(ev.InputError, match=r"folder.csv is a folder; a table is a .csv"):
+    with pytest.raises(hs.InputError, match=r"folder.csv is a folder; a table is a .csv"):
         read_file(tmp_path / "folder.csv")
     os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(ev.InputError, match="is not a plain file; save what it gives as a file first"):
+    with pytest.raises(hs.InputError, match="is not a plain file; save what it gives as a file first"):
         read_file(tmp_path / "pipe.csv")
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
     for name in ("loop.csv", "zero\0.csv", "n" * 300 + ".csv"):
-        with pytest.raises(ev.InputError, match=r"cannot be read|does not exist"):
+        with pytest.raises(hs.InputError, match=r"cannot be read|does not exist"):
             read_file(tmp_path / name)
     for name, message in (("a.xyz", r"not \.xyz"), ("a", "not one without an ending")):
-        with pytest.raises(ev.InputError, match=message):
+        with pytest.raises(hs.InputError, match=message):
             read(tmp_path, "x\n1\n", name)
     path = saved(tmp_path, "x\n1\n")
     monkeypatch.setattr("pathlib.Path.open", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no, no")))
-    with pytest.raises(ev.InputError, match=r"a\.csv cannot be read: no, no"):
+    with pytest.raises(hs.InputError, match=r"a\.csv cannot be read: no, no"):
         read_file(path)
 
 
@@ -266,7 +266,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch, name):
     path = saved(tmp_path, "x\n1\n", name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ev.InputError, match=r"without pyarrow; install it with pip install 'evidentia\[cli\]'"):
+    with pytest.raises(hs.InputError, match=r"without pyarrow; install it with pip install 'howsure\[cli\]'"):
         read_file(path)
 
 
@@ -351,11 +351,11 @@ def test_a_part_of_a_file(tmp_path, name):
         part = pd.concat(frames, ignore_index=True)
         pd.testing.assert_frame_equal(part, whole[start:stop].reset_index(drop=True))
     assert list(read_batches(path, 100, start=1000)) == []
-    with pytest.raises(ev.InputError, match="start must be a multiple of rows"):
+    with pytest.raises(hs.InputError, match="start must be a multiple of rows"):
         read_batches(path, 100, start=50)
-    with pytest.raises(ev.InputError, match="rows must be at least 1"):
+    with pytest.raises(hs.InputError, match="rows must be at least 1"):
         read_batches(path, 0)
-    with pytest.raises(ev.InputError, match=r"can only be read from its first row on; save it as \.parquet"):
+    with pytest.raises(hs.InputError, match=r"can only be read from its first row on; save it as \.parquet"):
         read_batches(saved(tmp_path, "x\n1\n"), 100, start=100)
 
 
@@ -396,11 +396,11 @@ def test_damaged_files(tmp_path, name):
     damaged = [whole[:size] for size in ends] + [whole[:4] + bytes(99), b"\x00" * 99, b"x,y\n1,2\n"]
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(ev.InputError, match=rf"{name} (is not a readable {words} file|cannot be read)") as caught:
+        with pytest.raises(hs.InputError, match=rf"{name} (is not a readable {words} file|cannot be read)") as caught:
             list(read_batches(path))
         assert "\n" not in str(caught.value)
     path.write_bytes(b"")
-    with pytest.raises(ev.InputError, match=f"{name} is empty"):
+    with pytest.raises(hs.InputError, match=f"{name} is empty"):
         read_file(path)
 
 
@@ -414,7 +414,7 @@ def test_random_damage_is_refused_or_harmless(tmp_path, name):
         for place in g.integers(0, len(content), 5):
             content[place] = g.integers(256)
         path.write_bytes(content)
-        with contextlib.suppress(ev.InputError):
+        with contextlib.suppress(hs.InputError):
             assert len(read_file(path)) >= 1  # and no other error
 
 
@@ -422,13 +422,13 @@ def test_random_damage_is_refused_or_harmless(tmp_path, name):
 def test_tables_that_are_none(tmp_path, name):
     path = tmp_path / name
     write_arrow(pa.table({"x": pa.array([], pa.int64())}), path)
-    with pytest.raises(ev.InputError, match="has names of columns, but no rows"):
+    with pytest.raises(hs.InputError, match="has names of columns, but no rows"):
         read_file(path)
     write_arrow(pa.table({}), path)
-    with pytest.raises(ev.InputError, match="has no columns"):
+    with pytest.raises(hs.InputError, match="has no columns"):
         read_file(path)
     write_arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]), path)
-    with pytest.raises(ev.InputError, match="column names must be unique; 'x' stands more than once"):
+    with pytest.raises(hs.InputError, match="column names must be unique; 'x' stands more than once"):
         read_file(path)
 
 
@@ -438,7 +438,7 @@ def test_wide_tables_come_in_shorter_batches(tmp_path, monkeypatch):
     frames = list(read_batches(path, 4))
     assert [frame.shape for frame in frames] == [(4, 10_000), (2, 10_000)]
     assert all((frame == 1.5).all(axis=None) for frame in frames)
-    monkeypatch.setattr("evidentia.data.table_files._MOST_CELLS", 40_000)
+    monkeypatch.setattr("howsure.data.table_files._MOST_CELLS", 40_000)
     write_arrow(pa.table({f"c{k}": np.zeros(100) for k in range(1000)}), tmp_path / "a.arrow")
     assert [len(frame) for frame in read_batches(tmp_path / "a.arrow", 64)] == [32, 32, 32, 4]
 
@@ -492,7 +492,7 @@ def test_excel(tmp_path):
     ],
 )
 def test_excel_sheets_that_are_no_tables(tmp_path, rows, message):
-    with pytest.raises(ev.InputError, match=message):
+    with pytest.raises(hs.InputError, match=message):
         read_file(sheet(tmp_path, rows))
 
 
@@ -501,7 +501,7 @@ def test_excel_says_what_it_leaves_out(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="the first sheet, 'Sheet', is read; not 'notes', 'more'"):
         assert len(read_file(path)) == 1
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(ev.InputError, match=r"without openpyxl; install it with pip install 'evidentia\[excel\]'"):
+    with pytest.raises(hs.InputError, match=r"without openpyxl; install it with pip install 'howsure\[excel\]'"):
         read_file(path)
 
 
@@ -527,14 +527,14 @@ def test_spans_are_whole_batches_and_longer_where_row_groups_are_huge(tmp_path):
     assert find_spans(tmp_path / "a.csv", 1) == [(0, None)]
     path.write_bytes(path.read_bytes()[:-8])
     assert find_spans(path, 1) == [(0, None)]  # reading it will say what is wrong
-    with pytest.raises(ev.InputError, match="does not exist"):
+    with pytest.raises(hs.InputError, match="does not exist"):
         find_spans(tmp_path / "b.parquet", 1)
-    with pytest.raises(ev.InputError, match="is a folder"):
+    with pytest.raises(hs.InputError, match="is a folder"):
         find_spans(tmp_path, 1)
 
 
 def test_json_is_called_so(tmp_path):
     for text in ('[{"x": 1}]', '{"x": 1}\n{"x": 2}\n'):
         (tmp_path / "a.csv").write_text(text)
-        with pytest.raises(ev.InputError, match=r"a\.csv is JSON; save it as \.csv or \.parquet"):
+        with pytest.raises(hs.InputError, match=r"a\.csv is JSON; save it as \.csv or \.parquet"):
             read_file(tmp_path / "a.csv")

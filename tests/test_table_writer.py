@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import evidentia as ev
-from evidentia.data.table_files import count_rows, read_batches, read_file
-from evidentia.data.table_writer import writing
+import howsure as hs
+from howsure.data.table_files import count_rows, read_batches, read_file
+from howsure.data.table_writer import writing
 
 ENDINGS = (".csv", ".csv.gz", ".parquet", ".pq", ".arrow", ".feather")
 FRAME = pd.DataFrame(
@@ -70,14 +70,14 @@ def test_an_error_leaves_what_was_there(tmp_path, ending, error):
             path.write_bytes(before)
         with pytest.raises(error if isinstance(error, type) else type(error)) as caught:
             write_and(path, error, replace=True)
-        assert not isinstance(caught.value, ev.InputError)
+        assert not isinstance(caught.value, hs.InputError)
         assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
 def test_a_file_that_is_there_is_replaced_only_on_request(tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("mine")
-    with pytest.raises(ev.InputError, match=r"out\.csv is there already; name another file, or .*--force"):
+    with pytest.raises(hs.InputError, match=r"out\.csv is there already; name another file, or .*--force"):
         write_table(path, FRAME)
     assert path.read_text() == "mine"
     write_table(path, FRAME, replace=True)
@@ -86,7 +86,7 @@ def test_a_file_that_is_there_is_replaced_only_on_request(tmp_path):
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "out.parquet"
-    with pytest.raises(ev.InputError, match="was written by someone else"):
+    with pytest.raises(hs.InputError, match="was written by someone else"):
         write_and(path, lambda: path.write_text("theirs"))
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("out.parquet", "theirs")]
 
@@ -105,19 +105,19 @@ def test_places_that_cannot_be_written(tmp_path):
         "n" * 300 + ".csv": "cannot be written: File name too long",
     }.items():
         for replace in (False, True):
-            with pytest.raises(ev.InputError, match=message):
+            with pytest.raises(hs.InputError, match=message):
                 write_table(tmp_path / name, FRAME, replace=replace)
 
 
 def test_frames_that_do_not_fit(tmp_path):
     path = tmp_path / "out.parquet"
-    with pytest.raises(ev.InputError, match=r"rows have the columns .*'x'.*, but those before had"):
+    with pytest.raises(hs.InputError, match=r"rows have the columns .*'x'.*, but those before had"):
         write_table(path, FRAME, FRAME.rename(columns={"count": "x"}))
-    with pytest.raises(ev.InputError, match="a column cannot be written"):
+    with pytest.raises(hs.InputError, match="a column cannot be written"):
         write_table(path, pd.DataFrame({"x": [1]}), pd.DataFrame({"x": ["a"]}))
-    with pytest.raises(ev.InputError, match="there are no rows to write"):
+    with pytest.raises(hs.InputError, match="there are no rows to write"):
         write_table(path)
-    with pytest.raises(ev.InputError, match="must be unique; 'x' stands more than once"):
+    with pytest.raises(hs.InputError, match="must be unique; 'x' stands more than once"):
         write_table(path, pd.DataFrame([[1, 2]], columns=["x", "x"]))
     assert not list(tmp_path.iterdir())
 
@@ -126,11 +126,11 @@ def test_a_caller_that_goes_on_after_a_failure_gets_no_file(tmp_path):
     def go_on():
         with writing(tmp_path / "out.arrow") as write:
             write(pd.DataFrame({"x": [1]}))
-            with pytest.raises(ev.InputError, match="cannot be written"):
+            with pytest.raises(hs.InputError, match="cannot be written"):
                 write(pd.DataFrame({"x": ["a"]}))
             write(pd.DataFrame({"x": [2]}))
 
-    with pytest.raises(ev.InputError, match="some of its rows could not be"):
+    with pytest.raises(hs.InputError, match="some of its rows could not be"):
         go_on()
     assert not list(tmp_path.iterdir())
 
@@ -179,8 +179,8 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     script = f"""
 import resource, signal
 import numpy as np, pandas as pd
-from evidentia.data.table_writer import writing
-from evidentia.errors import InputError
+from howsure.data.table_writer import writing
+from howsure.errors import InputError
 import pyarrow.csv, pyarrow.parquet
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
@@ -204,7 +204,7 @@ def test_a_killed_writer_leaves_nothing_of_that_name_and_the_next_one_cleans_up(
     path = tmp_path / "out.parquet"
     script = f"""
 import numpy as np, pandas as pd
-from evidentia.data.table_writer import writing
+from howsure.data.table_writer import writing
 with writing({str(path)!r}) as write:
     while True:
         write(pd.DataFrame({{"x": np.arange(100_000)}}))
@@ -247,6 +247,6 @@ def test_a_file_system_without_links(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
     write_table(tmp_path / "out.csv", FRAME)
     assert len(read_file(tmp_path / "out.csv")) == 3
-    with pytest.raises(ev.InputError, match="was written by someone else"):
+    with pytest.raises(hs.InputError, match="was written by someone else"):
         write_and(tmp_path / "new.csv", lambda: (tmp_path / "new.csv").write_text("theirs"))
     assert (tmp_path / "new.csv").read_text() == "theirs"

@@ -11,10 +11,10 @@ import torch
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 
-import evidentia as ev
-from evidentia import metrics
-from evidentia.data.target import find_ties, positive_numbers, spread_ties
-from evidentia.errors import InputError, InputTypeError
+import howsure as hs
+from howsure import metrics
+from howsure.data.target import find_ties, positive_numbers, spread_ties
+from howsure.errors import InputError, InputTypeError
 
 QUICK = {"members": 2, "hidden": (32,), "steps": 60, "random_state": 0}
 TIES = "of the values of y"
@@ -43,7 +43,7 @@ def mostly_zeros(rows, seed):
 
 @pytest.fixture(scope="module")
 def without_transform():
-    model = ev.EvidentialRegressor(members=3, steps=500, random_state=0, evidence="plain")
+    model = hs.EvidentialRegressor(members=3, steps=500, random_state=0, evidence="plain")
     return model.fit(*log_normal(1500, 1)[:2])
 
 
@@ -64,7 +64,7 @@ def test_a_log_normal_target_is_learned_as_it_is(transform, without_transform):
 
 def test_log_predicts_the_median_and_refuses_what_does_not_exist():
     x, y, _ = log_normal(200, 1)
-    model = ev.EvidentialRegressor(target_transform="log", **QUICK).fit(x, y)
+    model = hs.EvidentialRegressor(target_transform="log", **QUICK).fit(x, y)
     assert np.array_equal(model.predict(x), model.predict_distribution(x).median)
     assert model.score(x, y) < 1
     with pytest.raises(InputError, match='"log" has no mean'):
@@ -87,21 +87,21 @@ def test_log_predicts_the_median_and_refuses_what_does_not_exist():
 )
 def test_targets_that_a_transform_cannot_have_are_refused(transform, y, message):
     with pytest.raises(InputError, match=message):
-        ev.EvidentialRegressor(target_transform=transform, **QUICK).fit(np.arange(4.0).reshape(-1, 1), y)
+        hs.EvidentialRegressor(target_transform=transform, **QUICK).fit(np.arange(4.0).reshape(-1, 1), y)
 
 
 def test_rows_without_weight_may_have_any_target():
     x, y, _ = log_normal(60, 1)
     weight = np.ones(60)
     weight[7] = 0
-    model = ev.GaussianRegressor(hidden=(8,), steps=20, random_state=0, target_transform="log")
+    model = hs.GaussianRegressor(hidden=(8,), steps=20, random_state=0, target_transform="log")
     wrong = y.copy()
     wrong[7] = -1.0
     with_it = model.fit(x, wrong, sample_weight=weight).predict(x)
     assert np.allclose(with_it, model.fit(np.delete(x, 7, 0), np.delete(y, 7)).predict(x), rtol=1e-4)
 
 
-@pytest.mark.parametrize("cls", [ev.EnsembleRegressor, ev.GaussianRegressor, ev.DropoutRegressor, ev.BayesRegressor])
+@pytest.mark.parametrize("cls", [hs.EnsembleRegressor, hs.GaussianRegressor, hs.DropoutRegressor, hs.BayesRegressor])
 def test_every_regressor_has_the_transform(cls):
     x, y, _ = log_normal(80, 1)
     model = cls(hidden=(8,), steps=30, random_state=0, target_transform="positive").fit(x, y)
@@ -115,14 +115,14 @@ def test_several_targets_have_their_own_numbers_and_are_saved(tmp_path):
     x, y, _ = log_normal(150, 1)
     zeros = np.where(np.arange(150) % 40 == 0, 0.0, 1000 * y)
     targets = pd.DataFrame({"small": y, "large": zeros})
-    model = ev.EvidentialRegressor(target_transform="positive", **QUICK).fit(x, targets)
+    model = hs.EvidentialRegressor(target_transform="positive", **QUICK).fit(x, targets)
     small, large = model.transform_.scale.tolist()
     assert large == pytest.approx(1000 * small, rel=0.1)
     assert model.transform_.shift[0] == 0 < model.transform_.shift[1]
     p = model.predict_distribution(x)
     assert p.transform == model.transform_
     assert (p.interval() >= 0).all()
-    again = ev.load(model.save(tmp_path / "model"))
+    again = hs.load(model.save(tmp_path / "model"))
     assert again.target_transform_ == "positive"
     assert np.array_equal(again.predict(x), model.predict(x))
     assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
@@ -133,19 +133,19 @@ def test_several_targets_have_their_own_numbers_and_are_saved(tmp_path):
 
 def test_a_forged_transform_is_refused(tmp_path):
     x, y, _ = log_normal(60, 1)
-    model = ev.EvidentialRegressor(target_transform="positive", **QUICK).fit(x, y)
+    model = hs.EvidentialRegressor(target_transform="positive", **QUICK).fit(x, y)
     for forged in ({"kind": "positive"}, {"kind": "positive", "scale": [1.0, 2.0], "shift": [0.0, 0.0]}, "positive"):
         folder = tmp_path / str(len(str(forged)))
         model.transform_ = type("Forged", (), {"to_dict": lambda _, forged=forged: forged})()
         model.save(folder)
         with pytest.raises(InputError, match="transform"):
-            ev.load(folder)
+            hs.load(folder)
 
 
 def test_auto_takes_the_transform_where_it_helps():
     x, y, _ = log_normal(400, 1)
     settings = {"members": 2, "steps": 200, "random_state": 0, "evidence": "plain"}
-    model = ev.EvidentialRegressor(target_transform="auto", **settings).fit(x, y)
+    model = hs.EvidentialRegressor(target_transform="auto", **settings).fit(x, y)
     assert model.target_transform_ == "positive"
     assert model.get_params()["target_transform"] == "auto"
     for other in (y - 5, 50 + x[:, 0] + 0.1 * np.log(y), y[:40]):  # negative ones, no skewness, few rows
@@ -158,7 +158,7 @@ def test_auto_takes_the_transform_where_it_helps():
 
 def test_a_transformed_target_regressor_says_what_to_use():
     x, y, _ = log_normal(60, 1)
-    wrapped = TransformedTargetRegressor(ev.EvidentialRegressor(**QUICK), func=np.log, inverse_func=np.exp).fit(x, y)
+    wrapped = TransformedTargetRegressor(hs.EvidentialRegressor(**QUICK), func=np.log, inverse_func=np.exp).fit(x, y)
     assert wrapped.predict(x).shape == (60,)
     with pytest.raises(AttributeError, match='use target_transform="positive" or "log" of the regressor itself'):
         wrapped.predict(x, return_std=True)
@@ -174,7 +174,7 @@ def test_counts_with_zeros_have_a_shift():
     assert positive_numbers(y[y > 0], None)[1] == 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        model = ev.EvidentialRegressor(target_transform="positive", **QUICK).fit(np.arange(70.0)[:, None], [*y] * 10)
+        model = hs.EvidentialRegressor(target_transform="positive", **QUICK).fit(np.arange(70.0)[:, None], [*y] * 10)
     p = model.predict_distribution(np.arange(70.0)[:, None])
     assert (p.cdf(np.zeros(70)) > 0).all()
     assert np.isfinite(p.log_prob([*y] * 10)).all()
@@ -184,7 +184,7 @@ def test_counts_with_zeros_have_a_shift():
 def test_a_constant_target_keeps_working_under_a_transform():
     x = np.random.default_rng(0).random((50, 2))
     for value, transform in ((3.0, "positive"), (3.0, "log"), (0.0, "positive"), (3.0, "auto")):
-        model = ev.EvidentialRegressor(target_transform=transform, **QUICK).fit(x, np.full(50, value))
+        model = hs.EvidentialRegressor(target_transform=transform, **QUICK).fit(x, np.full(50, value))
         assert np.allclose(model.predict_distribution(x).median, value, atol=0.5)
 
 
@@ -231,11 +231,11 @@ def test_mostly_zeros_are_covered(transform):
     new, target = mostly_zeros(2000, 2)
     assert 0.78 < (y == 0).mean() < 0.82
     settings = {"members": 3, "steps": 400, "random_state": 0}
-    model = ev.EvidentialRegressor(target_transform=transform, **settings)
+    model = hs.EvidentialRegressor(target_transform=transform, **settings)
     with pytest.warns(UserWarning, match=r"80% of the values of y are 0: .*CRPS and coverage say more than NLL"):
         p = model.fit(x, y).predict_distribution(new)
     with pytest.warns(UserWarning, match=TIES):
-        ensemble = ev.EnsembleRegressor(**settings).fit(x, y).predict_distribution(new)
+        ensemble = hs.EnsembleRegressor(**settings).fit(x, y).predict_distribution(new)
     lower, upper = p.interval(0.9).T
     covered = (lower <= target) & (target <= upper)
     assert 0.88 <= covered.mean() <= 0.97
@@ -246,10 +246,10 @@ def test_mostly_zeros_are_covered(transform):
 
 def test_distinct_targets_are_learned_as_before():
     x, y, _ = log_normal(100, 1)
-    assert np.array_equal(ev.fitting.targets.prepare_target(y, np.arange(100), None, 0).values, y)
+    assert np.array_equal(hs.fitting.targets.prepare_target(y, np.arange(100), None, 0).values, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ev.EvidentialRegressor(**QUICK).fit(x, y)
+        hs.EvidentialRegressor(**QUICK).fit(x, y)
 
 
 def test_rows_without_weight_do_not_change_how_ties_are_spread():
@@ -257,7 +257,7 @@ def test_rows_without_weight_do_not_change_how_ties_are_spread():
     x, y = g.random((80, 2)), g.integers(0, 3, 80).astype(float)
     weight = np.ones(80)
     weight[::9] = 0
-    model = ev.GaussianRegressor(hidden=(8,), steps=20, random_state=0)
+    model = hs.GaussianRegressor(hidden=(8,), steps=20, random_state=0)
     with pytest.warns(UserWarning, match=TIES):
         with_them = model.fit(x, y, sample_weight=weight).predict(x)
     with pytest.warns(UserWarning, match=TIES):
@@ -269,7 +269,7 @@ def test_ties_of_several_targets_are_named():
     x = g.random((60, 2))
     targets = pd.DataFrame({"price": g.random(60), "stars": g.integers(1, 4, 60)})
     with pytest.warns(UserWarning, match=r"of the values of y\['stars'\] are") as told:
-        ev.EvidentialRegressor(**QUICK).fit(x, targets)
+        hs.EvidentialRegressor(**QUICK).fit(x, targets)
     assert len(told) == 1
 
 
@@ -295,11 +295,11 @@ def test_ties_of_several_targets_are_named():
 )
 def test_targets_that_are_no_numbers_are_refused_by_a_sentence(y, message):
     with pytest.raises((InputError, InputTypeError), match=message):
-        ev.EvidentialRegressor(**QUICK).fit(np.arange(20.0).reshape(10, 2), y)
+        hs.EvidentialRegressor(**QUICK).fit(np.arange(20.0).reshape(10, 2), y)
 
 
 def test_text_that_spells_numbers_is_taken_for_them():
     x = np.arange(20.0).reshape(10, 2)
     y = [f"{0.5 * k}" for k in range(10)]
-    model = ev.EvidentialRegressor(**QUICK)
+    model = hs.EvidentialRegressor(**QUICK)
     assert np.array_equal(model.fit(x, y).predict(x), model.fit(x, [0.5 * k for k in range(10)]).predict(x))

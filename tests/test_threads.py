@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia import EvidentialRegressor, GaussianRegressor
-from evidentia.fitting import Member, fit, groups, hold_out
-from evidentia.fitting.groups import groups_of_members
-from evidentia.methods import BayesByBackprop, Evidential, MCDropout, Network, Recipe
-from evidentia.threads import one_thread, stream_in_threads
-from evidentia.training import Settings
+import howsure as hs
+from howsure import EvidentialRegressor, GaussianRegressor
+from howsure.fitting import Member, fit, groups, hold_out
+from howsure.fitting.groups import groups_of_members
+from howsure.methods import Evidential, Network, Recipe
+from howsure.threads import one_thread, stream_in_threads
+from howsure.training import Settings
+from howsure_paper.baselines import BayesByBackprop, MCDropout
 
 SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, averaging=0.1), 16)
 
@@ -141,8 +142,8 @@ def test_threads_that_start_meanwhile_do_not_change_it(three_threads):
 
 
 def test_answers_of_a_mixture_leave_the_number_of_threads(three_threads):
-    each = ev.StudentT(torch.full((3, 50), 4.0), torch.randn(3, 50, generator=torch.Generator().manual_seed(0)), 1.0)
-    p = ev.Prediction(each, members=0)
+    each = hs.StudentT(torch.full((3, 50), 4.0), torch.randn(3, 50, generator=torch.Generator().manual_seed(0)), 1.0)
+    p = hs.Prediction(each, members=0)
     for answer in (p.interval(0.9), p.crps(torch.zeros(50)), p.entropy(), p.std):
         assert len(answer) == 50
         assert torch.get_num_threads() == 3

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import evidentia as ev
-from evidentia.errors import InputError
-from evidentia.nn import Population
-from evidentia.training import LoaderBatches, Part, Settings, TableBatches, resolve_device, train, train_parts
-from evidentia.training.adamw import AdamW
-from evidentia.training.batches import _hash
-from evidentia.training.progress import Progress
+import howsure as hs
+from howsure.errors import InputError
+from howsure.nn import Population
+from howsure.training import LoaderBatches, Part, Settings, TableBatches, resolve_device, train, train_parts
+from howsure.training.adamw import AdamW
+from howsure.training.batches import _hash
+from howsure.training.progress import Progress
 
 ROWS, FEATURES = 60, 3
 
@@ -29,7 +29,7 @@ def table(dtype=torch.float32):
 
 def nll(module, batch):
     x, y = batch
-    return ev.evidential_loss(ev.NormalInverseGamma.from_raw(module(x)), y, 0.01, reduction="none").mean(-1)
+    return hs.evidential_loss(hs.NormalInverseGamma.from_raw(module(x)), y, 0.01, reduction="none").mean(-1)
 
 
 def setting(seeds=(0, 1, 2), dtype=torch.float32, batch_size=8):
@@ -115,13 +115,13 @@ def test_a_member_gets_the_same_batches_in_any_population():
 
 def test_bad_batches_are_refused():
     x, y = table()
-    with pytest.raises(ev.InputError, match="member 1 has no rows"):
+    with pytest.raises(hs.InputError, match="member 1 has no rows"):
         TableBatches((x, y), [torch.arange(3), torch.arange(0)], [0, 1], 8)
-    with pytest.raises(ev.InputError, match="1 sets of rows for 2 seeds"):
+    with pytest.raises(hs.InputError, match="1 sets of rows for 2 seeds"):
         TableBatches((x, y), [torch.arange(3)], [0, 1], 8)
-    with pytest.raises(ev.InputError, match="batch_size must be at least 1"):
+    with pytest.raises(hs.InputError, match="batch_size must be at least 1"):
         TableBatches((x, y), [torch.arange(3)], [0], 0)
-    with pytest.raises(ev.InputError, match="the loader gives no batches"):
+    with pytest.raises(hs.InputError, match="the loader gives no batches"):
         LoaderBatches([], torch.device("cpu")).next()
 
 
@@ -296,7 +296,7 @@ def test_a_killed_process_resumes_to_the_same_numbers(tmp_path):
         import os, sys, torch
         sys.path.insert(0, sys.argv[2])
         from test_training import nll, setting, table, validate_on
-        from evidentia.training import Settings, train
+        from howsure.training import Settings, train
         population, batches = setting()
         def loss(module, batch):
             if sys.argv[3] == "die" and batches.step > 70:
@@ -325,12 +325,12 @@ def test_bad_checkpoints_are_refused(tmp_path):
     path = tmp_path / "run.ckpt"
     population, batches = setting()
     train(population, batches, nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
-    with pytest.raises(ev.InputError, match="belongs to another run: its settings"):
+    with pytest.raises(hs.InputError, match="belongs to another run: its settings"):
         train(*setting(), nll, settings=Settings(steps=20), checkpoint=path)
-    with pytest.raises(ev.InputError, match="belongs to another run: its shapes"):
+    with pytest.raises(hs.InputError, match="belongs to another run: its shapes"):
         train(*setting((0, 1)), nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ev.InputError, match=r"cannot be read .*delete it to start anew"):
+    with pytest.raises(hs.InputError, match=r"cannot be read .*delete it to start anew"):
         train(*setting(), nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
 
 
@@ -340,18 +340,18 @@ def test_bad_checkpoints_are_refused(tmp_path):
 def own_setting(shuffle=True):
     torch.manual_seed(3)
     x, y = table()
-    net = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), ev.NIGHead(16))
+    net = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), hs.NIGHead(16))
     loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=shuffle)
     return net, LoaderBatches(loader, torch.device("cpu"))
 
 
 def own_loss(module, batch):
-    return ev.evidential_loss(module(batch[0]), batch[1])
+    return hs.evidential_loss(module(batch[0]), batch[1])
 
 
 def own_validate(module):
     x, y = table()
-    return ev.evidential_loss(module(x), y, weight=0.0)
+    return hs.evidential_loss(module(x), y, weight=0.0)
 
 
 def test_the_loop_trains_any_module_from_a_loader():
@@ -422,7 +422,7 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
     ],
 )
 def test_bad_settings_are_refused(arguments, message):
-    with pytest.raises(ev.InputError, match=message):
+    with pytest.raises(hs.InputError, match=message):
         Settings(**arguments)
 
 
@@ -430,9 +430,9 @@ def test_devices():
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     if not torch.cuda.is_available():
-        with pytest.raises(ev.InputError, match="this machine has no CUDA device"):
+        with pytest.raises(hs.InputError, match="this machine has no CUDA device"):
             resolve_device("cuda")
-    with pytest.raises(ev.InputError, match="the module has no parameters"):
+    with pytest.raises(hs.InputError, match="the module has no parameters"):
         train(nn.Identity(), setting()[1], nll)
 
 
@@ -614,8 +614,8 @@ def test_the_optimizer_is_torchs(tmp_path):
 
 def test_a_fit_does_not_import_torchs_compiler():
     program = (
-        "import sys, numpy as np, evidentia as ev; x = np.random.rand(30, 2); "
-        "ev.EvidentialRegressor(steps=5, members=2, device='cpu').fit(x, x[:, 0]).predict_interval(x); "
+        "import sys, numpy as np, howsure as hs; x = np.random.rand(30, 2); "
+        "hs.EvidentialRegressor(steps=5, members=2, device='cpu').fit(x, x[:, 0]).predict_interval(x); "
         "print('torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,11 +9,11 @@ import torch
 from scipy import integrate, stats
 from torch.utils import _pytree
 
-import evidentia as ev
-from evidentia.distributions import Gaussian, Mixture, StudentT, Transform, Transformed
-from evidentia.errors import InputError
-from evidentia.formulas import transforms
-from evidentia.prediction import Prediction
+import howsure as hs
+from howsure.distributions import Mixture, Normal, StudentT, Transform, Transformed
+from howsure.errors import InputError
+from howsure.formulas import transforms
+from howsure.prediction import Prediction
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -133,7 +133,7 @@ def test_density_tails_and_quantiles_belong_together(members, transform):
 
 
 def test_the_probability_of_zero_is_that_of_the_shift():
-    base = Gaussian(t64(0.0, 1.0), 1.0)
+    base = Normal(t64(0.0, 1.0), 1.0)
     d = Transformed(base, Transform("positive", 2.0, 0.5))
     z = 2 * np.log(np.expm1(0.25))
     assert torch.allclose(d.cdf(0.0), torch.from_numpy(stats.norm.cdf(z, [0.0, 1.0])))
@@ -185,10 +185,8 @@ def test_nan_parameters_give_nan_and_spare_other_rows(df):
 
     def made(rows):
         leaves = loc[:, rows], scale[:, rows]
-        each = (
-            ev.Gaussian(*leaves, validate_args=False) if df is None else ev.StudentT(df, *leaves, validate_args=False)
-        )
-        return Transformed(ev.Mixture(each), Transform("positive", 2.0, 0.1))
+        each = hs.Normal(*leaves, validate_args=False) if df is None else hs.StudentT(df, *leaves, validate_args=False)
+        return Transformed(hs.Mixture(each), Transform("positive", 2.0, 0.1))
 
     whole, good = made(slice(None)), made(slice(1, 3))
     for one, other in zip(
@@ -216,7 +214,7 @@ def test_a_prediction_keeps_its_transform(members):
         (p.cpu().detach().to(torch.float64), ends),
         (_pytree.tree_map(lambda leaf: leaf.clone(), p), ends),
         (Prediction(p.distribution), ends),
-        (_pytree.tree_map(lambda leaf: leaf.clone(), ev.Prediction(p.distribution)), ends),
+        (_pytree.tree_map(lambda leaf: leaf.clone(), hs.Prediction(p.distribution)), ends),
     ):
         assert np.allclose(some.interval(0.8), expected)
     assert p[:, 1].transform == Transform("positive", 5.0, 0.5)
@@ -237,15 +235,15 @@ def test_parts_of_the_variance_are_those_of_the_members(members):
     assert np.allclose(parts.epistemic, means.var(0, unbiased=False))
     with pytest.raises(InputError, match='not defined for a target under the transform "positive"'):
         p.decompose("paper")
-    answer = ev.NormalInverseGamma(t64(0.0), t64(1.0), t64(3.0), t64(1.0))
+    answer = hs.NormalInverseGamma(t64(0.0), t64(1.0), t64(3.0), t64(1.0))
     alone = Prediction(answer, transform=transform)
     assert alone.decompose() == (None, None)
     assert alone.std > 0
-    assert Prediction(Gaussian(t64(0.0), 1.0), transform=transform).aleatoric_std > 0
+    assert Prediction(Normal(t64(0.0), 1.0), transform=transform).aleatoric_std > 0
 
 
 def test_a_deferred_prediction_has_its_transform(members):
-    from evidentia.prediction import Deferred
+    from howsure.prediction import Deferred
 
     deferred = Deferred(lambda k: _pytree.tree_map(lambda p: p[:, 20 * k : 20 * k + 20], members), (20, 20), (40,), 3)
     transform = Transform("positive", 2.0)
@@ -263,4 +261,4 @@ def test_transforms_that_cannot_be_are_refused():
     with pytest.raises(TypeError, match="takes a Mixture"):
         Transformed(torch.distributions.Normal(0.0, 1.0), Transform("log"))
     with pytest.raises(InputError, match="leave out transform="):
-        Prediction(Transformed(Gaussian(t64(0.0), 1.0), Transform("log")), transform=Transform("log"))
+        Prediction(Transformed(Normal(t64(0.0), 1.0), Transform("log")), transform=Transform("log"))

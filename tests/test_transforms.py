@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-import evidentia as ev
-from evidentia.formulas.penalties import PENALTIES
+import howsure as hs
+from howsure.formulas.penalties import PENALTIES
 
 
 @pytest.fixture
 def setting():
-    net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), ev.NIGHead(16))
+    net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), hs.NIGHead(16))
     return net, torch.randn(32, 3), torch.randn(32)
 
 
@@ -28,7 +28,7 @@ def check_compiled(loss, net, x, y, backend):
 
 def test_head_and_loss_compile_to_one_graph(setting):
     net, x, y = setting
-    check_compiled(lambda x, y: ev.evidential_loss(net(x), y, weight=0.1), net, x, y, "inductor")
+    check_compiled(lambda x, y: hs.evidential_loss(net(x), y, weight=0.1), net, x, y, "inductor")
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
@@ -38,17 +38,17 @@ def test_every_penalty_traces_to_one_graph(setting, penalty):
 
     def loss(x, y):
         extra = {"lipschitz_mse": 1.0, "ur": 0.01}
-        return ev.evidential_loss(net(x), y, 0.1, penalty, extra=extra, mask=y > -1, sample_weight=y.abs())
+        return hs.evidential_loss(net(x), y, 0.1, penalty, extra=extra, mask=y > -1, sample_weight=y.abs())
 
     check_compiled(loss, net, x, y, "aot_eager")
 
 
 def test_gaussian_head_and_mixture_trace_to_one_graph():
-    net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), ev.GaussianHead(16))
-    check_compiled(lambda x, y: ev.gaussian_loss(net(x), y), net, torch.randn(8, 3), torch.randn(8), "aot_eager")
-    members = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), ev.NIGHead(16, targets=5))
+    net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), hs.NormalHead(16))
+    check_compiled(lambda x, y: hs.normal_loss(net(x), y), net, torch.randn(8, 3), torch.randn(8), "aot_eager")
+    members = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), hs.NIGHead(16, targets=5))
     check_compiled(
-        lambda x, y: -ev.Mixture(members(x).predictive(), dim=-1).log_prob(y).mean(),
+        lambda x, y: -hs.Mixture(members(x).predictive(), dim=-1).log_prob(y).mean(),
         members,
         torch.randn(8, 3),
         torch.randn(8),
@@ -67,10 +67,10 @@ def test_gradients_of_single_rows(setting, penalty):
     parameters = dict(net.named_parameters())
 
     def one(p, x, y):
-        return ev.evidential_loss(torch.func.functional_call(net, p, (x,)), y, 0.1, penalty)
+        return hs.evidential_loss(torch.func.functional_call(net, p, (x,)), y, 0.1, penalty)
 
     rows = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(parameters, x, y)
-    whole = torch.autograd.grad(ev.evidential_loss(net(x), y, 0.1, penalty), net.parameters())
+    whole = torch.autograd.grad(hs.evidential_loss(net(x), y, 0.1, penalty), net.parameters())
     for name, gradient in zip(parameters, whole, strict=True):
         assert torch.allclose(rows[name].mean(0), gradient, rtol=1e-4, atol=1e-6)
 
@@ -78,10 +78,10 @@ def test_gradients_of_single_rows(setting, penalty):
 def test_vmap_returns_distributions(setting):
     net, x, y = setting
     answer = torch.func.vmap(net)(x)
-    assert isinstance(answer, ev.NormalInverseGamma)
+    assert isinstance(answer, hs.NormalInverseGamma)
     assert answer.batch_shape == (32,)
     assert torch.allclose(answer.beta, net(x).beta)
-    mixture = torch.func.vmap(lambda raw: ev.Mixture(ev.NormalInverseGamma.from_raw(raw).predictive()))(
+    mixture = torch.func.vmap(lambda raw: hs.Mixture(hs.NormalInverseGamma.from_raw(raw).predictive()))(
         torch.randn(7, 3, 2, 4)
     )
     assert mixture.batch_shape == (7, 2)
@@ -95,7 +95,7 @@ def test_hessians_of_the_loss():
     y = torch.tensor(0.3, dtype=torch.float64)
 
     def loss(raw):
-        return ev.evidential_loss(ev.NormalInverseGamma.from_raw(raw), y)
+        return hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y)
 
     hessian = torch.func.hessian(loss)(raw)
     assert torch.allclose(hessian, hessian.T)
@@ -110,5 +110,5 @@ def test_export_answers_with_a_distribution(setting):
     buffer.seek(0)
     for exported in (program, torch.export.load(buffer)):
         answer = exported.module()(x)
-        assert isinstance(answer, ev.NormalInverseGamma)
+        assert isinstance(answer, hs.NormalInverseGamma)
         assert torch.allclose(answer.beta, net(x).beta)

@@ -11,11 +11,11 @@ from safetensors.torch import load, save
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info
 
-from evidentia.data import forest as forest_module
-from evidentia.data import trees as module
-from evidentia.data.trees import Trees
-from evidentia.errors import EvidentiaError, InputError, InputTypeError
-from evidentia.threads import in_threads
+from howsure.data import forest as forest_module
+from howsure.data import trees as module
+from howsure.data.trees import Trees
+from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.threads import in_threads
 
 
 def table(rows, columns=4, targets=1, seed=0, noise=0.3):
@@ -430,10 +430,10 @@ def test_an_unknown_layout_of_scikit_learns_trees_is_refused(models, monkeypatch
     other = in_breadth(real)
     assert (other.predict(x) == expected).all()
     monkeypatch.setattr(module, "_fit_model", lambda *_: other)
-    with pytest.raises(EvidentiaError, match=r"not known here.*predictions"):
+    with pytest.raises(HowsureError, match=r"not known here.*predictions"):
         Trees.fit(x, y, 0, folds=2)
     monkeypatch.setattr(module, "_fit_model", lambda *_: object())
-    with pytest.raises(EvidentiaError, match=r"not known here.*_predictors"):
+    with pytest.raises(HowsureError, match=r"not known here.*_predictors"):
         Trees.fit(x, y, 0, folds=2)
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-import evidentia as ev
-from evidentia import EvidentialRegressor, InputError
-from evidentia.distributions import NormalInverseGamma
-from evidentia.fitting import Member, width
-from evidentia.fitting.width import with_scale
+import howsure as hs
+from howsure import EvidentialRegressor, InputError
+from howsure.distributions import NormalInverseGamma
+from howsure.fitting import Member, width
+from howsure.fitting.width import with_scale
 
 ROWS = 400
 
@@ -86,7 +86,7 @@ def test_it_is_saved(table, tmp_path):
     x, y = table
     both = np.column_stack([y, 5 * y])
     model = EvidentialRegressor(members=3, steps=60, inputs="numbers", random_state=0).fit(x, both)
-    again = ev.load(model.save(tmp_path / "model"))
+    again = hs.load(model.save(tmp_path / "model"))
     assert model.scale_.shape == (2,)
     assert np.array_equal(again.scale_, model.scale_)
     assert np.array_equal(again.predict_distribution(x).std, model.predict_distribution(x).std)
@@ -96,6 +96,6 @@ def test_a_single_network_or_few_rows_stay_as_they_are(table):
     x, y = table
     assert EvidentialRegressor(members=1, steps=20).fit(x, y).scale_ is None
     assert EvidentialRegressor(members=3, steps=20).fit(x[:60], y[:60]).scale_ is None
-    assert EvidentialRegressor(members=3, steps=20, validation_share=0).fit(x, y).scale_ is None
+    assert EvidentialRegressor(members=3, steps=20, validation_fraction=0).fit(x, y).scale_ is None
     with pytest.raises(InputError, match="calibrated must be True or False"):
         EvidentialRegressor(calibrated="yes").fit(x, y)

@@ -15,28 +15,28 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, default_collate
 
-import evidentia as ev
+import howsure as hs
 
 
 def nig(*shape):
-    return ev.NormalInverseGamma.from_raw(torch.randn(*shape, 4))
+    return hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4))
 
 
 def gaussian(*shape):
-    return ev.Gaussian(torch.randn(shape), torch.rand(shape) + 0.1)
+    return hs.Normal(torch.randn(shape), torch.rand(shape) + 0.1)
 
 
 ANSWERS = {
     "NormalInverseGamma": lambda: nig(5),
     "StudentT": lambda: nig(5).predictive(),
-    "StudentT, df near 0": lambda: ev.StudentT(torch.full((5,), 1e-3), torch.randn(5), 1.0),
-    "Gaussian": lambda: gaussian(5),
-    "Mixture": lambda: ev.Mixture(nig(3, 5).predictive()),
-    "Mixture, members last": lambda: ev.Mixture(gaussian(5, 3), dim=-1),
-    "Mixture with weights": lambda: ev.Mixture(nig(3, 5).predictive(), weights=torch.tensor([1.0, 0.0, 3.0])),
-    "Faded": lambda: ev.Faded(nig(5), torch.rand(5)),
-    "Faded Gaussian": lambda: ev.Faded(gaussian(5), torch.rand(5)),
-    "Faded, settled": lambda: ev.Faded(nig(5), torch.rand(5), nig(5)),
+    "StudentT, df near 0": lambda: hs.StudentT(torch.full((5,), 1e-3), torch.randn(5), 1.0),
+    "Normal": lambda: gaussian(5),
+    "Mixture": lambda: hs.Mixture(nig(3, 5).predictive()),
+    "Mixture, members last": lambda: hs.Mixture(gaussian(5, 3), dim=-1),
+    "Mixture with weights": lambda: hs.Mixture(nig(3, 5).predictive(), weights=torch.tensor([1.0, 0.0, 3.0])),
+    "Faded": lambda: hs.Faded(nig(5), torch.rand(5)),
+    "Faded Gaussian": lambda: hs.Faded(gaussian(5), torch.rand(5)),
+    "Faded, settled": lambda: hs.Faded(nig(5), torch.rand(5), nig(5)),
 }
 EVERY = pytest.mark.parametrize("name", ANSWERS)
 
@@ -46,7 +46,7 @@ def leaves_of(answer):
 
 
 def density(answer, y=0.3):
-    return ev.Prediction(answer).log_prob(np.full(5, y))
+    return hs.Prediction(answer).log_prob(np.full(5, y))
 
 
 def tensors_in_fields(x):
@@ -88,16 +88,16 @@ def test_replace_changes_one_field():
 
 def test_replace_validates_where_the_original_did():
     bad = torch.full((5,), torch.nan)
-    with pytest.raises(ev.InputError, match="gamma must be finite"):
-        dataclasses.replace(ev.NormalInverseGamma(torch.zeros(5), 1.0, 2.0, 1.0), gamma=bad)
+    with pytest.raises(hs.InputError, match="gamma must be finite"):
+        dataclasses.replace(hs.NormalInverseGamma(torch.zeros(5), 1.0, 2.0, 1.0), gamma=bad)
     # a wrapper takes apart and rebuilds the answer of a network that has diverged, whose step a scaler then leaves out
     assert dataclasses.replace(nig(5), gamma=bad).gamma.isnan().all()
-    faded = ev.Faded(nig(5), torch.rand(5), validate_args=False)
+    faded = hs.Faded(nig(5), torch.rand(5), validate_args=False)
     assert dataclasses.replace(faded, keep=bad).keep.isnan().all()
 
 
 def test_a_class_derived_from_ours_is_seen_into_as_well():
-    class Mine(ev.NormalInverseGamma):
+    class Mine(hs.NormalInverseGamma):
         pass
 
     answer = Mine.from_raw(torch.randn(5, 4))
@@ -140,8 +140,8 @@ def test_rows_of_dicts_are_rows_of_the_answer(name):
 
 
 def test_rows_of_a_mixture_may_have_weights_of_their_own():
-    parts = [ev.Mixture(gaussian(3, 5), weights=torch.rand(3)) for _ in range(2)]
-    joined = ev.Mixture.from_dict(on_dict(lambda *t: torch.cat(t), *(p.to_dict() for p in parts)))
+    parts = [hs.Mixture(gaussian(3, 5), weights=torch.rand(3)) for _ in range(2)]
+    joined = hs.Mixture.from_dict(on_dict(lambda *t: torch.cat(t), *(p.to_dict() for p in parts)))
     expected = torch.cat([p.cdf(torch.tensor(0.2)) for p in parts])
     assert torch.allclose(joined.cdf(torch.tensor(0.2)), expected)
     assert torch.allclose(joined.icdf(torch.tensor(0.2)), torch.cat([p.icdf(torch.tensor(0.2)) for p in parts]))
@@ -149,36 +149,36 @@ def test_rows_of_a_mixture_may_have_weights_of_their_own():
 
 def test_dicts_keep_gradients():
     raw = torch.randn(5, 4, requires_grad=True)
-    parts = ev.NormalInverseGamma.from_raw(raw).to_dict()
-    ev.evidential_loss(ev.NormalInverseGamma.from_dict(parts), torch.zeros(5)).backward()
+    parts = hs.NormalInverseGamma.from_raw(raw).to_dict()
+    hs.evidential_loss(hs.NormalInverseGamma.from_dict(parts), torch.zeros(5)).backward()
     alone = raw.detach().clone().requires_grad_()
-    ev.evidential_loss(ev.NormalInverseGamma.from_raw(alone), torch.zeros(5)).backward()
+    hs.evidential_loss(hs.NormalInverseGamma.from_raw(alone), torch.zeros(5)).backward()
     assert torch.allclose(raw.grad, alone.grad, atol=1e-6)
 
 
 def test_dicts_of_something_else_are_refused():
     with pytest.raises(
-        ev.InputTypeError, match=r"NormalInverseGamma.from_dict takes a dict as of to_dict\(\), not tuple"
+        hs.InputTypeError, match=r"NormalInverseGamma.from_dict takes a dict as of to_dict\(\), not tuple"
     ):
-        ev.NormalInverseGamma.from_dict((1, 2))
-    with pytest.raises(ev.InputError, match=r"takes loc, scale as of to_dict.*; got gamma, nu"):
-        ev.Gaussian.from_dict(nig(5).to_dict())
-    with pytest.raises(ev.InputError, match="expected the leaves of a StudentT or a Gaussian"):
-        ev.Mixture.from_dict({"components": nig(5).to_dict()})
+        hs.NormalInverseGamma.from_dict((1, 2))
+    with pytest.raises(hs.InputError, match=r"takes loc, scale as of to_dict.*; got gamma, nu"):
+        hs.Normal.from_dict(nig(5).to_dict())
+    with pytest.raises(hs.InputError, match="expected the leaves of a StudentT or a Gaussian"):
+        hs.Mixture.from_dict({"components": nig(5).to_dict()})
     weights = {"components": gaussian(5, 3).to_dict(), "weights": torch.ones(5)}
-    with pytest.raises(ev.InputError, match=r"weights must have the shape \(5, 3\) of the components"):
-        ev.Mixture.from_dict(weights)
-    with pytest.raises(ev.InputError, match="all weights are 0"):
-        ev.Mixture.from_dict({**weights, "weights": torch.tensor([[1.0, 1, 1]] * 4 + [[0.0, 0, 0]])})
-    with pytest.raises(ev.InputError, match="got nothing"):
-        ev.Faded.from_dict({})
+    with pytest.raises(hs.InputError, match=r"weights must have the shape \(5, 3\) of the components"):
+        hs.Mixture.from_dict(weights)
+    with pytest.raises(hs.InputError, match="all weights are 0"):
+        hs.Mixture.from_dict({**weights, "weights": torch.tensor([[1.0, 1, 1]] * 4 + [[0.0, 0, 0]])})
+    with pytest.raises(hs.InputError, match="got nothing"):
+        hs.Faded.from_dict({})
 
 
 def test_data_parallel_gathers_dicts(monkeypatch):
     """Its function for tensors needs GPUs; here ``torch.cat`` stands for it, and the rest is torch's."""
     monkeypatch.setattr(scatter_gather.Gather, "apply", lambda device, dim, *parts: torch.cat(parts, dim))
     faded = [ANSWERS["Faded"](), ANSWERS["Faded"]()]
-    together = ev.Faded.from_dict(scatter_gather.gather([each.to_dict() for each in faded], "cpu"))
+    together = hs.Faded.from_dict(scatter_gather.gather([each.to_dict() for each in faded], "cpu"))
     assert together.batch_shape == (10,)
     assert torch.equal(together.keep, torch.cat([each.keep for each in faded]))
 
@@ -195,10 +195,10 @@ def test_to_and_detach(name):
     back = double.to(torch.float32).cpu().to("cpu", non_blocking=True)
     assert np.allclose(density(back), density(answer), rtol=1e-6)
     assert {leaf.device.type for leaf in leaves_of(answer.to(torch.device("meta")))} == {"meta"}
-    with pytest.raises(ev.InputError, match=r"parameters are float32 or float64, not torch.bfloat16"):
+    with pytest.raises(hs.InputError, match=r"parameters are float32 or float64, not torch.bfloat16"):
         answer.to(torch.bfloat16)
     raw = torch.randn(5, 4, requires_grad=True)
-    attached = ev.NormalInverseGamma.from_raw(raw)
+    attached = hs.NormalInverseGamma.from_raw(raw)
     assert attached.beta.requires_grad
     assert not attached.detach().beta.requires_grad
 
@@ -244,7 +244,7 @@ def test_files_and_copies(name):
 
 
 def test_a_file_of_answers_runs_no_code():
-    class Trap(ev.NormalInverseGamma):
+    class Trap(hs.NormalInverseGamma):
         def __reduce__(self):
             return (print, ("code",))
 
@@ -258,15 +258,13 @@ def test_a_file_of_answers_runs_no_code():
 @pytest.mark.extras
 def test_a_program_that_knows_only_the_library_reads_saved_answers(tmp_path):
     torch.save(nig(5), tmp_path / "answer.pt")
-    code = (
-        "import sys, torch, evidentia.distributions; print(type(torch.load(sys.argv[1], weights_only=True)).__name__)"
-    )
+    code = "import sys, torch, howsure.distributions; print(type(torch.load(sys.argv[1], weights_only=True)).__name__)"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "answer.pt")], capture_output=True, text=True)
     assert done.stdout.split() == ["NormalInverseGamma"], done.stderr
 
 
 def test_what_has_a_graph_is_copied_detached():
-    answer = ev.NormalInverseGamma.from_raw(torch.randn(5, 4, requires_grad=True))
+    answer = hs.NormalInverseGamma.from_raw(torch.randn(5, 4, requires_grad=True))
     with pytest.raises(RuntimeError, match="deepcopy"):
         copy.deepcopy(answer)
     assert torch.equal(copy.deepcopy(answer.detach()).nu, answer.nu)
@@ -277,7 +275,7 @@ def test_what_has_a_graph_is_copied_detached():
 
 def net():
     torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.SiLU(), ev.NIGHead(8))
+    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.SiLU(), hs.NIGHead(8))
 
 
 def gradients(module):
@@ -288,14 +286,14 @@ def gradients(module):
 def plain():
     """A network's inputs, targets and gradients without any wrapper."""
     module, x, y = net(), torch.randn(6, 3), torch.randn(6)
-    ev.evidential_loss(module(x), y).backward()
+    hs.evidential_loss(module(x), y).backward()
     return x, y, gradients(module)
 
 
 def test_checkpoints_that_are_not_reentrant_return_answers(plain):
     x, y, expected = plain
     module = net()
-    ev.evidential_loss(checkpoint(module, x, use_reentrant=False), y).backward()
+    hs.evidential_loss(checkpoint(module, x, use_reentrant=False), y).backward()
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(gradients(module), expected, strict=True))
 
 
@@ -308,13 +306,13 @@ def test_reentrant_checkpoints_return_raw_outputs(plain):
         return module[2].raw(module[:2](x))
 
     x = x.requires_grad_()  # what a reentrant checkpoint needs
-    answer = ev.NormalInverseGamma.from_raw(checkpoint(raw, x, use_reentrant=True))
-    ev.evidential_loss(answer, y).backward()
+    answer = hs.NormalInverseGamma.from_raw(checkpoint(raw, x, use_reentrant=True))
+    hs.evidential_loss(answer, y).backward()
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(gradients(module), expected, strict=True))
     lost = checkpoint(module, x, use_reentrant=True)
     assert not lost.gamma.requires_grad
     with pytest.raises(RuntimeError, match="does not require grad"):
-        ev.evidential_loss(lost, y).backward()
+        hs.evidential_loss(lost, y).backward()
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -324,21 +322,21 @@ def test_of_nested_tensors_the_rows_are_passed():
     targets = [torch.randn(n) for n in lengths]
     x = torch.nested.nested_tensor(sequences, layout=torch.jagged)
     y = torch.nested.nested_tensor(targets, layout=torch.jagged)
-    for head in (module, torch.nn.Sequential(module[:2], ev.GaussianHead(8))):
-        with pytest.raises(ev.InputError, match=r"is a nested tensor.*x.values\(\)"):
+    for head in (module, torch.nn.Sequential(module[:2], hs.NormalHead(8))):
+        with pytest.raises(hs.InputError, match=r"is a nested tensor.*x.values\(\)"):
             head(x)
-    with pytest.raises(ev.InputError, match=r"y is a nested tensor; pass its rows, y.values\(\)"):
-        ev.evidential_loss(module(x.values()), y)
-    got = ev.evidential_loss(module(x.values()), y.values())
-    assert torch.allclose(got, ev.evidential_loss(module(torch.cat(sequences)), torch.cat(targets)))
+    with pytest.raises(hs.InputError, match=r"y is a nested tensor; pass its rows, y.values\(\)"):
+        hs.evidential_loss(module(x.values()), y)
+    got = hs.evidential_loss(module(x.values()), y.values())
+    assert torch.allclose(got, hs.evidential_loss(module(torch.cat(sequences)), torch.cat(targets)))
 
 
 def test_answers_made_in_other_modes():
     module, x = net(), torch.randn(4, 3)
     with torch.inference_mode():
         answer = module(x)
-        assert type(dataclasses.replace(answer)) is ev.NormalInverseGamma
-        again = ev.NormalInverseGamma.from_dict(answer.to_dict())
+        assert type(dataclasses.replace(answer)) is hs.NormalInverseGamma
+        again = hs.NormalInverseGamma.from_dict(answer.to_dict())
     with torch.no_grad():
         assert torch.equal(again.gamma, module(x).gamma)
     half = copy.deepcopy(module).bfloat16()
@@ -351,8 +349,8 @@ def test_answers_made_in_other_modes():
 
 
 def quantile(raw, q, weights=None):
-    predictive = ev.NormalInverseGamma.from_raw(raw).predictive()
-    return ev.Mixture(predictive, weights=weights, validate_args=False).icdf(q)
+    predictive = hs.NormalInverseGamma.from_raw(raw).predictive()
+    return hs.Mixture(predictive, weights=weights, validate_args=False).icdf(q)
 
 
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.2, 0.0, 0.8])])
@@ -371,9 +369,9 @@ def test_vmap_of_a_mixtures_quantiles(weights):
 
 def test_vmap_of_quantiles_of_normal_members_and_no_rows():
     loc, scale = torch.randn(4, 3), torch.rand(4, 3) + 0.1
-    expected = ev.Mixture(ev.Gaussian(loc, scale)).isf(torch.tensor(0.1))
+    expected = hs.Mixture(hs.Normal(loc, scale)).isf(torch.tensor(0.1))
     got = torch.func.vmap(
-        lambda m, s: ev.Mixture(ev.Gaussian(m, s, validate_args=False), validate_args=False).isf(torch.tensor(0.1)),
+        lambda m, s: hs.Mixture(hs.Normal(m, s, validate_args=False), validate_args=False).isf(torch.tensor(0.1)),
         in_dims=1,
     )(loc, scale)
     assert torch.allclose(got, expected)
@@ -415,7 +413,7 @@ def test_compile_and_export_of_a_mixtures_quantiles(tmp_path):
 def test_lightning_looks_into_answers():
     apply_to_collection = pytest.importorskip("lightning_utilities.core.apply_func").apply_to_collection
     raw = torch.randn(5, 4, requires_grad=True)
-    for answer in (ev.NormalInverseGamma.from_raw(raw), ev.Faded(ev.NormalInverseGamma.from_raw(raw), torch.rand(5))):
+    for answer in (hs.NormalInverseGamma.from_raw(raw), hs.Faded(hs.NormalInverseGamma.from_raw(raw), torch.rand(5))):
         detached = apply_to_collection({"loss": raw.sum(), "answer": answer}, torch.Tensor, torch.Tensor.detach)
         assert type(detached["answer"]) is type(answer)
         assert not any(leaf.requires_grad for leaf in leaves_of(detached["answer"]))
@@ -427,7 +425,7 @@ def test_accelerate_works_on_dicts():
     operations = pytest.importorskip("accelerate.utils.operations")
     answers = [nig(4), nig(3)]
     joined = operations.concatenate([answer.to_dict() for answer in answers])
-    together = ev.NormalInverseGamma.from_dict(operations.convert_to_fp32(joined))
+    together = hs.NormalInverseGamma.from_dict(operations.convert_to_fp32(joined))
     assert torch.equal(together.gamma, torch.cat([answer.gamma for answer in answers]))
     moved = operations.send_to_device(answers[0], "cpu")
     assert torch.equal(moved.beta, answers[0].beta)
@@ -446,8 +444,8 @@ def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path, kind):
 
         def forward(self, x, labels=None):
             answer = self.net(x)
-            loss = None if labels is None else ev.evidential_loss(answer, labels)
-            shown = answer if kind == "NormalInverseGamma" else ev.Faded(answer, x[:, 0].sigmoid())
+            loss = None if labels is None else hs.evidential_loss(answer, labels)
+            shown = answer if kind == "NormalInverseGamma" else hs.Faded(answer, x[:, 0].sigmoid())
             return {"loss": loss, "answer": shown.to_dict()}
 
     rows = [{"x": torch.randn(3), "labels": torch.randn(())} for _ in range(11)]
@@ -458,9 +456,9 @@ def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path, kind):
     )  # fmt: skip
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
     trainer.train()
-    found = getattr(ev, kind).from_dict(trainer.predict(rows).predictions)
+    found = getattr(hs, kind).from_dict(trainer.predict(rows).predictions)
     assert found.batch_shape == (11,)
     with torch.no_grad():
         expected = model(torch.stack([row["x"] for row in rows]))["answer"]
-    leaves = leaves_of(getattr(ev, kind).from_dict(expected))
+    leaves = leaves_of(getattr(hs, kind).from_dict(expected))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(leaves_of(found), leaves, strict=True))

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-import evidentia as ev
-from evidentia import metrics
+import howsure as hs
+from howsure import metrics
 
 Array = NDArray[np.float64]
 
@@ -22,19 +22,19 @@ def table(rows: int) -> tuple[Array, Array]:
 
 
 def with_an_estimator(x: Array, y: Array, steps: int, folder: Path) -> float:
-    model = ev.EvidentialRegressor(members=2, steps=steps, random_state=0).fit(x, y)
-    assert_type(model, ev.EvidentialRegressor)
+    model = hs.EvidentialRegressor(members=2, steps=steps, random_state=0).fit(x, y)
+    assert_type(model, hs.EvidentialRegressor)
     average = model.predict(x).mean()
     mean, std = model.predict(x, return_std=True)
     assert_type(mean, Array)
     assert_type(std, Array)
     interval = assert_type(model.predict_interval(x, coverage=0.8), Array)
-    answer = assert_type(model.predict_distribution(x), ev.Prediction)
+    answer = assert_type(model.predict_distribution(x), hs.Prediction)
     epistemic = answer.epistemic_std
     if epistemic is None:  # as it is for a single network of some methods
         epistemic = np.zeros_like(mean)
     model.save(folder)
-    again = assert_type(ev.load(folder), ev.Regressor)
+    again = assert_type(hs.load(folder), hs.Regressor)
     assert np.array_equal(again.predict(x), mean)
     score = assert_type(metrics.crps(answer, y), float)
     score += metrics.nll(answer, y) + metrics.rmse(answer, y) + metrics.calibration_error(answer, y)
@@ -43,18 +43,18 @@ def with_an_estimator(x: Array, y: Array, steps: int, folder: Path) -> float:
 
 def with_a_network(x: Array, y: Array, steps: int) -> Tensor:
     features, targets = torch.from_numpy(x).float(), torch.from_numpy(y).float()
-    body, head = nn.Sequential(nn.Linear(2, 16), nn.ReLU()), ev.NIGHead(16)
+    body, head = nn.Sequential(nn.Linear(2, 16), nn.ReLU()), hs.NIGHead(16)
     optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-2)
-    schedule = ev.DualAscent(rate=1e-2)
+    schedule = hs.schedules.DualAscent(rate=1e-2)
     for _ in range(steps):
-        answer: ev.NormalInverseGamma = head(body(features))
-        loss = assert_type(ev.evidential_loss(answer, targets, schedule.weight, mask=targets < 10), Tensor)
+        answer: hs.NormalInverseGamma = head(body(features))
+        loss = assert_type(hs.evidential_loss(answer, targets, schedule.weight, mask=targets < 10), Tensor)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step(answer, targets)
     with torch.no_grad():
-        predictive: ev.StudentT = head(body(features)).predictive()
+        predictive: hs.StudentT = head(body(features)).predictive()
     return predictive.icdf(torch.tensor(0.9)) - predictive.mean
 
 

@@ -112,6 +112,8 @@ def normalise(text: str, folder: str = "") -> str:
     text = re.sub(r"EvidentiaError|HowsureError", "ERROR", text)
     text = re.sub("|".join(PACKAGES), "PROGRAM", text, flags=re.IGNORECASE)
     text = re.sub(r"\b(ev|hs)\.", "PROGRAM.", text)
+    text = re.sub(r"PROGRAM \d+\.\d+\.\d+\w*", "PROGRAM VERSION", text)
+    text = re.sub(r"[\d,]+ rows/s", "SPEED", text)
     text = re.sub(r"\d+(\.\d+)?(e-?\d+)? ?(s|seconds?|ms|MB|kB|MiB)\b", "TIME", text)
     return re.sub(r"\s+", " ", text).strip()
 
@@ -223,7 +225,7 @@ def check(against: str, rtol: float) -> int:
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(old_tree), against], cwd=ROOT, check=True)
         try:
             running = [record_tree(old_tree / "src", old), record_tree(ROOT / "src", new)]
-            if any([process.wait() for process in running]):
+            if max(process.wait() for process in running) != 0:
                 raise SystemExit("a tree could not be recorded; its traceback is above")
             before, after = (pickle.loads(path.read_bytes()) for path in (old, new))
         finally:

@@ -23,8 +23,8 @@ def checks(share: float) -> dict[str, Check]:
     return {
         "kills in save": lambda: processes.kills_in_save(times(200)),
         "saves and loads of four processes": lambda: processes.writers(3, seconds=20 * share),
-        "kills in evidentia fit": lambda: commands.kills_in_fit(times(20)),
-        "kills in evidentia predict": lambda: commands.kills_in_predict(2 * times(10)),
+        "kills in howsure fit": lambda: commands.kills_in_fit(times(20)),
+        "kills in howsure predict": lambda: commands.kills_in_predict(2 * times(10)),
         "interrupts of fit": lambda: processes.interrupts_of_fit(times(20)),
         "interrupts of reproduce uci": lambda: processes.interrupts_of_reproduce("uci", times(20)),
         "interrupts of reproduce depth": lambda: processes.interrupts_of_reproduce("depth", times(20)),

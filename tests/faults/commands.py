@@ -1,4 +1,4 @@
-"""Kill ``evidentia fit`` and ``evidentia predict`` at random moments: what was there before must be intact.
+"""Kill ``howsure fit`` and ``howsure predict`` at random moments: what was there before must be intact.
 
 Each check returns (how many were tried, what failed).
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-import evidentia as ev
-from evidentia.cli import models
-from evidentia.cli.app import app
-from evidentia.errors import InputError
+import howsure as hs
 from faults.processes import Found, command, run
+from howsure.cli import models
+from howsure.cli.app import app
+from howsure.errors import InputError
 
 ROWS = 150_000  # that are predicted, so that most of the time is spent on the output
 
@@ -61,7 +61,7 @@ def kills_in_predict(
         frame = _table(rows)
         frame.to_parquet(table)
         learned = frame[:200]
-        ev.GaussianRegressor(steps=5, device="cpu", random_state=0).fit(learned[["a", "b"]], learned["y"]).save(model)
+        hs.GaussianRegressor(steps=5, device="cpu", random_state=0).fit(learned[["a", "b"]], learned["y"]).save(model)
         for ending in endings:
             output = Path(scratch) / f"predictions{ending}"
             whole = _seconds(_predict(model, table, output))

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file, save
 
-import evidentia as ev
+import howsure as hs
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 10**30, 1e308, "", "x", "../../etc/passwd", [], [1], [[]], {}, {"a": 1}, [None] * 3,
@@ -29,11 +29,11 @@ def models() -> list[Any]:
     y, two = g.random(40), g.random((40, 2))
     quick = {"hidden": (4,), "steps": 10, "random_state": 0}
     return [
-        (ev.EvidentialRegressor(members=2, **quick).fit(x, y), x),
-        (ev.EvidentialRegressor(members=1, evidence_weight="auto", **quick).fit(x, two), x),
-        (ev.EnsembleRegressor(members=2, **quick).fit(x, y), x),
-        (ev.DropoutRegressor(**quick).fit(x, y), x),
-        (ev.BayesRegressor(**quick).fit(x, y), x),
+        (hs.EvidentialRegressor(members=2, **quick).fit(x, y), x),
+        (hs.EvidentialRegressor(members=1, evidence_weight="auto", **quick).fit(x, two), x),
+        (hs.EnsembleRegressor(members=2, **quick).fit(x, y), x),
+        (hs.DropoutRegressor(**quick).fit(x, y), x),
+        (hs.BayesRegressor(**quick).fit(x, y), x),
     ]
 
 
@@ -93,13 +93,13 @@ def verdict(folder: Path, x: Any) -> str | None:
     """Return what is wrong with how a folder was loaded; None if it was refused in one sentence, or its model works."""
     tracemalloc.start()
     try:
-        model = ev.load(folder)
+        model = hs.load(folder)
         mean, std = model.predict(x, return_std=True)
         model.predict_interval(x)
         model.predict_distribution(x).to_frame()
         if not (len(mean) == len(x) and std.shape == mean.shape and not (std < 0).any()):
             return f"answers of shape {mean.shape}"
-    except (ev.InputError, ev.InputTypeError) as error:
+    except (hs.InputError, hs.InputTypeError) as error:
         return None if "\n" not in str(error) else f"more than one line: {error}"
     except ValueError as error:  # scikit-learn's own words about columns
         return None if "eature" in str(error) else f"{type(error).__name__}: {error}"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy import special
 
-import evidentia as ev
+import howsure as hs
 
 BATCH = 16  # mixtures of one kind and number of members are evaluated together
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
@@ -74,8 +74,8 @@ def _answers(
 ) -> list:
     """Return the library's (lower quantiles, upper quantiles, CRPS, entropy) of a batch, one row per mixture."""
     m, s = torch.as_tensor(loc), torch.as_tensor(scale)
-    each = ev.Gaussian(m, s) if df is None else ev.StudentT(torch.as_tensor(df), m, s)
-    mixture = ev.Mixture(each, dim=1, weights=None if weights is None else torch.as_tensor(weights))
+    each = hs.Normal(m, s) if df is None else hs.StudentT(torch.as_tensor(df), m, s)
+    mixture = hs.Mixture(each, dim=1, weights=None if weights is None else torch.as_tensor(weights))
     p = torch.as_tensor(levels).unsqueeze(1)
     answers = [mixture.icdf(p).T, mixture.isf(p).T, mixture.crps(torch.as_tensor(y)), mixture.entropy()]
     return [answer.numpy() for answer in answers]

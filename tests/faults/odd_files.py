@@ -22,8 +22,8 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-import evidentia as ev
-from evidentia.data.table_files import read_batches, read_file
+import howsure as hs
+from howsure.data.table_files import read_batches, read_file
 
 Values = list[Any]
 TARGET = "y"
@@ -366,7 +366,7 @@ def _wide(g: np.random.Generator) -> Case:
 def check(count: int = 300, seed: int = 0, shell_every: int = 1) -> tuple[int, list[str]]:
     """Return how many files were tried, and what went wrong with which of them.
 
-    Each is read whole and in batches; every ``shell_every``-th goes through ``evidentia fit`` and ``predict`` too.
+    Each is read whole and in batches; every ``shell_every``-th goes through ``howsure fit`` and ``predict`` too.
     """
     failures = []
     with tempfile.TemporaryDirectory() as folder:
@@ -389,7 +389,7 @@ def _read_problem(case: Case, path: Path) -> str | None:
         for how in (read_file, lambda p: pd.concat(list(read_batches(p, 3)), ignore_index=True)):
             try:
                 frame = how(path)
-            except ev.InputError as error:
+            except hs.InputError as error:
                 if case.expected is not None:
                     return f"refused: {error}"
                 if case.words not in str(error) or "\n" in str(error) or str(path) not in str(error):
@@ -438,7 +438,7 @@ def _shell_problem(case: Case, path: Path) -> str | None:
     code, error = _shell("predict", model, path, "-o", out, "--quiet")
     if code != 0:
         return f"predict: exit {code}: {error}"
-    regressor = ev.load(model)
+    regressor = hs.load(model)
     features = pd.DataFrame({n: _series(v) for n, v in (case.expected or {}).items() if n != TARGET})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -456,8 +456,8 @@ def _unclear(case: Case, code: int, error: str) -> str | None:
         return f"exit {code}: {error[-1500:]}"
     if case.expected is None and code == 0:
         return "fit took a file that must be refused"
-    sentences = [line for line in lines if line.startswith("evidentia: ")]
-    others = [line for line in lines if not line.startswith(("evidentia: ", "note: "))]
+    sentences = [line for line in lines if line.startswith("howsure: ")]
+    others = [line for line in lines if not line.startswith(("howsure: ", "note: "))]
     if others or len(sentences) != (code == 2):
         return f"exit {code}, but said: {error[-1500:]}"
     return None
@@ -465,11 +465,11 @@ def _unclear(case: Case, code: int, error: str) -> str | None:
 
 def _shell(*arguments: Any) -> tuple[int, str]:
     """Return the exit code and standard error of a command that runs in this process."""
-    from evidentia.cli.app import run
+    from howsure.cli.app import run
 
     out, error = io.StringIO(), io.StringIO()
     with (
-        mock.patch.object(sys, "argv", ["evidentia", *map(str, arguments)]),
+        mock.patch.object(sys, "argv", ["howsure", *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(error),
     ):

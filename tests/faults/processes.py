@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from evidentia.errors import InputError
-from evidentia.persistence import load_model, save_model
+from howsure.errors import InputError
+from howsure.persistence import load_model, save_model
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
@@ -25,7 +25,7 @@ Found = tuple[int, list[str]]
 
 SAVE = """
     import sys, torch
-    from evidentia.persistence import save_model
+    from howsure.persistence import save_model
     folder, first = sys.argv[1], int(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
@@ -35,10 +35,10 @@ SAVE = """
 """
 FIT = """
     import sys, pickle
-    import numpy as np, evidentia as ev
+    import numpy as np, howsure as hs
     rng = np.random.default_rng(0)
     X, y = rng.random((120, 3)), rng.random(120)
-    model = ev.EvidentialRegressor(members=2, hidden=(8,), steps=30, random_state=0).fit(X, y)
+    model = hs.EvidentialRegressor(members=2, hidden=(8,), steps=30, random_state=0).fit(X, y)
     before, parameters = model.predict(X), model.get_params()
     model.set_params(steps=1_000_000, patience=None)
     print("ready", flush=True)
@@ -151,8 +151,8 @@ def interrupts_of_fit(count: int = 20, seed: int = 0) -> Found:
 
 
 def command(*arguments: object) -> list[str]:
-    """Return the command line of ``evidentia`` in this source tree."""
-    return [sys.executable, "-m", "evidentia.cli", *map(str, arguments)]
+    """Return the command line of ``howsure`` in this source tree."""
+    return [sys.executable, "-m", "howsure.cli", *map(str, arguments)]
 
 
 def interrupts_of_reproduce(name: str, count: int = 20, seed: int = 0, longest: float = 6.0) -> Found:

@@ -19,7 +19,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 
-import evidentia as ev
+import howsure as hs
 
 DAY = datetime.datetime(2020, 1, 2)
 Values = list[Any]
@@ -272,7 +272,7 @@ def check(count: int = 300, seed: int = 0, rounding: float = 1e-12) -> tuple[int
 
 def _problem(x: Any, y: Any, test: Any, rounding: float, save: bool) -> str | None:
     """Return what is wrong with how a table was learned or refused, or None."""
-    model = ev.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0, device="cpu")
+    model = hs.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a fit that is too short to converge
         try:
@@ -303,7 +303,7 @@ def _depends(model: Any, test: Any, mean: Any, std: Any, rounding: float, save: 
                 return f"row {row} is answered with {found} alone, with {expected[[row]]} among others"
     if save:
         with tempfile.TemporaryDirectory() as folder:
-            again = ev.load(model.save(Path(folder) / "model")).predict(test, return_std=True)
+            again = hs.load(model.save(Path(folder) / "model")).predict(test, return_std=True)
         if not (np.array_equal(again[0], mean) and np.array_equal(again[1], std)):
             return "a saved model predicts otherwise"
     return None
@@ -311,7 +311,7 @@ def _depends(model: Any, test: Any, mean: Any, std: Any, rounding: float, save: 
 
 def _unclear(error: Exception) -> str | None:
     """Return what is wrong with an error, or None if it is one sentence of ours or of scikit-learn's."""
-    ours = isinstance(error, ev.InputError | ev.InputTypeError)
+    ours = isinstance(error, hs.InputError | hs.InputTypeError)
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1].filename if frames else ""
     theirs = type(error) in (ValueError, TypeError) and "sklearn" in last

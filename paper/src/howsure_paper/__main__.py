@@ -1,0 +1,5 @@
+"""``python -m howsure_paper``."""
+
+from howsure_paper.cli import main
+
+main()

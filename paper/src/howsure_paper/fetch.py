@@ -1,0 +1,42 @@
+"""``howsure-paper data fetch NAME``: fetch a benchmark set into a data folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from howsure.cli import console
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Data sets of the benchmarks.\n\nExample: howsure-paper data fetch yacht --data data", no_args_is_help=True
+)
+
+
+@app.command()
+def fetch(
+    name: Annotated[list[str], typer.Argument(help="Name of a set (boston, concrete, energy, …), or several, or all.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder for data (default: the environment variable HOWSURE_DATA).")
+    ] = None,
+    origin: Annotated[str | None, typer.Option(help="Address of a mirror with the folders of the sets.")] = None,
+    quiet: console.Quiet = False,
+    _seed: console.NoSeed = 0,
+) -> None:
+    """Fetch UCI regression sets with their standard splits, checked by SHA-256.
+
+    Example: howsure-paper data fetch yacht --data data
+    """
+    from howsure.errors import InputError
+    from howsure_paper.datasets import uci
+    from howsure_paper.datasets.folder import need_data
+
+    names = list(uci.SETS) if name == ["all"] else name
+    for each in names:
+        if each not in uci.SETS:
+            raise InputError(f"unknown set {each!r}; known are {', '.join(uci.SETS)}, all")
+    folder = need_data(data)
+    for each in names:
+        console.remark(f"fetching {each} …", quiet)
+        print(uci.download(each, folder, origin or uci.ORIGIN))

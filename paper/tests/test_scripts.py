@@ -1,0 +1,315 @@
+"""Every script of benchmarks/ and studies/ runs, small and on the CPU, and is in the table of its folder."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from howsure.data import splits
+from howsure_paper.datasets import rooms, uci
+from howsure_paper.paper import TABLE_1
+from howsure_paper.tables import mean_and_error
+
+ROOT = Path(__file__).parents[1]
+CPU = "--device cpu"
+RECORD = "--device cpu --out {out}"  # of a script that writes a record
+UNET = "--width 4 --steps 4"
+ARGUMENTS = {
+    "benchmarks/bench_deploy.py": "--steps 20 --rows 100 --repeats 2",
+    "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
+    "benchmarks/bench_inputs.py": "--rows 80 --repeats 1 --steps 10",
+    "benchmarks/bench_fading.py": f"--rows 60 --fits 1 --repeats 2 --steps 20 {CPU}",
+    "benchmarks/bench_intervals.py": "--small",
+    "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
+    "benchmarks/bench_population.py": f"--steps 20 {CPU}",
+    "benchmarks/bench_predict.py": f"--rows 100 --repeats 2 --modes eager {CPU}",
+    "benchmarks/bench_rows.py": "--rows 30 --members 1 --steps 5",
+    "benchmarks/bench_tables.py": "--cost --rows 60 --steps 20",
+    "benchmarks/bench_uci.py": f"--steps 20 {CPU}",
+    "studies/accuracy.py": "--every 60",
+    "studies/baselines.py": f"--sets yacht {RECORD}",
+    "studies/cubic_truth.py": f"--seeds 2 --members 2 --steps 20 {CPU}",
+    "studies/depth_fading.py": f"{UNET} --trials 1 {RECORD}",
+    "studies/depth_heads.py": f"{UNET} --seeds 1 {RECORD}",
+    "studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
+    "studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
+    "studies/fading_cubic.py": f"--activations silu --seeds 2 --members 2 --steps 20 {RECORD}",
+    "studies/fading_shifts.py": f"--data {{data}} --steps 20 {RECORD}",
+    "studies/fading_tables.py": f"--sets yacht --features 1 --splits 1 --steps 5 {RECORD}",
+    "studies/fading_truth.py": f"--rows 60 --refits 3 --seeds 2 --members 2 --draws 2 --steps 20 {RECORD}",
+    "studies/loss_accuracy.py": f"--points 20 {RECORD}",
+    "studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
+    "studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
+    "studies/shifts.py": f"--data {{data}} --steps 5 {RECORD}",
+    "studies/table_inputs.py": f"--sets yacht --splits 1 --steps 10 {RECORD}",
+    "studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
+    "studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
+    "studies/ties.py": f"--seeds 1 --members 1 --steps 20 {RECORD}",
+    "studies/uci_estimator.py": f"--sets yacht --steps 20 {RECORD}",
+}
+
+
+def small_table(name, data=None, target="standard"):
+    """A table in the place of a UCI set: 60 rows, 3 features, two splits."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3))
+    y = x[:, 0] + 0.1 * rng.standard_normal(60)
+    return uci.UCITable(name, x, y, [splits.random(60, 0.1, seed) for seed in range(2)])
+
+
+def write_small_tables(folder):
+    """Write the columns of the two tables that people have, with few rows: counts, dates as text, a missing value."""
+    rng = np.random.default_rng(0)
+    (folder / "shift").mkdir(parents=True)
+    days = pd.date_range("2011-01-01", periods=80).strftime("%m/%d/%y")
+    bikes = pd.DataFrame({"dteday": days, "hr": rng.integers(0, 24, 80), "casual": 1, "registered": 2})
+    bikes = bikes.assign(instant=range(80), yr=[0] * 50 + [1] * 30)
+    bikes.assign(cnt=rng.permutation(80)).to_csv(folder / "shift" / "bike_hour.csv", index=False)
+    houses = pd.DataFrame({"rooms": rng.random(80), "ocean_proximity": rng.choice(["NEAR", "INLAND"], 80)})
+    houses.loc[3, "rooms"] = np.nan
+    houses.assign(median_house_value=rng.random(80)).to_csv(folder / "shift" / "california_housing.csv", index=False)
+    for color in ("red", "white"):
+        wine = pd.DataFrame({"acidity": rng.random(60), "alcohol": rng.random(60), "quality": rng.random(60)})
+        wine.to_csv(folder / "shift" / f"winequality-{color}.csv", index=False, sep=";")
+
+
+def run_script(script, arguments, monkeypatch, capsys):
+    """Run a script as Python would, and return the lines that it prints."""
+    path = ROOT / script
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments.split()])
+    runpy.run_path(str(path), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def numbers_in(value):
+    """All numbers in a record, and None for those that were not finite."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for each in value for number in numbers_in(each)]
+    return [value] if value is None or isinstance(value, float) else []
+
+
+@pytest.fixture
+def small_data(monkeypatch):
+    """Small stand-ins for the UCI sets, and few small synthetic rooms for NYU."""
+    make_rooms = rooms.rooms
+    monkeypatch.delenv("HOWSURE_DATA", raising=False)
+    monkeypatch.setattr(uci, "load", small_table)
+    monkeypatch.setattr(rooms, "rooms", lambda count, seed, size: make_rooms(40, seed, (32, 48)))
+
+
+# two that start processes of their own, and one that needs ONNX Runtime
+LONG = ("benchmarks/bench_rows.py", "benchmarks/bench_tables.py", "benchmarks/bench_deploy.py")
+
+
+@pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.extras] * (s in LONG)) for s in ARGUMENTS])
+def test_script(script, small_data, monkeypatch, capsys, tmp_path):
+    write_small_tables(tmp_path / "data")
+    arguments = ARGUMENTS[script].format(out=tmp_path / "out", data=tmp_path / "data")
+    lines = run_script(script, arguments, monkeypatch, capsys)
+    assert not re.search(r"\b(nan|inf)\b", "\n".join(lines))
+    if script.startswith("benchmarks/"):
+        ratio = re.fullmatch(r".+: (\d+\.\d+)", lines[-1])
+        assert ratio, lines[-1]
+        assert float(ratio[1]) > 0
+    if RECORD in ARGUMENTS[script]:
+        record = json.loads((tmp_path / "out" / "record.json").read_text())
+        assert record["run"] == Path(script).stem
+        results = {key: value for key, value in record.items() if key not in ("environment", "parameters")}
+        found = numbers_in(results)
+        assert len(found) >= 4
+        assert None not in found  # that would be a number that is not finite
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "studies"])
+def test_every_script_is_run_here_and_is_in_the_table_of_its_folder(folder):
+    scripts = {path.name for path in (ROOT / folder).glob("*.py") if '"__main__"' in path.read_text()}
+    assert scripts == {Path(name).name for name in ARGUMENTS if name.startswith(f"{folder}/")}
+    lines = (ROOT / folder / "README.md").read_text().splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert {row[0].strip("`") for row in table} == scripts
+    for name, _, _, command in table:
+        assert command.startswith(f"`python {folder}/{name.strip('`')}"), name
+
+
+def test_a_study_that_was_stopped_continues(small_data, monkeypatch, capsys, tmp_path):
+    """What the record has is not run again, and the numbers are those of one run."""
+    script = "studies/uci_estimator.py"
+    arguments = ARGUMENTS[script].format(out=tmp_path)
+    run_script(script, arguments, monkeypatch, capsys)
+    whole = json.loads((tmp_path / "record.json").read_text())
+    part = whole | {"sets": {"yacht": whole["sets"]["yacht"][:1]}}
+    (tmp_path / "record.json").write_text(json.dumps(part))
+    run_script(script, arguments, monkeypatch, capsys)
+    again = json.loads((tmp_path / "record.json").read_text())["sets"]["yacht"]
+    assert again[0] == whole["sets"]["yacht"][0]
+    assert again[1]["nll"] == whole["sets"]["yacht"][1]["nll"]
+
+
+RESULTS = ROOT / "docs" / "results"
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no records")
+def test_claims_are_those_of_the_records():
+    def record(name):
+        return json.loads((RESULTS / name / "record.json").read_text())
+
+    said = {folder: (ROOT / folder / "README.md").read_text() for folder in ("benchmarks", "studies")}
+    rates, forward = (record("bench_depth")[key] for key in ("images a second", "forward"))
+    plain, tf32 = (rates["ours"] / rates[name] for name in ("plain float32", "plain with TF32"))
+    assert f"{plain:.1f} times the plain float32 step, {tf32:.1f} times that with TF32" in said["benchmarks"]
+    assert f"costs {min(forward.values()):.2f} to {max(forward.values()):.2f} times a plain one" in said["benchmarks"]
+
+    ways, maps = record("bench_loss")["ways"], record("bench_loss")["maps"]["graphs"]
+    for name, way in (("edl-pytorch", "edl-pytorch"), ("torch-uncertainty", "torch-uncertainty (written out)")):
+        large, small = (each[way]["median"] / each["howsure"]["median"] for each in (ways, maps))
+        assert f"| {name} | {large:.1f} times | {small:.1f} times |" in said["benchmarks"]
+    large, small = (each["naive"]["median"] / each["howsure"]["median"] for each in (ways, maps))
+    assert f"| the paper's formula | {large:.1f} times | {small:.1f} times |" in said["benchmarks"]
+    compiled = ways["naive, compiled"]["median"] / ways["howsure"]["median"]
+    assert f"{compiled:.1f} times the compiled formula of the paper" in said["benchmarks"]
+    share = 36 * record("bench_loss")["copy"]["median"] / (32 * ways["howsure"]["median"])
+    assert f"{100 * share:.0f} % of the speed of a copy" in said["benchmarks"]
+    errors = record("loss_accuracy")["largest errors"]
+    for kernel, words in (("triton", "Triton {:.1e} for the loss and {:.1e} for gradients"),
+                          ("tensors", "tensor operations {:.1e} and {:.1e}")):  # fmt: skip
+        loss, *gradients = errors[kernel].values()
+        assert re.sub("e-0", "e-", words.format(loss, max(gradients))) in said["studies"]
+
+    for folder, method in (("baselines", "ensemble"), ("baselines_first", "dropout")):
+        results = record(folder)["results"][method]
+        assert all(np.mean(results[name]["nll"]) <= TABLE_1[name][method].nll for name in uci.SETS)
+    alive = [row["paper's head"]["alive"] for row in record("depth_heads")["rows"]]
+    few = sum(sum(share > 1e-3 for share in shares) <= 1 for shares in alive)
+    assert f"{few} of {len(alive)} networks have at most one live channel" in said["studies"]
+
+    nll = {}
+    for row in record("depth_recipe")["rows"]:
+        if row["method"] == "evidential":
+            nll.setdefault((row["candidate"], row["cut"]), []).append(row["nll"])
+    framed = f"{np.mean(nll['nearer', 0]):.2f} instead of {np.mean(nll['flips, crops, colours', 0]):.2f} (one seed)"
+    slower = nll["nearer, learning rate 3e-4", 8]
+    assert framed.replace("-", "−") in said["studies"]
+    assert f"{np.mean(slower):.2f} (mean of {len(slower)} seeds)".replace("-", "−") in said["studies"]
+
+    found = record("depth_unfamiliar")
+    areas = {
+        kind: np.mean([list(seed[kind].values()) for seed in found["blocks"].values()], axis=(0, 1))
+        for kind in ("logarithms", "features")
+    }
+    assert areas["logarithms"].argmax() == 2
+    assert areas["logarithms"].max() > areas["features"].max()
+    alone = found["frame"]["validation images without their frame"]["feature distance"]
+    assert f"{areas['logarithms'].max():.3f}; the frame alone gives {alone:.3f}" in said["studies"]
+
+    trials = record("depth_fading")["trials"]
+    plain, fading = (np.array([t[kind]["auroc"]["epistemic entropy"] for t in trials]) for kind in ("plain", "fading"))
+    least = f"{fading.mean():.3f} (at least {fading.min():.3f} in each of {len(trials)} networks)"
+    colors = f"{plain.mean():.3f}, colour histograms {trials[0]['colour histograms']:.3f}"
+    assert f"{least} instead of {colors}" in said["studies"]
+    nll = [np.mean([t[kind]["nll"] for t in trials]) for kind in ("fading", "plain")]
+    assert f"test NLL {nll[0]:.3f} instead of {nll[1]:.3f}".replace("-", "−") in said["studies"]
+
+    rows = record("fading_cubic")["rows"]
+    held = {
+        kind: [
+            sum(sum(row["holds"]) for row in rows if (row["activation"], row["kind"]) == (activation, kind))
+            for activation in ("silu", "relu", "tanh")
+        ]
+        for kind in ("fading", "plain")
+    }
+    with_fading = "{} of 20 ends ±6 with silu, at {} with relu and at {} with tanh".format(*held["fading"])
+    assert f"{with_fading}, instead of {{}}, {{}} and {{}}".format(*held["plain"]) in said["studies"]
+
+    stated = record("fading_truth")["stated"].values()
+    medians = {
+        name: [np.median({**s["reference"], **s["evidential"]}[name]["|x| < 3.8"]) for s in stated]
+        for name in (
+            "evidential mixture, fading",
+            "networks refitted to fresh data",
+            "one network, the paper's β/(ν(α−1))",
+        )
+    }
+    mixture, truth, paper = ("{:.2f}, {:.2f} and {:.2f}".format(*values) for values in medians.values())
+    claim = f"the fading mixture states {mixture} where refitted networks scatter by {truth}"
+    assert f"{claim}; the paper's formula states {paper}" in said["studies"]
+
+    rows = record("members")["rows"]
+    means = {
+        (name, count): np.mean([row["nll"] for row in rows if (row["set"], row["members"]) == (name, count)])
+        for name in uci.SETS
+        for count in (8, 16)
+    }
+    gap = max(means[name, 8] - means[name, 16] for name in uci.SETS)
+    assert f"at most {gap:.3f} nat behind" in said["studies"]
+    gaps = [
+        row["scores"][row["picked"]["smallest tied"]]["nll"] - row["scores"][2]["nll"]
+        for row in record("tie_side")["rows"]
+        if row["kind"] == "random"
+    ]
+    assert f"gains {mean_and_error(np.negative(gaps))} nat" in said["studies"]
+
+    runs = record("uci_estimator")["sets"]
+    assert all(np.mean([run["nll"] for run in runs[name]]) < TABLE_1[name]["evidential"].nll for name in uci.SETS)
+    assert not any(any(run["training"]["diverged"]) for name in uci.SETS for run in runs[name])
+
+
+KINDS_OF_FADING = {
+    "plain": "truth at ±6 inside the 90 % interval, plain",
+    "fading": "the same, fading",
+    "power 2": "truth at ±6 inside with a power of 2",
+}
+ROWS_ON_DOUBT = {  # of the page's table, and of the record
+    "**networks refitted to fresh data**": "networks refitted to fresh data",
+    "**their error**": "  their error",
+    "evidential mixture, fading": "evidential mixture, fading",
+    "evidential mixture, plain": "evidential mixture, plain",
+    "deep ensemble of eight": "deep ensemble",
+    "MC dropout": "MC dropout",
+    "Bayes by backprop": "Bayes by backprop",
+    "one network, the paper's β/(ν(α−1))": "one network, the paper's β/(ν(α−1))",
+    "one network, fading: what it adds": "one network, fading",
+    "half of the 68 % interval, fading mixture": "  half of its 68 % interval",
+    "half of the 68 % interval, plain mixture": "  half of its 68 % interval, plain",
+}
+
+
+def cells(page, label):
+    """Return the cells of the one row of a page's tables that has this label."""
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| {label} |"))
+    return [cell.strip().strip("*") for cell in row.split("|")[2:-1]]
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no records")
+def test_claims_about_doubt_are_those_of_the_records():
+    page = (ROOT / "docs" / "epistemic.md").read_text().replace("\\|", "¦")
+    rows = json.loads((RESULTS / "fading_cubic" / "record.json").read_text())["rows"]
+    for column, activation in enumerate(("silu", "relu", "tanh")):
+        own = {
+            kind: [r for r in rows if (r["activation"], r["kind"]) == (activation, kind)] for kind in KINDS_OF_FADING
+        }
+        for kind, label in KINDS_OF_FADING.items():
+            assert cells(page, label)[column] == f"{sum(sum(r['holds']) for r in own[kind])} of {2 * len(own[kind])}"
+        plain, fading = (np.mean([r["share"] for r in own[kind]]) for kind in ("plain", "fading"))
+        held = cells(page, "truth inside for 4 < ¦x¦ < 6, plain → fading")[column]
+        assert held == f"{plain:.0%} → {fading:.0%}".replace("%", "", 1).replace("%", " %")
+        widths = [width for r in own["fading"] for width in r["width over error"]]
+        stated = cells(page, "width at ±6 over the error, fading: median, largest")[column].replace("*", "")
+        assert stated == f"{np.median(widths):.1f}, {np.max(widths):.1f}"
+        powers = [r["power"] for r in own["fading"]]
+        assert cells(page, "powers")[column] == f"{min(powers):g} to {max(powers):g}"
+
+    stated = json.loads((RESULTS / "fading_truth" / "record.json").read_text())["stated"]
+    for label, name in ROWS_ON_DOUBT.items():
+        for place, at in enumerate(("|x| < 3.8", "x = ±5", "x = ±6")):
+            for column, parts in enumerate(stated.values()):
+                known = np.median({k: v for part in parts.values() for k, v in part.items()}[name][at])
+                said = float(cells(page, label)[3 * place + column].replace(",", ""))
+                assert abs(said - known) <= 0.006 * max(1, known), (label, at)

@@ -1,0 +1,104 @@
+"""Calibrated aleatoric and epistemic uncertainty for any regression model, in one forward pass."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from howsure.errors import HowsureError, InputError, InputTypeError
+
+if TYPE_CHECKING:
+    from howsure import metrics, scorers
+    from howsure.calibration import calibrate
+    from howsure.deploy import Deploy
+    from howsure.distributed import global_mean_factor
+    from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma, StudentT
+    from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
+    from howsure.export import export_onnx
+    from howsure.images import FittedImages, ImageRecipe, fit_images
+    from howsure.losses import evidential_loss, normal_loss
+    from howsure.nn import NIGHead, NormalHead
+    from howsure.prediction import Prediction
+    from howsure.report.html import write_report
+
+__version__ = "0.1.0a1"
+
+__all__ = [
+    "Deploy",
+    "EnsembleRegressor",
+    "EvidentialRegressor",
+    "Faded",
+    "FittedImages",
+    "HowsureError",
+    "ImageRecipe",
+    "InputError",
+    "InputTypeError",
+    "Mixture",
+    "NIGHead",
+    "Normal",
+    "NormalHead",
+    "NormalInverseGamma",
+    "Prediction",
+    "Regressor",
+    "StudentT",
+    "calibrate",
+    "evidential_loss",
+    "export_onnx",
+    "fit_images",
+    "global_mean_factor",
+    "load",
+    "metrics",
+    "normal_loss",
+    "scorers",
+    "write_report",
+]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet, so that an editor can complete them."""
+    return __all__
+
+
+_NAMES = {  # the modules of the names above; the rest are in estimators
+    "calibration": ("calibrate",),
+    "deploy": ("Deploy",),
+    "distributed": ("global_mean_factor",),
+    "distributions": ("Faded", "Mixture", "Normal", "NormalInverseGamma", "StudentT"),
+    "export": ("export_onnx",),
+    "images": ("FittedImages", "ImageRecipe", "fit_images"),
+    "losses": ("evidential_loss", "normal_loss"),
+    "nn": ("NIGHead", "NormalHead"),
+    "prediction": ("Prediction",),
+    "report.html": ("write_report",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = (
+    "calibration",
+    "deploy",
+    "distributed",
+    "distributions",
+    "fitting",
+    "formulas",
+    "images",
+    "kernels",
+    "losses",
+    "metrics",
+    "nn",
+    "prediction",
+    "schedules",
+    "scorers",
+    "training",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is first used now.
+
+    Torch and scikit-learn take a second each: who wants a head waits for torch alone, and the command line waits where
+    it can answer an interrupt.
+    """
+    if name in _MODULES:
+        return import_module(f"howsure.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'howsure' has no attribute {name!r}")
+    value = getattr(import_module(f"howsure.{_HOMES.get(name, 'estimators')}"), name)
+    globals()[name] = value  # the next time it is found without this function
+    return value

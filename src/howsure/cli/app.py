@@ -1,0 +1,102 @@
+"""The verbs together, and what happens to errors."""
+
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from howsure import __version__
+from howsure.cli import (
+    INTERRUPTED,
+    console,
+    evaluate,
+    export,
+    fit,
+    info,
+    predict,
+    report,
+)
+from howsure.cli.advice import in_shell_words
+from howsure.errors import HowsureError
+
+__all__ = ["app", "run", "run_app"]
+
+app = typer.Typer(
+    name="howsure",
+    help="Calibrated aleatoric and epistemic uncertainty for regression, in one forward pass.\n\n"
+    "Example: howsure fit --example -o model",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich" if sys.stdout is not None and sys.stdout.isatty() else None,
+)
+app.command()(fit.fit)
+app.command()(predict.predict)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
+app.command()(export.export)
+app.command()(info.info)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Show the version and stop.")
+) -> None:
+    if version:
+        print(f"howsure {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise typer.Exit(2)
+
+
+def run() -> int | None:
+    """Run the command line; return its exit code."""
+    return run_app(app, "howsure")
+
+
+def run_app(app: typer.Typer, program: str) -> int | None:
+    """Run a typer application.
+
+    An error that the user can act on is one sentence and exit code 2. Any other error has a traceback and exit code 1.
+
+    Returns:
+        The exit code of an interrupt. Otherwise the process ends by SystemExit.
+    """
+    console.prepare_streams()
+    try:
+        code = app(standalone_mode=False)  # returns the code of an interrupt, and raises errors of usage
+        sys.stdout.flush()  # here, so that a full disk is one sentence
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except (HowsureError, OSError) as error:
+        _stop(program, in_shell_words(" ".join(str(error).split())))
+    except Exception as error:
+        _stop_for(program, error)
+    if code == INTERRUPTED:
+        return INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop_for(program: str, error: Exception) -> NoReturn:
+    """End with a sentence about a wrong option or a lack of memory, or with a traceback of an unexpected error."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error)
+        sys.exit(2)
+    if hasattr(error, "format_message"):  # of typer, or of click: the command line cannot be read
+        _stop(program, f"{' '.join(error.format_message().split())} (--help shows what there is)")
+    if _is_out_of_memory(error):
+        _stop(program, "there is not enough memory; take fewer rows or columns, or a machine with more")
+    traceback.print_exception(error)
+    print(f"{program}: this is an error of howsure, not of your input; please report it", file=sys.stderr)
+    sys.exit(1)
+
+
+def _stop(program: str, sentence: str) -> NoReturn:
+    print(f"{program}: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out, which torch says by a RuntimeError."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))

@@ -1,0 +1,231 @@
+"""What verbs say: remarks and progress on standard error, tables of plain text on standard output."""
+
+import contextlib
+import io
+import os
+import stat
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import typer
+
+from howsure.cli.advice import in_shell_words
+
+__all__ = [
+    "Force",
+    "NoSeed",
+    "Quiet",
+    "RowProgress",
+    "Seed",
+    "counted",
+    "number",
+    "prepare_streams",
+    "printable",
+    "remark",
+    "share",
+    "speaking",
+    "table",
+]
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random.")]
+NoSeed = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, max=2**32 - 1, help="For scripts that give it to every verb: nothing is random here."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
+
+
+def prepare_streams() -> None:
+    """Make standard output and standard error such that no character and no missing reader can stop a verb.
+
+    A console that cannot show λ shows a question mark. Where the reader of a pipe has left, as ``head -1`` does, the
+    rest of the text is dropped: the work goes on, because what a verb is for may be a file.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            continue
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+        if _is_pipe(stream):
+            stream.flush()
+            raw: Any = _Pipe(stream.fileno(), "wb", closefd=False)
+            buffer = raw if isinstance(stream.buffer, io.FileIO) else io.BufferedWriter(raw)  # as Python has it
+            lines, at_once = stream.line_buffering, stream.write_through
+            text = io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines, write_through=at_once)
+            setattr(sys, name, text)
+
+
+def _is_pipe(stream: Any) -> bool:
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # no file of the operating system
+        return False
+    return isinstance(stream, io.TextIOWrapper) and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+
+
+class _Pipe(io.FileIO):
+    """Pipe that takes all that is written, also if nobody reads it any more."""
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(BrokenPipeError):
+            return super().write(data)
+        return len(data)
+
+
+@contextlib.contextmanager
+def speaking() -> Iterator[None]:
+    """Show each warning of the library once, as a line on standard error, while the block runs."""
+    said: set[str] = set()
+
+    def show(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+        text = in_shell_words(" ".join(str(message).split()))
+        if issubclass(category, UserWarning) and text not in said:
+            said.add(text)
+            remark(f"note: {text}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what other libraries tell their programmers
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def remark(text: str, quiet: bool = False) -> None:
+    """Write a line to standard error, unless ``quiet``."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    r"""Return text without characters that could move the cursor or break a line: names of columns come from files.
+
+    >>> printable("a\nb\x1b[2J")
+    'a?b?[2J'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def counted(rows: int) -> str:
+    """Return a number of rows in words.
+
+    >>> counted(1), counted(1200)
+    ('1 row', '1,200 rows')
+    """
+    return f"{rows:,} row{'' if rows == 1 else 's'}"
+
+
+def number(value: float | None) -> str:
+    """Return a number with four significant digits, or a dash.
+
+    >>> number(53.21987), number(0.00012345), number(None), number(1234567.8)
+    ('53.22', '0.0001234', '–', '1,234,568')
+    >>> number(5), number(1234.0), number(0.0), number(1e12)
+    ('5.000', '1234', '0', '1.000e+12')
+    """
+    if value is None or value != value:  # NaN
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:#.4g}".rstrip(".")
+
+
+def share(value: float | None) -> str:
+    """Return a share as a percentage with one decimal, or a dash.
+
+    >>> share(0.909), share(None)
+    ('90.9 %', '–')
+    """
+    return "–" if value is None or value != value else f"{100 * value:.1f} %"
+
+
+def table(rows: Sequence[Mapping[str, Any]], left: Sequence[str] = ()) -> str:
+    """Return rows as aligned plain text; columns named in ``left`` start at the left, the first always does.
+
+    >>> print(table([{"model": "linear", "RMSE": "1.5"}, {"model": "constant", "RMSE": "10"}]))
+    model     RMSE
+    linear     1.5
+    constant    10
+    """
+    if not rows:
+        return ""
+    names = list(rows[0])
+    cells = [[printable(str(row[name])) for name in names] for row in rows]
+    widths = [max(len(line[k]) for line in [names, *cells]) for k in range(len(names))]
+    at_left = [k == 0 or name in left for k, name in enumerate(names)]
+    names = list(map(printable, names))
+
+    def aligned(line: Sequence[str]) -> str:
+        parts = zip(line, widths, at_left, strict=True)
+        return "  ".join(text.ljust(width) if first else text.rjust(width) for text, width, first in parts).rstrip()
+
+    return "\n".join(map(aligned, [names, *cells]))
+
+
+class RowProgress:
+    """Context that shows on standard error how many rows are done: a bar on a terminal, plain lines elsewhere.
+
+    Nothing is shown in the first two seconds; then plain lines come every ten.
+
+    Args:
+        total: rows in all, or None where that is not known.
+        quiet: show nothing.
+    """
+
+    def __init__(self, total: int | None, quiet: bool = False) -> None:
+        self.total, self.quiet, self.done = total, quiet, 0
+        self.started = time.perf_counter()
+        self.shown = self.started - 8
+        self.bar: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, rows: int) -> None:
+        """Say that so many rows more are done."""
+        self.update(self.done + rows)
+
+    def update(self, done: int) -> None:
+        """Say that so many rows are done in all."""
+        self.done = done
+        now = time.perf_counter()
+        if self.quiet or now - self.started < 2:
+            return
+        if self.bar is None and sys.stderr.isatty():
+            self._start_bar()
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, description=self.summary())
+        elif now - self.shown >= 10:
+            remark(self.summary())
+            self.shown = now
+
+    def _start_bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("predicting"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        self.task = self.bar.add_task("", total=self.total)
+        self.bar.start()
+
+    def summary(self) -> str:
+        """Return what is done and how fast, in words."""
+        of = "" if self.total is None or self.total == self.done else f" of {self.total:,}"
+        seconds = max(time.perf_counter() - self.started, 1e-9)
+        rate = self.done / seconds
+        return f"{self.done:,}{of} row{'' if self.done == 1 else 's'}, {rate:,.0f} rows/s"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,204 @@
+"""``howsure predict MODEL TABLE -o PREDICTIONS``: predictions for any number of rows, in bounded memory."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from howsure.cli import console, models
+from howsure.cli.rows import (
+    check_columns,
+    features_of,
+    naming_rows,
+    output_columns,
+    predict_frame,
+    target_names,
+    text_columns,
+)
+from howsure.errors import InputError
+from howsure.files import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from howsure.estimators import Regressor
+
+__all__ = ["predict"]
+
+Job = tuple[Path, Path]  # a table, and the file of its predictions
+PARQUET = (".parquet", ".pq")
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    table: Annotated[Path, typer.Argument(help="Table of new rows, or a folder of Parquet files.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="File of the predictions: .csv, .csv.gz, .parquet or .feather; or a folder."
+        ),
+    ],
+    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Column to copy; may be given several times.", metavar="COLUMN")
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="This machine, or the workers of a Ray cluster.")] = Engine.LOCAL,
+    force: console.Force = False,
+    quiet: console.Quiet = False,
+    _seed: console.NoSeed = 0,
+) -> None:
+    """Predict the rows of a table: mean, noise, doubt, interval, and how familiar each row is.
+
+    Rows keep their order, and the output appears when it is complete. Of a folder, each file is predicted into a file
+    of the same name in the output folder.
+
+    Example: howsure predict model new.parquet -o predictions.parquet --keep id
+    """
+    if not 0 < coverage < 1:
+        raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
+    kept = list(dict.fromkeys(keep or []))
+    with console.speaking():
+        regressor = models.load(model)
+        models.check_outside(output, model)
+        _check_kept(regressor, kept)
+        with _jobs(table, output, force) as jobs:
+            function = partial(predict_frame, regressor, coverage=coverage, keep=kept)
+            with console.RowProgress(_count(jobs), quiet) as progress:
+                check = partial(_check, regressor, kept, set(), quiet)
+                run = _by_ray if engine is Engine.RAY else _locally
+                run(jobs, function, check, text_columns(regressor), force, progress)
+    console.remark(f"wrote {output}: {progress.summary()}", quiet)
+
+
+# Input and output ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
+    """Yield the tables and the files to write; of a folder, the folder of these files appears when the block ends."""
+    if not table.is_dir():
+        if output.is_dir():
+            raise InputError(f"{output} is a folder; name the file of the predictions, as in -o {output / 'new.csv'}")
+        if output.exists() and not output.is_file():
+            raise InputError(f"{output} is not a plain file; name another one with -o")
+        if output.exists() and not force:
+            raise InputError(f"{output} exists already; --force replaces it, -o names another file")
+        if output.exists() and table.exists() and output.samefile(table):
+            raise InputError(f"{output} is the table itself; name another file with -o")
+        yield [(table, output)]
+        return
+    from howsure.files import new_folder
+
+    tables = sorted(path for path in table.iterdir() if path.suffix.lower() in PARQUET and path.is_file())
+    if not tables:
+        raise InputError(f"{table} is a folder without Parquet files; name a table, or a folder of .parquet files")
+    left = sorted(path.name for path in table.iterdir() if path not in tables and not path.name.startswith((".", "_")))
+    if left:
+        warnings.warn(f"left out, since only Parquet files in {table} itself are read: {listed(left)}", stacklevel=2)
+    if output.exists() and output.samefile(table):
+        raise InputError(f"{output} is the folder of the tables itself; name another one with -o")
+    if output.is_dir() and any(output.iterdir()) and not force:
+        raise InputError(f"{output} exists already; --force replaces it, -o names another folder")
+    with new_folder(output, _check_replaceable if force else None) as folder:
+        yield [(path, folder / path.name) for path in tables]
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise unless a folder has nothing in it but predictions: all else is the user's, and never removed."""
+    from howsure.data.table_writer import is_ours
+
+    foreign = sorted(path.name for path in folder.iterdir() if not is_ours(path))
+    if foreign:
+        raise InputError(
+            f"{folder} holds {listed(foreign, most=1)}, which howsure predict did not write; --force replaces only "
+            "a folder of predictions, so name another one with -o"
+        )
+
+
+def _count(jobs: list[Job]) -> int | None:
+    """Return the number of rows, where that is cheap to know."""
+    from howsure.data.table_files import count_rows
+
+    counts = [count_rows(table) for table, _ in jobs]
+    return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+def _check_kept(model: "Regressor", keep: list[str]) -> None:
+    taken = [name for name in keep if name in output_columns(model)]
+    if taken:
+        raise InputError(f"--keep {taken[0]}: predictions have a column of this name; rename the one of the table")
+
+
+# Engines -------------------------------------------------------------------------------------------------------------
+
+
+Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
+Check = Callable[["pd.DataFrame", Path], None]
+
+
+def _locally(
+    jobs: list[Job], function: Function, check: Check, text: list[str], force: bool, progress: console.RowProgress
+) -> None:
+    """Predict by the processors of this machine, a batch of rows for each."""
+    import torch
+
+    from howsure.data.table_files import read_batches
+    from howsure.data.table_writer import writing
+    from howsure.threads import stream_in_threads
+
+    def checked(table: Path) -> Iterator[tuple[Path, int, "pd.DataFrame"]]:
+        first = 0
+        for batch in read_batches(table, text=text):
+            if first == 0:
+                check(batch, table)
+            yield table, first, batch
+            first += len(batch)
+
+    def predicted(item: tuple[Path, int, "pd.DataFrame"]) -> "pd.DataFrame":
+        table, first, batch = item
+        with naming_rows(table, range(first, first + len(batch))):
+            return function(batch)
+
+    for table, output in jobs:
+        with writing(output, replace=force) as write:
+            for found in stream_in_threads(predicted, checked(table), torch.get_num_threads()):
+                write(found)
+                progress.add(len(found))
+
+
+def _by_ray(
+    jobs: list[Job], function: Function, check: Check, text: list[str], force: bool, progress: console.RowProgress
+) -> None:
+    """Predict by the workers of a Ray cluster."""
+    from howsure.cli import ray_engine
+    from howsure.data.table_files import read_batches
+
+    console.remark("asking Ray for workers, which may take half a minute", progress.quiet)
+    for table, _ in jobs:
+        check(next(iter(read_batches(table, text=text))), table)
+    ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.add)
+
+
+def _check(
+    model: "Regressor", keep: list[str], said: set[str], quiet: bool, batch: "pd.DataFrame", table: Path
+) -> None:
+    """Raise if columns are missing, and say which are ignored, unless that was said of another table."""
+    features_of(model, batch, table)
+    check_columns(keep, batch.columns, f"--keep: {table} has no column")
+    known = {*model.encoding_.names, *keep, *(target_names(model) or ())}
+    ignored = [str(name) for name in batch.columns if str(name) not in known | said]
+    if ignored and hasattr(model, "feature_names_in_"):
+        said.update(ignored)
+        console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)

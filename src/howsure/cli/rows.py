@@ -1,0 +1,239 @@
+"""Rows of files through a model: what it reads of a frame, and the frame of its predictions."""
+
+import contextlib
+import difflib
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from howsure.errors import InputError, InputTypeError
+from howsure.files import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from howsure.estimators import Regressor
+
+__all__ = [
+    "check_columns",
+    "features_of",
+    "naming_rows",
+    "output_columns",
+    "predict_frame",
+    "read_target",
+    "target_names",
+    "text_columns",
+]
+
+Array = NDArray[np.float64]
+DECIMAL_COMMA = ("1000,0", "1.000,0", "1 000,0")  # templates of `howsure.data.numbers` that leave no doubt
+PART = 8_192  # rows that are predicted at once: more take memory, and no less time
+
+
+def predict_frame(
+    model: "Regressor", frame: "pd.DataFrame", *, coverage: float = 0.9, keep: Sequence[str] = ()
+) -> "pd.DataFrame":
+    """Return the kept columns of a frame and what a model predicts for its rows, one row each, in their order.
+
+    The columns of predictions are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``, and
+    where evidence fades ``familiar`` and ``unfamiliar``. Those that a model does not have are left out: one Gaussian
+    network has no ``epistemic_std``, and a target learned by its logarithm has a ``median`` but no ``mean`` and
+    ``std``. With several targets each name begins with that of the target, as in ``price_mean``.
+
+    Args:
+        model: a fitted regressor.
+        frame: rows with at least the columns of the model; others are ignored.
+        coverage: probability of the interval from ``lower`` to ``upper``.
+        keep: names of columns of the frame that are copied.
+    """
+    import pandas as pd
+
+    parts = []
+    for k in range(0, max(1, len(frame)), PART):
+        with naming_rows("", range(k, k + PART)):
+            parts.append(_predict_part(model, frame.iloc[k : k + PART], coverage))
+    found = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+    if not keep:
+        return found
+    check_columns(keep, frame.columns, "--keep: the table has no column")
+    taken = [name for name in keep if name in found.columns]
+    if taken:
+        raise InputError(f"--keep {taken[0]!r}: predictions have a column of this name; rename the one of the table")
+    return pd.concat([frame[list(keep)].reset_index(drop=True), found], axis=1)
+
+
+def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) -> "pd.DataFrame":
+    """Return what a model predicts for a few rows."""
+    found = model.predict_distribution(features_of(model, frame)).to_frame(coverage, names=_several(model))
+    suffix = f"_{coverage:g}"  # the coverage is an option of the command, and the same for all columns
+    ends = tuple(f"{end}{suffix}" for end in ("lower", "upper"))
+    short = {name: name.removesuffix(suffix) for name in found.columns if name.endswith(ends)}
+    found = found.rename(columns=short).reset_index(drop=True)
+    if "familiarity" in found:
+        familiar = found.pop("familiarity")
+        # a familiarity that cannot be computed is none
+        found["familiar"], found["unfamiliar"] = familiar, ~(familiar >= model.unfamiliar_below_)
+    return found
+
+
+def _several(model: "Regressor") -> list[str] | None:
+    """Return the names of several targets, each of which needs one; None of a single one."""
+    if model.fitted_.one_target:
+        return None
+    return target_names(model) or [f"y{t}" for t in range(model.fitted_.scale_y.loc.shape[-1])]
+
+
+def target_names(model: "Regressor") -> list[str] | None:
+    """Return the names of the targets that a model learned, or None if they had none."""
+    return model.target_names_
+
+
+def output_columns(model: "Regressor") -> set[str]:
+    """Return names that the frame of predictions may have."""
+    names = ("mean", "std", "aleatoric_std", "epistemic_std", "median", "lower", "upper")
+    several = _several(model)
+    return {"familiar", "unfamiliar", *(names if several is None else (f"{t}_{n}" for t in several for n in names))}
+
+
+def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "the table") -> Any:
+    """Return the columns that a model learned from, in their order; raise in one sentence if some are missing."""
+    names: list[str] = model.encoding_.names
+    if not hasattr(model, "feature_names_in_"):  # fitted to an array
+        if len(frame.columns) != len(names):
+            raise InputError(
+                f"{name} has {len(frame.columns)} columns, and the model was fitted to an array of {len(names)} "
+                "without names; pass a table of these columns alone, in their order"
+            )
+        return frame.to_numpy()
+    lacking = [each for each in names if each not in frame.columns]
+    if lacking:
+        plural = "s" if len(lacking) > 1 else ""
+        others = {str(each).casefold().strip(): str(each) for each in frame.columns}
+        near = others.get(lacking[0].casefold().strip())
+        hint = f"; it has {near!r}, which is another name" if near else ""
+        raise InputError(f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from{hint}")
+    return frame[names]
+
+
+@contextlib.contextmanager
+def naming_rows(file: str | Path, numbers: Sequence[int] | NDArray[np.int64]) -> Iterator[None]:
+    """Let errors about some rows of a file say which they are in the file, and name the file.
+
+    The library counts the rows that it is given, and says «in row 7» at the end of what is wrong.
+
+    Args:
+        file: whose rows these are; nothing to leave it out.
+        numbers: of each of the rows in the file.
+    """
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        text = str(error)
+        found = [match for match in re.finditer(r"\bin row (\d+)", text) if int(match[1]) < len(numbers)]
+        if found:  # the last one: what stands before may be a value of the table
+            text = f"{text[: found[-1].start(1)]}{numbers[int(found[-1][1])]}{text[found[-1].end(1) :]}"
+        named = not str(file) or str(file) in text
+        raise type(error)(text if named else f"{file}: {text}") from error
+
+
+def text_columns(model: "Regressor") -> list[str]:
+    """Return the columns that were text when the model was fitted, and must be read as text again.
+
+    A file may hold nothing but codes such as 007, or numbers such as 1.234 with a point for thousands: its reader
+    would take these for other numbers than the training rows had.
+    """
+    plain = {
+        "number": ("", "number", "duration"),
+        "date": ("", "compact"),
+        "category": ("", "number", "boolean", "date"),
+    }
+    encoders = model.encoding_.encoders
+    return [e.name for e in encoders if not e.left_out and e.content not in plain.get(e.kind, (e.content,))]
+
+
+def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
+    """Raise if one of the names is not known, with the nearest that is; ``problem`` is the start of the sentence."""
+    present = [str(name) for name in known]
+    for name in names:
+        if name not in present:
+            near = difflib.get_close_matches(name, present, n=1)
+            raise InputError(
+                f"{problem} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f", but {listed(present)}")
+            )
+
+
+def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -> Array:
+    """Return the targets, (rows, targets), with NaN where they are missing; raise for columns that hold no numbers."""
+    check_columns(names, frame.columns, f"{file} has no column")
+    columns = [_numbers(frame[name], name, file) for name in names]
+    return np.column_stack(columns)
+
+
+def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
+    """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
+    import pandas as pd
+
+    from howsure.data.columns import decide_kind, read_column
+    from howsure.data.encoders import describe_strays
+    from howsure.data.values import is_marker
+
+    start = f"{file}: the target {name!r}"
+    if values.isna().all():
+        raise InputError(f"{start} has no values")
+    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
+        found: Array = values.to_numpy(np.float64, na_value=np.nan)
+    elif (written := _with_decimal_comma(values)) is not None:
+        found = written
+    else:
+        try:
+            kind, content = decide_kind(name, values)
+        except InputError as error:
+            raise InputError(f"{start} must be numbers: {error}") from error
+        if (kind, content) != ("number", "number"):
+            first = values[values.notna()].iloc[0]
+            what, advice = _called(kind, content)
+            raise InputError(f"{start} must be numbers, and holds {what} (first: {str(first)!r}); {advice}")
+        column = read_column(name, values, kind, content)
+        found = column.values
+        if odd := [(text, count) for text, count in column.strays if not is_marker(text)]:
+            warnings.warn(f"{start}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
+    if np.isinf(found).any():
+        raise InputError(
+            f"{start} is infinite in row {int(np.isinf(found).argmax())}; give a number, or leave it empty"
+        )
+    return found
+
+
+def _with_decimal_comma(values: "pd.Series[Any]") -> Array | None:
+    """Return numbers that are written as 1.234,5 is, NaN where missing; None if one is not, or may mean another."""
+    from howsure.data.numbers import number_template, parse_with_template
+    from howsure.data.values import is_marker
+
+    present = np.flatnonzero(values.notna())
+    texts = [values.iloc[k] for k in present]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    template = number_template({text for text in texts if not is_marker(text)})
+    if template not in DECIMAL_COMMA:
+        return None
+    found = np.full(len(values), np.nan)
+    found[present] = [np.nan if is_marker(text) else parse_with_template(text, template) for text in texts]
+    return found
+
+
+def _called(kind: str, content: str) -> tuple[str, str]:
+    """Return what a column holds that is no target, and what to do about it."""
+    if kind == "number" and content == "duration":
+        return "durations", "write them as numbers, such as seconds"
+    if kind == "number":
+        return "numbers with units or separators", "write them without these, as in 1234.5"
+    if kind == "boolean":
+        return "true and false", "write 1 and 0 if you mean these"
+    if kind == "date":
+        return "dates", "write them as numbers, such as days since a fixed date"
+    return "text", "numbers are predicted here; for classes use a classifier"

@@ -1,0 +1,348 @@
+"""Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from howsure.data.choices import (
+    LIKE_NUMBERS,
+    TargetMeans,
+    absolute_time_helps,
+    date_parts,
+    reason_to_leave_out,
+    target_means,
+)
+from howsure.data.columns import MOST_MIXED, Column, is_missing_text
+from howsure.data.encoders import DATE_PARTS, MOST_CATEGORIES, Encoder, demand, describe_strays, encoder_from
+from howsure.data.table import Table, open_table
+from howsure.data.values import parse_number
+from howsure.errors import InputError
+from howsure.files import listed
+
+__all__ = ["Encoding", "Scaling"]
+
+Array = NDArray[np.float64]
+
+LEAST_ROWS = 5  # of a category that has a feature, where a column has many of them
+IGNORED = 1e307  # the scale of a column that is to be ignored: divided by it, nearly every number is 0 in float32
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Rule learned from training rows that turns a table into numbers.
+
+    Numbers and booleans stay as they are, with the median of the training rows where they are missing, and a column
+    that says so if any were missing in training. A category gets columns of zeros and ones, and zeros in all of them if
+    it was not seen in training; one of many values is encoded by the means of its targets where that helps. A date is
+    where it lies in the year, the week and the day, and its seconds where those help. Identifiers are left out.
+    """
+
+    encoders: tuple[Encoder, ...]
+    named: bool
+
+    @classmethod
+    def fit(cls, table: Table) -> Self:
+        """Return the encoding that a table teaches without targets; pass training rows only."""
+        return cls.fit_transform(table, None)[0]
+
+    @classmethod
+    def fit_transform(
+        cls, table: Table, y: Array | None, seed: int = 0, absolute_time: bool | str = "auto"
+    ) -> tuple[Self, Array]:
+        """Return the encoding that a table and its targets teach, and the features of its rows, (rows, features).
+
+        Pass training rows only. Their own features are not those of :meth:`transform` where a category is encoded by
+        its targets: a row's own target must not be in them, so that they were learned without its fold.
+
+        Args:
+            table: the training rows.
+            y: their targets, (N,) or (N, T); without them, nothing is learned about targets.
+            seed: of the folds.
+            absolute_time: whether dates have their seconds as a feature; "auto": where they help on the latest rows.
+        """
+        if table.rows == 0:
+            raise InputError("the table has no rows to learn from")
+        targets = None if y is None else y.reshape(table.rows, -1)
+        learned = [_learn(column, targets, seed) for column in table.columns]
+        if not any(encoder.features for encoder, _ in learned):  # there must be something to learn from
+            learned = [(_keep_all(column), None) for column in table.columns]
+        plain = cls(tuple(encoder for encoder, _ in learned), table.named)
+        means = [means for _, means in learned]
+        x = plain._features_of_training(table, means)
+        pairs = zip(plain.encoders, table.columns, strict=True)
+        timed = cls(tuple(_with_time(*pair, x, targets, absolute_time) for pair in pairs), table.named)
+        return timed, x if timed.features == plain.features else timed._features_of_training(table, means)
+
+    def _features_of_training(self, table: Table, means: list[TargetMeans | None]) -> Array:
+        """Return the features of training rows, with the means of the targets that were learned without each row."""
+        x, first = self.transform(table), 0
+        for encoder, learned in zip(self.encoders, means, strict=True):
+            if learned is not None:
+                x[:, first : first + learned.out_of_fold.shape[1]] = learned.out_of_fold
+            first += len(encoder.features)
+        return x
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns of the table."""
+        return [encoder.name for encoder in self.encoders]
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the columns of numbers that come out."""
+        return [feature for encoder in self.encoders for feature in encoder.features]
+
+    @property
+    def notice(self) -> str:
+        """A warning that names columns that are left out and texts that count as missing; empty if there are none."""
+        left_out = [encoder for encoder in self.encoders if encoder.left_out]
+        sentences = []
+        if left_out:
+            named = ", ".join(f"{encoder.name!r} ({encoder.why})" for encoder in left_out)
+            sentences.append(f"left out as identifiers, names or free text: {named}. {_how_to_keep(left_out)}")
+        unread = [f"{encoder.name!r}: {encoder.unread}" for encoder in self.encoders if encoder.unread]
+        if unread:
+            sentences.append(f"taken for missing values, in column {'; '.join(unread)}.")
+        return " ".join(sentences)
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame that says for every column what it was taken for, and why."""
+        from howsure.data.summary import ColumnSummary  # pandas is not imported before a table is there
+
+        rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
+        frame = ColumnSummary(rows, columns=["taken for", "features", "missing", "why"], index=self.names)
+        frame["missing"] = frame["missing"].astype("Int64")
+        frame.index.name = "column"
+        return frame
+
+    def read(self, x: Any) -> Table:
+        """Return the table of an array, a pandas, polars or Arrow table, its columns as what they were in training.
+
+        What a column is was decided by the training rows, so that a row's numbers never depend on the rows it comes
+        with: the text "01" stays text in a batch that has nothing but such codes.
+        """
+        opened = open_table(x)
+        order = self._order(opened.names, opened.named)
+        columns = tuple(e.read(opened.columns[k], opened.rows) for e, k in zip(self.encoders, order, strict=True))
+        return Table(columns, opened.rows, opened.named, opened.index)
+
+    def transform(self, table: Table) -> Array:
+        """Return the numbers of a table, (rows, features)."""
+        order = self._order(table.names, table.named)
+        out = np.zeros((table.rows, len(self.features)))
+        first = 0
+        for encoder, k in zip(self.encoders, order, strict=True):
+            last = first + len(encoder.features)
+            encoder.encode(encoder.adopt(table.columns[k]), out[:, first:last])
+            first = last
+        return out
+
+    def _order(self, names: list[str], named: bool) -> list[int]:
+        """Return which column of a table each encoder reads: by name if both have names, else by position."""
+        if not (self.named and named):
+            if len(names) != len(self.encoders):
+                raise InputError(f"the table has {len(names)} columns, but {len(self.encoders)} were there in training")
+            return list(range(len(names)))
+        position = {name: k for k, name in enumerate(names)}
+        known = set(self.names)
+        for problem, some in (
+            ("lacks", [n for n in self.names if n not in position]),
+            ("has, beyond those of training,", [n for n in names if n not in known]),
+        ):
+            if some:
+                raise InputError(f"the table {problem} the column{'s' if len(some) > 1 else ''} {listed(some)}")
+        return [position[name] for name in self.names]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for a model file."""
+        return {"named": self.named, "columns": [asdict(encoder) for encoder in self.encoders]}
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> Self:
+        """Return the encoding of the values that :meth:`to_dict` made, in this or an earlier version, or raise."""
+        demand(isinstance(state, dict) and set(state) == {"named", "columns"}, "it needs 'named' and 'columns' only")
+        named, columns = state["named"], state["columns"]
+        demand(isinstance(named, bool), "'named' is not a boolean")
+        demand(isinstance(columns, list | tuple) and len(columns) > 0, "'columns' is not a list of columns")
+        encoders = tuple(encoder_from(k, column) for k, column in enumerate(columns))
+        demand(len({encoder.name for encoder in encoders}) == len(encoders), "names of columns are repeated")
+        return cls(encoders, named)
+
+
+def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetMeans | None]:
+    """Return what a column teaches, and the means of the targets if it is encoded by them."""
+    reason = reason_to_leave_out(column)
+    if reason:
+        return _left_out(column, reason), None
+    encoder = _keep(column)
+    distinct = encoder.distinct or 0
+    present = len(column.values) - (encoder.missing or 0)
+    if column.kind != "category" or y is None or distinct <= MOST_CATEGORIES:
+        return encoder, None
+    counts = Counter(column.values)
+    frequent = tuple(c for c in encoder.categories if column.declared or counts[c] >= LEAST_ROWS)
+    features = f"the {len(frequent)} most frequent values have a feature each"
+    means = target_means(column.values, y, seed)
+    if means is not None:
+        why = f"{features}; the mean target of a value explains {100 * means.gain:.0f} % of the variance of other rows"
+        each = tuple(map(tuple, means.means.tolist()))
+        return replace(encoder, categories=means.categories, means=each, frequent=frequent, why=why), means
+    if column.content == "text" and not column.declared and present < 3 * distinct:
+        return _left_out(column, f"{distinct} different texts in {present} rows, which do not explain the target"), None
+    return replace(encoder, categories=frequent, why=f"{features}; values do not clearly explain the target"), None
+
+
+def _with_time(encoder: Encoder, column: Column, x: Array, y: Array | None, absolute_time: bool | str) -> Encoder:
+    """Return the encoder of a date with its absolute time among its parts, if that is asked for or helps."""
+    if encoder.kind != "date" or "time" in encoder.parts or encoder.missing == len(x):
+        return encoder
+    if absolute_time is True:
+        return replace(encoder, parts=("time", *encoder.parts))
+    if absolute_time is False or y is None:
+        return encoder
+    found = absolute_time_helps(column.values, x, y)
+    said = {
+        "trend": "the time itself helps on the latest rows",
+        "level": "the time itself, held within that of these rows, helps on the latest of them",
+        "": "the time itself does not clearly help on the latest rows",
+    }[found]
+    encoder = replace(encoder, why=f"{encoder.why}; {said}")
+    if not found:
+        return encoder
+    span = (float(np.nanmin(column.values)), float(np.nanmax(column.values))) if found == "level" else ()
+    return replace(encoder, parts=("time", *encoder.parts), span=span)
+
+
+def _keep_all(column: Column) -> Encoder:
+    """Return what a column teaches if nothing else is there to learn from: dates have every cycle."""
+    encoder = _keep(column)
+    return replace(encoder, parts=DATE_PARTS[1:]) if column.kind == "date" and not encoder.parts else encoder
+
+
+def _how_to_keep(left_out: Sequence[Encoder]) -> str:
+    """Return what to do to keep columns that are left out, which depends on what they hold."""
+    ways = {
+        "numbers in text, write them with one unit": any(LIKE_NUMBERS in e.why for e in left_out),
+        "other text, make it a category with .astype('category')": any(
+            e.kind == "category" and LIKE_NUMBERS not in e.why for e in left_out
+        ),
+        "whole numbers, give their column another name": any(e.kind == "number" for e in left_out),
+    }
+    return f"To keep {'; '.join(way for way, use in ways.items() if use)}."
+
+
+def _left_out(column: Column, reason: str) -> Encoder:
+    encoder = _keep(column)
+    return Encoder(
+        column.name,
+        column.kind,
+        content=column.content,
+        left_out=True,
+        missing=encoder.missing,
+        distinct=encoder.distinct,
+        why=reason,
+    )
+
+
+def _keep(column: Column) -> Encoder:
+    """Return what a column teaches if it is kept, without its targets."""
+    name, kind, values = column.name, column.kind, column.values
+    if kind == "category":
+        counts = Counter(v for v in values if v is not None)
+        frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MOST_CATEGORIES]
+        missing, distinct = len(values) - sum(counts.values()), len(counts)
+        why = "declared a category" if column.declared else "text" if column.content == "text" else "categories"
+        if not column.declared and _are_mixed(column.content, counts):
+            why = "numbers and text in one column, with few different values"
+        if distinct > len(frequent):
+            why += f"; the {len(frequent)} most frequent values have a feature each"
+        own: dict[str, Any] = {"categories": tuple(sorted(frequent))}
+    else:
+        present = values[~np.isnan(values)]
+        missing, distinct = len(values) - len(present), len(np.unique(present))
+        parts, why = date_parts(column) if kind == "date" else ((), f"{distinct} different values")
+        own = {"fill": _median(present), "parts": parts}
+    if distinct < 2:
+        why = "it does not vary, and is ignored" if distinct else "it has no values"
+    notes: dict[str, Any] = {"missing": missing, "distinct": distinct, "why": why}
+    if column.strays:
+        unread = describe_strays(column.strays)
+        forgiving = not all(is_missing_text(text, kind, column.content) for text, _ in column.strays)
+        notes |= {"why": f"{why}; missing values are written as {unread}", "unread": unread, "forgiving": forgiving}
+    return Encoder(name, kind, flags_missing=missing > 0, content=column.content, **own, **notes)
+
+
+def _are_mixed(content: str, categories: Iterable[str]) -> bool:
+    """Return whether the few categories of a column are numbers and text that nobody declared a category."""
+    spelled = [parse_number(category) is not None for category in categories]
+    return content == "object" or (content == "text" and len(spelled) <= MOST_MIXED and len(set(spelled)) == 2)
+
+
+def _median(values: Array) -> float:
+    """Return the median, 0 of nothing; the mean of the middle two does not overflow."""
+    if not len(values):
+        return 0.0
+    low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
+    return float(low if low == high else low / 2 + high / 2)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Scaling of each column to zero mean and unit deviation, for each member of a population: both (M, 1, F).
+
+    A column that does not vary has the scale of its size, at least 1, or with ``ignore_constant`` one so large that
+    whatever comes later counts as no change: networks have learned nothing about it.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def fit(cls, table: Tensor, rows: Sequence[Tensor], ignore_constant: bool = False) -> Self:
+        """Return the scaling by each member's rows of a table (N, F), computed in float64, in the table's dtype."""
+        fitted = [_location_and_scale(table[r.to(table.device)].double(), ignore_constant) for r in rows]
+        loc = torch.stack([loc for loc, _ in fitted]).unsqueeze(1).to(table.dtype)
+        scale = torch.stack([scale for _, scale in fitted]).unsqueeze(1).to(table.dtype)
+        # a spread of a few subnormal numbers must not be divided by zero
+        return cls(loc, scale.clamp(min=torch.finfo(table.dtype).tiny))
+
+    @classmethod
+    def none(cls, table: Tensor, rows: Sequence[Tensor]) -> Self:
+        """Return a scaling that leaves every column as it is."""
+        blank = table.new_zeros(len(rows), 1, table.shape[1])
+        return cls(blank, torch.ones_like(blank))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x, (M, N, F) or (N, F), scaled for every member, (M, N, F)."""
+        return (x - self.loc) / self.scale
+
+    def select(self, members: Sequence[int]) -> "Scaling":
+        """Return the scaling of some members."""
+        chosen = list(members)
+        return Scaling(self.loc[chosen], self.scale[chosen])
+
+
+def _location_and_scale(part: Tensor, ignore_constant: bool) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation of each column of (N, F) in float64, both (F,).
+
+    Columns are divided by a power of 2 first, which is exact and keeps squares in range, and shifted, so that a column
+    far from zero keeps the digits of its spread. One that varies by a few units in the last place is constant.
+    """
+    exponent = torch.frexp(part.abs().amax(0)).exponent.double().clamp(-1021, 1024) - 1
+    unit = torch.exp2(exponent)
+    units = part / unit
+    low, high = units.aminmax(dim=0)
+    shift = units.mean(0).clamp(low, high)  # rounding may take the mean out of the column
+    shifted = units - shift
+    rest = shifted.mean(0)
+    std = (shifted - rest).square().mean(0).sqrt()
+    constant = high - low <= 4 * torch.finfo(torch.float64).eps * units.abs().amax(0)
+    loc = torch.where(constant, shift, shift + rest) * unit
+    fallback = torch.full_like(loc, IGNORED) if ignore_constant else loc.abs().clamp(min=1.0)
+    return loc, torch.where(constant, fallback, std * unit)

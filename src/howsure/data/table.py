@@ -1,0 +1,154 @@
+"""Read tables (NumPy, pandas, polars, Arrow) into typed columns with missing values."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from howsure.data.columns import Column, check_unique, decide_kind, read_column
+from howsure.data.table_files import read_file
+from howsure.errors import InputError, InputTypeError
+
+__all__ = ["Column", "OpenTable", "Table", "open_table", "read_file", "read_table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Typed columns of one length.
+
+    Attributes:
+        columns: the columns.
+        rows: their number of rows.
+        named: whether the names came with the data, or were made up here.
+        index: of a pandas frame, so that predictions can carry it.
+    """
+
+    columns: tuple[Column, ...]
+    rows: int
+    named: bool
+    index: Any = None
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table whose columns are not yet typed: pandas series, or arrays of one numeric dtype. Otherwise as `Table`."""
+
+    names: list[str]
+    columns: list[Any]
+    rows: int
+    named: bool
+    index: Any = None
+
+
+def read_table(x: Any) -> Table:
+    """Return the table of a 2-D array, a pandas, polars or Arrow table, and decide what each column is.
+
+    An error names the column, the first value that is in the way and its row.
+
+    >>> read_table(np.array([[1.0, 2.0], [3.0, np.nan]])).names
+    ['x0', 'x1']
+    """
+    opened = open_table(x)
+    columns = tuple(
+        read_column(name, values, *decide_kind(name, values))
+        for name, values in zip(opened.names, opened.columns, strict=True)
+    )
+    return Table(columns, opened.rows, opened.named, opened.index)
+
+
+def open_table(x: Any) -> OpenTable:
+    """Return the names and the untyped columns of whatever :func:`read_table` accepts."""
+    if hasattr(x, "toarray"):
+        raise InputTypeError("sparse tables are not supported; pass a dense one, as in x.toarray()")
+    frame = _as_frame(x)
+    if frame is None:
+        return _open_array(x)
+    names = [str(name) for name in frame.columns]
+    check_unique(names)
+    if not names:
+        raise InputError("the table has no columns")
+    return OpenTable(names, [frame.iloc[:, k] for k in range(len(names))], len(frame), True, frame.index)
+
+
+def _as_frame(x: Any) -> Any:
+    """Return x as a pandas frame, or None if its columns have no names."""
+    import pandas as pd
+
+    if isinstance(x, pd.DataFrame):
+        return x
+    if isinstance(x, pd.Series):
+        raise InputError("x must have two dimensions; a single column is x.to_frame()")
+    # a library that x does not come from need not be imported
+    libraries = {cls.__module__.partition(".")[0] for cls in type(x).__mro__}
+    if "polars" in libraries:
+        return _from_polars(x)
+    if "pyarrow" in libraries:
+        return _from_arrow(x)
+    return None
+
+
+def _from_polars(x: Any) -> Any:
+    import pandas as pd
+    import polars
+
+    if isinstance(x, polars.LazyFrame):
+        raise InputTypeError("x is a polars LazyFrame; collect() it first")
+    if not isinstance(x, polars.DataFrame):
+        raise InputTypeError(f"x is a polars {type(x).__name__}; a table is a polars DataFrame")
+    columns = {
+        # otherwise categories that look like numbers would become numbers
+        name: pd.Categorical(x[name].to_list()) if dtype in (polars.Categorical, polars.Enum) else x[name].to_list()
+        for name, dtype in x.schema.items()
+    }
+    return pd.DataFrame(columns, columns=x.columns, index=range(x.height))
+
+
+def _from_arrow(x: Any) -> Any:
+    pyarrow: Any = sys.modules["pyarrow"]  # has no types of its own
+    if not isinstance(x, pyarrow.Table | pyarrow.RecordBatch):
+        raise InputTypeError(f"x is an Arrow {type(x).__name__}; a table is an Arrow Table or RecordBatch")
+    try:
+        return x.to_pandas()
+    except (pyarrow.ArrowException, ValueError, TypeError) as error:
+        raise InputError(f"the Arrow table cannot be converted: {error}") from error
+
+
+def _open_array(x: Any) -> OpenTable:
+    import pandas as pd
+
+    array = _as_array(x)
+    if array.dtype.kind == "c":
+        raise InputError("complex data is not supported")  # scikit-learn's own words
+    if array.dtype.kind not in "biufO":
+        raise InputTypeError(f"x must hold numbers, not {array.dtype}; for text use a pandas frame or an object array")
+    if array.ndim != 2:
+        hint = "; a single column is x.reshape(-1, 1), a single row x.reshape(1, -1)" if array.ndim == 1 else ""
+        raise InputError(f"x must have two dimensions (rows, columns), got shape {array.shape}{hint}")
+    if array.shape[1] == 0:
+        raise InputError(f"the table has no columns: shape {array.shape}")
+    columns = [pd.Series(column, dtype=object) for column in array.T] if array.dtype == object else list(array.T)
+    return OpenTable([f"x{k}" for k in range(array.shape[1])], columns, len(array), named=False)
+
+
+def _as_array(x: Any) -> NDArray[Any]:
+    """Return x as an array: masked values are missing, and lists with text in them stay objects."""
+    if isinstance(x, np.ma.MaskedArray):
+        if x.dtype.kind in "iuf":
+            return np.ma.filled(x.astype(np.float64), np.nan)
+        filled: NDArray[Any] = x.data.astype(object)
+        filled[np.ma.getmaskarray(x)] = None
+        return filled
+    has_text = isinstance(x, list | tuple) and any(
+        isinstance(value, str) for row in x if isinstance(row, list | tuple) for value in row
+    )
+    try:
+        # as fixed-width text, every cell would take as much memory as the longest
+        return np.array(x, dtype=object) if has_text else np.asarray(x)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"x cannot be read as a table of rows and columns: {error}") from error

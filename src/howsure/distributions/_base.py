@@ -1,0 +1,358 @@
+"""Base classes of the distributions, and the checks of their parameters.
+
+A distribution consists of its *leaves*, tensors of one shape and dtype:
+
+- ``NormalInverseGamma``: gamma, nu, alpha_minus_one, beta;
+- ``StudentT``: df, loc, scale, df_minus_two;
+- ``Gaussian``: loc, scale;
+- ``Mixture``: the leaves of its components, and its weights where there are any: float64, one for each member.
+
+The leaves are always there, and everything else is computed from them. Each class is a pytree node over its leaves, so
+``torch.func.vmap``, ``torch.export`` and ``torch.compile`` can return one from a function, and
+:class:`~howsure.Prediction` can move all of them to another device, dtype or dimension by one ``tree_map``. Each is
+also a dataclass over the same leaves, because ``DistributedDataParallel``, FSDP and Lightning look for tensors in
+dataclasses and not in pytrees.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from numbers import Real
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.types import _size
+from torch.utils import _pytree
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from howsure.errors import InputError, InputTypeError
+
+
+def as_tensors(owner: str, parameters: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the parameters as tensors of one shape, device and floating dtype (at least float32).
+
+    Args:
+        owner: name of the distribution, for error messages.
+        parameters: tensors or numbers by name.
+
+    Raises:
+        InputTypeError: for a parameter that is neither a floating-point tensor nor a number.
+        InputError: for tensors on different devices, or of shapes that do not broadcast.
+    """
+    tensors = [p for p in parameters.values() if isinstance(p, Tensor)]
+    dtype = torch.float32 if tensors else torch.promote_types(torch.get_default_dtype(), torch.float32)
+    device = tensors[0].device if tensors else None
+    for name, value in parameters.items():
+        if not isinstance(value, Tensor | Real) or isinstance(value, bool):
+            raise InputTypeError(f"{owner}: {name} must be a tensor or a number, not {type(value).__name__}")
+        if isinstance(value, Tensor):
+            if not value.is_floating_point():
+                raise InputTypeError(
+                    f"{owner}: {name} is {value.dtype}; parameters are floating point, as in {name}.float()"
+                )
+            if value.device != device:
+                devices = ", ".join(f"{k} on {v.device}" for k, v in parameters.items() if isinstance(v, Tensor))
+                raise InputError(f"{owner}: parameters lie on different devices ({devices}); move them to one")
+            dtype = torch.promote_types(dtype, value.dtype)
+    full = [torch.as_tensor(value, dtype=dtype, device=device) for value in parameters.values()]
+    try:
+        return dict(zip(parameters, torch.broadcast_tensors(*full), strict=True))
+    except RuntimeError:
+        shapes = ", ".join(f"{k} {tuple(v.shape)}" for k, v in zip(parameters, full, strict=True))
+        raise InputError(f"{owner}: shapes that do not broadcast: {shapes}") from None
+
+
+def as_value(owner: str, value: Any, like: Tensor) -> Tensor:
+    """Return the argument of a method: a tensor as it is, a number as a tensor of the dtype and device of ``like``."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InputTypeError(
+            f"{owner}: the argument must be a tensor or a number, not {type(value).__name__}; "
+            "torch.as_tensor makes one from a list or an array"
+        )
+    return torch.as_tensor(float(value), dtype=like.dtype, device=like.device)
+
+
+def fit_shape(x: Any, shape: Sequence[int]) -> Any:
+    """Return x in this shape if it has exactly one dimension of size 1 more or less, as (N, 1) and (N,); else x itself.
+
+    Elements keep their order and nothing broadcasts, so that each has one counterpart. x is a tensor or an array.
+    """
+    own, wanted = tuple(x.shape), tuple(shape)
+    if own == wanted:
+        return x
+    long, short = (own, wanted) if len(own) > len(wanted) else (wanted, own)
+    places = [k for k, size in enumerate(long) if size == 1] if len(long) == len(short) + 1 else []
+    return x.reshape(wanted) if any(long[:k] + long[k + 1 :] == short for k in places) else x
+
+
+def check_floating(what: str, value: Any) -> None:
+    """Raise an error, which begins with ``what``, if the value is not a floating-point tensor."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise InputTypeError(f"{what} must be a floating-point tensor, not {kind}")
+    if value.is_nested:
+        raise InputError(f"{what} is a nested tensor; heads work row by row: give them the rows, x.values()")
+
+
+def check_domain(owner: str, parameters: Mapping[str, Tensor], domains: Mapping[str, Any]) -> None:
+    """Raise an error if a value of a parameter is not finite or lies outside the parameter's domain.
+
+    Args:
+        owner: name of the distribution, for the error message.
+        parameters: tensors by name.
+        domains: a constraint of ``torch.distributions`` for each of these names.
+    """
+    for name, value in parameters.items():
+        valid = domains[name].check(value) & value.isfinite()
+        if bool(valid.all()):
+            continue
+        rule = "finite" if domains[name] is constraints.real else f"finite and > {domains[name].lower_bound:g}"
+        raise InputError(f"{owner}: {name} must be {rule}; {count_invalid(value, valid)}")
+
+
+def check_keep(owner: str, keep: Tensor | float, validate: bool) -> None:
+    """Raise an error if a share of evidence lies outside (0, 1]: always for a number, for a tensor only if validating.
+
+    Args:
+        owner: name of the distribution or method, for the error message.
+        keep: the share of the evidence to keep.
+        validate: whether to look at the values of a tensor, which ends a compiled graph.
+    """
+    if not isinstance(keep, Tensor | Real) or isinstance(keep, bool):
+        raise InputTypeError(f"{owner}: keep must be a tensor or a number, not {type(keep).__name__}")
+    if isinstance(keep, Tensor) and not keep.is_floating_point():
+        raise InputTypeError(f"{owner}: keep is {keep.dtype}; a share is floating point, as in keep.float()")
+    if not isinstance(keep, Tensor):
+        if 0 < keep <= 1:
+            return
+        problem, zero = f"got {float(keep):g}", keep == 0
+    else:
+        if not validate:
+            return
+        valid = (keep > 0) & (keep <= 1)
+        if bool(valid.all()):
+            return
+        problem, zero = count_invalid(keep, valid), bool((keep == 0).any())
+    hint = "; keep.clamp(min=1e-6), say, has a smallest share" if zero else ""
+    raise InputError(f"{owner}: the share of evidence to keep lies in (0, 1]; {problem}{hint}")
+
+
+def count_invalid(value: Tensor, valid: Tensor) -> str:
+    """Return a phrase for error messages: how many values are not valid, the first of them and its index."""
+    first = tuple(int(i) for i in (~valid).nonzero()[0])
+    index = f" at index {first}" if first else ""
+    return f"{int((~valid).sum())} of {valid.numel()} values break this (first: {value[first].item():g}{index})"
+
+
+@dataclass(init=False, repr=False, eq=False, match_args=False)
+class TensorTree:
+    """Base class of what consists of tensors and of parts that do, and that torch's tools should see into.
+
+    A subclass is a pytree node and a dataclass. Its fields are arguments of its constructor, so that
+    ``dataclasses.replace`` works; that validates if the original did. Read fields with ``getattr``: a field may be
+    computed when it is first asked for.
+    """
+
+    validate_args: InitVar[bool | None] = field(default=None, kw_only=True)
+
+    def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Self:
+        """Return the same on another device, or in another floating dtype of at least 32 bits."""
+        if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
+            raise InputError(f"{type(self).__name__}: parameters are float32 or float64, not {target}")
+        return self._map(lambda t: t.to(target, non_blocking=non_blocking))
+
+    def cpu(self) -> Self:
+        """Return the same on the CPU."""
+        return self.to("cpu")
+
+    def detach(self) -> Self:
+        """Return the same without its graph of gradients, as for saving, copying and other processes."""
+        return self._map(lambda t: t.detach())
+
+    def pin_memory(self) -> Self:
+        """Return the same in pinned memory, from which copies to a GPU do not wait; a ``DataLoader`` calls this."""
+        return self._map(lambda t: t.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: Self = _pytree.tree_map(change, self)
+        return changed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tensors by name, as plain dicts, for tools that know only tuples and dicts.
+
+        Their first dimensions are those of the distribution: what slices, joins or gathers rows may do so with each.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        """Return what :meth:`to_dict` took apart; the values are tensors or NumPy arrays."""
+        raise NotImplementedError
+
+
+# the default of an InitVar is what dataclasses.replace passes on: as this object validates, so does its copy
+TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args", None))  # type: ignore[attr-defined]
+
+
+def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    """Return a batch of several answers, as the ``default_collate`` of a ``DataLoader`` makes it of several tensors."""
+    return _pytree.tree_map(lambda *leaves: collate(leaves, collate_fn_map=collate_fn_map), *batch)
+
+
+default_collate_fn_map[TensorTree] = _collate  # torch's own place for further types
+
+
+def checked_parts(owner: str, parts: Any, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the parts of ``from_dict`` by name, arrays as tensors, or raise an error if names are wrong."""
+    required, known = set(required), {*required, *optional}
+    if not isinstance(parts, Mapping):
+        raise InputTypeError(f"{owner}.from_dict takes a dict as of to_dict(), not {type(parts).__name__}")
+    if not required <= set(parts) <= known:
+        found = ", ".join(str(name) for name in parts) or "nothing"
+        raise InputError(f"{owner}.from_dict takes {', '.join(sorted(known))} as of to_dict(); got {found}")
+    return {name: part if isinstance(part, Tensor | Mapping) else torch.tensor(part) for name, part in parts.items()}
+
+
+def one_of(owner: str, parts: Any, kinds: "Iterable[type[TreeDistribution]]") -> Any:
+    """Return the distribution that a dict of leaves describes: of the class that has leaves of these names."""
+    kinds = list(kinds)
+    for kind in kinds:
+        if isinstance(parts, Mapping) and set(parts) == set(kind.leaves):
+            return kind.from_dict(parts)
+    names = " or a ".join(kind.__name__ for kind in kinds)
+    raise InputError(f"{owner}.from_dict: expected the leaves of a {names}, as of to_dict()")
+
+
+class TreeDistribution(TensorTree, Distribution):
+    """A distribution whose state is its leaves: the tensors whose names the class lists in ``leaves``."""
+
+    leaves: ClassVar[tuple[str, ...]]
+    event: ClassVar[torch.Size] = torch.Size()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "leaves"):
+            _register_pytree(cls)
+
+    def _set_leaves(self, values: Iterable[Any], validate_args: bool | None) -> None:
+        """Initialise the distribution with these leaves, without a check.
+
+        The values are valid parameters, or the placeholders that tree functions put in their stead.
+        """
+        for name, value in zip(self.leaves, values, strict=True):
+            setattr(self, name, value)
+        shape = getattr(getattr(self, self.leaves[0]), "shape", torch.Size())
+        # without torch's own check, which would raise first and say less than `check_domain`
+        Distribution.__init__(self, shape, self.event, validate_args=False)
+        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+
+    @classmethod
+    def _from_leaves(cls, values: Iterable[Any]) -> Self:
+        """Return a distribution with these leaves, without a check."""
+        new = cls.__new__(cls)
+        new._set_leaves(values, validate_args=False)
+        return new
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.leaves}
+
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        return cls(**checked_parts(cls.__name__, parts, cls.leaves))
+
+    def double(self) -> Self:
+        """Return the same distribution in float64."""
+        return self._from_leaves(getattr(self, name).double() for name in self.leaves)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new._set_leaves((getattr(self, name).expand(batch_shape) for name in self.leaves), self._validate_args)
+        return new
+
+    def _checked(self, value: Tensor) -> Tensor:
+        """Return the value, or raise if it lies outside the support and arguments are validated."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return value
+
+
+class Univariate(TreeDistribution):
+    """A distribution of one number.
+
+    Its density, tails, quantiles and CRPS are the functions of the module ``formulas``, called with the value and with
+    the leaves named in ``arguments``.
+    """
+
+    loc: Tensor
+    scale: Tensor
+    formulas: ClassVar[ModuleType]
+    arguments: ClassVar[tuple[str, ...]]
+
+    def _call(self, name: str, value: Any) -> Tensor:
+        """Return the formula of this name at the value."""
+        value = as_value(type(self).__name__, value, self.loc)
+        if name not in ("icdf", "isf"):  # their argument is a probability; for a number outside [0, 1] they return NaN
+            value = self._checked(value)
+        result: Tensor = getattr(self.formulas, name)(value, *(getattr(self, a) for a in self.arguments))
+        return result
+
+    def log_prob(self, value: Tensor | float) -> Tensor:
+        """Return the log density."""
+        return self._call("log_prob", value)
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """Return P(Y ≤ value), exact in the lower tail."""
+        return self._call("cdf", value)
+
+    def sf(self, value: Tensor | float) -> Tensor:
+        """Return P(Y > value), exact in the upper tail."""
+        return self._call("sf", value)
+
+    def icdf(self, value: Tensor | float) -> Tensor:
+        """Return the quantile with probability ``value`` below it, exact in the lower tail."""
+        return self._call("icdf", value)
+
+    def isf(self, value: Tensor | float) -> Tensor:
+        """Return the quantile with probability ``value`` above it, exact in the upper tail."""
+        return self._call("isf", value)
+
+    def crps(self, value: Tensor | float) -> Tensor:
+        """Return the continuous ranked probability score in the units of y; smaller is better."""
+        return self._call("crps", value)
+
+    def mean_distance(self, value: Tensor | float) -> Tensor:
+        """Return the mean distance of a draw from the value, E|X−value|."""
+        return self._call("mean_distance", value)
+
+    def predictive(self) -> Self:
+        """Return the distribution of a new y, which is this one; the counterpart of a Normal Inverse-Gamma's method."""
+        return self
+
+    def half_spread(self) -> Tensor:
+        """Return half the mean distance of two independent draws, ½E|X−X'|."""
+        raise NotImplementedError
+
+
+def _register_pytree(cls: type[TreeDistribution]) -> None:
+    """Register the class as a pytree node, which torch's tree functions take apart into its leaves and rebuild.
+
+    A class that a user derives from ours has no serialized name, and so cannot be part of an exported program on disk.
+    """
+
+    def flatten(d: TreeDistribution) -> tuple[list[Any], None]:
+        return [getattr(d, name) for name in cls.leaves], None
+
+    def flatten_with_keys(d: TreeDistribution) -> tuple[list[tuple[Any, Any]], None]:
+        return [(_pytree.GetAttrKey(name), getattr(d, name)) for name in cls.leaves], None
+
+    _pytree.register_pytree_node(
+        cls,
+        flatten,
+        lambda values, _: cls._from_leaves(values),
+        serialized_type_name=f"howsure.{cls.__name__}" if cls.__module__.startswith("howsure.") else None,
+        flatten_with_keys_fn=flatten_with_keys,
+    )

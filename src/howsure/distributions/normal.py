@@ -1,0 +1,81 @@
+"""The normal distribution with exact tails, for the Gaussian-likelihood baselines."""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from howsure.distributions._base import Univariate, as_tensors, check_domain, check_floating, check_keep
+from howsure.formulas import normal
+
+__all__ = ["Normal"]
+
+
+@dataclass(init=False, repr=False, eq=False, match_args=False)
+class Normal(Univariate, torch.distributions.Normal):
+    """The normal distribution: ``torch.distributions.Normal`` with exact tails, quantiles and CRPS.
+
+    torch's own ``cdf`` is 0 for every z below −8.3, and it has no function for the upper tail. The methods are those of
+    :class:`~howsure.StudentT`.
+
+    Args:
+        loc: mean.
+        scale: standard deviation, > 0.
+        validate_args: whether to check parameters and values; None follows torch's global switch.
+
+    >>> import torch
+    >>> Normal(0.0, 1.0).sf(torch.tensor(10.0))
+    tensor(7.6199e-24)
+    """
+
+    leaves = ("loc", "scale")
+    arguments = ("loc", "scale")
+    formulas: ClassVar[ModuleType] = normal
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None) -> None:
+        owner = type(self).__name__
+        given = as_tensors(owner, {"loc": loc, "scale": scale})
+        self._set_leaves((given["loc"], given["scale"]), validate_args)
+        if self._validate_args:
+            check_domain(owner, given, self.arg_constraints)
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
+        """Return a distribution from two raw outputs of a network along ``dim``, which is removed: (N, 2) → (N,).
+
+        The mean is the first output; the standard deviation is the softplus of the second plus 1e-6.
+        """
+        check_floating(f"{cls.__name__}.from_raw: raw", raw)
+        return cls._from_leaves(normal.from_raw(raw, dim))
+
+    def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
+        """Return the distribution of loc + scale·y, as in other units."""
+        return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
+
+    def fade(self, keep: Tensor | float) -> Self:
+        """Return the distribution with less evidence: the same mean, and the variance times 1/``keep``.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1]; less than 1e-12 counts as that.
+        """
+        check_keep("fade", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(self.loc, normal.fade(self.scale, keep)))
+
+    def settle(self, keep: Tensor | float, typical: "Normal") -> Self:
+        """Return the distribution with a deviation that moves up to the usual one, where little is known.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1]; with 1 nothing changes.
+            typical: what the network usually says; its mean does not count.
+        """
+        check_keep("settle", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(self.loc, normal.settle(self.scale, keep, typical.scale)))
+
+    def half_spread(self) -> Tensor:
+        """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
+        return normal.half_spread(self.scale)

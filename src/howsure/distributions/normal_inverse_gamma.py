@@ -1,0 +1,325 @@
+"""The evidential distribution itself, as a ``torch.distributions`` object."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.distributions import Distribution, constraints, register_kl
+from torch.types import _size
+
+from howsure.distributions._base import (
+    TreeDistribution,
+    as_tensors,
+    check_domain,
+    check_floating,
+    check_keep,
+)
+from howsure.distributions.student_t import StudentT
+from howsure.errors import InputError, InputTypeError
+from howsure.formulas import nig
+
+__all__ = ["NormalInverseGamma"]
+
+
+@dataclass(init=False, repr=False, eq=False, match_args=False)
+class NormalInverseGamma(TreeDistribution):
+    r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
+
+    .. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad \sigma^2 \sim \Gamma^{-1}(\alpha, \beta)
+
+    A value is such a pair, in the last dimension. Parameters broadcast against each other, and are float32 at least.
+
+    Args:
+        gamma: :math:`\gamma`, the prediction.
+        nu: :math:`\nu > 0`.
+        alpha: :math:`\alpha > 1`.
+        beta: :math:`\beta > 0`.
+        alpha_minus_one: :math:`\alpha - 1`, in the place of ``alpha`` where that may come close to 1: float32 cannot
+            tell 1 + 1e-8 from 1. This is what is stored.
+        validate_args: whether to check parameters and values; None follows torch's global switch.
+
+    >>> nig = NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0)
+    >>> nig.prediction.item(), nig.aleatoric_variance.item(), nig.epistemic_variance.item()
+    (0.0, 2.0, 1.0)
+    >>> nig.predictive()
+    StudentT(df: 6.0, loc: 0.0, scale: 1.4142135381698608)
+    """
+
+    arg_constraints = {
+        "gamma": constraints.real,
+        "nu": constraints.positive,
+        "alpha_minus_one": constraints.positive,
+        "beta": constraints.positive,
+    }
+    support = constraints.stack([constraints.real, constraints.positive], dim=-1)
+    has_rsample = True
+    leaves = nig.Parameters._fields
+    event = torch.Size([2])
+
+    gamma: Tensor
+    nu: Tensor
+    alpha_minus_one: Tensor
+    beta: Tensor
+
+    def __init__(
+        self,
+        gamma: Tensor | float,
+        nu: Tensor | float,
+        alpha: Tensor | float | None = None,
+        beta: Tensor | float | None = None,
+        *,
+        alpha_minus_one: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        if (alpha is None) == (alpha_minus_one is None):
+            raise InputTypeError(f"{owner}: pass either alpha or alpha_minus_one")
+        if beta is None:
+            raise InputTypeError(f"{owner}: beta is missing")
+        third = {"alpha": alpha} if alpha_minus_one is None else {"alpha_minus_one": alpha_minus_one}
+        given = as_tensors(owner, {"gamma": gamma, "nu": nu, **third, "beta": beta})
+        stored = list(given.values())
+        if alpha_minus_one is None:
+            stored[2] = stored[2] - 1
+        self._set_leaves(stored, validate_args)
+        if self._validate_args:
+            check_domain(owner, given, {**self.arg_constraints, "alpha": constraints.greater_than(1)})
+
+    @classmethod
+    def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
+        r"""Return a distribution from four raw outputs of a network.
+
+        :math:`\gamma` is the first output; :math:`\nu, \alpha-1, \beta` are the softplus of the others plus a small
+        floor (:func:`howsure.formulas.nig.from_raw`), and so valid by construction.
+
+        Args:
+            raw: floating-point outputs, of any shape.
+            dim: the dimension of size 4, which is removed: (N, 4) → (N,), (N, T, 4) → (N, T).
+        """
+        check_floating(f"{cls.__name__}.from_raw: raw", raw)
+        if not -raw.ndim <= dim < raw.ndim or raw.shape[dim] != 4:
+            raise InputError(
+                f"{cls.__name__}.from_raw: dimension {dim} of raw must have size 4 (gamma, nu, alpha, beta), "
+                f"but raw has shape {tuple(raw.shape)}"
+            )
+        if not _may_wait(raw):
+            return cls._from_leaves(nig.from_raw(raw, dim))
+        new = cls.__new__(cls)
+        new.__dict__["_kept"] = raw, dim % raw.ndim - raw.ndim, raw._version
+        rest = raw.shape[:dim] + raw.shape[dim % raw.ndim + 1 :]
+        Distribution.__init__(new, rest, cls.event, validate_args=False)
+        return new
+
+    # Raw outputs ------------------------------------------------------------------------------------------------------
+
+    # In training, `from_raw` keeps the raw outputs, and the leaves are computed when one is first asked for, so that a
+    # loss can go from raw outputs to their gradients in one pass. Once there are leaves, raw outputs are forgotten:
+    # what hung a hook on a leaf, as FSDP does, must see the gradient pass there.
+    @property
+    def raw_outputs(self) -> tuple[Tensor, int] | None:
+        """The raw outputs and their dimension of size 4, as long as no parameter has been asked for; else None."""
+        if any(name in self.__dict__ for name in self.leaves):
+            return None
+        return self._kept_raw()
+
+    def _kept_raw(self) -> tuple[Tensor, int] | None:
+        """Return the raw outputs and their dimension, if they are still kept; raise an error if they have changed."""
+        kept = self.__dict__.get("_kept")
+        if kept is None:
+            return None
+        raw, dim, version = kept
+        if not torch.compiler.is_compiling() and raw._version != version:  # a compiler does not know versions
+            raise InputError(
+                f"{type(self).__name__}: the raw outputs, or a tensor that shares their memory, were changed in place "
+                "after from_raw; give it a copy, raw.clone(), or ask for a parameter before the change"
+            )
+        return raw, dim
+
+    def __getattr__(self, name: str) -> Any:
+        kept = self._kept_raw() if name in type(self).leaves else None
+        if kept is not None:
+            # whoever asks may have switched gradients off; the answer was made while they were on
+            with torch.inference_mode(False), torch.enable_grad():
+                leaves = nig.from_raw(*kept)
+            for leaf, value in zip(self.leaves, leaves, strict=True):
+                self.__dict__.setdefault(leaf, value)  # one that was set meanwhile stays
+            self.__dict__.pop("_kept", None)
+        if name in self.__dict__:  # also where another thread has just computed it
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.parameters  # noqa: B018  computes the leaves: what is saved and copied consists of them
+        return dict(self.__dict__)
+
+    # Parameters -------------------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> nig.Parameters:
+        """The leaves (γ, ν, α−1, β), as the functions of ``howsure.formulas.nig`` take them."""
+        return nig.Parameters(self.gamma, self.nu, self.alpha_minus_one, self.beta)
+
+    @property
+    def alpha(self) -> Tensor:
+        return 1 + self.alpha_minus_one
+
+    # Prediction and uncertainty ---------------------------------------------------------------------------------------
+
+    @property
+    def prediction(self) -> Tensor:
+        r"""Expected value of y, :math:`\mathbb E[\mu] = \gamma`."""
+        return self.gamma
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        r"""Expected noise in the data, :math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)`."""
+        return nig.aleatoric_variance(self.alpha_minus_one, self.beta)
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        r"""Uncertainty of the prediction, :math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))`."""
+        return nig.epistemic_variance(*self.parameters[1:])
+
+    @property
+    def predictive_variance(self) -> Tensor:
+        """Variance of :meth:`predictive`, the sum of both. The likelihood identifies the sum, but not its two parts."""
+        return nig.predictive_variance(*self.parameters[1:])
+
+    @property
+    def evidence(self) -> Tensor:
+        r"""The paper's total evidence :math:`\Phi = 2\nu + \alpha`."""
+        return nig.evidence(self.nu, self.alpha_minus_one)
+
+    def predictive(self) -> StudentT:
+        r"""Return the distribution of a new y, a Student t with :math:`2\alpha` degrees of freedom."""
+        scale = nig.predictive_scale(*self.parameters[1:])
+        return StudentT(loc=self.gamma, scale=scale, df_minus_two=2 * self.alpha_minus_one, validate_args=False)
+
+    def mutual_information(self) -> Tensor:
+        r"""Return :math:`I(y; (\mu, \sigma^2))`, epistemic uncertainty in nats, whatever the units of y."""
+        return nig.mutual_information(self.nu, self.alpha_minus_one)
+
+    # torch's contract -------------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        r"""The pair :math:`(\mathbb E[\mu], \mathbb E[\sigma^2])`."""
+        return torch.stack([self.gamma, self.aleatoric_variance], dim=-1)
+
+    @property
+    def mode(self) -> Tensor:
+        r"""The pair :math:`(\gamma, \beta/(\alpha+\tfrac32))`."""
+        return torch.stack([self.gamma, self.beta / (2.5 + self.alpha_minus_one)], dim=-1)
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The pair :math:`(\operatorname{Var}[\mu], \operatorname{Var}[\sigma^2])`, the second infinite for α ≤ 2."""
+        return torch.stack([self.epistemic_variance, nig.variance_of_variance(self.alpha_minus_one, self.beta)], dim=-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        r"""Return the log density of pairs :math:`(\mu, \sigma^2)` in the last dimension of ``value``."""
+        mu, sigma2 = self._checked(value).unbind(-1)
+        return nig.log_prob(mu, sigma2, *self.parameters)
+
+    def entropy(self) -> Tensor:
+        """Return the differential entropy of the pair in nats."""
+        return nig.entropy(*self.parameters[1:])
+
+    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        shape = torch.Size(sample_shape) + self.batch_shape
+        sigma2 = self.beta / torch._standard_gamma(self.alpha.expand(shape))
+        noise = torch.randn(shape, dtype=sigma2.dtype, device=sigma2.device)
+        return torch.stack([self.gamma + (sigma2 / self.nu).sqrt() * noise, sigma2], dim=-1)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}: {p.item() if p.numel() == 1 else tuple(p.shape)}"
+            for name, p in zip(
+                ("gamma", "nu", "alpha", "beta"), (self.gamma, self.nu, self.alpha, self.beta), strict=True
+            )
+        )
+        return f"{type(self).__name__}({shown})"
+
+    # Maps -------------------------------------------------------------------------------------------------------------
+
+    def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
+        """Return the distribution for loc + scale·y: back in the units of y after training on standardised targets.
+
+        Args:
+            loc: what is added, such as the mean of the targets.
+            scale: what y is multiplied by, such as their standard deviation; not 0.
+        """
+        if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
+            raise InputError(f"affine: scale must be finite and not 0, got {scale}")
+        return self._from_leaves(torch.broadcast_tensors(*nig.affine(self.parameters, loc, scale)))
+
+    def discount(self, keep: Tensor | float) -> Self:
+        """Return the distribution with less evidence: same prediction and noise, epistemic variance times 1/``keep``.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1].
+        """
+        if isinstance(keep, int | float) and not 0 < keep <= 1:
+            raise InputError(f"discount: the share of evidence to keep lies in (0, 1], got {keep}")
+        return self._from_leaves(torch.broadcast_tensors(*nig.discount(self.parameters, keep)))
+
+    def fade(self, keep: Tensor | float) -> Self:
+        r"""Return the distribution with less evidence, whose predictive intervals are all wider than before.
+
+        It keeps the prediction and :math:`\beta/\alpha`; the squared scale of :meth:`predictive` grows like 1/``keep``,
+        and its degrees of freedom tend to 2. ``fade(1)`` changes nothing, and ``fade(a).fade(b)`` is ``fade(a * b)``.
+        Beside it, :meth:`discount` keeps the expected noise, and its central intervals can narrow.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1]; less than 1e-12 counts as that.
+        """
+        check_keep("fade", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(*nig.fade(self.parameters, keep)))
+
+    def settle(self, keep: Tensor | float, typical: "NormalInverseGamma") -> Self:
+        """Return the distribution with ν, α and β moved towards what a network usually says, where little is known.
+
+        See :func:`howsure.formulas.nig.settle`. The prediction stays, and with ``keep`` = 1 everything.
+
+        Args:
+            keep: the share of the evidence to keep, in (0, 1].
+            typical: what the network usually says; its prediction does not count.
+        """
+        check_keep("settle", keep, bool(self._validate_args))
+        return self._from_leaves(torch.broadcast_tensors(*nig.settle(self.parameters, keep, typical.parameters)))
+
+    def update(self, y: Tensor, dim: int | None = None) -> Self:
+        """Return the posterior after observing y.
+
+        Args:
+            y: observations: one each, of the shape of the distribution, or with ``dim`` several.
+            dim: the dimension of y along which the observations of one distribution lie.
+        """
+        check_floating("update: y", y)
+        observed, along = (y.unsqueeze(-1), -1) if dim is None else (y, dim)
+        rest = list(observed.shape)
+        del rest[along]
+        if torch.Size(rest) != self.batch_shape:
+            without = "" if dim is None else f" ({tuple(rest)} without dimension {dim})"
+            raise InputError(
+                f"update: y of shape {tuple(y.shape)}{without} does not match "
+                f"the distribution's {tuple(self.batch_shape)}"
+            )
+        return self._from_leaves(nig.conjugate_update(observed, *self.parameters, dim=along))
+
+
+def _may_wait(raw: Tensor) -> bool:
+    """Return whether the parameters may be computed later: in training, of a plain tensor, outside of tracers."""
+    if not (raw.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return False
+    if type(raw) not in (Tensor, nn.Parameter) or torch._C._are_functorch_transforms_active():
+        return False
+    return forward_ad.unpack_dual(raw).tangent is None  # or it is differentiated in forward mode
+
+
+@register_kl(NormalInverseGamma, NormalInverseGamma)  # type: ignore[untyped-decorator]
+def _kl_nig_nig(p: NormalInverseGamma, q: NormalInverseGamma) -> Tensor:
+    return nig.kl_divergence(p.parameters, q.parameters)

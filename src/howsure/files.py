@@ -1,0 +1,322 @@
+"""Write files whole or not at all, and lock folders so that one writer at a time changes them."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from howsure.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: writers do not exclude each other there, and the last one wins
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "check_schema",
+    "listed",
+    "locked",
+    "new_folder",
+    "read_plain",
+    "reading_json",
+    "scratch_folder",
+    "write_text",
+    "write_whole",
+]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text as UTF-8, whatever the locale, whole or not at all."""
+    write_whole(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file beside its final place and rename it: after a kill or on a full disk the old file is still there.
+
+    A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
+    """
+    with opening_whole(path) as file:
+        write(file)
+
+
+@contextlib.contextmanager
+def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
+    """Yield an open file beside the final place of a file, and rename it when the block ends; else it is removed.
+
+    A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
+
+    Raises:
+        FileExistsError: if ``replace`` is False and the file is there when the block ends.
+        InputError: if there is something else than a plain file, such as a folder or a device.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a plain file, and is not replaced; name another one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_parts(path)
+    temporary, handle = _new_part(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if fcntl is not None:  # while the file is open, its lock tells others that its writer is alive
+                _rename(temporary, path, replace)
+        if fcntl is None:  # Windows does not rename an open file
+            _rename(temporary, path, replace)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _rename(temporary: Path, path: Path, replace: bool) -> None:
+    """Give a file its final name; unless ``replace``, raise FileExistsError if another one has it."""
+    if replace:
+        temporary.replace(path)
+        return
+    try:
+        path.hardlink_to(temporary)  # unlike a rename, never over another file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.replace(path)
+    else:
+        temporary.unlink()
+
+
+def _new_part(path: Path) -> tuple[Path, int]:
+    """Create and lock an empty file beside ``path``, with the permissions that the user's umask allows."""
+    while True:
+        part = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.part")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        _lock(handle, wait=True)
+        if fcntl is None or os.fstat(handle).st_nlink:  # another writer may have removed it before it was locked
+            return part, handle
+        os.close(handle)
+
+
+def _remove_parts(path: Path) -> None:
+    """Remove the parts that killed writers of this file left: those on which nobody holds a lock."""
+    if fcntl is None:
+        return
+    for part in path.parent.glob(f".{_escape_pattern(_short_name(path))}.????????.part"):
+        with contextlib.suppress(OSError):
+            handle = os.open(part, os.O_RDWR)
+            try:
+                if _lock(handle, wait=False):
+                    part.unlink()
+            finally:
+                os.close(handle)
+
+
+def _short_name(path: Path) -> str:
+    return path.name[:60]  # so that the name of a part is no longer than a file system allows
+
+
+def _escape_pattern(name: str) -> str:
+    """Return the pattern for `Path.glob` that matches just this name."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _lock(handle: int, wait: bool) -> bool | None:
+    """Lock an open file or folder; return whether that worked, or None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Create the folder if need be and exclude all other writers of it, threads and processes, until the block ends.
+
+    The lock is the operating system's and ends with its process, so that a killed writer leaves none behind. Yields
+    False where there are no locks (Windows, some network file systems): then writers do not exclude each other.
+
+    Raises:
+        InputError: if the path is not a folder, or if ``wait`` is False and someone else is writing there.
+    """
+    if fcntl is None:  # Windows cannot open a folder
+        _make_folder(folder)
+        yield False
+        return
+    handle, held = _open_locked(folder, wait)
+    try:
+        yield held
+    finally:
+        os.close(handle)
+
+
+def _open_locked(folder: Path, wait: bool) -> tuple[int, bool]:
+    """Open and lock a folder; return its handle, and whether it is locked.
+
+    If the folder is removed while this waits for the lock, it is created anew.
+    """
+    while True:
+        _make_folder(folder)
+        handle = os.open(folder, os.O_RDONLY)
+        held = _lock(handle, wait)
+        if held is False:
+            os.close(handle)
+            raise InputError(f"another process is writing to {folder}; wait until it ends, or choose another folder")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return handle, bool(held)
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and its parents, unless they exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder} cannot be a folder: {error.filename} is a file or a dangling link") from error
+    except ValueError as error:  # a name with a zero in it
+        raise InputError(f"{str(folder)!r} cannot be the name of a folder ({error})") from error
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Yield a new hidden folder beside ``path``, which is removed at the end; what killed processes left is, too."""
+    path = path.resolve()
+    _make_folder(path.parent)
+    for left in path.parent.glob(f".{_escape_pattern(_short_name(path))}.????????.scratch"):
+        with contextlib.suppress(OSError, InputError), locked(left, wait=False) as held:  # raises if its owner lives
+            if held:
+                shutil.rmtree(left)
+    scratch = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.scratch")
+    with locked(scratch):
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, check_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Yield an empty folder beside ``path`` that becomes ``path`` at the end, with all its files or not at all.
+
+    A link is followed.
+
+    Args:
+        path: of the folder.
+        check_old: called with a folder that is there and not empty, now and at the end; raises unless that folder may
+            be replaced. None replaces no folder.
+
+    Raises:
+        InputError: if there is something at ``path``, other than an empty folder or one that may be replaced.
+    """
+    path = path.resolve()
+    _refuse_existing(path, check_old)
+    with scratch_folder(path) as scratch:
+        whole = scratch / "whole"
+        whole.mkdir()
+        yield whole
+        _refuse_existing(path, check_old)
+        try:
+            if path.is_dir() and any(path.iterdir()):
+                _exchange(whole, path)  # the old folder is removed with the scratch folder
+            else:
+                whole.rename(path)
+        except OSError as error:  # someone else was quicker
+            raise InputError(f"{path} cannot be written: {error.strerror}; choose another name") from error
+
+
+def _refuse_existing(path: Path, check_old: Callable[[Path], None] | None) -> None:
+    """Raise unless nothing, an empty folder, or one that may be replaced is at this path."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if check_old is None or not path.is_dir():
+        raise InputError(f"{path} exists already; remove it or choose another name")
+    check_old(path)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Exchange the names of two folders: in one step on Linux, so that a kill loses neither; else in two."""
+    try:
+        import ctypes
+
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+        here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of the kernel
+        if rename(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0:
+            return
+    except (ImportError, OSError, AttributeError, TypeError):  # another system, or a C library before 2018
+        pass
+    aside = new.with_name("old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except OSError:
+        aside.rename(old)
+        raise
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a plain file. Anything else is refused unread: a pipe would keep its reader waiting.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        InputError: if it is no plain file, or a link to itself.
+    """
+    try:
+        path.resolve()
+        plain = stat.S_ISREG(path.stat().st_mode)
+    except RuntimeError as error:  # a link to itself
+        raise InputError(f"{path} cannot be read ({error})") from error
+    if not plain:
+        raise InputError(f"{path} is not a file")
+    return path.read_bytes()
+
+
+@contextlib.contextmanager
+def reading_json(path: Path, if_missing: str, if_damaged: str) -> Iterator[None]:
+    """Turn what a missing or damaged JSON file makes its reader raise into one InputError that names the file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} {if_missing}") from None
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise InputError(f"{path} is not valid JSON ({error}); {if_damaged}") from error
+
+
+def check_schema(path: Path, content: Any, known: int, otherwise: str) -> dict[str, Any]:
+    """Return the content of a JSON file of howsure, or raise unless this version knows its schema.
+
+    Args:
+        path: of the file, for errors.
+        content: of the file.
+        known: the latest schema that this version knows.
+        otherwise: the end of the error about a file without a schema.
+    """
+    if not isinstance(content, dict) or type(content.get("schema")) is not int or content["schema"] < 1:
+        raise InputError(f"{path} {otherwise}")
+    if content["schema"] > known:
+        raise InputError(
+            f"{path} was written by a newer version of howsure (schema {content['schema']}, this one knows {known}); "
+            "update it"
+        )
+    return content
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """Return the first few names as a phrase for an error message.
+
+    >>> listed(["a", "b", "c"], most=2)
+    "'a', 'b' and 1 more"
+    """
+    rest = len(names) - most
+    return ", ".join(map(repr, names[:most])) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,140 @@
+"""A table as a population trains on it: on the device, in float32, scaled for each member by its training rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from howsure.data.encoding import IGNORED, Scaling
+from howsure.errors import InputError
+from howsure.fitting.members import Member
+from howsure.training.batches import pad_rows
+
+__all__ = ["ScaledTable", "check_table"]
+
+
+@dataclass(frozen=True)
+class ScaledTable:
+    """A table on the device, in float32, scaled roughly for all members; ``own_x`` and ``own_y`` do the rest for each.
+
+    Attributes:
+        x: features (N, F).
+        y: targets (N, T).
+        row_weights: of mean 1, or None.
+        censored: (N, T), 1 where y is a lower bound, −1 where it is an upper bound, else 0; or None.
+        own_x: from x to what each member sees.
+        own_y: likewise of y.
+        validation: validation rows of each member (M, V), padded to one length.
+        validation_weights: of these rows, with sum 1 for each member and 0 for padding.
+    """
+
+    x: Tensor
+    y: Tensor
+    row_weights: Tensor | None
+    censored: Tensor | None
+    own_x: Scaling
+    own_y: Scaling
+    validation: Tensor
+    validation_weights: Tensor
+
+    @classmethod
+    def build(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        row_weights: Tensor | None,
+        censored: Tensor | None,
+        members: Sequence[Member],
+        scale_x: Scaling,
+        scale_y: Scaling,
+        device: torch.device,
+    ) -> "ScaledTable":
+        # the first member's scaling brings every column near unit scale; the others' differ from it by a little
+        first_x, first_y = _common(scale_x), _common(scale_y)
+        # where there are no validation rows, this table of them is not used
+        validation, counts = pad_rows([m.validation if len(m.validation) else m.train[:1] for m in members])
+        weights = (torch.arange(validation.shape[1], device=counts.device) < counts.unsqueeze(1)).double()
+        if row_weights is not None:
+            row_weights = row_weights / row_weights.mean()
+            weights = weights * row_weights[validation]
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
+
+        def ready(t: Tensor) -> Tensor:
+            return t.float().to(device)
+
+        def inner(own: Scaling, shared: Scaling) -> Scaling:
+            return Scaling(ready((own.loc - shared.loc) / shared.scale), ready(own.scale / shared.scale))
+
+        return cls(
+            ready(first_x(x)[0]),
+            ready(first_y(y)[0]),
+            None if row_weights is None else ready(row_weights),
+            None if censored is None else censored.to(device),
+            inner(scale_x, first_x),
+            inner(scale_y, first_y),
+            validation.to(device),
+            ready(weights),
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that batches are drawn from."""
+        return tuple(t for t in (self.x, self.y, self.row_weights, self.censored) if t is not None)
+
+    def divide(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return the parts of a batch of :attr:`tensors`: features, targets, row weights and what is censored."""
+        x, y, *others = batch
+        weights = None if self.row_weights is None else others.pop(0)
+        return x, y, weights, others.pop(0) if others else None
+
+    def select(self, members: Sequence[int]) -> "ScaledTable":
+        """Return the same table as some of the members see it."""
+        chosen = list(members)
+        return replace(
+            self,
+            own_x=self.own_x.select(chosen),
+            own_y=self.own_y.select(chosen),
+            validation=self.validation[chosen],
+            validation_weights=self.validation_weights[chosen],
+        )
+
+    def validation_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return features, targets and what is censored of each member's validation rows, scaled as it sees them."""
+        censored = None if self.censored is None else self.censored[self.validation]
+        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation]), censored
+
+
+def _common(own: Scaling) -> Scaling:
+    """Return the first member's scaling, or where a column is constant for it, that of a member for which it is not."""
+    varies = own.scale.argmin(0, keepdim=True)
+    first, other = own.select([0]), Scaling(own.loc.gather(0, varies), own.scale.gather(0, varies))
+    constant = first.scale == IGNORED
+    return Scaling(torch.where(constant, other.loc, first.loc), torch.where(constant, other.scale, first.scale))
+
+
+def check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:
+    """Raise an InputError that says what is wrong with a table, its weights or the rows of its members."""
+    if weights is not None:
+        if weights.shape != (len(x),):
+            raise InputError(f"sample_weight must have shape ({len(x)},), got {tuple(weights.shape)}")
+        if not (weights.isfinite().all() and (weights >= 0).all() and weights.sum() > 0):
+            raise InputError("sample_weight must be finite, at least 0, and not all 0")
+    if x.ndim != 2:
+        raise InputError(f"x must have shape (rows, features), got {tuple(x.shape)}")
+    if y.ndim not in (1, 2) or len(y) != len(x):
+        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {tuple(y.shape)}")
+    if not members:
+        raise InputError("no members to fit")
+    for name, table in (("x", x), ("y", y)):
+        bad = ~table.isfinite().reshape(len(table), -1).all(1)
+        if bad.any():
+            raise InputError(
+                f"{name} has {int(bad.sum())} rows with NaN or infinite values (first: row {int(bad.nonzero()[0])})"
+            )
+    validated = any(len(m.validation) for m in members)
+    for k, member in enumerate(members):
+        if not len(member.train) or (validated and not len(member.validation)):
+            raise InputError(
+                f"member {k} has {len(member.train)} training and {len(member.validation)} validation rows"
+            )

@@ -1,0 +1,760 @@
+"""Fit a population of networks to the rows of a table, all at once, and predict with it."""
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from howsure.data.encoding import IGNORED, Scaling
+from howsure.data.trees import Trees
+from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma
+from howsure.errors import InputError
+from howsure.fitting.censoring import read_censored
+from howsure.fitting.constant import constant_score
+from howsure.fitting.groups import groups_of_members
+from howsure.fitting.inputs import Inputs
+from howsure.fitting.members import Member
+from howsure.fitting.scaled_table import ScaledTable, check_table
+from howsure.fitting.state import method_from_state, method_state, training_from_state, training_state
+from howsure.methods.base import Method, Network, Recipe
+from howsure.nn import FadingEvidence, PiecewiseLinear, Population
+from howsure.prediction import Answer, Prediction
+from howsure.threads import in_threads, one_thread
+from howsure.training import Part, TableBatches, Training, resolve_device, train_parts
+from howsure.training.batches import pad_rows
+from howsure.training.checkpoint import fingerprint
+from howsure.training.loop import FastSteps
+
+__all__ = ["Fitted", "fit"]
+
+Array = NDArray[np.float64]
+FastStepsFor = Callable[[Method, Population, TableBatches, ScaledTable, Recipe], FastSteps | None]
+CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
+USUAL_THRESHOLD = 0.5  # of the familiarity, where no rows tell, and for models of earlier versions
+VALIDATED = 1000  # rows of each member whose densities are computed at once
+CPU_CHUNK = 1 << 18  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def fit(
+    method: Method,
+    x: ArrayLike,
+    y: ArrayLike,
+    members: Sequence[Member],
+    *,
+    recipe: Recipe | None = None,
+    device: str | torch.device = "auto",
+    sample_weight: ArrayLike | None = None,
+    censored: ArrayLike | None = None,
+    standardize: bool = True,
+    validate: "Callable[[Fitted], Tensor] | None" = None,
+    inputs: Inputs | None = None,
+    fast_steps: FastStepsFor | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool | None = False,
+) -> "Fitted":
+    """Train one network per member, all at once, and return them as one model.
+
+    Each network sees its own rows only, standardised by its training rows.
+
+    Args:
+        method: how raw outputs become an answer and a loss.
+        x: features (N, F), numbers.
+        y: targets (N,) or (N, T), in any units.
+        members: one entry per network; :func:`hold_out` makes them.
+        recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
+        device: "auto", "cpu", "cuda" or "mps".
+        sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
+        censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
+            value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
+            probability, in the loss and in the validation score.
+        standardise: if False, networks see features and targets as they are, and λ has the unit 1/y.
+        validate: a score of each member in the place of its validation rows'; smaller is better.
+        inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
+        fast_steps: returns a replacement for the loop's steps, as ``fast_steps`` of :func:`howsure.training.train`, or
+            None. It is called with the method, networks, batches, scaled table and recipe.
+        checkpoint: a file to continue from, as in :func:`howsure.training.train`; one of another fit is refused.
+        progress: as in :func:`howsure.training.train`.
+    """
+    target_device = resolve_device(device)
+    features = torch.from_numpy(np.array(x, dtype=float) if inputs is None else inputs.x)
+    targets = torch.from_numpy(np.array(y, dtype=float))
+    weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
+    check_table(features, targets, members, weights)
+    recipe = recipe or method.recipe(max(len(m.train) for m in members))
+    known = read_censored(censored, targets.numpy())
+    bounds = None if known is None else torch.from_numpy(known.reshape(len(known), -1))
+    one_target = targets.ndim == 1
+    targets = targets.reshape(len(targets), -1)
+    # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
+    rows = [m.train for m in members]
+    if standardize:
+        scale_x, scale_y = Scaling.fit(features, rows, ignore_constant=True), Scaling.fit(targets, rows)
+    else:
+        scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
+    embedding = None
+    if inputs is not None:
+        scale_x = inputs.hide(scale_x, members)
+        embedding = inputs.embedding(scale_x, members)
+    table = ScaledTable.build(features, targets, weights, bounds, members, scale_x, scale_y, target_device)
+    data = [features, targets, weights, *([] if bounds is None else [bounds])]
+    first, outputs = features.shape[1] + (0 if embedding is None else embedding.bins), method.outputs * targets.shape[1]
+    population = method.build([m.seed for m in members], first, outputs, recipe.network)
+    if embedding is not None:
+        population.embed(embedding)
+    population = population.to(target_device)
+    fitted = Fitted(method, population, scale_x, scale_y, one_target, None if inputs is None else inputs.trees)
+    with one_thread() if target_device.type == "cpu" else nullcontext(1) as threads:
+        groups, threads = groups_of_members(method, population, members, recipe, threads)
+        if checkpoint is not None or validate is not None:  # which know all members together
+            if inputs is not None:
+                raise InputError("a checkpoint, or a score of all members, is not possible with inputs=")
+            groups = [list(range(len(members)))]
+        models = [_of_group(fitted, group, members[group[0]].bins, recipe) for group in groups]
+        parts = [
+            _part(model, table.select(group), [members[i] for i in group], recipe, validate, fast_steps)
+            for model, group in zip(models, groups, strict=True)
+        ]
+        # the settings say what precision is used, not the caller's context
+        with torch.autocast(target_device.type, enabled=False):
+            trainings = train_parts(
+                parts,
+                recipe.settings,
+                checkpoint,
+                "" if checkpoint is None else _identity(method, members, recipe, *data),
+                progress,
+                threads,
+            )
+    return _join(fitted, models, groups, trainings)
+
+
+def _of_group(fitted: "Fitted", group: Sequence[int], bins: bool, recipe: Recipe) -> "Fitted":
+    """Return the untrained model of some of the members, all with bins or all without: itself, if these are all."""
+    whole, seeds = fitted.population, [fitted.population.seeds[i] for i in group]
+    first = whole.sizes[0] if bins else whole.in_features
+    if len(group) == whole.members and first == whole.sizes[0]:
+        model = fitted
+    else:
+        method = _of_members(fitted.method, group, whole.members)
+        population = method.build(seeds, first, whole.sizes[-1], recipe.network)
+        if first != whole.in_features:
+            population.embed(whole.embedding.select(group))
+        model = Fitted(
+            method,
+            population.to(whole.weights[0].device),
+            fitted.scale_x.select(group),
+            fitted.scale_y.select(group),
+            fitted.one_target,
+        )
+    if fitted.method.draws_noise:  # a generator of this fit alone, so that fits in other threads draw nothing from it
+        device = whole.weights[0].device
+        model.population.generator = torch.Generator(device).manual_seed(seeds[0])  # type: ignore[assignment]
+    return model
+
+
+def _part(
+    model: "Fitted",
+    table: ScaledTable,
+    members: Sequence[Member],
+    recipe: Recipe,
+    validate: "Callable[[Fitted], Tensor] | None",
+    fast_steps: FastStepsFor | None,
+) -> Part:
+    """Return what the loop needs to train the networks of a model."""
+    method, population, rows = model.method, model.population, [m.train for m in members]
+    batches = TableBatches(table.tensors, rows, [m.seed for m in members], recipe.batch_size)
+    counts = torch.tensor([len(r) for r in rows], device=table.x.device)
+    fast = None if fast_steps is None else fast_steps(method, population, batches, table, recipe)
+    score = _score(table, model, members, validate)
+    constant = None
+    if score is not None and validate is None:
+        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
+    return Part(population, batches, _loss(table, model, counts), score, fast, constant)
+
+
+@torch.no_grad()
+def _join(
+    fitted: "Fitted", models: Sequence["Fitted"], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
+) -> "Fitted":
+    """Return the model with the trained networks of its groups."""
+    if models[0] is not fitted:
+        states = [dict(model.population.named_parameters()) for model in models]
+        for name, whole in fitted.population.named_parameters():
+            whole.zero_()  # the weights of bins that a network does not see
+            for group, state in zip(groups, states, strict=True):
+                whole[list(group), : state[name].shape[1]] = state[name]
+    if fitted.method.draws_noise:
+        for model in models:
+            model.population.generator = None  # type: ignore[assignment]
+    first = trainings[0]
+    order = torch.tensor([k for group in groups for k in group], device="cpu").argsort().to(first.best_score.device)
+    each = ("best_score", "best_step", "diverged", "stopped_early")
+    columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
+    fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
+    return fitted
+
+
+def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables: Tensor | None) -> str:
+    """Return a hash of all that a training depends on beside its settings: method, network, members and data."""
+    rows = [part for m in members for part in (m.train, m.validation)]
+    return fingerprint(method, recipe.network, recipe.batch_size, [m.seed for m in members], *rows, *tables)
+
+
+@dataclass
+class Fitted:
+    """A trained population with all it needs to predict.
+
+    Args:
+        method: how raw outputs become an answer.
+        population: the networks.
+        scale_x: how each network sees features.
+        scale_y: how each network sees targets.
+        one_target: whether targets were given as (N,).
+        trees: what some networks see too: predictions from the features; None if none does.
+        weights: how much each network counts, (M,); None: all alike.
+        scale: what predictions are stretched by about their means, (T,), less where evidence fades; None: nothing.
+        fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
+        typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
+        unfamiliar_below: the familiarity below which a row is unlike the training rows; None where nothing fades.
+        training: the result of the training that made the networks.
+    """
+
+    method: Method
+    population: Population
+    scale_x: Scaling
+    scale_y: Scaling
+    one_target: bool
+    trees: Trees | None = None
+    weights: Tensor | None = None
+    scale: Tensor | None = None
+    fading: FadingEvidence | None = None
+    typical: Answer | None = None
+    unfamiliar_below: float | None = None
+    training: Training = field(init=False)
+
+    def scaled_answer(self, module: nn.Module, x: Tensor) -> Answer:
+        """Return the answer to scaled features (M, N, F), of shape (M, N, T), for scaled targets."""
+        return self.method.answer(module(x).unflatten(-1, (-1, self.method.outputs)))
+
+    def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
+        """Return the mixture of these members (default: all) on features (N, F), in the units of y."""
+        answer, keep = self.ask(x, members)
+        weights = self._weights_of(members, answer.batch_shape[0])
+        given = answer if keep is None else faded_answer(answer, keep, self.usual(members))
+        p = Prediction(given, members=0, weights=weights)
+        if self.scale is None:
+            return p
+        factor = self.scale[:1] if self.one_target else self.scale[None]
+        if p.familiarity is not None:  # learned inside the training rows, it says nothing of what lies beyond them
+            like = torch.from_numpy(p.familiarity)
+            factor = factor ** (like if self.one_target else like[:, None])
+        return p.scaled(factor.numpy())
+
+    def _weights_of(self, members: Sequence[int] | None, networks: int) -> Tensor | None:
+        """Return the weights of so many networks, equally many for each of these members."""
+        if self.weights is None:
+            return None
+        each = self.weights if members is None else self.weights[list(members)]
+        return each.repeat_interleave(networks // len(each))
+
+    def kinds(self) -> list[tuple[bool, bool]]:
+        """Return for each network whether it sees bins, and whether it sees trees."""
+        embedding = self.population._embedding
+        bins = [False] * self.population.members if embedding is None else embedding.seen
+        trees = [self.trees is not None and float(s) < IGNORED for s in self.scale_x.scale[:, 0, -1]]
+        return list(zip(bins, trees, strict=True))
+
+    def with_trees(self, x: ArrayLike) -> Array:
+        """Return features (N, F) followed by what trees predict from them, if networks see that; as a new array."""
+        features = np.array(x, dtype=float)
+        if features.ndim != 2 or features.shape[1] != self.features_in:
+            raise InputError(f"x must have shape (N, {self.features_in}), got {tuple(features.shape)}")
+        return features if self.trees is None else np.concatenate([features, self.trees.predict(features)], 1)
+
+    @property
+    def features_in(self) -> int:
+        """Number of features of a row."""
+        return self.population.in_features - (0 if self.trees is None else self.trees.outputs)
+
+    def trimmed(self) -> "Fitted":
+        """Return the model without bins and trees that none of its networks sees."""
+        bins, trees = (any(seen) for seen in zip(*self.kinds(), strict=True))
+        population, embedding = self.population, self.population._embedding
+        if bins is (embedding is not None) and trees is (self.trees is not None):
+            return self
+        features, inside = self.features_in, self.population.in_features
+        seen = list(range(features)) + (list(range(features, inside)) if trees else [])
+        kept = seen + (list(range(inside, population.sizes[0])) if bins else [])
+        whole = population.select(range(population.members))
+        whole._modules.pop("embedding", None)
+        whole.weights[0] = nn.Parameter(whole.weights[0].detach()[:, kept])
+        whole.sizes = (len(kept), *population.sizes[1:])
+        if embedding is not None and bins:
+            parts = (embedding.column, embedding.slope, embedding.offset, embedding.low, embedding.high)
+            whole.embed(PiecewiseLinear(*parts, len(seen)))
+        scale_x = Scaling(self.scale_x.loc[..., seen], self.scale_x.scale[..., seen])
+        some = replace(self, population=whole, scale_x=scale_x, trees=self.trees if trees else None)
+        some.training = self.training
+        return some
+
+    def select(self, members: Sequence[int]) -> "Fitted":
+        """Return a model of some of the networks."""
+        chosen = list(members)
+        some = replace(
+            self,
+            method=_of_members(self.method, chosen, self.population.members),
+            population=self.population.select(chosen),
+            scale_x=self.scale_x.select(chosen),
+            scale_y=self.scale_y.select(chosen),
+            weights=None if self.weights is None else self.weights[chosen] / self.weights[chosen].sum(),
+            fading=None if self.fading is None else self.fading.select(chosen),
+            typical=_of_rows(self.typical, chosen),
+        )
+        some.training = self.training
+        return some
+
+    def mixtures(self, x: ArrayLike, count: int, members: Sequence[int] | None = None) -> Mixture:
+        """Return several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
+        if self.weights is not None:
+            raise InputError("several models at once have networks that count alike")
+        each = self.answers(x, members).predictive()
+        apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
+        return Mixture(apart, dim=1, validate_args=False)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that the model knows: tensors by name, and plain values."""
+        tensors = {f"population.{name}": p for name, p in self.population.state_dict().items()}
+        for side, scaling in (("x", self.scale_x), ("y", self.scale_y)):
+            tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
+        if self.trees is not None:
+            tensors |= {f"trees.{name}": t for name, t in self.trees.tensors().items()}
+        if self.weights is not None:
+            tensors["weights"] = self.weights
+        if self.scale is not None:
+            tensors["scale"] = self.scale
+        if self.fading is not None:
+            tensors |= {f"fading.{name}": t for name, t in self.fading.state_dict().items()}
+        if self.typical is not None:
+            tensors |= {f"typical.{name}": getattr(self.typical, name).contiguous() for name in self.typical.leaves}
+        population = self.population
+        network = {
+            "seeds": list(population.seeds),
+            "sizes": list(population.sizes),
+            "activation": population.activation,
+        }
+        return tensors, {
+            "method": method_state(self.method),
+            "network": network,
+            "one_target": self.one_target,
+            "fades": self.fading is not None,
+            "unfamiliar_below": self.unfamiliar_below,
+            "features": self.features_in,
+            "training": training_state(self.training),
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any], method: Method | None = None) -> "Fitted":
+        """Return the model that :meth:`state` described, on the CPU; raise if its parts do not fit together.
+
+        Models of earlier versions do not name their method: then it is the one given.
+        """
+        if "method" in settings or method is None:
+            method = method_from_state(settings["method"])
+        saved = settings["network"]
+        sizes, seeds = (
+            _whole_numbers("sizes", saved["sizes"], least=1),
+            _whole_numbers("seeds", saved["seeds"], least=0),
+        )
+        weights = {k.removeprefix("population."): t for k, t in tensors.items() if k.startswith("population.")}
+        bins = {k: weights.pop(k) for k in list(weights) if k.startswith("embedding.")}
+        _check_weights(weights, len(seeds), sizes)  # before memory is taken for networks of this size
+        first, *hidden, last = sizes
+        population = method.build(seeds, first, last, Network(tuple(hidden), saved["activation"]))
+        population.load_state_dict(weights)
+        if bins:
+            population.embed(_embedding(bins, len(seeds), first))
+        if last % method.outputs or type(settings["one_target"]) is not bool:
+            raise InputError("the outputs are not those of the method")
+        targets = last // method.outputs
+        if settings["one_target"] and targets != 1:
+            raise InputError(f"the networks have {targets} targets, not one")
+        first = population.in_features
+        trees = _trees(tensors, settings.get("features", first), targets)
+        if first != settings.get("features", first) + (0 if trees is None else trees.outputs):
+            raise InputError("the networks have another number of inputs than there are features and trees")
+        scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
+        counts, width = _mixture_weights(tensors, len(seeds)), _width(tensors, targets)
+        fading = _fading(tensors, population)
+        if settings.get("fades", fading is not None) is not (fading is not None):
+            raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
+        typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
+        fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, width)
+        fitted.fading, fitted.typical = fading, typical
+        if fading is not None:
+            fitted.unfamiliar_below = _threshold(settings.get("unfamiliar_below", USUAL_THRESHOLD))
+        fitted.training = training_from_state(settings["training"])
+        return fitted
+
+    def _networks(self, chosen: Sequence[int], dtype: torch.dtype) -> tuple[Population, FadingEvidence | None]:
+        """Return the networks that predict for these members, and how their evidence fades, in this dtype.
+
+        A trained model keeps the last ones, because to copy them takes longer than to predict a row. They are made anew
+        when the weights have moved or were written to; writing through ``.data`` is not noticed, as in autograd.
+        """
+        weights = [*self.population.parameters(), *(() if self.fading is None else self.fading.buffers())]
+        fixed = hasattr(self, "training") and not any(p.is_inference() for p in weights)
+        state = [chosen, dtype, *((p.data_ptr(), p._version) for p in weights)] if fixed else None
+        parts, known, kept = self.__dict__.get("_kept", ((None,) * 3, None, None))
+        same = self.population is parts[0] and self.method is parts[1] and self.fading is parts[2]
+        if fixed and same and known == state:
+            networks: tuple[Population, FadingEvidence | None] = kept
+            return networks
+        some = self.method.networks(self.population, chosen).to(dtype).eval()
+        fading = None if self.fading is None else self.fading.select(chosen).to(some.weights[0].device, dtype)
+        if fixed:
+            self.__dict__["_kept"] = (self.population, self.method, self.fading), state, (some, fading)
+        return some, fading
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all but the networks that are kept for predictions."""
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what was pickled; models of earlier versions keep all evidence."""
+        later = ("trees", "weights", "scale", "fading", "typical", "unfamiliar_below")
+        self.__dict__.update({**dict.fromkeys(later), **state})
+
+    def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
+        """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
+
+        Nothing is faded.
+        """
+        return self._ask(x, members, fading=False)[0]
+
+    def ask(self, x: ArrayLike, members: Sequence[int] | None = None) -> tuple[Answer, Tensor | None]:
+        """Return what each network says, and the share of its evidence that counts, (networks, N), where it fades."""
+        return self._ask(x, members, fading=True)
+
+    @torch.no_grad()
+    def _ask(self, x: ArrayLike, members: Sequence[int] | None, fading: bool) -> tuple[Answer, Tensor | None]:
+        chosen = list(range(self.population.members)) if members is None else list(members)
+        features = torch.from_numpy(self.with_trees(x))
+        target_device, dtype = self._computed_in
+        some, fade = self._networks(chosen, dtype)
+        scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
+        scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
+
+        def ask_about(chunk: Tensor) -> tuple[Any, ...]:
+            scaled = scale_x(chunk).to(target_device, dtype)
+            if fade is None or not fading:
+                found: tuple[Any, ...] = (self.scaled_answer(some, scaled),)
+            else:
+                inner = some.features(scaled)
+                keep = fade(inner)  # while the features are in the processor's cache
+                raw = some.forward_from(inner)
+                found = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), keep
+            moved: tuple[Any, ...] = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), found)
+            return moved
+
+        on_cpu = target_device.type == "cpu"
+        each = some.members * (max(some.sizes) if on_cpu else 1)
+        chunks = features.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each))
+        with one_thread() if on_cpu else nullcontext(1) as threads:
+            parts = in_threads(ask_about, chunks, threads)
+        whole, *keep = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
+        whole = whole.affine(scale_y.loc, scale_y.scale)
+        if self.one_target:
+            whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
+        return whole, keep[0] if keep else None
+
+    @property
+    def _computed_in(self) -> tuple[torch.device, torch.dtype]:
+        """Device and dtype of predictions: float64 on the CPU, so that an answer does not depend on the other rows."""
+        device = self.population.weights[0].device
+        return device, torch.float64 if device.type == "cpu" else torch.float32
+
+    def usual(self, members: Sequence[int] | None = None) -> Answer | None:
+        """Return what networks usually say, in the units of y: (networks, 1) or (networks, 1, T)."""
+        if self.typical is None:
+            return None
+        chosen = list(range(self.population.members)) if members is None else list(members)
+        some, scale = _of_rows(self.typical, chosen), self.scale_y.select(chosen).scale
+        assert isinstance(some, NormalInverseGamma | Normal)
+        some = some.affine(0.0, scale)
+        return torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), some) if self.one_target else some
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units).
+
+        The rows are what networks see, with predictions of trees.
+        """
+        device, dtype = self._computed_in
+        some, _ = self._networks(list(range(self.population.members)), dtype)
+        return some.features(self.scale_x(x).to(device, dtype)).cpu()
+
+    @torch.no_grad()
+    def own(self, x: Tensor) -> Answer:
+        """Return each member's answer to its own rows (M, N, F), as networks see them, for scaled targets."""
+        device, dtype = self._computed_in
+        some, _ = self._networks(list(range(self.population.members)), dtype)
+        answer = self.scaled_answer(some, self.scale_x(x).to(device, dtype))
+        moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
+        return moved
+
+    @torch.no_grad()
+    def faded_own(self, x: Tensor) -> Answer:
+        """Return each member's answer to its own rows (M, N, F), as networks see them, in the units of y: (M, N, T).
+
+        Where evidence fades, of the answers that count.
+        """
+        answer = self.own(x)
+        assert isinstance(answer, NormalInverseGamma | Normal)
+        answer = answer.affine(self.scale_y.loc, self.scale_y.scale)
+        if self.fading is None:
+            return answer
+        device, dtype = self._computed_in
+        _, fading = self._networks(list(range(self.population.members)), dtype)
+        assert fading is not None
+        keep = fading(self.features(x).to(device)).double().cpu()
+        usual = None if self.typical is None else self.typical.affine(0.0, self.scale_y.scale)  # type: ignore[union-attr]
+        return faded_answer(answer, keep, usual).faded()
+
+    def validation_log_densities(
+        self, x: Array, y: Array, members: Sequence[Member], censored: NDArray[np.int8] | None = None
+    ) -> list[Tensor]:
+        """Return the log density, in the units of y, that each member gives its validation rows: mean over targets.
+
+        Of bounds it is the log probability.
+
+        Args:
+            x: all rows as networks see them, with predictions of trees.
+            y: their targets.
+            members: the rows of each network.
+            censored: of the shape of y, as for :func:`fit`.
+        """
+        known = None if censored is None else torch.from_numpy(censored).reshape(len(y), -1)
+        rows, counts = pad_rows([m.validation for m in members])
+        table, targets = torch.from_numpy(x), torch.from_numpy(np.asarray(y, dtype=float)).reshape(len(y), -1)
+        parts = []
+        for some in rows.split(VALIDATED, 1):
+            answer = self.own(table[some])
+            own = None if known is None else known[some]
+            likelihood = -self.method.nll(answer, self.scale_y(targets[some]), own)
+            change = self.scale_y.scale.log()  # of a density by the units of y
+            likelihood = likelihood - (change if own is None else torch.where(own == 0, change, 0.0))
+            parts.append(likelihood.mean(-1))
+        whole = torch.cat(parts, 1)
+        return [each[:count] for each, count in zip(whole, counts.tolist(), strict=True)]
+
+
+def _of_rows(answer: Answer | None, chosen: Sequence[int]) -> Answer | None:
+    """Return the answers of some of the networks."""
+    rows = list(chosen)
+    return None if answer is None else torch.utils._pytree.tree_map(lambda p: p[rows], answer)
+
+
+def faded_answer(answer: Answer, keep: Tensor, typical: Answer | None = None) -> Faded:
+    """Return answers of which a share of the evidence counts, settled where that is less than all.
+
+    Args:
+        answer: of the networks, (networks, N) or (networks, N, T).
+        keep: the share of the evidence to keep, (networks, N).
+        typical: what the networks usually say, (networks, 1) or (networks, 1, T), if they are to settle.
+    """
+    assert isinstance(answer, NormalInverseGamma | Normal)
+    share = keep.view(*keep.shape, *(1,) * (len(answer.batch_shape) - 2))
+    return Faded(answer, share, None if typical is None else _settled(answer, keep, typical), validate_args=False)
+
+
+def _settled(answer: Any, keep: Tensor, typical: Any) -> Any:
+    """Return the answers, settled where a network keeps less than all of its evidence, which is mostly not."""
+    mask = keep < 1
+    tree_map = torch.utils._pytree.tree_map
+    with one_thread():
+        share = keep[mask].view(-1, *(1,) * (len(answer.batch_shape) - 2))
+        usual = tree_map(lambda p: p.expand(answer.batch_shape)[mask], typical)
+        few = tree_map(lambda p: p[mask], answer).settle(share, usual)
+        return tree_map(lambda whole, part: whole.index_put((mask,), part), answer, few)
+
+
+def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
+    """Return a method with the numbers of some members, where it has one for each."""
+    each = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+    lists = {name: v for name, v in each.items() if isinstance(v, list | tuple) and len(v) == members}
+    return replace(method, **{name: tuple(v[k] for k in chosen) for name, v in lists.items()})  # type: ignore[type-var]
+
+
+def _whole_numbers(name: str, values: Any, least: int) -> list[int]:
+    if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
+        raise InputError(f"{name} must be a list of whole numbers of at least {least}, got {values!r}")
+    return values
+
+
+def _check_weights(weights: dict[str, Tensor], members: int, sizes: Sequence[int]) -> None:
+    """Raise unless the tensors of a population have the shapes that its sizes give them."""
+    for name, tensor in weights.items():
+        found = re.fullmatch(r"(weights|biases|raw_weight_stds|raw_bias_stds)\.(\d+)", name)
+        layer = int(found[2]) if found else len(sizes)
+        if found is None or layer >= len(sizes) - 1:
+            raise InputError(f"there is no place for the tensor {name!r}")
+        shape = (members, sizes[layer] if "weight" in name else 1, sizes[layer + 1])
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            raise InputError(f"the tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
+    if len(weights) not in (2 * (len(sizes) - 1), 4 * (len(sizes) - 1)):
+        raise InputError(f"{len(sizes) - 1} layers have {len(weights)} tensors")
+
+
+def _scaling(tensors: dict[str, Tensor], side: str, shape: tuple[int, int, int]) -> Scaling:
+    """Return the scaling of x or y that a model was saved with."""
+    loc, scale = tensors[f"{side}.loc"], tensors[f"{side}.scale"]
+    for tensor in (loc, scale):
+        if tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+            raise InputError(f"the scaling of {side} is {tensor.dtype} {tuple(tensor.shape)}, not float64 {shape}")
+    if not bool((scale > 0).all()):
+        raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
+    return Scaling(loc, scale)
+
+
+def _embedding(tensors: dict[str, Tensor], members: int, first: int) -> PiecewiseLinear:
+    """Return the bins of a saved model, whose first layer has so many inputs."""
+    found = {name.removeprefix("embedding."): t for name, t in tensors.items()}
+    column = found.get("column", torch.empty(0, device="cpu"))
+    bins = column.numel()
+    each = torch.Size((members, 1, bins))
+    shapes = {"column": column.shape, "low": column.shape, "high": column.shape, "slope": each, "offset": each}
+    for name, shape in shapes.items():
+        dtype = torch.int64 if name == "column" else torch.float32
+        tensor = found.pop(name, None)
+        if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
+            raise InputError(f"embedding.{name} of the model is not {dtype} {tuple(shape)}")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InputError(f"embedding.{name} of the model has values that are not finite")
+    if found or column.ndim != 1 or not 0 < bins < first or not bool(((column >= 0) & (column < first - bins)).all()):
+        raise InputError("the bins of the model are not those of its features")
+    slope, offset, low, high = (tensors[f"embedding.{name}"] for name in ("slope", "offset", "low", "high"))
+    return PiecewiseLinear(column, slope, offset, low, high, first - bins)
+
+
+def _trees(tensors: dict[str, Tensor], features: Any, targets: int) -> Trees | None:
+    """Return the trees of a saved model; None if it has none, as models of earlier versions."""
+    if type(features) is not int or features < 1:
+        raise InputError(f"the number of features must be a whole number of at least 1, got {features!r}")
+    found = {name.removeprefix("trees."): t for name, t in tensors.items() if name.startswith("trees.")}
+    return Trees.from_tensors(found, features, targets) if found else None
+
+
+def _mixture_weights(tensors: dict[str, Tensor], members: int) -> Tensor | None:
+    """Return how much the networks of a saved model count; None if it does not tell."""
+    weights = tensors.get("weights")
+    if weights is None:
+        return None
+    if tuple(weights.shape) != (members,) or weights.dtype != torch.float64:
+        raise InputError(f"the weights of the networks are {weights.dtype} {tuple(weights.shape)}, not ({members},)")
+    if not bool((weights > 0).all()) or abs(float(weights.sum()) - 1) > 1e-6:
+        raise InputError("the weights of the networks are not positive numbers whose sum is 1")
+    return weights
+
+
+def _width(tensors: dict[str, Tensor], targets: int) -> Tensor | None:
+    """Return what predictions of a saved model are stretched by; None if they are not."""
+    scale = tensors.get("scale")
+    if scale is None:
+        return None
+    if tuple(scale.shape) != (targets,) or scale.dtype != torch.float64:
+        raise InputError(f"the scale of the model is {scale.dtype} {tuple(scale.shape)}, not float64 ({targets},)")
+    if not bool(((scale > 0) & scale.isfinite()).all()):
+        raise InputError("the scale of the model has values that are not greater than 0")
+    return scale
+
+
+def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidence | None:
+    """Return how the evidence of a saved model fades; None if it does not, as in models of earlier versions."""
+    found = {name.removeprefix("fading."): t for name, t in tensors.items() if name.startswith("fading.")}
+    if not found:
+        return None
+    first, *hidden, _ = population.sizes
+    units = hidden[0] if hidden else first
+    projection = found.get("projection")
+    rank = projection.shape[-1] - 1 if projection is not None and projection.ndim == 3 else 0
+    if not 0 < rank <= units:
+        raise InputError("the evidence of the model fades along no directions")
+    fading = FadingEvidence(units, rank, population.members, "cpu")
+    for name, buffer in fading.state_dict().items():
+        tensor = found.pop(name, None)
+        if tensor is None or tensor.shape != buffer.shape or tensor.dtype != buffer.dtype:
+            raise InputError(f"fading.{name} of the model is not {buffer.dtype} {tuple(buffer.shape)}")
+        if not bool(tensor.isfinite().all()) or (name not in ("mean", "projection") and bool((tensor < 0).any())):
+            raise InputError(f"fading.{name} of the model has values that are not finite, or negative ones")
+        buffer.copy_(tensor)
+    if found:
+        raise InputError(f"there is no place for the tensor 'fading.{next(iter(found))}'")
+    return fading
+
+
+def _typical(tensors: dict[str, Tensor], method: Method, shape: tuple[int, int, int]) -> Answer | None:
+    """Return what the networks of a saved model usually say; None if it does not tell."""
+    found = {name.removeprefix("typical."): t for name, t in tensors.items() if name.startswith("typical.")}
+    if not found:
+        return None
+    kind = type(method.answer(torch.zeros(1, method.outputs, device="cpu")))
+    for name in kind.leaves:
+        tensor = found.pop(name, None)
+        if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
+            raise InputError(f"typical.{name} of the model is not float64 {shape}")
+        if not bool(tensor.isfinite().all()) or (name not in ("gamma", "loc") and not bool((tensor > 0).all())):
+            raise InputError(f"typical.{name} of the model has values that are not finite, or not positive")
+    if found:
+        raise InputError(f"there is no place for the tensor 'typical.{next(iter(found))}'")
+    usual: Answer = kind._from_leaves(tensors[f"typical.{name}"] for name in kind.leaves)
+    return usual
+
+
+def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
+    """Return (module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
+    method = fitted.method
+
+    def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        x, y, weights, censored = table.divide(batch)
+        raw = module(table.own_x(x)).unflatten(-1, (-1, method.outputs))
+        if censored is None:
+            each = method.loss_of_raw(raw, table.own_y(y), module)
+        else:
+            each = method.loss_of_raw(raw, table.own_y(y), module, censored)
+        fit_term = each.mean((1, 2)) if weights is None else (each.mean(2) * weights).mean(1)
+        complexity = method.complexity(module)
+        return fit_term if complexity is None else fit_term + complexity / rows
+
+    return loss
+
+
+def _threshold(saved: Any) -> float:
+    """Return the familiarity below which rows are unfamiliar, after checking that it is one."""
+    if isinstance(saved, bool) or not isinstance(saved, int | float) or not 0 <= saved <= 1:
+        raise InputError(f"rows are unfamiliar below {saved!r}, which is no familiarity")
+    return float(saved)
+
+
+def _score(
+    table: ScaledTable, fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
+) -> Callable[[nn.Module], Tensor] | None:
+    """Return what decides which weights are kept: a score that was given, the validation rows' NLL, or nothing."""
+    if validate is not None:
+        return lambda _: validate(fitted)
+    if not any(len(m.validation) for m in members):
+        return None
+
+    def validation_nll(module: nn.Module) -> Tensor:
+        x, y, censored = table.validation_rows()
+        nll = fitted.method.nll(fitted.scaled_answer(module, x), y, censored).mean(-1)
+        return (nll * table.validation_weights).sum(1)
+
+    return validation_nll

@@ -1,0 +1,381 @@
+r"""The Normal Inverse-Gamma distribution: one function per equation of the paper.
+
+.. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad
+          \sigma^2 \sim \Gamma^{-1}(\alpha, \beta), \qquad y \mid \mu, \sigma^2 \sim \mathcal N(\mu, \sigma^2)
+
+Every function takes the parameters in the order (γ, ν, α−1, β) and works elementwise. **The argument is α−1, not α**,
+because all variances divide by it: in float32 the number 1 + 1e-8 *is* 1, and β/(α−1) would be infinite.
+
+"Eq. n" and "Eq. Sn" are equations of the paper and its supplement (Amini et al., NeurIPS 2020). Where the paper is
+wrong, the docstring says so under "Erratum"; ``docs/errata.md`` shows each case in numbers.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from howsure.formulas.special import (
+    LOG_2PI,
+    binet,
+    binet_prime,
+    gap,
+    in_float64,
+    lgamma_step,
+    rho,
+    rho_excess,
+    rho_excess_prime,
+)
+from howsure.formulas.student_t import bound_nll, excess
+
+__all__ = [
+    "ALPHA_MINUS_ONE_FLOOR",
+    "BETA_FLOOR",
+    "KEEP_FLOOR",
+    "NU_FLOOR",
+    "Parameters",
+    "added_variance",
+    "affine",
+    "aleatoric_variance",
+    "censored_nll",
+    "conjugate_update",
+    "discount",
+    "entropy",
+    "epistemic_variance",
+    "evidence",
+    "fade",
+    "fade_settled",
+    "from_raw",
+    "kept_share",
+    "kl_divergence",
+    "log_prob",
+    "mutual_information",
+    "nll",
+    "predictive_scale",
+    "predictive_variance",
+    "replicates_nll",
+    "settle",
+    "variance_of_variance",
+]
+
+
+class Parameters(NamedTuple):
+    """The four parameters of a Normal Inverse-Gamma, with α−1 in the place of α."""
+
+    gamma: Tensor
+    nu: Tensor
+    alpha_minus_one: Tensor
+    beta: Tensor
+
+
+# `from_raw` adds these to each softplus. A network that drives a parameter to zero (with a raw output of −1e4, say)
+# still gets finite variances, penalties and gradients in float32. The floors are far below any useful value.
+NU_FLOOR = 1e-6
+ALPHA_MINUS_ONE_FLOOR = 1e-6
+BETA_FLOOR = 1e-9
+
+# The smallest share of the evidence that `fade` keeps. With it and the floors above, 1/ν² is a float32 number, so that
+# gradients are finite. Intervals that are a million times as wide say all there is to say.
+KEEP_FLOOR = 1e-12
+
+
+def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
+    r"""Return :math:`(\gamma, \nu, \alpha - 1, \beta)` from four raw outputs of a network along ``dim``.
+
+    The first output is :math:`\gamma`. The others go through a softplus (Sec. 3.3, "Summary and implementation
+    details"), to which a floor of 1e-6, 1e-6 and 1e-9 is added. The arithmetic is at least float32.
+    """
+    # one copy lets all that follows read memory in order, which is twice as fast for small tables
+    rows = raw.to(torch.promote_types(raw.dtype, torch.float32)).movedim(dim, 0).contiguous()
+    # by default torch's softplus is the identity from 20 on, which is wrong by 2e-9
+    nu, alpha_minus_one, beta = softplus(rows[1:], threshold=40).unbind(0)
+    # a copy of γ: FSDP warns of views, because hooks on a view are lost if it is changed in place
+    return Parameters(rows[0].clone(), nu + NU_FLOOR, alpha_minus_one + ALPHA_MINUS_ONE_FLOOR, beta + BETA_FLOOR)
+
+
+# Moments ------------------------------------------------------------------------------------------------------------
+
+
+def aleatoric_variance(alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return :math:`\mathbb E[\sigma^2] = \beta/(\alpha-1)` (Eq. 5)."""
+    return beta / alpha_minus_one
+
+
+def epistemic_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return :math:`\operatorname{Var}[\mu] = \beta/(\nu(\alpha-1))` (Eq. 5).
+
+    Erratum: the derivation in the supplement (Eq. S11, S12) has the sign of :math:`\sigma^2/\nu` wrong, and
+    :math:`\sigma^2` where its expectation belongs; the printed lines equal minus the result.
+    """
+    return beta / alpha_minus_one / nu
+
+
+def predictive_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return :math:`\operatorname{Var}[y] = \beta(1+\nu)/(\nu(\alpha-1))`, aleatoric plus epistemic variance."""
+    return beta / alpha_minus_one * (1 + 1 / nu)
+
+
+def predictive_scale(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return the scale :math:`\sqrt{\beta(1+\nu)/(\nu\alpha)}` of the Student-t predictive (Eq. 7).
+
+    Erratum: what the paper calls the scale is the square of this, which is not the predictive variance either.
+    """
+    return (beta * (1 + 1 / nu) / (1 + alpha_minus_one)).sqrt()
+
+
+def variance_of_variance(alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return :math:`\operatorname{Var}[\sigma^2] = \beta^2/((\alpha-1)^2(\alpha-2))`, infinite for α ≤ 2."""
+    a = alpha_minus_one
+    exists = a > 1
+    return torch.where(exists, (beta / a) ** 2 / torch.where(exists, a - 1, 1.0), torch.inf)
+
+
+def evidence(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
+    r"""Return the paper's total evidence :math:`\Phi = 2\nu + \alpha` (Sec. 3.1).
+
+    Erratum: the paper calls it the number of virtual observations. But an observation adds 1 to :math:`\nu` and
+    :math:`\tfrac12` to :math:`\alpha` (:func:`conjugate_update`), so that this number is :math:`\nu + 2\alpha`; and the
+    sum of squared deviations is :math:`2\beta`, not :math:`2\nu`. The penalties use the paper's :math:`\Phi`.
+    """
+    return 2 * nu + 1 + alpha_minus_one
+
+
+# Likelihoods --------------------------------------------------------------------------------------------------------
+
+
+def nll(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return the negative log model evidence: the negative log of the Student-t marginal likelihood of y (Eq. 8).
+
+    .. math:: \tfrac12\ln(2\pi\beta) + \tfrac12\ln(1 + \tfrac1\nu)
+              + (\alpha+\tfrac12)\ln\Bigl(1 + \frac{(y-\gamma)^2}{2\beta(1+1/\nu)}\Bigr) - \rho(\alpha)
+
+    It equals the paper's expression. There the terms :math:`\alpha\ln\Omega` and :math:`(\alpha+\tfrac12)\ln(\cdot)`
+    cancel, so that in float32 it is wrong by 0.1 nat at :math:`\alpha = 10^5` and by 1.6 at :math:`10^6`. This form is
+    written with :math:`1/\nu`, so that the derivative by :math:`\nu` does not cancel either.
+    """
+    r = y - gamma
+    spread = 1 + 1 / nu
+    fit = torch.log1p(r * (r / (2 * beta * spread)))
+    return 0.5 * (LOG_2PI + beta.log() + torch.log1p(1 / nu)) + (1.5 + alpha_minus_one) * fit - rho(1 + alpha_minus_one)
+
+
+def censored_nll(
+    y: Tensor, censored: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor
+) -> Tensor:
+    r"""Return the negative log model evidence of targets of which some are only bounds.
+
+    .. math:: -\ln\mathrm{St}(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
+
+    where ``censored`` is 0, positive and negative. The first is :func:`nll`. The tails are those of the Student-t
+    marginal likelihood. With :math:`s = (y-\gamma)/\sqrt{2\beta(1+1/\nu)} \ge 0` a lower bound has
+
+    .. math:: \tfrac12\ln\pi - \rho(\alpha) + \alpha\ln(1 + s^2) - \ln G(s, 2\alpha)
+
+    with the integral of :mod:`howsure.formulas.student_t`. Here α does not enter s, so that the derivative by it does
+    not cancel. Tails are computed in float64.
+    """
+    known = censored == 0
+    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
+    value = nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta)
+
+    def bound(y: Tensor, sign: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+        return bound_nll(excess(y, sign, gamma), (2 * beta * (1 + 1 / nu)).sqrt(), 2 * (1 + alpha_minus_one))
+
+    tails = in_float64(bound, y, censored.sign(), gamma, nu, alpha_minus_one, beta)
+    return torch.where(known, value, tails)
+
+
+def replicates_nll(
+    y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
+) -> Tensor:
+    r"""Return the negative log marginal likelihood of n observations, along ``dim`` of y, that share one pair (μ, σ²).
+
+    .. math:: \tfrac n2\ln 2\pi + \tfrac12\ln\frac{\nu_n}\nu + \ln\frac{\Gamma(\alpha)}{\Gamma(\alpha_n)}
+              + \alpha_n\ln\beta_n - \alpha\ln\beta
+
+    Parameters with index n are those of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike one
+    observation, two or more identify :math:`\nu`, and with it the split into aleatoric and epistemic variance.
+    """
+    n = y.shape[dim]
+    added = _added_to_beta(y, gamma, nu, dim)
+    alpha = 1 + alpha_minus_one
+    constant = 0.5 * n * (LOG_2PI + beta.log()) + 0.5 * torch.log1p(n / nu)
+    return constant - lgamma_step(alpha, 0.5 * n) + (alpha + 0.5 * n) * torch.log1p(added / beta)
+
+
+def conjugate_update(
+    y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
+) -> Parameters:
+    r"""Return the parameters of the posterior after n observations along ``dim`` of y.
+
+    .. math:: \nu_n = \nu + n, \quad \gamma_n = \gamma + \frac{n(\bar y - \gamma)}{\nu_n}, \quad
+              \alpha_n = \alpha + \tfrac n2, \quad
+              \beta_n = \beta + \tfrac12\sum(y_i - \bar y)^2 + \frac{\nu n(\bar y - \gamma)^2}{2\nu_n}
+    """
+    n = y.shape[dim]
+    shift = (n / (nu + n)) * (y.mean(dim) - gamma)
+    return Parameters(gamma + shift, nu + n, alpha_minus_one + 0.5 * n, beta + _added_to_beta(y, gamma, nu, dim))
+
+
+def _added_to_beta(y: Tensor, gamma: Tensor, nu: Tensor, dim: int) -> Tensor:
+    """Return βₙ − β, by which the observations along ``dim`` raise β."""
+    n = y.shape[dim]
+    mean = y.mean(dim)
+    within = (y - mean.unsqueeze(dim)).square().sum(dim)
+    return 0.5 * within + 0.5 * n * (mean - gamma).square() / (1 + n / nu)
+
+
+def log_prob(mu: Tensor, sigma2: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return the log density of the pair :math:`(\mu, \sigma^2)` (Eq. 4).
+
+    .. math:: \tfrac12\ln\frac{\nu\alpha}{4\pi^2} - \tfrac32\ln\sigma^2 - \mathrm{Binet}(\alpha)
+              - \alpha\,\mathrm{gap}\Bigl(\frac{\beta}{\alpha\sigma^2}\Bigr) - \frac{\nu(\mu-\gamma)^2}{2\sigma^2}
+
+    This is the paper's density with Stirling's formula for :math:`\Gamma(\alpha)` taken out of the power terms;
+    :func:`~howsure.formulas.special.binet` and :func:`~howsure.formulas.special.gap` are small where those cancel.
+    Erratum: the paper derives it from a factorised :math:`q(\mu)q(\sigma^2)` (Sec. 3.1, Eq. S3); the density is
+    :math:`p(\mu\mid\sigma^2)\,p(\sigma^2)` and does not factorise.
+    """
+    alpha = 1 + alpha_minus_one
+    location = nu * (mu - gamma) * ((mu - gamma) / (2 * sigma2))
+    scale = binet(alpha) + alpha * gap(beta / (alpha * sigma2))
+    return 0.5 * (nu.log() + alpha.log()) - LOG_2PI - 1.5 * sigma2.log() - scale - location
+
+
+# Information --------------------------------------------------------------------------------------------------------
+
+
+def entropy(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
+    r"""Return the differential entropy of the pair :math:`(\mu, \sigma^2)`.
+
+    .. math:: \tfrac12\ln(2\pi e) + \alpha + \tfrac32\ln\beta + \ln\Gamma(\alpha) - (\alpha+\tfrac32)\psi(\alpha)
+              - \tfrac12\ln\nu
+
+    It is computed with Stirling's formula inserted, so that no term of order :math:`\alpha\ln\alpha` is left.
+    """
+    alpha = 1 + alpha_minus_one
+    gamma_part = 1 + 0.75 / alpha - 2 * alpha.log() + binet(alpha) - (alpha + 1.5) * binet_prime(alpha)
+    return LOG_2PI + gamma_part + 1.5 * beta.log() - 0.5 * nu.log()
+
+
+def kl_divergence(p: Parameters, q: Parameters) -> Tensor:
+    r"""Return :math:`\mathrm{KL}(\mathrm{NIG}_p \,\|\, \mathrm{NIG}_q)` as a sum of terms that are each at least zero.
+
+    .. math:: \frac{\nu_q\alpha_p}{2\beta_p}(\gamma_p - \gamma_q)^2 + \tfrac12\mathrm{gap}\frac{\nu_q}{\nu_p}
+              + \alpha_q\,\mathrm{gap}\frac{\alpha_p\beta_q}{\beta_p\alpha_q}
+              + \tfrac12\mathrm{gap}\frac{\alpha_q}{\alpha_p}
+              + \mu(\alpha_q) - \mu(\alpha_p) - (\alpha_q - \alpha_p)\mu'(\alpha_p)
+
+    Here :math:`\mathrm{gap}(x) = x - 1 - \ln x`, and :math:`\mu` is Binet's function, which is convex.
+    Erratum: the supplement (Sec. S1.3) lacks :math:`-\tfrac12\ln(\nu_q/\nu_p)`. For NIG(.3, .7, 2.5, 1.3) against
+    NIG(−.2, 2, 3, 2) it gives 1.5200; the divergence is 0.9951.
+    """
+    alpha_p, alpha_q = 1 + p.alpha_minus_one, 1 + q.alpha_minus_one
+    location = 0.5 * q.nu * (alpha_p / p.beta) * (p.gamma - q.gamma).square() + 0.5 * gap(q.nu / p.nu)
+    rate = alpha_q * gap((alpha_p / alpha_q) * (q.beta / p.beta)) + 0.5 * gap(alpha_q / alpha_p)
+    bregman = binet(alpha_q) - binet(alpha_p) - (q.alpha_minus_one - p.alpha_minus_one) * binet_prime(alpha_p)
+    return location + rate + bregman
+
+
+def mutual_information(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
+    r"""Return :math:`I(y; (\mu, \sigma^2))`, the epistemic part of the predictive entropy, in nats.
+
+    .. math:: \tfrac12\ln(1 + \tfrac1\nu) + (\alpha+\tfrac12)\,\rho_\text{excess}'(\alpha)
+              - \rho_\text{excess}(\alpha) + \tfrac12\mu'(\alpha)
+
+    This is the entropy of the Student-t predictive minus the mean entropy of the likelihoods,
+    :math:`\tfrac12\ln 2\pi e + \tfrac12(\ln\beta - \psi(\alpha))`, with Binet's function :math:`\mu`. It depends
+    neither on :math:`\beta` nor on the units of y.
+    """
+    alpha = 1 + alpha_minus_one
+    shape = (alpha + 0.5) * rho_excess_prime(alpha) - rho_excess(alpha) + 0.5 * binet_prime(alpha)
+    return 0.5 * torch.log1p(1 / nu) + shape
+
+
+# Maps ---------------------------------------------------------------------------------------------------------------
+
+
+def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Parameters:
+    r"""Return the parameters for :math:`m + sy` in the place of y: :math:`(s\gamma + m, \nu, \alpha, s^2\beta)`."""
+    return Parameters(loc + scale * p.gamma, p.nu, p.alpha_minus_one, scale * (scale * p.beta))
+
+
+def discount(p: Parameters, keep: Tensor | float) -> Parameters:
+    r"""Return the parameters with a share w of the evidence: :math:`(\gamma, w\nu, 1 + w(\alpha-1), w\beta)`.
+
+    The prediction and the aleatoric variance stay the same, and the epistemic variance grows by the factor
+    :math:`1/w`. As :math:`w \to 0` no evidence is left (:math:`\nu \to 0, \alpha \to 1`).
+    """
+    return Parameters(p.gamma, keep * p.nu, keep * p.alpha_minus_one, keep * p.beta)
+
+
+def added_variance(variance: Tensor, keep: Tensor) -> Tensor:
+    r"""Return :math:`(1/w - 1)v`, which is added to the predictive variance if a share w of the evidence is left.
+
+    Of a Normal Inverse-Gamma that is discounted, v is the epistemic variance; of a Gaussian that fades, its variance.
+    It is written such that it is never negative and exact for w near 1.
+    """
+    return variance * ((1 - keep) / keep)
+
+
+def fade(p: Parameters, keep: Tensor | float) -> Parameters:
+    r"""Return the parameters with a share w of the evidence, such that every predictive interval widens as w falls.
+
+    .. math:: \Bigl(\gamma,\; w\nu,\; \alpha',\; \beta\frac{\alpha'}\alpha\Bigr), \qquad \alpha' = 1 + w(\alpha-1)
+
+    This keeps :math:`\beta/\alpha`. The predictive Student t then has :math:`2\alpha'` degrees of freedom and the
+    squared scale :math:`(\beta/\alpha)(1 + 1/(w\nu))`, which grows without bound. (:func:`discount` keeps
+    :math:`\beta/(\alpha-1)`; its squared scale tends to :math:`\beta/\nu`, so that its central intervals can narrow.)
+
+    Fading by a and then by b is fading by ab, in all four parameters. A share below ``KEEP_FLOOR``, 1e-12, counts as
+    that.
+    """
+    w = kept_share(keep, p.nu)
+    kept = w * p.alpha_minus_one
+    # the ratio is 1 exactly for w = 1, so that nothing changes then
+    return Parameters(p.gamma, w * p.nu, kept, p.beta * ((1 + kept) / (1 + p.alpha_minus_one)))
+
+
+def settle(p: Parameters, keep: Tensor | float, typical: Parameters) -> Parameters:
+    r"""Return the parameters with what a network says where it knows little moved towards what it usually says.
+
+    .. math:: \nu_w = \min(\nu, \nu^w \nu_0^{1-w}), \qquad (\alpha-1)_w = (\alpha-1)^w (\alpha_0-1)^{1-w}, \qquad
+              (\beta/\alpha)_w = \max\bigl(\beta/\alpha,\; (\beta/\alpha)^w (\beta_0/\alpha_0)^{1-w}\bigr)
+
+    Away from its training data a network states any ν, α and β; α near 1 makes its variance huge, and β near 0 its
+    intervals narrow. With w = 1 nothing changes. γ stays as it is.
+
+    Args:
+        p: what the network says.
+        keep: w, the share of its evidence that counts.
+        typical: what it usually says, with the index 0 above; its γ does not count.
+    """
+    w = kept_share(keep, p.nu)
+
+    def between(own: Tensor, usual: Tensor) -> Tensor:
+        # exact for w = 1, and where the two are equal
+        return own * (usual / own).pow(1 - w)
+
+    nu = torch.minimum(p.nu, between(p.nu, typical.nu))
+    alpha_minus_one = between(p.alpha_minus_one, typical.alpha_minus_one)
+    own = p.beta / (1 + p.alpha_minus_one)
+    size = torch.maximum(own, between(own, typical.beta / (1 + typical.alpha_minus_one)))
+    changed = w < 1
+    beta = torch.where(changed, size * (1 + alpha_minus_one), p.beta)
+    return Parameters(p.gamma, nu, torch.where(changed, alpha_minus_one, p.alpha_minus_one), beta)
+
+
+def fade_settled(p: Parameters, settled: Parameters, keep: Tensor | float) -> Parameters:
+    r"""Return `fade` of settled parameters, with no more degrees of freedom than the network stated.
+
+    So every central interval of the predictive Student t widens as w falls, here too.
+    """
+    faded = fade(settled, keep)
+    kept = torch.minimum(faded.alpha_minus_one, p.alpha_minus_one)
+    return Parameters(p.gamma, faded.nu, kept, settled.beta * ((1 + kept) / (1 + settled.alpha_minus_one)))
+
+
+def kept_share(keep: Tensor | float, like: Tensor) -> Tensor:
+    """Return a share of evidence in the dtype and on the device of a parameter, and at least ``KEEP_FLOOR``."""
+    return torch.as_tensor(keep, dtype=like.dtype, device=like.device).clamp(min=KEEP_FLOOR)

@@ -1,0 +1,369 @@
+"""A fitted image model: predictions, evidence that fades for unfamiliar images, and model files."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from howsure.distributions import Faded, StudentT
+from howsure.errors import InputError
+from howsure.fitting.state import METHODS, method_from_state, method_state, training_from_state, training_state
+from howsure.images.batches import Augmentation, to_network
+from howsure.images.networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
+from howsure.images.pairs import LARGEST, Pairs, as_images, pad_images, padding, read_pairs
+from howsure.methods import Method
+from howsure.nn import UNet
+from howsure.nn.appearance import FEWEST, ImageFading, Seen, appearance
+from howsure.persistence import load_model, refusing_misfits, save_model
+from howsure.prediction import Answer, Prediction
+from howsure.training import Settings, Training, resolve_device
+
+__all__ = ["FittedImages"]
+
+BATCH_IMAGES = 24  # the most images in a batch of a prediction
+BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # the most pixels in a batch, counted for every member
+POWERS = (4.0, 3.0, 2.0, 1.0)  # with which evidence may fade
+FADING = "fading."  # between the number of a network and the name of a tensor in model files
+
+
+@dataclass(frozen=True, eq=False)
+class FittedImages:
+    """Trained networks from images to maps, with all they need to predict.
+
+    Args:
+        method: how raw outputs become an answer.
+        networks: one or several, of one recipe; the members of a prediction.
+        recipe: that they were trained by.
+        training: the result of each training.
+        loc: of the targets, which networks see as (y − loc) / scale.
+        scale: of the targets.
+        fading: for each network, how much of its evidence counts for an image; None counts all of it everywhere.
+    """
+
+    method: Method
+    networks: tuple[UNet, ...]
+    recipe: ImageRecipe = field(default_factory=ImageRecipe)
+    training: tuple[Training, ...] = ()
+    loc: float = 0.0
+    scale: float = 1.0
+    fading: tuple[ImageFading, ...] | None = None
+
+    methods: ClassVar[Mapping[str, type[Method]]] = METHODS  # the classes of methods that can be saved, by name
+
+    def __post_init__(self) -> None:
+        if not self.networks:
+            raise InputError("a model of images needs at least one network")
+        if self.fading is not None and len(self.fading) != len(self.networks):
+            raise InputError(f"{len(self.networks)} networks need as many fadings, got {len(self.fading)}")
+
+    def __repr__(self) -> str:
+        fading = ", fading" if self.fading is not None else ""
+        return f"{type(self).__name__}({self.method}, networks={len(self.networks)}{fading})"
+
+    @classmethod
+    def join(cls, models: Iterable[Self]) -> Self:
+        """Return one model with the networks of several: an ensemble.
+
+        The models must have one method, recipe and scale of targets. Fits to the same images with the same
+        ``validation`` do. All of them fade or none.
+        """
+        models = list(models)
+        if not models:
+            raise InputError("there are no models to join")
+        first, *others = models
+        for other in others:
+            for name in ("method", "recipe", "loc", "scale"):
+                ours, theirs = getattr(first, name), getattr(other, name)
+                if ours != theirs:
+                    raise InputError(f"models that differ in their {name} cannot be joined: {ours} and {theirs}")
+        fadings = [model.fading for model in models]
+        some = [each for each in fadings if each is not None]
+        if some and len(some) < len(models):
+            raise InputError(
+                "models with and without fading cannot be joined; replace(model, fading=None) goes without"
+            )
+        return replace(
+            first,
+            networks=tuple(network for model in models for network in model.networks),
+            training=tuple(training for model in models for training in model.training),
+            fading=tuple(each for several in some for each in several) if some else None,
+        )
+
+    @property
+    def members(self) -> int:
+        """How many answers a prediction has for each pixel."""
+        return len(self.networks)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers were learned."""
+        return sum(p.numel() for network in self.networks for p in network.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.networks[0].parameters()).device
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the networks to this device, and return the model."""
+        there = resolve_device(device)
+        for network in self.networks:
+            network.to(there, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for fading in self.fading or ():
+            _place(fading, there)
+        return self
+
+    # Predictions ------------------------------------------------------------------------------------------------------
+
+    def predict(self, images: Any) -> Prediction:
+        """Return the predictive distribution of every pixel, (N, H, W), in the units of the targets.
+
+        Networks with fading count less of their evidence for an image, the less it looks like the training images.
+        The whole prediction is kept in memory, on the device of the model: per pixel and network four numbers of an
+        evidential model, two of a normal one. :meth:`predict_batches` needs less memory.
+
+        Args:
+            images: (N, H, W, 3) or (N, H, W), bytes or floats from 0 to 1; or a float tensor (N, 3, H, W) as networks
+                see it.
+        """
+        return Prediction.cat(self.predict_batches(images))
+
+    def predict_batches(self, images: Any) -> Iterator[Prediction]:
+        """Return an iterator over the predictions of consecutive batches of images.
+
+        A batch has at most 24 images, fewer if they are large or the model has many members. A batch is computed when
+        the iterator reaches it, so memory does not grow with the number of images.
+
+        Args:
+            images: as :meth:`predict` takes them.
+        """
+        return (self._predict_batch(batch) for batch in self._batches(self._inputs(images)))
+
+    def answers(self, images: Tensor) -> Answer:
+        """Return the distribution of each member for images, (members, N, H, W), all at once, before any fading.
+
+        ``images`` are bytes (N, H, W, 3), or floats (N, 3, H, W) from 0 to 1, by which there are gradients.
+        """
+        return self._answer(raw_maps(self.networks, self._seen_by_networks(images), self._half), self._size(images))
+
+    def faded_answers(self, images: Tensor) -> Answer | Faded:
+        """Return the same with the share of each member's evidence that counts; without fading, :meth:`answers`."""
+        if self.fading is None:
+            return self.answers(images)
+        x, size = self._seen_by_networks(images), self._size(images)
+        raw, features = maps_and_features(self.networks, x, self._half)
+        looks = appearance(x[..., : size[0], : size[1]])
+        shares = [fading(Seen(looks, pooled)) for fading, pooled in zip(self.fading, features, strict=True)]
+        answer = self._answer(raw, size)
+        assert not isinstance(answer, StudentT)
+        return Faded(answer, torch.stack(shares)[..., None, None], validate_args=False)
+
+    @torch.no_grad()
+    def _predict_batch(self, batch: Tensor) -> Prediction:
+        """Return the prediction of one batch of images, as :meth:`_inputs` returns them."""
+        return Prediction(self.faded_answers(batch), members=0)
+
+    def _batches(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the images in batches; no images are one batch without any."""
+        height, width = self._size(inputs)
+        pixels = max(1, self.members * height * width)
+        size = max(1, min(BATCH_IMAGES, BATCH_PIXELS.get(self.device.type, 1 << 21) // pixels))
+        return inputs.split(size) if len(inputs) else (inputs,)
+
+    def fit_fading(self, images: Any, validation: Any = None, targets: Any = None) -> Self:
+        """Return the model with evidence that fades for images that look unlike these, on which it was trained.
+
+        Args:
+            images: that the networks were trained on, at least ten, as :meth:`predict` takes them.
+            validation: images that they were not trained on, which say what is usual; without, or with fewer than ten,
+                the training images do.
+            targets: maps of at least ten validation images. Then the power with which evidence fades is the largest of
+                4, 3, 2 and 1 with which their likelihood is not worse than without fading, by more than a standard
+                error; if there is none, nothing fades. Without targets it is 4, or 2 if there are fewer than ten
+                validation images to judge by.
+        """
+        train = self.seen(images)
+        usual: tuple[Seen, ...] | list[None] = [None] * len(train) if validation is None else self.seen(validation)
+        few = validation is None or len(usual[0].appearance) < FEWEST  # type: ignore[union-attr]
+        fadings = [ImageFading.fit(a, b, power=2.0 if few else 4.0) for a, b in zip(train, usual, strict=True)]
+        faded = replace(self, fading=tuple(_place(fading, self.device) for fading in fadings))
+        if targets is not None and not few:
+            pairs = read_pairs(self._inputs(validation), targets)
+            for k in range(len(fadings)):
+                _choose_power(replace(faded, networks=faded.networks[k : k + 1], fading=faded.fading[k : k + 1]), pairs)  # type: ignore[index]
+        return faded
+
+    def seen(self, images: Any) -> tuple[Seen, ...]:
+        """Return what each network's fading knows of images, on the CPU: how they look, and pooled features."""
+        inputs = self._inputs(images)
+        parts: list[list[Seen]] = [[] for _ in self.networks]
+        for few in inputs.split(BATCH_IMAGES):
+            x, (height, width) = self._seen_by_networks(few), self._size(few)
+            looks = appearance(x[..., :height, :width])
+            for network, found in zip(self.networks, parts, strict=True):
+                found.append(Seen(looks, pooled_features(network, x, self._half)).cpu())
+        return tuple(Seen.cat(found) for found in parts)
+
+    @property
+    def _half(self) -> bool:
+        """Whether networks compute in bfloat16."""
+        return self.device.type == "cuda" and self.recipe.settings.precision == "bfloat16"
+
+    def _seen_by_networks(self, images: Tensor) -> Tensor:
+        """Return images as floats (N, 3, H, W) on the model's device, with sides that the networks can take."""
+        multiple = self.networks[0].multiple
+        if images.dtype == torch.uint8:
+            return to_network(pad_images(images.to(self.device), multiple))
+        right, bottom = padding(self._size(images), multiple)
+        x = images.to(torch.float32)
+        x = nn.functional.pad(x, (0, right, 0, bottom), mode="replicate") if right or bottom else x
+        return x.to(self.device)
+
+    def _answer(self, raw: Tensor, size: tuple[int, int]) -> Answer:
+        """Return the answer that padded raw maps stand for, in the units of the targets."""
+        answer = answer_of(self.method, raw[..., : size[0], : size[1]])
+        return answer if (self.loc, self.scale) == (0.0, 1.0) else answer.affine(self.loc, self.scale)  # type: ignore[no-any-return]
+
+    def _inputs(self, images: Any) -> Tensor:
+        """Return images as bytes (N, H, W, 3), or as they are if networks can see them so."""
+        if isinstance(images, Tensor) and images.is_floating_point() and images.ndim == 4 and images.shape[1] == 3:
+            if images.shape[3] == 3:
+                raise InputError(f"images of shape {tuple(images.shape)} have two dimensions of channels; pass bytes")
+            if images.numel() and not (float(images.min()) >= 0 and float(images.max()) <= 1):
+                raise InputError("images of floats lie between 0 and 1; divide them by their largest value")
+            return images
+        return as_images(images)
+
+    def _size(self, inputs: Tensor) -> tuple[int, int]:
+        height, width = inputs.shape[1:3] if inputs.dtype == torch.uint8 else inputs.shape[2:4]
+        return height, width
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that the model knows: tensors by name, and plain values."""
+        tensors = {f"{k}.{name}": t for k, net in enumerate(self.networks) for name, t in net.state_dict().items()}
+        for k, fading in enumerate(self.fading or ()):
+            tensors |= {f"{k}.{FADING}{name}": t.double() for name, t in fading.state_dict().items()}
+        return tensors, {
+            "model": "images",
+            "method": method_state(self.method, self.methods),
+            "recipe": asdict(self.recipe),
+            "networks": len(self.networks),
+            "training": [training_state(each) for each in self.training],
+            "loc": self.loc,
+            "scale": self.scale,
+            "fading": self.fading is not None,
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
+        """Return the model that :meth:`state` described, on the CPU; raise if its parts do not fit together."""
+        method, recipe = method_from_state(settings["method"], cls.methods), _recipe_from(settings["recipe"])
+        count = settings["networks"]
+        if type(count) is not int or not 0 < count <= len(tensors):
+            raise InputError(f"the model has {count!r} networks")
+        loc, scale = (float(settings[name]) for name in ("loc", "scale"))
+        if not abs(loc) <= LARGEST or not 1 / LARGEST <= scale <= LARGEST:
+            raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
+        fades = settings.get("fading", False)  # models of earlier versions do not
+        if type(fades) is not bool:
+            raise InputError(f"fading is true or false, not {fades!r}")
+        networks, fadings = [], []
+        for k in range(count):
+            own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
+            weights = {n: t for n, t in own.items() if not n.startswith(FADING)}
+            _check_weights(weights, recipe)
+            networks.append(recipe.network(method.outputs, 0).eval())
+            networks[-1].load_state_dict(weights)
+            if fades:
+                found = {n.removeprefix(FADING): t for n, t in own.items() if n.startswith(FADING)}
+                fadings.append(_fading_from(found, recipe))
+        if sum(len(list(m.state_dict())) for m in [*networks, *fadings]) != len(tensors):
+            raise InputError("there are tensors that belong to no network")
+        training = tuple(training_from_state(each) for each in settings["training"])
+        return cls(method, tuple(networks), recipe, training, loc, scale, tuple(fadings) if fades else None)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a model folder, to be read by :func:`howsure.load`, on any device. Nothing in it is ever executed."""
+        return save_model(folder, *self.state())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the model that :meth:`save` wrote to this folder, on the CPU."""
+        return cls.restore(folder, *load_model(folder))
+
+    @classmethod
+    def restore(cls, folder: str | Path, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
+        """Return the model of a folder that was read; raise an InputError that names the folder if it is none."""
+        if settings.get("model") != "images":
+            raise InputError(f"{folder} does not hold a model of images; howsure.load reads every kind of model")
+        with refusing_misfits(folder):
+            return cls.from_state(tensors, settings)
+
+
+def _recipe_from(saved: dict[str, Any]) -> ImageRecipe:
+    """Return the recipe of a model file; settings that this version does not know are left out."""
+    known = {name: value for name, value in saved["settings"].items() if name in Settings.__dataclass_fields__}
+    varied = None if saved["augmentation"] is None else Augmentation(**saved["augmentation"])
+    return ImageRecipe(**{**saved, "settings": Settings(**known), "augmentation": varied})
+
+
+def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
+    """Raise unless the tensors have the shapes of the recipe's network, before memory is taken for one of its size."""
+    for name, value in (("width", recipe.width), ("blocks", recipe.blocks)):
+        if type(value) is not int or value < 1:
+            raise InputError(f"a network has no {name} of {value!r}")
+    first, last = weights.get("encoder.0.0.weight"), weights.get(f"encoder.{recipe.blocks - 1}.2.weight")
+    widest = recipe.width * 2 ** min(recipe.blocks - 1, 60)
+    shapes = [None if t is None else tuple(t.shape) for t in (first, last)]
+    expected = [(recipe.width, 3, 3, 3), (widest, widest, 3, 3)]
+    if shapes != expected or not all(t.dtype == torch.float32 for t in weights.values()):
+        raise InputError("the tensors are not those of a network of this recipe")
+
+
+@torch.no_grad()
+def _choose_power(model: FittedImages, pairs: Pairs) -> None:
+    """Set the power of the one network's fading to the largest that costs these pairs no likelihood."""
+    assert model.fading is not None
+    (fading,) = model.fading
+    rises: dict[float, list[Tensor]] = {power: [] for power in POWERS}
+    for part in pairs.chunks(BATCH_IMAGES):
+        part = part.to(model.device)
+        known = ~part.maps.isnan()
+        y = torch.where(known, part.maps, 0.0)
+        fading.power.fill_(1.0)
+        given = model.faded_answers(part.images)
+        assert isinstance(given, Faded)
+
+        def nll(keep: Tensor | float, given: Faded = given, y: Tensor = y, known: Tensor = known) -> Tensor:
+            each = -Faded(given.plain, keep, validate_args=False).predictive().log_prob(y)[0]
+            return torch.where(known, each, 0.0).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
+
+        plain, seen = nll(1.0), known.any(2).any(1)
+        for power, found in rises.items():
+            found.append((nll(given.keep**power) - plain)[seen].double())
+    fading.power.zero_()
+    for power, found in rises.items():
+        rise = torch.cat(found)
+        if len(rise) >= FEWEST and float(rise.mean()) <= float(rise.std()) / len(rise) ** 0.5:
+            fading.power.fill_(power)
+            return
+
+
+def _place(fading: ImageFading, device: torch.device) -> ImageFading:
+    """Move a fading to a device, and return it; mps has no float64."""
+    return fading.to(device, torch.float32 if device.type == "mps" else torch.float64)
+
+
+def _fading_from(tensors: dict[str, Tensor], recipe: ImageRecipe) -> ImageFading:
+    """Return the fading of a network of this recipe; raise unless the tensors have its shapes and possible values."""
+    fading = ImageFading([recipe.width * 2**k for k in range(recipe.blocks)])
+    if not all(t.dtype == torch.float64 for t in tensors.values()):
+        raise InputError("the tensors of the fading are not float64")
+    fading.load_state_dict(tensors)
+    if not (bool((fading.least > 0).all() & (fading.scale > 0).all()) and fading.reach >= 0 and fading.power >= 0):
+        raise InputError("the numbers of the fading are out of range")
+    return fading

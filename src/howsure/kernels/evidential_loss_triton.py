@@ -1,0 +1,298 @@
+r"""The Triton twin of :mod:`howsure.kernels.evidential_loss`: inputs are read once, gradients written once.
+
+An element in float32 moves 36 bytes: four raw outputs and the target in, four gradients out. To stay at the speed of
+memory, the arithmetic shares one exponential between each softplus and its derivative, takes two hardware logarithms
+and seven reciprocals, and polynomials for the rest (:mod:`howsure.kernels.polynomials`): for :math:`\ln(1+x)` with x
+in [0, 1], and in powers of :math:`z^{-2}` with :math:`z = \alpha - \tfrac14`
+
+.. math:: \rho(\alpha) = \tfrac12\ln z + z^{-2}H(z^{-2}), \qquad
+          \rho'(\alpha) = z^{-1}\bigl(\tfrac12 + z^{-2}K(z^{-2})\bigr).
+
+All arithmetic is float32; raw outputs and targets may be bfloat16 or float16.
+"""
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from howsure.kernels.polynomials import LOG1P, RHO, RHO_PRIME
+
+__all__ = ["INTERPRETED", "inverse", "log", "loss_and_slopes", "run", "scale_by", "softplus"]
+
+# in the interpreter, which runs kernels on a CPU for tests, there is no machine code
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+SIZE, TILES, WARPS = 256, 8, 8
+PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS = 256, 1, 2
+MOST_SUMMED = 8192  # sums of blocks that one program adds up in less time than torch needs
+MANY = 1 << 22  # targets from which a block takes several tiles; fewer are divided among all processors
+
+_L = tl.constexpr(tuple(LOG1P))
+_H = tl.constexpr(tuple(RHO))
+_K = tl.constexpr(tuple(RHO_PRIME))
+
+PENALTY_CODES = {"none": 0, "error": 1, "standard_score": 2}
+
+
+def run(
+    raw: Tensor,
+    y: Tensor,
+    weight: Tensor | float,
+    *,
+    outer: int,
+    inner: int,
+    penalty: str,
+    mask: Tensor | None,
+    counts: Tensor | None,
+    scale: Tensor | float,
+    upstream: Tensor | None,
+    losses: Tensor | None,
+    gradient: Tensor | None,
+    want_sum: bool,
+) -> Tensor | None:
+    """Compute losses and gradients into the tensors ``losses`` and ``gradient``, and return the sum of the losses.
+
+    What is None is left out, and so is the sum if it is not wanted.
+
+    Args:
+        raw: raw outputs that lie in memory as (outer, 4, inner); ``inner`` = 1 has the four side by side.
+        y: targets that lie in memory as (outer, inner); so do mask, counts and upstream, where there are any.
+        weight: λ, a number, a tensor with one, or one for each target.
+        outer, inner: sizes as above.
+        penalty: a key of ``PENALTY_CODES``.
+        mask: True where a target counts.
+        counts: how much each target counts.
+        scale: what losses and gradients are multiplied by, a number or a tensor with one.
+        upstream: what each gradient is multiplied by besides.
+        losses: one number for each target.
+        gradient: as raw.
+        want_sum: whether the sum of the losses is wanted, which goes without ``losses``.
+    """
+    planar = inner > 1
+    size, tiles, warps = _shape(outer, inner)
+    per_map = triton.cdiv(inner if planar else outer, size * tiles)
+    blocks = per_map * outer if planar else per_map
+    number, plain = not isinstance(weight, Tensor), not isinstance(scale, Tensor)
+    sums = torch.empty(blocks, dtype=torch.float32, device=raw.device) if want_sum else None
+    _loss_and_gradient[(blocks,)](
+        raw, y, None if number else weight, mask, counts, None if plain else scale, upstream, losses, gradient, sums,
+        outer, inner, per_map, weight if number else 0.0, scale if plain else 1.0,
+        PENALTY=PENALTY_CODES[penalty],
+        WEIGHT=0 if not isinstance(weight, Tensor) else (1 if weight.numel() == 1 else 2),
+        PLANAR=planar,
+        FAST=not INTERPRETED,
+        SIZE=size,
+        TILES=tiles,
+        num_warps=warps,
+        enable_fp_fusion=True,
+    )  # fmt: skip
+    return None if sums is None else _sum_of(sums)
+
+
+def _shape(outer: int, inner: int) -> tuple[int, int, int]:
+    """Return the targets of a tile, the tiles of a block and its warps.
+
+    With the four side by side each thread has one target at a time, so that wide loads need no exchange between
+    threads; in planar form it has four, so that loads are wide.
+    """
+    if inner > 1:
+        return PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS
+    return SIZE, TILES if outer >= MANY else 1, WARPS
+
+
+def _sum_of(sums: Tensor) -> Tensor:
+    """Return the sum of a few thousand numbers."""
+    if len(sums) > MOST_SUMMED:
+        return sums.sum()
+    total = torch.empty((), dtype=torch.float32, device=sums.device)
+    _add_up[(1,)](sums, total, len(sums), SIZE=4096, num_warps=8)
+    return total
+
+
+@triton.jit
+def _add_up(values, total, size, SIZE: tl.constexpr):
+    found = tl.zeros((SIZE,), tl.float32)
+    for start in range(0, size, SIZE):
+        k = start + tl.arange(0, SIZE)
+        found += tl.load(values + k, mask=k < size, other=0.0)
+    tl.store(total, tl.sum(found, 0))
+
+
+def scale_by(gradient: Tensor, upstream: Tensor) -> Tensor:
+    """Return the gradient times a number on the device, in place; where that is 1, nothing is read or written."""
+    size = gradient.numel()
+    if size:
+        programs = min(triton.cdiv(size, 4096), 1056)  # eight for each processor of an H200
+        _scale[(programs,)](gradient, upstream, size, programs * 4096, SIZE=4096, num_warps=8)
+    return gradient
+
+
+@triton.jit
+def _scale(values, factor, size, stride, SIZE: tl.constexpr):
+    by = tl.load(factor).to(tl.float32)
+    if by != 1.0:
+        for start in range(tl.program_id(0).to(tl.int64) * SIZE, size, stride):
+            e = start + tl.arange(0, SIZE)
+            x = tl.load(values + e, mask=e < size)
+            tl.store(values + e, (x.to(tl.float32) * by).to(x.dtype), mask=e < size)
+
+
+@triton.jit
+def _loss_and_gradient(
+    raw, y, weight, mask, counts, scale, upstream, losses, gradient, sums,
+    outer, inner, per_map, weight_number, scale_number,
+    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
+    SIZE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Compute ``TILES`` times ``SIZE`` targets, which lie side by side and in planar form within one map."""
+    block = tl.program_id(0)
+    shared_weight, factor = weight_number, scale_number
+    if WEIGHT == 1:
+        shared_weight = tl.load(weight).to(tl.float32)
+    if scale is not None:
+        factor *= tl.load(scale).to(tl.float32)
+    total = tl.zeros((SIZE,), tl.float32)
+    for tile in range(TILES):
+        if PLANAR:
+            along = ((block % per_map) * TILES + tile) * SIZE + tl.arange(0, SIZE)
+            which = (block // per_map).to(tl.int64)
+            inside = along < inner
+            e = which * inner + along
+            at = which * 4 * inner + along
+            gamma = tl.load(raw + at, mask=inside, other=0.0).to(tl.float32)
+            raw_nu = tl.load(raw + at + inner, mask=inside, other=0.0).to(tl.float32)
+            raw_alpha = tl.load(raw + at + 2 * inner, mask=inside, other=0.0).to(tl.float32)
+            raw_beta = tl.load(raw + at + 3 * inner, mask=inside, other=0.0).to(tl.float32)
+        else:  # the four of a target side by side: one wide load, taken apart in registers
+            start = (block.to(tl.int64) * TILES + tile) * SIZE
+            e = start + tl.arange(0, SIZE)
+            inside = e < outer
+            at = 4 * e[:, None] + tl.arange(0, 4)[None, :]
+            all_four = tl.load(raw + at, mask=inside[:, None], other=0.0).to(tl.float32)
+            even, odd = tl.split(tl.reshape(all_four, (SIZE, 2, 2)))
+            gamma, raw_alpha = tl.split(even)
+            raw_nu, raw_beta = tl.split(odd)
+        counted = inside
+        if mask is not None:
+            counted = inside & (tl.load(mask + e, mask=inside, other=0) != 0)
+            # what does not count may be NaN
+            gamma, raw_nu = tl.where(counted, gamma, 0.0), tl.where(counted, raw_nu, 0.0)
+            raw_alpha, raw_beta = tl.where(counted, raw_alpha, 0.0), tl.where(counted, raw_beta, 0.0)
+        target = tl.load(y + e, mask=counted, other=0.0).to(tl.float32)
+        lam = shared_weight
+        if WEIGHT == 2:
+            lam = tl.load(weight + e, mask=counted, other=0.0).to(tl.float32)
+        each = factor
+        if counts is not None:
+            each *= tl.load(counts + e, mask=counted, other=0.0).to(tl.float32)
+        if upstream is not None:
+            each *= tl.load(upstream + e, mask=counted, other=0.0).to(tl.float32)
+
+        value, _, by_gamma, by_nu, by_alpha, by_beta = loss_and_slopes(
+            gamma, raw_nu, raw_alpha, raw_beta, target, lam, each, PENALTY, FAST
+        )
+        if losses is not None:
+            tl.store(losses + e, tl.where(counted, value, 0.0).to(losses.dtype.element_ty), mask=inside)
+        if sums is not None:
+            total += tl.where(counted, value, 0.0)
+        if gradient is not None:
+            if mask is not None:  # a factor that is 0 would leave what is infinite NaN
+                by_gamma, by_nu = tl.where(counted, by_gamma, 0.0), tl.where(counted, by_nu, 0.0)
+                by_alpha, by_beta = tl.where(counted, by_alpha, 0.0), tl.where(counted, by_beta, 0.0)
+            kind = gradient.dtype.element_ty
+            if PLANAR:
+                tl.store(gradient + at, by_gamma.to(kind), mask=inside)
+                tl.store(gradient + at + inner, by_nu.to(kind), mask=inside)
+                tl.store(gradient + at + 2 * inner, by_alpha.to(kind), mask=inside)
+                tl.store(gradient + at + 3 * inner, by_beta.to(kind), mask=inside)
+            else:
+                together = tl.join(tl.join(by_gamma, by_alpha), tl.join(by_nu, by_beta))
+                tl.store(gradient + at, tl.reshape(together, (SIZE, 4)).to(kind), mask=inside[:, None])
+    if sums is not None:
+        tl.store(sums + block, tl.sum(total, 0))
+
+
+@triton.jit
+def loss_and_slopes(gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PENALTY: tl.constexpr, FAST: tl.constexpr):
+    """Return loss and penalty of each target, and the gradient of the loss by the four raw outputs.
+
+    Loss and gradient are multiplied by ``factor``; the penalty is not, neither by that nor by λ. Results that the
+    caller does not use cost nothing: the function is inlined, and the compiler removes their arithmetic.
+    """
+    nu, nu_slope = softplus(raw_nu, FAST)
+    a, alpha_slope = softplus(raw_alpha, FAST)
+    beta, beta_slope = softplus(raw_beta, FAST)
+    nu, a, beta = nu + 1e-6, a + 1e-6, beta + 1e-9  # the floors of formulas.nig.from_raw
+    r = target - gamma
+    inverse_nu = inverse(nu, FAST)
+    width = beta + beta * inverse_nu
+    inverse_width = inverse(width, FAST)
+    pull = r * inverse_width
+    q = tl.minimum(0.5 * r * pull, 1e37, propagate_nan=tl.PropagateNan.ALL)  # what overflows would become NaN
+    fit = tl.where(q < 1, q * _polynomial(tl.minimum(q, 1.0), _L), log(1 + q, FAST))
+    inverse_z = inverse(0.75 + a, FAST)
+    u = inverse_z * inverse_z
+    slope = (1.5 + a) * inverse(1 + q, FAST)
+    excess = slope * q - 0.5
+    by_gamma = -slope * pull
+    by_alpha = fit - inverse_z * (0.5 + u * _polynomial(u, _K))
+    penalty = tl.zeros_like(r)
+    if PENALTY != 0:
+        evidence, unit, size = 2 * nu + (1 + a), lam, tl.abs(r)
+        if PENALTY == 2:
+            relative = tl.sqrt((1 + a) * inverse_width)
+            unit, size = unit * relative, size * relative
+        penalty, score = size * evidence, unit * tl.abs(r)
+        sign = tl.minimum(tl.maximum(r * 3e38, -1.0), 1.0)  # 0 of 0, as everywhere
+        by_gamma -= sign * (unit * evidence)
+        by_alpha += score
+    if PENALTY == 2:  # this penalty scales with ν and β as the likelihood does
+        half = 0.5 * score * evidence
+        excess += half
+        by_alpha += half * inverse(1 + a, FAST)
+    by_nu = excess * (inverse_nu * inverse_nu * (beta * inverse_width))  # times 1/(ν(ν+1))
+    by_beta = -excess * ((1 + inverse_nu) * inverse_width)
+    loss = 0.5 * log(6.283185307179586 * (width * inverse_z), FAST) + (1.5 + a) * fit - u * _polynomial(u, _H)
+    if PENALTY != 0:
+        by_nu += 2 * score
+        loss += score * evidence
+    by_nu, by_alpha = by_nu * (nu_slope * factor), by_alpha * (alpha_slope * factor)
+    return loss * factor, penalty, by_gamma * factor, by_nu, by_alpha, by_beta * (beta_slope * factor)
+
+
+@triton.jit
+def softplus(x, FAST: tl.constexpr):
+    """Return ln(1 + eˣ) and its derivative, which share an exponential."""
+    e = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    share = inverse(1 + e, FAST)
+    return tl.maximum(x, 0.0) + e * _polynomial(e, _L), tl.where(x > 0, share, e * share)
+
+
+@triton.jit
+def _polynomial(x, C: tl.constexpr):
+    """Return Σ C[k]·xᵏ by Horner's rule."""
+    last: tl.constexpr = len(C.value) - 1
+    total = tl.full(x.shape, C.value[last], tl.float32)
+    for k in tl.static_range(1, last + 1):
+        total = total * x + C.value[last - k]
+    return total
+
+
+@triton.jit
+def inverse(x, FAST: tl.constexpr):
+    """Return 1/x."""
+    if FAST:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return 1.0 / x
+
+
+@triton.jit
+def log(x, FAST: tl.constexpr):
+    """Return ln x; of a number near 1 it is right to an absolute 2e-7, which is all that is asked of it here."""
+    if FAST:
+        binary = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+        return 0.6931471805599453 * binary
+    return tl.log(x)

@@ -1,0 +1,325 @@
+r"""Losses: the evidential loss and the negative log likelihood of a normal distribution.
+
+.. math:: \mathcal L = \mathrm{NLL} + \lambda\,\mathrm{penalty} \;(+ \text{extra terms})
+
+The paper's penalty has the unit of y. Train on standardised targets, or tune λ anew for every data set.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from howsure.distributions import Normal, NormalInverseGamma
+from howsure.distributions._base import count_invalid, fit_shape
+from howsure.errors import InputError, InputTypeError
+from howsure.formulas import normal as normal_formulas
+from howsure.formulas import penalties
+from howsure.formulas.nig import censored_nll, from_raw, nll
+from howsure.formulas.penalties import EXTRA_TERMS, Penalty
+from howsure.kernels.evidential_loss import KERNELS
+from howsure.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
+from howsure.kernels.evidential_loss import evidential_loss as loss_of_raw
+
+__all__ = ["evidential_loss", "normal_loss"]
+
+
+def evidential_loss(
+    nig: NormalInverseGamma,
+    y: Tensor,
+    weight: float | Tensor = 0.01,
+    penalty: str | Penalty = "error",
+    *,
+    extra: Mapping[str, float] | None = None,
+    mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    censored: Tensor | None = None,
+    reduction: str = "mean",
+    kernel: str | None = None,
+) -> Tensor:
+    r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
+
+    Args:
+        nig: answer of an evidential head.
+        y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an answer (N,);
+            nothing broadcasts. The same holds for ``mask``, ``sample_weight`` and ``censored``.
+        weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, say).
+        penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
+            (see :mod:`howsure.formulas.penalties`).
+        extra: further terms by name and weight, ``{"lipschitz_mse": 1.0}`` or ``{"ur": 0.01}``.
+        mask: boolean, True where a target counts. Missing targets are NaN and must be masked on purpose, with
+            ``mask=~y.isnan()``; an unmasked NaN makes the loss NaN.
+        sample_weight: non-negative, one for each target; with ``"mean"`` the weighted mean is returned.
+        censored: integers or booleans, one for each target, where only a bound of some is known. 0 or False: y is the
+            value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
+            log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
+            are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
+        reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
+            counts, as in a batch without rows, the loss and its gradients are 0.
+        kernel: how the loss is computed. None chooses: in training one pass from the raw outputs to loss and gradients,
+            where that is possible, by ``"triton"`` on CUDA and by ``"tensors"``, tensor operations, elsewhere; else
+            ``"formulas"``, which autograd differentiates. A kernel that is asked for and cannot be used is an error.
+
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of the answer.
+
+    Values of the tensors ``weight``, ``sample_weight`` and ``censored`` are checked on the CPU only, and not inside
+    ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or break the
+    graph. There, a negative weight gives a wrong loss, a NaN gives NaN, and of ``censored`` the sign counts.
+
+    >>> import torch, howsure as hs
+    >>> answer = hs.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
+    >>> hs.evidential_loss(answer, torch.tensor([0.5, 3.0]), weight=0.01)
+    tensor(2.5999)
+    """
+    if not isinstance(nig, NormalInverseGamma):
+        raise InputTypeError(f"evidential_loss takes a NormalInverseGamma, not {type(nig).__name__}")
+    penalty_of = penalties.lookup(penalty)
+    if not isinstance(extra or {}, Mapping):
+        raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
+    kept = nig.raw_outputs
+    like = nig.gamma if kept is None else kept[0]
+    y, mask = fit_target(y, nig.batch_shape, like, mask)
+    weight = _checked_weight("weight", weight, y)
+    if isinstance(weight, Tensor):  # λ in float64 does not make a loss of float32 one of float64
+        weight = weight.to(torch.promote_types(torch.promote_types(like.dtype, y.dtype), torch.float32))
+    if kernel not in (None, "formulas", *KERNELS):
+        raise InputError(f"unknown kernel {kernel!r}; known are formulas, {', '.join(KERNELS)}")
+    why_not = None if kernel == "formulas" else _obstacle(nig, y, weight, penalty_of, extra, sample_weight, censored)
+    if kernel not in (None, "formulas") and why_not:
+        raise InputError(f"the kernel {kernel!r} of the evidential loss cannot be used: {why_not}")
+    if kept is not None and kernel != "formulas" and why_not is None:
+        _check_reduction(reduction)
+        if sample_weight is not None:
+            sample_weight = _checked_sample_weight(sample_weight, y, mask)
+        options: Any = {"mask": mask, "sample_weight": sample_weight, "reduction": reduction, "kernel": kernel}
+        return loss_of_raw(kept[0], y, weight, penalty=penalty_of.__name__, dim=kept[1], **options)
+    y = without_masked(y, mask)
+    # masked entries may be NaN, in y and in the answer
+    if mask is None:
+        parameters: Sequence[Tensor] = nig.parameters
+    elif kept is not None:  # masked before the softplus, whose slope at NaN is NaN
+        parameters = from_raw(torch.where(mask.unsqueeze(kept[1]), kept[0], 0.0), kept[1])
+    else:
+        parameters = [torch.where(mask, p, 1.0) for p in nig.parameters]
+    nearest = y  # for penalties
+    if censored is None:
+        loss = nll(y, *parameters)
+    else:
+        censored = _checked_censored(censored, y, mask)
+        loss = censored_nll(y, censored, *parameters)
+        nearest = _nearest_allowed(y, censored, parameters[0])
+    loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y, exactly=True)
+    for name, term_weight in (extra or {}).items():
+        term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
+        loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
+    return reduce_loss(loss, mask, sample_weight, reduction)
+
+
+def _obstacle(
+    nig: NormalInverseGamma,
+    y: Tensor,
+    weight: float | Tensor,
+    penalty: Penalty,
+    extra: Mapping[str, float] | None,
+    sample_weight: Tensor | None,
+    censored: Tensor | None,
+) -> str | None:
+    """Return why the loss is computed by the formulas and not by a kernel, in words; None if a kernel will do."""
+    tensors = [t for t in (y, weight, sample_weight) if isinstance(t, Tensor)]
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    found = {
+        f"it has the penalties {' and '.join(KERNEL_PENALTIES)}, not this one": penalty
+        not in [penalties.PENALTIES[name] for name in KERNEL_PENALTIES],
+        "there are extra terms": bool(extra),
+        "targets are censored": censored is not None,
+        "gradients by y, weight or sample_weight are wanted": any(t.requires_grad for t in tensors),
+        f"the answer is a {type(nig).__name__}, whose parameters may be others": type(nig) is not NormalInverseGamma,
+        "it is for training, from the raw outputs of a head: for an answer of from_raw whose raw outputs require "
+        "gradients, whose parameters nobody has asked for yet, and outside of torch.compile and torch.func": traced
+        or nig.raw_outputs is None,
+    }
+    obstacle = next((words for words, applies in found.items() if applies), None)
+    if obstacle is None and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        return "it is differentiated in forward mode"
+    return obstacle
+
+
+def normal_loss(
+    normal: Normal,
+    y: Tensor,
+    *,
+    mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    censored: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the negative log likelihood of y under the output of a normal head (the paper's Eq. 2).
+
+    Args:
+        normal: output of :class:`~howsure.NormalHead`.
+        y, mask, sample_weight, censored, reduction: as in :func:`evidential_loss`.
+
+    >>> import torch, howsure as hs
+    >>> hs.normal_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([0.0, 1.0]))
+    tensor(1.1689)
+    """
+    if not isinstance(normal, torch.distributions.Normal):
+        raise InputTypeError(f"normal_loss takes a Normal, not {type(normal).__name__}")
+    y, mask = fit_target(y, normal.batch_shape, normal.loc, mask)
+    y = without_masked(y, mask)
+    loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
+    if censored is None:
+        loss = -normal_formulas.log_prob(y, loc, scale)
+    else:
+        loss = normal_formulas.censored_nll(y, _checked_censored(censored, y, mask), loc, scale)
+    return reduce_loss(loss, mask, sample_weight, reduction)
+
+
+def fit_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return y and the mask in the answer's shape, or raise an error if one misfits."""
+    if not isinstance(y, Tensor):
+        raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
+    if not y.is_floating_point():
+        raise InputTypeError(f"y is {y.dtype}; targets of a regression are floating point, as in y.float()")
+    if y.is_nested:
+        raise InputError("y is a nested tensor; pass its rows, y.values(), and give the head those of its features")
+    y = fit_shape(y, shape)
+    if y.shape != shape:
+        raise InputError(
+            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}; they must be equal, except for one "
+            "dimension of size 1 (broadcasting would compare every target with every prediction)"
+        )
+    if y.device != like.device:
+        raise InputError(f"y is on {y.device} but the prediction on {like.device}; move one of them")
+    y = y.to(torch.promote_types(y.dtype, like.dtype))
+    if mask is None:
+        return y, None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise InputTypeError("mask must be a boolean tensor, True where a target counts; for missing ones ~y.isnan()")
+    return y, _of_shape("mask", mask, y)
+
+
+def without_masked(y: Tensor, mask: Tensor | None) -> Tensor:
+    """Return y with zeros for masked entries, which may be NaN."""
+    return y if mask is None else torch.where(mask, y, 0.0)
+
+
+def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what is known of each target, 0 for masked ones, or raise an error if it does not fit y."""
+    if not isinstance(censored, Tensor) or censored.is_floating_point() or censored.is_complex():
+        kind = censored.dtype if isinstance(censored, Tensor) else type(censored).__name__
+        raise InputTypeError(
+            f"censored must be a tensor of integers or booleans, not {kind}: "
+            "0 where y is the value, 1 where the value is at least y, -1 where it is at most y"
+        )
+    bounds = _of_shape("censored", censored, y)
+    if mask is not None:
+        bounds = torch.where(mask, bounds, 0)
+    if bounds.device.type != "cpu" or torch.compiler.is_compiling():
+        return bounds
+    valid = bounds.sign() == bounds
+    try:
+        if valid.all():
+            return bounds
+    except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
+        return bounds
+    raise InputError(
+        f"censored must be 0 (y is the value), 1 (at least y) or -1 (at most y); {count_invalid(bounds, valid)}"
+    )
+
+
+def _nearest_allowed(y: Tensor, censored: Tensor, gamma: Tensor) -> Tensor:
+    """Return the value nearest to γ that is compatible with what is known: γ where it does not contradict a bound."""
+    allowed = ((censored > 0) & (gamma >= y)) | ((censored < 0) & (gamma <= y))
+    return torch.where(allowed, gamma, y)
+
+
+def _checked_weight(name: str, weight: Any, y: Tensor) -> float | Tensor:
+    """Return the weight, a number as a float (NumPy's numbers do not multiply tensors), or raise an error."""
+    if isinstance(weight, Tensor):
+        if weight.is_complex():
+            raise InputTypeError(f"{name} must be a number or a real tensor, not {weight.dtype}")
+        if weight.ndim > y.ndim or any(
+            w not in (1, n) for w, n in zip(weight.shape[::-1], y.shape[::-1], strict=False)
+        ):
+            raise InputError(
+                f"{name} has shape {tuple(weight.shape)}, which does not broadcast to y's {tuple(y.shape)}"
+            )
+        if weight.device != y.device and (weight.ndim or weight.device.type != "cpu"):
+            raise InputError(f"{name} is on {weight.device} but y on {y.device}; move one of them")
+        return check_values(name, weight)
+    if torch.compiler.is_compiling():  # there a number may be a symbol without a value
+        plain: float = weight
+        return plain
+    return checked_number(name, weight)
+
+
+def checked_number(name: str, weight: Any) -> float:
+    """Return the weight as a float, or raise an error if it is not a finite number ≥ 0."""
+    if not isinstance(weight, Real):
+        raise InputTypeError(f"{name} must be a number or a tensor, not {type(weight).__name__}")
+    value = float(weight)
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{name} must be a finite number that is at least 0, got {weight}")
+    return value
+
+
+def check_values(name: str, weight: Tensor) -> Tensor:
+    """Return the tensor, or raise an error if a value is negative or not finite and reading it costs nothing."""
+    if weight.device.type != "cpu" or torch.compiler.is_compiling() or not weight.numel():
+        return weight
+    least, greatest = torch.aminmax(weight.detach())
+    try:
+        if least >= 0 and greatest < torch.inf:
+            return weight
+    except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
+        return weight
+    valid = (weight >= 0) & (weight < torch.inf)
+    raise InputError(f"{name} must be finite and at least 0; {count_invalid(weight, valid)}")
+
+
+def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:
+    """Return x in the shape of y, or raise an error if it is not a tensor that fits y's shape, on y's device."""
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
+    fitted: Tensor = x if exactly else fit_shape(x, y.shape)
+    if fitted.shape != y.shape:
+        raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}; they must be equal")
+    if fitted.device != y.device:
+        raise InputError(f"{name} is on {x.device} but y on {y.device}; move one of them")
+    return fitted
+
+
+def reduce_loss(loss: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str) -> Tensor:
+    """Return the loss without masked entries, weighted and reduced, as :func:`evidential_loss` describes."""
+    _check_reduction(reduction)
+    counts = None if mask is None else mask.to(loss.dtype)
+    if mask is not None:
+        loss = torch.where(mask, loss, 0.0)
+    if sample_weight is not None:
+        counts = _checked_sample_weight(sample_weight, loss, mask)
+        loss = loss * counts
+    if reduction == "none":
+        return loss
+    if reduction == "sum" or not loss.numel():
+        return loss.sum()
+    if counts is None:
+        return loss.mean()
+    total = counts.sum()
+    return loss.sum() / torch.where(total > 0, total, 1.0)  # the loss of a batch without targets is 0, not NaN
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise InputError(f"unknown reduction {reduction!r}; known are mean, sum, none")
+
+
+def _checked_sample_weight(sample_weight: Tensor, like: Tensor, mask: Tensor | None) -> Tensor:
+    """Return how much each target counts, 0 for masked ones, in the shape and dtype of another tensor."""
+    counts = _of_shape("sample_weight", sample_weight, like).to(torch.promote_types(like.dtype, torch.float32))
+    return check_values("sample_weight", counts if mask is None else torch.where(mask, counts, 0.0))

@@ -1,0 +1,134 @@
+"""What a method is, and what has to be chosen before one is fitted: network and recipe."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from howsure.nn import Population
+from howsure.prediction import Answer
+from howsure.training import Settings
+
+__all__ = ["Method", "Network", "Recipe"]
+
+
+class Method(ABC):
+    """A method is its raw outputs, its answer to them and its loss; some also build or draw networks their own way."""
+
+    outputs: ClassVar[int]
+    validation_fraction: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
+    draws_noise: ClassVar[bool] = False  # whether training draws random numbers from ``population.generator``
+    # name of the field that is worth a search, and its candidates; of those that tie, the first is taken
+    searched: ClassVar[tuple[str, tuple[float, ...]] | None] = None
+
+    def recipe(self, rows: int) -> "Recipe":
+        """Return a network and settings that suit a table of so many rows."""
+        return Recipe.for_rows(rows)
+
+    @abstractmethod
+    def answer(self, raw: Tensor) -> Answer:
+        """Return the distribution of shape (…) that raw outputs (…, outputs) stand for."""
+
+    @abstractmethod
+    def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None) -> Tensor:
+        """Return what is minimised, elementwise.
+
+        Args:
+            answer: what the networks say.
+            y: targets, or bounds of them.
+            networks: the module that answered. A method whose numbers differ from member to member, or change during
+                training, keeps them there, as buffers that :meth:`build` registers.
+            censored: of the shape of y; 0 where y is the value, 1 where the value is at least y, −1 where it is at most
+                y. None: all are values. A method that cannot learn from bounds raises an InputError.
+        """
+
+    def loss_of_raw(
+        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of raw outputs (…, outputs): a quick twin of the loss of their answer, where there is one."""
+        if censored is None:
+            return self.loss(self.answer(raw), y, networks)
+        return self.loss(self.answer(raw), y, networks, censored)
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether a kernel computes the loss and its gradient in one pass from raw outputs."""
+        return False
+
+    def mean_loss(self, answer: Any, y: Tensor, mask: Tensor, networks: nn.Module | None = None) -> Tensor:
+        """Return the mean of the loss over the targets that the mask counts, 0 if there are none."""
+        each = self.loss(answer, torch.where(mask, y, 0.0), networks)
+        return torch.where(mask, each, 0.0).sum() / mask.sum().clamp(min=1)
+
+    def nll(self, answer: Any, y: Tensor, censored: Tensor | None = None) -> Tensor:
+        """Return the negative log likelihood of targets or bounds, elementwise: what validation rows are scored by."""
+        predictive = answer.predictive()
+        if censored is None:
+            nll: Tensor = -predictive.log_prob(y)
+        else:
+            parameters = (getattr(predictive, name) for name in predictive.arguments)
+            nll = predictive.formulas.censored_nll(y, censored, *parameters)
+        return nll
+
+    def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
+        """Return the networks to train."""
+        return Population(seeds, in_features, network.hidden, outputs, network.activation)
+
+    def complexity(self, population: Any) -> Tensor | None:
+        """Return a term per member that is added to its loss once per data set, in nats; None if there is none."""
+        return None
+
+    def networks(self, population: Any, members: Sequence[int]) -> Population:
+        """Return the networks to predict with: equally many for each of these members, one member after the other."""
+        some: Population = population.select(members)
+        return some
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of each network."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    activation: str = "silu"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Network, settings and batch size: what has to be chosen before a fit."""
+
+    network: Network
+    settings: Settings
+    batch_size: int
+
+    @classmethod
+    def for_rows(cls, rows: int) -> "Recipe":
+        """Return what suits a table of so many training rows; everything grows with it little by little.
+
+        The steps are the most that are taken: training stops when validation scores no longer improve. Until the last
+        steps that noiseless tables need, the learning rate is constant and the weights are averaged, so that what was
+        learned by any step is usable. ``docs/tables.md`` tells how these numbers were found.
+        """
+        size = max(1.0, rows / 1000)
+        steps = round(min(6000 * size**0.301, 12_000))
+        settings = Settings(
+            steps=steps,
+            learning_rate=5e-3,
+            warmup=150 / steps,
+            decay=0.8,
+            averaging=0.05,
+            evaluate_every=round(min(66 * size**0.48, 200)),
+            plateau=0.25,
+        )
+        layers = 3 if rows < 3000 else 4
+        # units of a layer, so that the multiplications between hidden layers grow alike with three layers and with four
+        width = min((18_432 * size**0.46 / (layers - 1)) ** 0.5, 256)
+        batch_size = min(64 * size**0.375, 256)
+        return cls(Network((_multiple_of_8(width),) * layers, "gelu"), settings, _multiple_of_8(batch_size))
+
+
+def _multiple_of_8(x: float) -> int:
+    """Return the nearest multiple of 8, which a processor's vector units are made for."""
+    return 8 * round(x / 8)

@@ -1,0 +1,90 @@
+"""The paper's method: a Normal Inverse-Gamma per target, fitted by its marginal likelihood and an evidence penalty."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from howsure.distributions import NormalInverseGamma
+from howsure.formulas.penalties import Penalty
+from howsure.kernels.evidential_loss import PENALTIES
+from howsure.kernels.evidential_loss import evidential_loss as loss_and_gradient
+from howsure.losses import evidential_loss
+from howsure.methods.base import Method, Network
+from howsure.nn import Population
+from howsure.nn.population import per_member
+
+__all__ = ["Evidential"]
+
+
+@dataclass(frozen=True)
+class Evidential(Method):
+    """Deep evidential regression.
+
+    Args:
+        weight: λ for standardised targets: one number, or one per member of the population.
+        penalty: a name or a function, as :func:`howsure.evidential_loss` takes it.
+        extra: further terms of the loss by name and weight, as there.
+    """
+
+    weight: float | Sequence[float] = 0.01
+    penalty: str | Penalty = "error"
+    extra: Mapping[str, float] = field(default_factory=dict)
+    outputs = 4
+    searched = "weight", (0.0, 0.001, 0.01, 0.1, 1.0)  # the smallest of those that tie: docs/tables.md has the figures
+
+    def __post_init__(self) -> None:
+        if not np.ndim(self.weight):  # a number of any kind as Python's own, which a compiled loss takes as a constant
+            object.__setattr__(self, "weight", float(cast(float, self.weight)))
+
+    def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
+        population = super().build(seeds, in_features, outputs, network)
+        # on the device of the networks, where a captured graph can read it; a setting, so no part of a saved model
+        population.register_buffer("evidence_weight", self._per_member(population).view(-1, 1, 1), persistent=False)
+        return population
+
+    def answer(self, raw: Tensor) -> NormalInverseGamma:
+        return NormalInverseGamma.from_raw(raw)
+
+    def loss(
+        self,
+        answer: NormalInverseGamma,
+        y: Tensor,
+        networks: nn.Module | None = None,
+        censored: Tensor | None = None,
+    ) -> Tensor:
+        weight = self._weight(networks)
+        return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, censored=censored, reduction="none")
+
+    @property
+    def one_pass(self) -> bool:
+        return self.penalty in PENALTIES and not self.extra and type(self).loss is Evidential.loss
+
+    def mean_loss(
+        self, answer: NormalInverseGamma, y: Tensor, mask: Tensor, networks: nn.Module | None = None
+    ) -> Tensor:
+        if not self.one_pass:
+            return super().mean_loss(answer, y, mask, networks)
+        return evidential_loss(answer, y, self._weight(networks), self.penalty, mask=mask)
+
+    def loss_of_raw(
+        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+    ) -> Tensor:
+        if not self.one_pass or censored is not None:
+            return super().loss_of_raw(raw, y, networks, censored)
+        return loss_and_gradient(raw, y, self._weight(networks), penalty=str(self.penalty))
+
+    def _weight(self, networks: nn.Module | None) -> Tensor | float:
+        """Return λ, one number or one for each member."""
+        if isinstance(self.weight, float):
+            return self.weight
+        each: Tensor = cast(Any, networks).evidence_weight
+        return each
+
+    def _per_member(self, population: Population) -> Tensor:
+        """Return λ of each member, on the device of the networks."""
+        each = per_member("weight", self.weight, population.members)
+        return torch.tensor(each, dtype=torch.float32, device=population.weights[0].device)

@@ -1,0 +1,41 @@
+"""Several metrics of one prediction at once."""
+
+import numpy as np
+
+from howsure.metrics.calibration import calibration_error
+from howsure.metrics.calibration import coverage as share_inside
+from howsure.metrics.scores import Mask, Predictive, Targets, crps, documented, mae, mean_of, nll, rmse
+from howsure.metrics.terms import width_and_distance
+from howsure.prediction import as_prediction
+
+__all__ = ["summary"]
+
+
+@documented
+def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: Mask = None) -> dict[str, float]:
+    """Return the usual metrics of a prediction, by name.
+
+    Returns:
+        ``rmse``, ``mae``, ``nll``, ``crps`` and ``calibration_error`` as the functions of these names return them;
+        ``coverage``, the share of targets in the central intervals, ideally the argument ``coverage``; and
+        ``interval_width``, the mean width of these intervals, in the units of y. NaN where a prediction has no such
+        value: a target learned by its logarithm has no mean and so no ``rmse``.
+
+    >>> import torch, howsure as hs
+    >>> found = summary(hs.Normal(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0])
+    >>> {name: round(value, 3) for name, value in found.items()}  # doctest: +NORMALIZE_WHITESPACE
+    {'rmse': 1.658, 'mae': 1.25, 'nll': 2.294, 'crps': 0.969, 'coverage': 0.75, 'interval_width': 3.29,
+    'calibration_error': 0.159}
+    """
+    p = as_prediction(prediction)
+    moments = p.transform is None or p.transform.has_moments
+    found = {
+        metric.__name__: metric(p, y, mask=mask) if moments or metric is nll else np.nan
+        for metric in (rmse, mae, nll, crps)
+    }
+    width, _ = width_and_distance(p, y, coverage, mask)
+    return found | {
+        "coverage": share_inside(p, y, coverage, mask=mask),
+        "interval_width": mean_of(width),
+        "calibration_error": calibration_error(p, y, mask=mask),
+    }

@@ -1,0 +1,37 @@
+"""Modules from which networks are built."""
+
+from howsure.nn.appearance import ImageFading
+from howsure.nn.density import FeatureDensity
+from howsure.nn.embedding import PiecewiseLinear
+from howsure.nn.fading import FadingEvidence
+from howsure.nn.heads import (
+    NIGConv1d,
+    NIGConv2d,
+    NIGConv3d,
+    NIGHead,
+    NormalConv1d,
+    NormalConv2d,
+    NormalConv3d,
+    NormalHead,
+)
+from howsure.nn.mlp import MLP
+from howsure.nn.population import Population
+from howsure.nn.unet import UNet
+
+__all__ = [
+    "MLP",
+    "FadingEvidence",
+    "FeatureDensity",
+    "ImageFading",
+    "NIGConv1d",
+    "NIGConv2d",
+    "NIGConv3d",
+    "NIGHead",
+    "NormalConv1d",
+    "NormalConv2d",
+    "NormalConv3d",
+    "NormalHead",
+    "PiecewiseLinear",
+    "Population",
+    "UNet",
+]

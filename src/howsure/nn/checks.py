@@ -1,0 +1,51 @@
+"""Checks of what modules are built from and called with."""
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+from torch import Tensor
+
+from howsure.errors import InputError, InputTypeError
+
+__all__ = ["check_counts", "check_features", "check_sizes", "is_whole"]
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value is an integer, Python's or NumPy's; True and False are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_counts(**counts: int) -> None:
+    """Raise an error, which names the argument, for a count that is not a whole number ≥ 1."""
+    for name, count in counts.items():
+        if not is_whole(count):
+            raise InputTypeError(f"{name} must be a whole number, got {count!r}")
+        if count < 1:
+            raise InputError(f"{name} must be at least 1, got {count}")
+
+
+def check_sizes(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
+    """Return so many sizes, all equal if one number was given; raise an error if they are not whole numbers ≥ least."""
+    sizes = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,) * count
+    if len(sizes) != count or not all(is_whole(size) for size in sizes):
+        several = "" if count == 1 else f" or {count} of them"
+        raise InputTypeError(f"{name} must be a whole number{several}, got {value!r}")
+    if min(sizes) < least:
+        raise InputError(f"{name} must be at least {least}, got {value!r}")
+    return tuple(int(size) for size in sizes)
+
+
+def check_features(owner: object, x: Any, size: int) -> None:
+    """Raise an error if x is not a tensor with features of this size in its last dimension.
+
+    Args:
+        owner: the module that takes the features; the error names its class.
+        x: what was given.
+        size: number of features.
+    """
+    name = type(owner).__name__
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"{name} expects a tensor, not {type(x).__name__}")
+    if x.ndim == 0 or x.shape[-1] != size:
+        raise InputError(f"{name} expects features of size {size} in the last dimension, got shape {tuple(x.shape)}")

@@ -1,0 +1,434 @@
+"""Heads: the last layer of a network, from features to a distribution.
+
+A head replaces the last ``Linear`` or convolution of any model. It computes in float32 at least, also under
+``torch.autocast`` and in a model cast to bfloat16: eight bits of precision are enough for features, but not for a
+prediction and its variance.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from howsure.distributions import Normal, NormalInverseGamma
+from howsure.errors import InputError, InputTypeError
+from howsure.formulas import nig, normal
+from howsure.formulas.transforms import inverse_softplus
+from howsure.nn.checks import check_counts, check_features, check_sizes
+from howsure.nn.exact import ExactConv1d, ExactConv2d, ExactConv3d, ExactLinear, call_exactly
+
+__all__ = [
+    "NIGConv1d",
+    "NIGConv2d",
+    "NIGConv3d",
+    "NIGHead",
+    "NormalConv1d",
+    "NormalConv2d",
+    "NormalConv3d",
+    "NormalHead",
+]
+
+Sizes = int | Sequence[int]  # one for all dimensions of a map, or one for each
+
+
+class _Head(nn.Module):
+    """Layer with P outputs for each target, from which a distribution is made."""
+
+    parameters_per_target: ClassVar[int]  # P
+    dim: ClassVar[int] = -1  # dimension of the features, and of the P outputs
+
+    targets: int | None
+
+    @property
+    def _layer(self) -> nn.Module:
+        """The linear layer or convolution."""
+        raise NotImplementedError
+
+    def _check(self, x: Any) -> None:
+        """Raise an error if the layer cannot take x."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _start(std: Tensor) -> list[Tensor]:
+        """Return the raw outputs that follow the prediction, for answers with these standard deviations of y."""
+        raise NotImplementedError
+
+    def raw(self, x: Tensor) -> Tensor:
+        """Return the raw outputs as a plain tensor, from which ``from_raw(raw, dim=head.dim)`` makes the distribution.
+
+        Args:
+            x: features, (…, F); for convolutions maps, (N, C, …) or (C, …).
+
+        Returns:
+            (…, P) with P outputs per target, or (…, T, P) with ``targets=T``; for convolutions (N, P, …) or
+            (N, T, P, …).
+        """
+        self._check(x)
+        out = call_exactly(self._layer, x)
+        return out if self.targets is None else out.unflatten(self.dim, (self.targets, self.parameters_per_target))
+
+    def _take_over(self, old: nn.Module, std: Any, freeze: nn.Module | None) -> Self:
+        """Return this head with the predictions of an old layer, and the same standard deviation everywhere."""
+        weight, bias = cast(Tensor, old.weight), cast(Tensor | None, old.bias)
+        layer, p = cast(nn.Linear, self._layer), self.parameters_per_target
+        start = torch.stack(self._start(_checked_std(std, len(weight))), -1).to(weight.dtype)
+        if not start.isfinite().all():
+            raise InputError(
+                f"std = {std} is too small or too large for a head of {weight.dtype}; "
+                "standardise the targets, and give their standard deviation in that unit"
+            )
+        with torch.no_grad():
+            layer.weight.zero_().unflatten(0, (-1, p))[:, 0] = weight
+            biases = layer.bias.zero_().unflatten(0, (-1, p))
+            biases[:, 1:] = start.to(weight.device)
+            if bias is not None:
+                biases[:, 0] = bias
+        if freeze is not None:
+            freeze.requires_grad_(False)
+        return self
+
+
+class _Evidential(_Head):
+    """Head that answers with a :class:`~howsure.NormalInverseGamma`."""
+
+    parameters_per_target = 4
+
+    def forward(self, x: Tensor) -> NormalInverseGamma:
+        return NormalInverseGamma.from_raw(self.raw(x), dim=self.dim)
+
+    @staticmethod
+    def _start(std: Tensor) -> list[Tensor]:
+        """Return the raw outputs for ν = 1 and α = 2: little evidence, and as much doubt as noise."""
+        one = torch.ones_like(std)
+        values = one - nig.NU_FLOOR, one - nig.ALPHA_MINUS_ONE_FLOOR, std.square() / 2 - nig.BETA_FLOOR
+        return [inverse_softplus(value) for value in values]
+
+
+class _Normal(_Head):
+    """Head that answers with a :class:`~howsure.Normal`."""
+
+    parameters_per_target = 2
+
+    def forward(self, x: Tensor) -> Normal:
+        return Normal.from_raw(self.raw(x), dim=self.dim)
+
+    @staticmethod
+    def _start(std: Tensor) -> list[Tensor]:
+        return [inverse_softplus(std - normal.SCALE_FLOOR)]
+
+
+# Vectors of features --------------------------------------------------------------------------------------------------
+
+
+class _Dense(_Head):
+    """Head whose layer is linear, for features in the last dimension."""
+
+    def __init__(self, in_features: int, targets: int | None = None, *, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        check_counts(in_features=in_features, targets=1 if targets is None else targets)
+        self.in_features, self.targets = in_features, targets
+        outputs = (targets or 1) * self.parameters_per_target
+        self.linear = ExactLinear(in_features, outputs, device=device, dtype=dtype)
+
+    @classmethod
+    def from_linear(
+        cls, old: nn.Linear, *, std: Any = 1.0, squeeze: bool = False, freeze: nn.Module | None = None
+    ) -> Self:
+        """Return a head that starts at the predictions of an old layer, with the same uncertainty everywhere.
+
+        Its predictions are the outputs of the old layer, up to rounding, and its answers have their shape. The other
+        parameters are the same for all features until they are trained; an evidential head starts at ν = 1 and α = 2.
+
+        Args:
+            old: an ``nn.Linear`` with one or more outputs, with or without a bias; it stays as it is. The head has its
+                device and dtype.
+            std: standard deviation of y around the old predictions, such as their RMSE on validation data, in the unit
+                of the outputs; a number, or one for each output. The default suits standardised targets.
+            squeeze: whether the answer of an old layer with one output has the shape (…,) and not (…, 1).
+            freeze: a module whose parameters stop learning, such as the model that the old layer comes from. The
+                parameters of the head are new, and learn.
+
+        >>> old, x = nn.Linear(64, 1), torch.randn(8, 64)
+        >>> head = NIGHead.from_linear(old, std=0.3)
+        >>> torch.allclose(head(x).prediction, old(x), atol=1e-5)
+        True
+        """
+        where = f"{cls.__name__}.from_linear"
+        _check_old(where, old, nn.Linear, freeze)
+        # otherwise torch would draw initial weights from the global generator
+        head = nn.utils.skip_init(
+            cls,
+            old.in_features,
+            _count_targets(where, old.out_features, squeeze),
+            device=old.weight.device,
+            dtype=old.weight.dtype,
+        )
+        return cast(Self, head)._take_over(old, std, freeze)
+
+    @property
+    def _layer(self) -> nn.Module:
+        return self.linear
+
+    def _check(self, x: Any) -> None:
+        check_features(self, x, self.in_features)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, targets={self.targets}"
+
+
+class NIGHead(_Dense, _Evidential):
+    """Linear layer that maps features (…, F) to a :class:`~howsure.NormalInverseGamma`.
+
+    Args:
+        in_features: F.
+        targets: None for one target, an answer of shape (…,); or the number T of targets, an answer of shape (…, T).
+        device, dtype: of the parameters, as in ``nn.Linear``.
+
+    >>> head = NIGHead(64)
+    >>> head(torch.zeros(8, 64)).batch_shape
+    torch.Size([8])
+    >>> NIGHead(64, targets=3).raw(torch.zeros(8, 64)).shape
+    torch.Size([8, 3, 4])
+    """
+
+
+class NormalHead(_Dense, _Normal):
+    """Linear layer that maps features (…, F) to a :class:`~howsure.Normal`.
+
+    The arguments are those of :class:`NIGHead`. The standard deviation is the softplus of the second raw output plus
+    1e-6.
+
+    >>> NormalHead(64)(torch.zeros(8, 64)).loc.shape
+    torch.Size([8])
+    """
+
+
+# Maps -----------------------------------------------------------------------------------------------------------------
+
+
+class _Conv(_Head):
+    """Head whose layer is a convolution, for sequences, images or volumes of features."""
+
+    axes: ClassVar[tuple[str, ...]]  # names of the dimensions of a map
+    layer_type: ClassVar[type[Any]]
+    old_type: ClassVar[type[nn.Module]]  # class of the layers that the head can replace
+
+    def __init__(
+        self,
+        in_channels: int,
+        targets: int | None = None,
+        kernel_size: Sizes = 1,
+        *,
+        stride: Sizes = 1,
+        padding: str | Sizes = "same",
+        dilation: Sizes = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        count = 1 if targets is None else targets
+        check_counts(in_channels=in_channels, targets=count, groups=groups)
+        if in_channels % groups or count % groups:
+            raise InputError(f"groups = {groups} must divide in_channels = {in_channels} and targets = {count}")
+        kernel, strides, dilations = (
+            check_sizes(name, value, len(self.axes))
+            for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
+        )
+        self.in_channels, self.targets = in_channels, targets
+        self.conv: ExactConv1d | ExactConv2d | ExactConv3d = self.layer_type(
+            in_channels,
+            count * self.parameters_per_target,
+            kernel,
+            stride=strides,
+            padding=_checked_padding(padding, kernel, strides, dilations),
+            dilation=dilations,
+            groups=groups,
+            padding_mode=padding_mode,
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_conv(cls, old: Any, *, std: Any = 1.0, squeeze: bool = False, freeze: nn.Module | None = None) -> Self:
+        """Return a head that starts at the maps of an old convolution, with the same uncertainty everywhere.
+
+        Args:
+            old: the convolution of as many dimensions, such as an ``nn.Conv2d``, with one or more output channels and
+                any settings; it stays as it is. The head has its settings, device and dtype.
+            std, squeeze, freeze: as in :meth:`NIGHead.from_linear`. The answer has the shape (N, T, …) of the old maps;
+                with ``squeeze``, (N, …) in the place of (N, 1, …).
+
+        >>> old, x = nn.Conv2d(32, 1, 3, stride=2, padding=1), torch.randn(2, 32, 8, 10)
+        >>> head = NIGConv2d.from_conv(old, std=0.3)
+        >>> torch.allclose(head(x).prediction, old(x), atol=1e-5)
+        True
+        """
+        where = f"{cls.__name__}.from_conv"
+        _check_old(where, old, cls.old_type, freeze)
+        head = nn.utils.skip_init(
+            cls,
+            old.in_channels,
+            _count_targets(where, old.out_channels, squeeze),
+            old.kernel_size,
+            stride=old.stride,
+            padding=old.padding,
+            dilation=old.dilation,
+            groups=old.groups,
+            padding_mode=old.padding_mode,
+            device=old.weight.device,
+            dtype=old.weight.dtype,
+        )
+        return cast(Self, head)._take_over(old, std, freeze)
+
+    @property
+    def _layer(self) -> nn.Module:
+        return self.conv
+
+    def _check(self, x: Any) -> None:
+        name, dims = type(self).__name__, len(self.axes)
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"{name} expects a tensor, not {type(x).__name__}")
+        if x.ndim not in (dims + 1, dims + 2) or x.shape[self.dim] != self.in_channels:
+            one = ", ".join((str(self.in_channels), *self.axes))
+            raise InputError(f"{name} expects maps of shape (N, {one}) or ({one}), got {tuple(x.shape)}")
+
+    def extra_repr(self) -> str:
+        return f"in_channels={self.in_channels}, targets={self.targets}"
+
+
+class _Conv1d(_Conv):
+    dim, axes, layer_type, old_type = -2, ("L",), ExactConv1d, nn.Conv1d
+
+
+class _Conv2d(_Conv):
+    dim, axes, layer_type, old_type = -3, ("H", "W"), ExactConv2d, nn.Conv2d
+
+
+class _Conv3d(_Conv):
+    dim, axes, layer_type, old_type = -4, ("D", "H", "W"), ExactConv3d, nn.Conv3d
+
+
+class NIGConv2d(_Conv2d, _Evidential):
+    """Convolution that maps images of features (N, C, H, W) to a :class:`~howsure.NormalInverseGamma` per pixel.
+
+    Args:
+        in_channels: C, for maps of shape (N, C, H, W) or (C, H, W).
+        targets: None for one target, an answer of shape (N, H, W); or the number T of targets, an answer of shape
+            (N, T, H, W).
+        kernel_size: height and width of the kernel, a number or one for each.
+        stride, dilation: as in ``nn.Conv2d``.
+        padding: "same" for an answer of the height and width of the input; with a stride, which has none, numbers as in
+            ``nn.Conv2d``.
+        groups: as in ``nn.Conv2d``; the channels of a group belong to as many targets.
+        padding_mode, device, dtype: as in ``nn.Conv2d``.
+
+    >>> NIGConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
+    torch.Size([2, 8, 10])
+    >>> NIGConv2d(32, kernel_size=3, stride=2, padding=1)(torch.zeros(2, 32, 8, 10)).batch_shape
+    torch.Size([2, 4, 5])
+    """
+
+
+class NIGConv1d(_Conv1d, _Evidential):
+    """Convolution that maps sequences of features (N, C, L) to a :class:`~howsure.NormalInverseGamma` per position.
+
+    The arguments are those of :class:`NIGConv2d`; the answer has the shape (N, L), or (N, T, L) with ``targets=T``.
+
+    >>> NIGConv1d(32, kernel_size=5)(torch.zeros(2, 32, 100)).batch_shape
+    torch.Size([2, 100])
+    """
+
+
+class NIGConv3d(_Conv3d, _Evidential):
+    """Convolution that maps volumes of features (N, C, D, H, W) to a :class:`~howsure.NormalInverseGamma` per voxel.
+
+    The arguments are those of :class:`NIGConv2d`; the answer has the shape (N, D, H, W), or (N, T, D, H, W) with
+    ``targets=T``.
+
+    >>> NIGConv3d(32, kernel_size=(1, 3, 3))(torch.zeros(2, 32, 4, 8, 10)).batch_shape
+    torch.Size([2, 4, 8, 10])
+    """
+
+
+class NormalConv1d(_Conv1d, _Normal):
+    """Convolution that maps sequences of features (N, C, L) to a :class:`~howsure.Normal` per position.
+
+    The arguments are those of :class:`NIGConv2d`, the shapes those of :class:`NIGConv1d`.
+    """
+
+
+class NormalConv2d(_Conv2d, _Normal):
+    """Convolution that maps images of features (N, C, H, W) to a :class:`~howsure.Normal` per pixel.
+
+    The arguments and shapes are those of :class:`NIGConv2d`.
+
+    >>> NormalConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
+    torch.Size([2, 8, 10])
+    """
+
+
+class NormalConv3d(_Conv3d, _Normal):
+    """Convolution that maps volumes of features (N, C, D, H, W) to a :class:`~howsure.Normal` per voxel.
+
+    The arguments are those of :class:`NIGConv2d`, the shapes those of :class:`NIGConv3d`.
+    """
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _checked_padding(
+    padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> str | tuple[int, ...]:
+    """Return the padding as torch's convolutions take it, or raise an error."""
+    if not isinstance(padding, str):
+        return check_sizes("padding", padding, len(kernel), least=0)
+    if padding not in ("same", "valid"):
+        raise InputError(f"padding must be 'same', 'valid' or whole numbers, got {padding!r}")
+    if padding == "same" and any(s > 1 for s in stride):
+        half = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))
+        numbers = half[0] if len(set(half)) == 1 else half
+        raise InputError(
+            f"padding='same' keeps the size of a map, and stride={stride} does not; "
+            f"write padding={numbers} for a map of the size divided by the stride, or any other numbers"
+        )
+    return padding
+
+
+def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None:
+    """Raise an error if a head cannot take the place of an old layer, or ``freeze`` is not a module."""
+    if not isinstance(old, kind):
+        package = type(old).__module__.partition(".")[0]  # wrappers of nn.Linear are often called Linear, too
+        hint = "; what wraps a layer must be merged or removed first" if isinstance(old, nn.Module) else ""
+        raise InputTypeError(f"{where} takes an nn.{kind.__name__}, not {package}.{type(old).__name__}{hint}")
+    if nn.parameter.is_lazy(cast(Tensor, old.weight)):
+        raise InputError(f"{where}: the weights of the old layer are not there yet; call it with a batch first")
+    if not cast(Tensor, old.weight).is_floating_point():
+        raise InputTypeError(f"{where}: the old weights are {old.weight.dtype}; convert them to floating point first")
+    if not (freeze is None or isinstance(freeze, nn.Module)):
+        raise InputTypeError(f"{where}: freeze takes a module whose parameters stop learning, not {freeze!r}")
+
+
+def _count_targets(where: str, outputs: int, squeeze: bool) -> int | None:
+    """Return the targets of a head that replaces a layer with so many outputs."""
+    if squeeze and outputs != 1:
+        raise InputError(f"{where}: squeeze=True needs an old layer with one output, and this one has {outputs}")
+    return None if squeeze else outputs
+
+
+def _checked_std(std: Any, targets: int) -> Tensor:
+    """Return standard deviations as a tensor of shape (targets,) in float64, or raise an error."""
+    try:
+        given = torch.as_tensor(std, dtype=torch.float64, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputTypeError(f"std must be a number, or one for each of the {targets} outputs, got {std!r}") from None
+    if given.shape not in ((), (targets,)):
+        raise InputError(
+            f"std must be a number, or one for each of the {targets} outputs, got shape {tuple(given.shape)}"
+        )
+    if not ((given > 0) & given.isfinite()).all():
+        raise InputError(f"std must be positive and finite, got {std}")
+    return given.expand(targets)

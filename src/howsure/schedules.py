@@ -1,0 +1,160 @@
+"""Schedules for the weight λ of the evidence penalty."""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from howsure.distributed import sum_over_ranks
+from howsure.distributions import NormalInverseGamma
+from howsure.errors import InputError
+from howsure.formulas import penalties
+from howsure.losses import checked_number, fit_target, reduce_loss, without_masked
+from howsure.nn.checks import check_counts
+
+__all__ = ["ConstantWeight", "DualAscent", "LinearWarmup", "WeightSchedule"]
+
+
+class WeightSchedule(Protocol):
+    """Interface of a schedule for λ: use ``weight`` in the loss, and call ``step`` once in each training step."""
+
+    @property
+    def weight(self) -> Tensor:
+        """Current value of λ."""
+
+    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Update λ after a batch; the call may come before or after the backward pass.
+
+        Args:
+            nig: the network's answer for the batch.
+            y: targets of the batch.
+            mask: True where a target counts; None counts all. Bounds of censored targets have no error to adapt to:
+                pass ``censored == 0``.
+        """
+
+
+def _scalar(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float32)
+
+
+class ConstantWeight(nn.Module):
+    """Schedule with a constant λ, as in the paper (0.01 for the cubic toy problem, 0.1 for depth).
+
+    No constant is right for every input (Jürgens et al., ICML 2024, Theorem 3.4), and published defaults range from
+    0.01 to 1: choose it by validation likelihood.
+
+    Args:
+        weight: λ ≥ 0.
+
+    >>> ConstantWeight(0.01).weight
+    tensor(0.0100)
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.register_buffer("weight", _scalar(checked_number("weight", weight)))
+
+    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Change nothing."""
+
+
+class LinearWarmup(nn.Module):
+    """Schedule that raises λ from 0 to ``weight`` in equal steps and then keeps it constant.
+
+    A constant penalty lowers evidence from the first step on, while predictions are still far off. A warm-up lets the
+    likelihood fit them first. It is common in evidential classification; no study has measured its value for
+    regression.
+
+    Args:
+        weight: the final λ ≥ 0.
+        steps: number of training steps until it is reached.
+
+    >>> schedule = LinearWarmup(0.1, steps=4)
+    >>> answer, y = NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0), torch.ones(2)
+    >>> schedule.step(answer, y)
+    >>> schedule.weight
+    tensor(0.0250)
+    """
+
+    target: Tensor
+    steps_done: Tensor
+
+    def __init__(self, weight: float, steps: int) -> None:
+        super().__init__()
+        check_counts(steps=steps)
+        self.steps = int(steps)
+        self.register_buffer("target", _scalar(checked_number("weight", weight)))
+        self.register_buffer("steps_done", torch.tensor(0, dtype=torch.int64))
+
+    @property
+    def weight(self) -> Tensor:
+        return self.target * (self.steps_done / self.steps).clamp(max=1)
+
+    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Count one training step."""
+        self.steps_done += 1
+
+
+class DualAscent(nn.Module):
+    r"""Schedule that adapts λ by dual ascent, so that squared errors match the predictive variance.
+
+    .. math:: \lambda \leftarrow \max\bigl(0,\ \lambda + \eta\,(\bar c - c^*)\bigr), \qquad
+              c = (y-\gamma)^2\frac{\nu(\alpha-1)}{\beta(1+\nu)}
+
+    The squared error c, in units of the predictive variance, has mean 1 for a model whose variance is right, whatever
+    the unit of y. For an overconfident model (:math:`\bar c > c^* = 1`) λ rises and the penalty removes evidence;
+    otherwise λ falls to 0. On training batches an overfitted model looks calibrated: call ``step`` with held-out data
+    if there are any. A batch without targets, or with an error that is not finite, changes nothing.
+
+    The authors' UCI code constrains the penalty itself, :math:`|y-\gamma|(2\nu+\alpha) \le 0.01`. Since α > 1, that
+    requires errors below 0.01 standard deviations; so λ rises linearly as long as training lasts (to 7.8 on Kin8nm),
+    and α collapses to 1. Nor does that code keep λ from becoming negative.
+
+    Under ``torch.distributed`` all ranks of the default group must call ``step`` equally often; it uses the mean over
+    the targets of all ranks, so that λ is the same on all of them. ``step`` replaces the buffers by new tensors and so
+    cannot be part of a captured CUDA graph: call it outside.
+
+    Args:
+        weight: initial λ ≥ 0.
+        rate: step size η > 0.
+        target: :math:`c^* > 0`.
+        memory: :math:`\bar c` is an exponential average over about this many batches, ≥ 1.
+
+    >>> schedule = DualAscent(rate=0.1, memory=1)
+    >>> schedule.step(NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0), torch.full((2,), 3.0))
+    >>> schedule.weight  # errors are larger than predicted
+    tensor(0.3500)
+    """
+
+    weight: Tensor
+    average: Tensor
+
+    def __init__(self, weight: float = 0.0, rate: float = 1e-3, target: float = 1.0, memory: float = 100.0) -> None:
+        super().__init__()
+        for name, value in {"rate": rate, "target": target}.items():
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a finite number greater than 0, got {value}")
+        if not memory >= 1:
+            raise InputError(f"memory must be at least 1 batch, got {memory}")
+        self.rate, self.target, self.memory = rate, target, memory
+        self.register_buffer("weight", _scalar(checked_number("weight", weight)))
+        self.register_buffer("average", _scalar(target))
+
+    @torch.inference_mode(False)  # a weight made in inference mode could not be used in training
+    @torch.no_grad()
+    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
+        """Update the average and λ by one batch."""
+        y, mask = fit_target(y, nig.batch_shape, nig.gamma, mask)
+        y = without_masked(y, mask)
+        total = reduce_loss(penalties.nsu(y, *nig.parameters), mask, None, "sum")
+        count = torch.full_like(total, y.numel()) if mask is None else mask.sum().to(total.dtype)
+        total, count = sum_over_ranks(torch.stack([total, count])).unbind()
+        violation = (total / count).to(self.average)  # NaN where there are no targets
+        average = self.average + (violation - self.average) / self.memory
+        weight = (self.weight + self.rate * (average - self.target)).clamp(min=0)
+        # replace the tensors instead of changing them: the graph of a loss before its backward pass holds the old ones
+        self.average = torch.where(violation.isfinite(), average, self.average)
+        self.weight = torch.where(violation.isfinite(), weight, self.weight)

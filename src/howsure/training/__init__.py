@@ -1,0 +1,17 @@
+"""The training loop, and the batches it reads."""
+
+from howsure.training.batches import Batches, LoaderBatches, TableBatches
+from howsure.training.loop import Part, Settings, Training, resolve_device, seeded, train, train_parts
+
+__all__ = [
+    "Batches",
+    "LoaderBatches",
+    "Part",
+    "Settings",
+    "TableBatches",
+    "Training",
+    "resolve_device",
+    "seeded",
+    "train",
+    "train_parts",
+]

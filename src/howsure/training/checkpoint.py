@@ -1,0 +1,78 @@
+"""Checkpoints of a training run: written completely or not at all, and read without running code from the file."""
+
+import functools
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.errors import InputError
+from howsure.files import write_whole
+
+__all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write the state to the file; if the process is killed meanwhile, the previous checkpoint remains."""
+    data = io.BytesIO()  # torch's writer does not say that a disk is full
+    torch.save(state, data)
+    write_whole(path, lambda file: file.write(data.getbuffer()))
+
+
+def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+    """Return the state in a checkpoint, which may hold tensors and plain values only.
+
+    Args:
+        path: the file.
+        device: the device to load tensors to.
+
+    Raises:
+        InputError: for a file that is not a checkpoint or is damaged.
+    """
+    if not path.is_file():  # reading from a pipe would block
+        raise InputError(f"{path} is not a file; name another one for the checkpoint")
+    try:
+        state: Any = torch.load(path, map_location=device, weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # torch.load raises many kinds for a file that is not its own
+        raise InputError(f"checkpoint {path} cannot be read ({error!r}); delete it to start anew") from error
+    if not isinstance(state, dict) or not {"generator", "batches", "settings", "shapes"} <= state.keys():
+        raise InputError(f"{path} is not a checkpoint of a training; delete it, or name another file")
+    # torch keeps the states of generators on the CPU
+    state["generator"] = state["generator"].cpu()
+    if "generator" in state["batches"]:
+        state["batches"]["generator"] = state["batches"]["generator"].cpu()
+    return state
+
+
+def fingerprint(*parts: Any) -> str:
+    """Return a hash of settings and tensors that identifies the run to which a checkpoint belongs."""
+    total = hashlib.sha256()
+    for part in parts:
+        head = f"{part.dtype} {tuple(part.shape)}" if isinstance(part, Tensor) else _text(part)
+        total.update(f"{len(head)} {head}".encode())  # the length keeps parts apart
+        if isinstance(part, Tensor):
+            total.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def _text(value: Any) -> str:
+    """Return settings as text that is the same in every process: a function by its name, not its address."""
+    if is_dataclass(value) and not isinstance(value, type):
+        compared = {f.name: getattr(value, f.name) for f in fields(value) if f.compare}
+        return f"{type(value).__qualname__}{_text(compared)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {_text(v)}" for k, v in sorted(value.items())) + "}"
+    if isinstance(value, list | tuple | range):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, functools.partial):
+        return f"{_text(value.func)}({_text(value.args)}, {_text(value.keywords)})"
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return repr(value)
