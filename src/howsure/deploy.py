@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma, StudentT
+from howsure.distributions._base import class_name
 from howsure.distributions.mixture import normalised_weights
 from howsure.errors import InputError, InputTypeError, install_hint
 from howsure.files import scratch_folder, write_whole
@@ -316,8 +317,8 @@ def _stacked(answers: list[Any]) -> Any:
 
 def _unknown_answer(answer: Any) -> InputTypeError:
     return InputTypeError(
-        "the network must answer with a NormalInverseGamma, a Gaussian, a StudentT, a Faded or a Mixture, not "
-        f"{type(answer).__name__}"
+        "the network must answer with a NormalInverseGamma, a Normal, a StudentT, a Faded or a Mixture, not "
+        f"{class_name(answer)}"
     )
 
 

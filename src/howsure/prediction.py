@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma, StudentT, Transform, Transformed
-from howsure.distributions._base import fit_shape
+from howsure.distributions._base import class_name, fit_shape
 from howsure.distributions.mixture import normalised_weights, short_weights
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture as mixtures
@@ -833,7 +833,7 @@ def _members_first(answer: Any, members: Any) -> Given:
     if not isinstance(answer, Given):
         raise InputError(
             "Prediction takes a NormalInverseGamma, a Normal, a StudentT, a Faded or a Mixture, not "
-            f"{type(answer).__name__}"
+            f"{class_name(answer)}"
         )
     if members is None:
         return _on_leaves(lambda p: p.unsqueeze(0), answer)

@@ -4,7 +4,7 @@ A distribution consists of its *leaves*, tensors of one shape and dtype:
 
 - ``NormalInverseGamma``: gamma, nu, alpha_minus_one, beta;
 - ``StudentT``: df, loc, scale, df_minus_two;
-- ``Gaussian``: loc, scale;
+- ``Normal``: loc, scale;
 - ``Mixture``: the leaves of its components, and its weights where there are any: float64, one for each member.
 
 The leaves are always there, and everything else is computed from them. Each class is a pytree node over its leaves, so
@@ -204,6 +204,13 @@ def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 default_collate_fn_map[TensorTree] = _collate  # torch's own place for further types
+
+
+def class_name(x: Any) -> str:
+    """Return the name of the class of an object; torch's distributions have the names of ours, so with the package."""
+    kind = type(x)
+    package = "torch.distributions." if kind.__module__.startswith("torch.distributions.") else ""
+    return f"{package}{kind.__name__}"
 
 
 def checked_parts(owner: str, parts: Any, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:

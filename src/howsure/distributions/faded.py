@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils import _pytree
 
-from howsure.distributions._base import TensorTree, check_keep, checked_parts, one_of
+from howsure.distributions._base import TensorTree, check_keep, checked_parts, class_name, one_of
 from howsure.distributions.normal import Normal
 from howsure.distributions.normal_inverse_gamma import NormalInverseGamma
 from howsure.distributions.student_t import StudentT
@@ -57,7 +57,7 @@ class Faded(TensorTree):
     ) -> None:
         if not isinstance(plain, NormalInverseGamma | Normal):
             hint = "; pass the network's answer and not its predictive()" if isinstance(plain, StudentT) else ""
-            raise InputTypeError(f"Faded takes a NormalInverseGamma or a Gaussian, not {type(plain).__name__}{hint}")
+            raise InputTypeError(f"Faded takes a NormalInverseGamma or a Normal, not {class_name(plain)}{hint}")
         if settled is not None and (type(settled) is not type(plain) or settled.batch_shape != plain.batch_shape):
             raise InputError(f"Faded: settled must have the type and the shape {tuple(plain.batch_shape)} of plain")
         self.settled = settled

@@ -11,7 +11,15 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from howsure.distributions._base import TensorTree, Univariate, as_value, checked_parts, count_invalid, one_of
+from howsure.distributions._base import (
+    TensorTree,
+    Univariate,
+    as_value,
+    checked_parts,
+    class_name,
+    count_invalid,
+    one_of,
+)
 from howsure.distributions.normal import Normal
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
@@ -39,8 +47,8 @@ class Mixture(TensorTree, Distribution):
             and divided by their sum. None: all count the same.
         validate_args: whether to check values; None does as the components do.
 
-    >>> from howsure import Gaussian
-    >>> two = Mixture(Gaussian(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
+    >>> from howsure import Normal
+    >>> two = Mixture(Normal(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
     >>> two.mean, two.within_variance, two.between_variance
     (tensor(5.), tensor(1.), tensor(25.))
     >>> Mixture(two.components, weights=torch.tensor([3.0, 1.0])).mean
@@ -63,9 +71,10 @@ class Mixture(TensorTree, Distribution):
         validate_args: bool | None = None,
     ) -> None:
         if not isinstance(components, Univariate):
-            kind = type(components).__name__
             hint = "; mix its predictive()" if hasattr(components, "predictive") else ""
-            raise InputTypeError(f"Mixture takes a StudentT or a Gaussian with a member dimension, not {kind}{hint}")
+            raise InputTypeError(
+                f"Mixture takes a StudentT or a Normal with a member dimension, not {class_name(components)}{hint}"
+            )
         ndim = len(components.batch_shape)
         if not -ndim <= dim < ndim or components.batch_shape[dim] == 0:
             raise InputError(

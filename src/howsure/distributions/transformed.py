@@ -10,7 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from howsure.distributions._base import Univariate, as_value
+from howsure.distributions._base import Univariate, as_value, class_name
 from howsure.distributions.mixture import Mixture
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
@@ -145,8 +145,8 @@ class Transformed(Distribution):
             of its members here too.
         transform: how it becomes the target.
 
-    >>> from howsure.distributions import Gaussian
-    >>> price = Transformed(Gaussian(torch.tensor([0.0, 10.0]), 1.0), Transform("positive"))
+    >>> from howsure.distributions import Normal
+    >>> price = Transformed(Normal(torch.tensor([0.0, 10.0]), 1.0), Transform("positive"))
     >>> price.mean, price.icdf(1e-9) > 0
     (tensor([ 0.8061, 10.0001]), tensor([True, True]))
     """
@@ -162,7 +162,7 @@ class Transformed(Distribution):
             leaves = (getattr(base, name).unsqueeze(0) for name in base.leaves)
             base = Mixture(base._from_leaves(leaves), dim=0, validate_args=False)
         if not isinstance(base, Mixture):
-            raise InputTypeError(f"Transformed takes a Mixture, a StudentT or a Gaussian, not {type(base).__name__}")
+            raise InputTypeError(f"Transformed takes a Mixture, a StudentT or a Normal, not {class_name(base)}")
         self.base, self.transform = base, transform
         super().__init__(base.batch_shape, validate_args=False)
 
