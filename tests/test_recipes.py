@@ -55,6 +55,21 @@ def test_ddp_by_torchrun_says_the_same_for_one_process_and_two(tmp_path):
 
 
 @pytest.mark.extras
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_ddp_recipe_ends_the_threads_of_its_process_group(tmp_path):
+    """A gloo thread that is alive at exit may abort the process (pytorch#190489)."""
+    path = script("torchrun.md", "train.py", tmp_path)
+    count = """
+from pathlib import Path
+names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+if os.environ["RANK"] == "0":
+    print("python", len(names), "gloo", sum("gloo" in name for name in names))
+"""
+    path.write_text(path.read_text(encoding="utf-8") + count, encoding="utf-8")
+    assert torchrun(path, 2) == {"python": 1, "gloo": 0}
+
+
+@pytest.mark.extras
 def test_fsdp_says_the_same_for_one_process_and_two(tmp_path):
     path = script("fsdp.md", "sharded.py", tmp_path)
     alone, together = torchrun(path, 1), torchrun(path, 2)
