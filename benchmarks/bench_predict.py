@@ -20,6 +20,7 @@ from howsure.distributions import Normal, NormalInverseGamma
 from howsure.estimators import EvidentialRegressor
 from howsure.nn import MLP, Population
 from howsure.training import resolve_device
+from howsure_paper.baselines import DropoutPopulation
 from howsure_paper.timing import synchronized_time
 
 FEATURES = 8
@@ -31,7 +32,7 @@ def predictors(hidden: tuple[int, ...], device: torch.device) -> dict[str, Calla
     plain = MLP(FEATURES, hidden, 1, "silu").to(device).eval()
     one = MLP(FEATURES, hidden, 4, "silu").to(device).eval()
     five = Population(range(5), FEATURES, hidden, 2, "silu").to(device).eval()
-    dropped = Population([0], FEATURES, hidden, 2, "silu", dropout=0.1).to(device).thin([0], 5).eval()
+    dropped = DropoutPopulation([0], FEATURES, hidden, 2, "silu", dropout=0.1).to(device).thin([0], 5).eval()
 
     def evidential(x: Tensor) -> tuple[Tensor, ...]:
         answer = NormalInverseGamma.from_raw(one(x))

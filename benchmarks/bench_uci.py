@@ -18,8 +18,10 @@ them, or the captured graph with --no-kernel.
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,11 +30,17 @@ from howsure.fitting import Fitted, fit, hold_out
 from howsure.methods import Evidential, Network, Recipe
 from howsure.training import Settings, resolve_device
 from howsure_paper.datasets.uci import SETS, UCITable
+from howsure_paper.fused import required_fused_steps
 from howsure_paper.timing import synchronized_time
 from howsure_paper.uci import run as uci
 
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1)  # λ, of the grid
 WARM_UP = 20  # steps before a measurement, in which kernels are compiled
+
+
+def fast_steps(fused: bool) -> Callable[..., Any] | None:
+    """Return the ``fast_steps`` of a fit: the kernel that takes many steps at once, or None for step by step."""
+    return required_fused_steps if fused else None
 
 
 def seconds_for(
@@ -44,7 +52,7 @@ def seconds_for(
         method, _ = uci.method_of("evidential", plan)
         members = [hold_out(table.splits[k][0], [k], 0)[0] for k in group]
         recipe = uci.recipe_of(method, table.name, len(table.splits[0][0]), plan)
-        fit(method, table.x, table.y, members, recipe=recipe, device=device, fused=fused)
+        fit(method, table.x, table.y, members, recipe=recipe, device=device, fast_steps=fast_steps(fused))
     return synchronized_time(device) - started
 
 
@@ -83,7 +91,7 @@ def train_grid(table: UCITable, steps: int, device: torch.device, fused: bool) -
     settings = Settings(steps=steps, learning_rate=5e-3, clip=None, evaluate_every=1000)
     recipe = Recipe(Network((50,), "relu"), settings, 64)
     method = Evidential([weight for _, weight in pairs])
-    return fit(method, table.x, table.y, members, recipe=recipe, device=device, fused=fused)
+    return fit(method, table.x, table.y, members, recipe=recipe, device=device, fast_steps=fast_steps(fused))
 
 
 def run_grid(options: argparse.Namespace, device: torch.device) -> None:

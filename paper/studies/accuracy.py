@@ -3,7 +3,7 @@
 Prints the table of docs/calculus.md. Errors of the NLL over the whole domain are relative to max(1, Σ|terms|), those of
 its gradients to Σ|terms|, and those of Student-t tails to the tails themselves.
 
-    python studies/accuracy.py [--every 1]
+    python paper/studies/accuracy.py [--every 1]
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 import oracles
 import test_nig

@@ -7,7 +7,7 @@ rate that is searched for each split on its training rows. Two things differ: th
 depends on x, where theirs is constant and searched, and we take 100 draws instead of 10,000. No network stops early.
 All run on the standard splits, whose test rows are used once.
 
-    python studies/baselines.py --data DATA [--sets yacht,boston] [--methods ensemble] [--device cuda]
+    python paper/studies/baselines.py --data DATA [--sets yacht,boston] [--methods ensemble] [--device cuda]
 """
 
 import time

@@ -3,7 +3,7 @@
 Twenty data sets of 1,000 points in ±4, with ε of deviation 3, and one mixture of eight networks for each; all networks
 are trained at once. The epistemic deviation at ±6, where there are no data, is compared with that inside.
 
-    python studies/cubic_truth.py [--device cuda] [--members 8]
+    python paper/studies/cubic_truth.py [--device cuda] [--members 8]
 """
 
 import argparse

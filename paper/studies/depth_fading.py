@@ -1,6 +1,6 @@
 """Chooses how the evidence of depth networks fades for unfamiliar images, and measures on CamVid what was chosen.
 
-    python studies/depth_fading.py --data DATA --out docs/results/depth_fading [--trials 3] [--width 32]
+    python paper/studies/depth_fading.py --data DATA --out paper/docs/results/depth_fading [--trials 3] [--width 32]
 
 Networks are trained as `howsure-paper depth` trains its evidential ones, with the seeds of its trials.
 

@@ -1,6 +1,6 @@
 """Compares the paper's evidential head with the direct one: how many channels of the paper's head are alive.
 
-    python studies/depth_heads.py --data DATA --out docs/results/depth_heads [--seeds 8] [--steps 3000]
+    python paper/studies/depth_heads.py --data DATA --out paper/docs/results/depth_heads [--seeds 8] [--steps 3000]
 
 The paper's head maps 32 channels to four, applies a ReLU, and makes the four output maps of these. A channel that is
 positive at no pixel has no gradient; with one channel left, all four maps are functions of one number. For each seed a

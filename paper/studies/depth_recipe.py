@@ -1,6 +1,6 @@
 """Compares recipes for the depth networks on the validation pairs of NYU Depth v2.
 
-    python studies/depth_recipe.py --data DATA --out docs/results/depth_recipe [--only "nearer"] [--seeds 0 1000]
+    python paper/studies/depth_recipe.py --data DATA --out paper/docs/results/depth_recipe [--only nearer] [--seeds 0]
 
 Each candidate changes a few things in `ImageRecipe()`. «Nearer» means that a crop, which enlarges what it shows, also
 enlarges its disparities. The choice is `RECIPE` in `howsure_paper.depth.recipes`. The split is that of `howsure

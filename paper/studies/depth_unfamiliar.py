@@ -1,6 +1,6 @@
 """Compares encoder blocks by how well they tell unfamiliar images, and measures what the white frame of NYU does to it.
 
-    python studies/depth_unfamiliar.py --data DATA --out docs/results/depth_unfamiliar [--seeds 2] [--width 32]
+    python paper/studies/depth_unfamiliar.py --data DATA --out paper/docs/results/depth_unfamiliar [--seeds 2]
 
 Blocks: familiar are validation images. Unfamiliar are the same images blurred, noisy, negative and upside down, parts
 of the two photographs that scikit-learn comes with, and rendered streets. The score is the mean feature distance over

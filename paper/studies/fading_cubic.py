@@ -3,7 +3,7 @@
 Ten data sets of 1,000 points in ±4, with ε of deviation 3, and one mixture of eight networks for each: plain, with the
 power of fading learned from its rows, and with a power of 2. The networks of an activation are trained at once.
 
-    python studies/fading_cubic.py [--activations silu,relu,tanh] [--seeds 10] [--device cuda] [--out out/fading_cubic]
+    python paper/studies/fading_cubic.py [--activations silu,relu,tanh] [--seeds 10] [--out out/fading_cubic]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Measures predictions for rows of another kind: white wines by red ones, 2012's bikes by 2011's, the coast by inland.
 
-    python studies/fading_shifts.py --data DATA [--out docs/results/fading_shifts]
+    python paper/studies/fading_shifts.py --data DATA [--out paper/docs/results/fading_shifts]
 
 Of the rows that a regressor may learn from, a fifth is kept to compare with. Default regressors with eight networks;
 plain and fading have the same networks. AUROC: how well a number tells the rows of the other kind from those that were

@@ -1,6 +1,6 @@
 """Compares what predictions say where training rows left out the ends or the middle of a feature, method by method.
 
-    python studies/fading_tables.py --data DATA [--sets yacht,energy] [--device cuda] [--out docs/results/fading_tables]
+    python paper/studies/fading_tables.py --data DATA [--sets yacht,energy] [--out paper/docs/results/fading_tables]
 
 For each of the nine UCI sets: tails (the lowest and highest sixth of a feature are test rows; of Naval and Protein,
 five features drawn at random), gaps (the middle third of four features) and standard splits. Mixtures of eight networks

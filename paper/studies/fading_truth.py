@@ -5,7 +5,7 @@ arXiv:2402.09056): a hundred networks, each fitted to a data set of its own, and
 x. It is what a single network's mean would do if the data were drawn again. Beside it stands the error of these
 networks, which is larger where all of them are wrong in the same way: beyond the data.
 
-    python studies/fading_truth.py [--rows 100,500,1000] [--device cuda] [--out out/fading_truth]
+    python paper/studies/fading_truth.py [--rows 100,500,1000] [--device cuda] [--out out/fading_truth]
 """
 
 import argparse

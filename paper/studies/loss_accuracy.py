@@ -4,7 +4,7 @@ Raw outputs are drawn from everyday ones to the ends of float32: α−1 from 1e-
 errors from 0 to 1e6. An error is relative to the sizes of the terms that a number adds up, as in the tests, whose bars
 are 2e-6 for the loss and 8e-6 for gradients in float32.
 
-    python studies/loss_accuracy.py [--device cuda] [--points 2000] [--out docs/results/loss_accuracy]
+    python paper/studies/loss_accuracy.py [--device cuda] [--points 2000] [--out paper/docs/results/loss_accuracy]
 """
 
 import argparse

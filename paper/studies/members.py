@@ -2,7 +2,7 @@
 
 A tenth of the training rows of each standard split is set aside. Test rows are not used.
 
-    python studies/members.py --data DATA [--sets yacht,boston] [--splits 10] [--device cuda] [--out out/members]
+    python paper/studies/members.py --data DATA [--sets yacht,boston] [--splits 10] [--device cuda] [--out out/members]
 """
 
 import argparse

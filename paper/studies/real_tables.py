@@ -1,6 +1,6 @@
 """Measures ``EvidentialRegressor()`` on two tables as people have them: bikes hired by the hour, houses in California.
 
-    python studies/real_tables.py --data DATA [--splits 3] [--steps 50] [--device cuda] [--out out/real_tables]
+    python paper/studies/real_tables.py --data DATA [--splits 3] [--steps 50] [--device cuda] [--out out/real_tables]
 
 The tables are what ``pandas.read_csv`` makes of the files in DATA/shift: counts, dates as text, hours, a text column,
 missing values. Nothing is prepared but that the two columns which add up to the number of bikes are dropped. A fifth of

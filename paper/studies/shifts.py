@@ -1,7 +1,7 @@
-"""Measures what `howsure fit` gives on rows of another kind, and makes the tables of docs/shifts.md.
+"""Measures what `howsure fit` gives on rows of another kind, and makes the tables of paper/docs/shifts.md.
 
-    python studies/shifts.py --data DATA [--out docs/results/shifts] [--page docs/shifts.md]
-    python studies/shifts.py --show [--out docs/results/shifts]    # the tables of a record, without running anything
+    python paper/studies/shifts.py --data DATA [--out paper/docs/results/shifts] [--page paper/docs/shifts.md]
+    python paper/studies/shifts.py --show [--out paper/docs/results/shifts]    # the tables of a record
 
 Red wines teach about white ones, bikes of 2011 about 2012, houses inland about the coast. A tenth of the rows that
 could be learned from is kept to compare with («inside»). Each model is that of `howsure fit TRAIN --test INSIDE` with

@@ -1,6 +1,6 @@
 """Compares what networks see of a table, what they share and when they stop, on rows set aside from the training rows.
 
-    python studies/table_inputs.py --data DATA [--sets yacht] [--splits 2] [--pools inputs,silu] [--device cuda]
+    python paper/studies/table_inputs.py --data DATA [--sets yacht] [--splits 2] [--pools inputs,silu] [--device cuda]
         [--out FOLDER]
 
 For each standard split a tenth of its training rows is set aside; mixtures of eight networks learn from the others, and

@@ -1,6 +1,6 @@
 """Compares recipes for the networks of a table by the likelihood of rows that are set aside from the training rows.
 
-    python studies/table_recipe.py --data DATA [--sets yacht] [--splits 2] [--device cuda] [--out FOLDER]
+    python paper/studies/table_recipe.py --data DATA [--sets yacht] [--splits 2] [--device cuda] [--out FOLDER]
 
 For each standard split a tenth of its training rows is set aside; mixtures of eight learn from the others by each
 recipe, and are scored on the tenth. Test rows are not used.

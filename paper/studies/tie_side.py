@@ -3,7 +3,7 @@
 Of the training rows of each standard split some are set aside, at random or as the middle third of a feature (a gap).
 λ is searched on the rest, and mixtures with every λ are scored on the rows set aside. Test rows are not used.
 
-    python studies/tie_side.py --data DATA [--sets yacht,boston] [--splits 5] [--device cuda] [--out out/tie_side]
+    python paper/studies/tie_side.py --data DATA [--sets yacht,boston] [--splits 5] [--device cuda] [--out out/tie_side]
 """
 
 import argparse

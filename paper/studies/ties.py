@@ -1,6 +1,6 @@
 """Measures what spreading the values that many rows share does to CRPS and coverage, and how wide it should be.
 
-    python studies/ties.py [--data DATA] [--seeds 3] [--steps 600] [--device cpu] [--out out/ties]
+    python paper/studies/ties.py [--data DATA] [--seeds 3] [--steps 600] [--device cpu] [--out out/ties]
 
 Three made tables: four fifths zeros at random, zeros where a feature is low, and small counts. With --data also the
 grades of red wines, where only training rows of the first standard splits are used: a fifth of them is predicted. Each

@@ -4,7 +4,7 @@ Nothing is chosen here: the regressor sees the training rows alone, and predicts
 test rows of a split are the lowest and highest sixth of one feature, at most 2,000 of them, in the place of the
 standard ones: what is said of rows unlike the training rows.
 
-    python studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain]
+    python paper/studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain]
         [--inputs numbers] [--uncalibrated] [--conformal split] [--tails] [--device cuda]
         [--jobs 4]
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.data import images
-from howsure.images.folders import load_images
+from howsure.images import folders, load_images
 from howsure_paper.datasets import depth
 from howsure_paper.datasets.depth import DepthSet, load_nyu, split_scenes
 
@@ -264,7 +263,7 @@ def test_the_extra_is_named_when_it_is_missing(tmp_path, monkeypatch, module, na
     monkeypatch.setitem(sys.modules, module, None)
     read = load_nyu if module == "h5py" else load_images
     (tmp_path / name).touch()
-    with pytest.raises(hs.InputError, match=r"is not installed: pip install howsure\[vision\]"):
+    with pytest.raises(hs.InputError, match=r'is not installed: pip install "\.\[vision\]" in a checkout of howsure'):
         read(tmp_path / name)
 
 
@@ -331,9 +330,9 @@ def test_an_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, 
 def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeypatch):
     path = write_zip(tmp_path / "set.zip", pairs)
     needed = 3 * 6 * 8 * 7
-    monkeypatch.setattr(images, "LARGEST_SET", needed)
+    monkeypatch.setattr(folders, "LARGEST_SET", needed)
     assert len(load_nyu(path)) == 3
-    monkeypatch.setattr(images, "LARGEST_SET", needed - 1)
+    monkeypatch.setattr(folders, "LARGEST_SET", needed - 1)
     with pytest.raises(hs.InputError, match=r"set\.zip: 3 frames of 8×6 pixels: 1,008 bytes are more than the 1,007"):
         load_nyu(path)
     with pytest.raises(hs.InputError, match=r"set\.zip: 3 images of 160×128 pixels: 184,320 bytes"):
@@ -342,7 +341,7 @@ def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["index.csv", "image/0001.jpg", "depth/0001.png"])
 def test_members_that_inflate_are_not_read(pairs, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(images, "LARGEST_FILE", 100_000)
+    monkeypatch.setattr(folders, "LARGEST_FILE", 100_000)
     monkeypatch.setattr(depth, "LARGEST_INDEX", 100_000)
     with zipfile.ZipFile(tmp_path / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in pairs.items():

@@ -420,7 +420,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 @pytest.mark.skipif(not DOCS.exists(), reason="a source distribution has no records")
 def test_the_page_on_images_says_what_the_record_of_fading_says():
     trials = read_record(DOCS / "results" / "depth_fading")["trials"]
-    said = (DOCS / "images.md").read_text()
+    said = (DOCS.parents[1] / "docs" / "images.md").read_text()
     for kind in ("plain", "fading"):
         area = spread(trial_values(trials, kind, "auroc", "epistemic entropy"), 3)
         nll = signed(float(trial_values(trials, kind, "nll").mean()), 3, plus=False)
@@ -564,7 +564,7 @@ def test_the_page_says_what_is_missing(tmp_path):
 def test_the_page_says_how_it_was_made(tmp_path):
     text = written_page(tmp_path / "depth", fake_record(synthetic=False))
     words = " ".join(text.split())
-    assert "    howsure-paper depth --data DATA --out docs/results/depth\n" in text
+    assert "    howsure-paper depth --data DATA --out paper/docs/results/depth\n" in text
     assert "Made on a machine with torch 2.9" in text
     assert "1,159 training, 145 validation and 145 test pairs" in words
     assert "Here are 1,449 labelled pairs, split by scene" in words
