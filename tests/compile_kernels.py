@@ -1,4 +1,4 @@
-"""Compile the Triton kernels for an H100 or H200, which needs no GPU: python compile_kernels.py.
+"""Compile the Triton kernels of the loss for an H100 or H200, which needs no GPU: python compile_kernels.py.
 
 The interpreter, in which other tests run kernels, knows no types: what changes its type in a loop fails only here.
 """
@@ -9,10 +9,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from howsure.kernels import evidential_loss_triton, small_networks
+from howsure.kernels import evidential_loss_triton
 
 HOPPER = GPUTarget("cuda", 90, 32)
-POINTERS = {"mask": "*i1", "chosen": "*i64"}  # the others point to float32
+POINTERS = {"mask": "*i1"}  # the others point to float32
 
 
 def compile_kernel(kernel, numbers, present, warps, **constants):
@@ -40,22 +40,8 @@ def loss(inner, penalty, present, weight):
     compile_kernel(evidential_loss_triton._loss_and_gradient, numbers, present, warps, **constants)
 
 
-def networks(inputs, hidden, batch, evidential, dropout, bayes):
-    units = max(16, triton.next_power_of_2(hidden))
-    tile = small_networks._tile(batch, units, bayes)
-    numbers = dict.fromkeys(("steps", "batch", "size"), "i32") | dict.fromkeys(("ascent", "aim"), "fp32")
-    sizes = {"F": inputs, "H": hidden, "O": 4 if evidential else 2, "HP": units, "B": tile}
-    sizes["FP"] = max(2 if tile == 1 else 16, triton.next_power_of_2(inputs))
-    kinds = {"EVIDENTIAL": evidential, "DROPOUT": dropout, "BAYES": bayes, "FAST": True}
-    compile_kernel(small_networks._steps, numbers, None, 8 if tile > 1 else 4, **sizes, **kinds)
-
-
 if __name__ == "__main__":
     for inner, penalty in itertools.product((1, 20), (0, 1, 2)):
         loss(inner, penalty, ("sums",), 0)
     for inner, weight in itertools.product((1, 20), (1, 2)):
         loss(inner, 1, ("losses", "mask", "counts", "scale", "upstream"), weight)
-    for batch in (1, 64):
-        networks(8, 50, batch, True, False, False)
-        networks(13, 50, batch, False, True, False)
-        networks(13, 50, batch, False, False, True)

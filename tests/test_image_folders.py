@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.data import images
 from howsure.images.folders import load_images, load_pairs
 
 Image = pytest.importorskip("PIL.Image")
 
 SIZE = (6, 8)
-COLOUR = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+COLOR = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
 VALUES = np.arange(48).reshape(SIZE)
 
 
-def save_image(path, array=COLOUR):
+def save_image(path, array=COLOR):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(array).save(path)
 
@@ -39,7 +38,7 @@ def pairs(tmp_path):
     """Two pairs: targets as floats, and as integers."""
     folder = tmp_path / "pairs"
     for name, shift, dtype in (("b", 0, np.float32), ("a", 100, np.int64)):
-        save_image(folder / "image" / f"{name}.png", COLOUR + np.uint8(shift))
+        save_image(folder / "image" / f"{name}.png", COLOR + np.uint8(shift))
         save_target(folder / "target" / f"{name}.npy", (VALUES + shift).astype(dtype))
     return folder
 
@@ -65,7 +64,7 @@ def test_pairs_in_the_order_of_their_names(pairs, place):
     found, maps, names = load_pairs(path)
     assert names == ["a", "b"]
     assert found.dtype == np.uint8
-    assert np.array_equal(found, [COLOUR + np.uint8(100), COLOUR])
+    assert np.array_equal(found, [COLOR + np.uint8(100), COLOR])
     assert maps.dtype == np.float32
     assert np.array_equal(maps, [VALUES + 100, VALUES])
 
@@ -191,9 +190,9 @@ WRONG_ARRAY = r"target/a\.npy must be an array \(H, W\) or \(H, W, 1\) of intege
         (remove("*/*"), "pairs holds no image; files such as"),
         (remove("target/a.npy"), "pairs: frame a has no target; add it, or drop the frame"),
         (remove("image/b.png"), "pairs: frame b has no image; add it, or drop the frame"),
-        (image("a.JPG", COLOUR), r"frame a has two image files, image/a\.JPG and image/a\.png; remove one"),
-        (target("a.png", COLOUR[..., 0]), r"frame a has two target files, target/a\.npy and target/a\.png; remove one"),
-        (image("b.png", COLOUR[:, 1:]), r"image/b\.png is 7×6, image/a\.png is 8×6; resize them to one size"),
+        (image("a.JPG", COLOR), r"frame a has two image files, image/a\.JPG and image/a\.png; remove one"),
+        (target("a.png", COLOR[..., 0]), r"frame a has two target files, target/a\.npy and target/a\.png; remove one"),
+        (image("b.png", COLOR[:, 1:]), r"image/b\.png is 7×6, image/a\.png is 8×6; resize them to one size"),
         (target("b.npy", VALUES[1:]), r"target/b\.npy is 8×5, image/b\.png is 8×6; resize them to one size"),
         (target("a.npy", VALUES.T), r"target/a\.npy is 6×8, image/a\.png is 8×6; resize"),
         (write("image/a.png", b"not an image"), r"image/a\.png cannot be read"),
@@ -222,7 +221,7 @@ def test_damaged_sets_are_named(pairs, damage, message):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "1"])
-def test_targets_are_not_colours(pairs, mode):
+def test_targets_are_not_colors(pairs, mode):
     (pairs / "target" / "a.npy").unlink()
     Image.fromarray(VALUES.astype(np.uint8)).convert(mode).save(pairs / "target" / "a.png")
     with pytest.raises(hs.InputError, match=rf"target/a\.png has the mode {mode}, .* one number per pixel; save it as"):
@@ -284,13 +283,13 @@ def test_a_header_of_any_length_is_not_parsed(pairs):
 
 def test_files_and_sets_that_would_not_fit_into_memory(pairs, monkeypatch):
     needed = 2 * 6 * 8 * 7
-    monkeypatch.setattr(images, "LARGEST_SET", needed)
+    monkeypatch.setattr("howsure.images.folders.LARGEST_SET", needed)
     assert len(load_pairs(pairs)[2]) == 2
-    monkeypatch.setattr(images, "LARGEST_SET", needed - 1)
+    monkeypatch.setattr("howsure.images.folders.LARGEST_SET", needed - 1)
     with pytest.raises(hs.InputError, match="pairs: 2 frames of 8×6 pixels: 672 bytes are more than the 671"):
         load_pairs(pairs)
     monkeypatch.undo()
-    monkeypatch.setattr(images, "LARGEST_FILE", 100_000)
+    monkeypatch.setattr("howsure.images.folders.LARGEST_FILE", 100_000)
     (pairs / "target" / "a.npy").write_bytes(bytes(1_000_000))
     with pytest.raises(hs.InputError, match=r"target/a\.npy: 1,000,000 bytes are more than the 100,000"):
         load_pairs(pairs)
@@ -361,6 +360,6 @@ def test_images_that_cannot_be_read(tmp_path):
 
 @pytest.mark.parametrize("size", [(0, 4), (4,), (4.5, 4), (-1, 3), 7])
 def test_sizes_of_images(tmp_path, size):
-    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    Image.fromarray(COLOR).save(tmp_path / "a.png")
     with pytest.raises(hs.InputError, match="size must be a height and a width, two whole numbers from 1 on, got"):
         load_images(tmp_path, size)

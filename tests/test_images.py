@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -7,18 +6,17 @@ import torch
 
 import howsure as hs
 from howsure import metrics
-from howsure.fitting import image_training
-from howsure.fitting import images as room
 from howsure.images import Augmentation, FittedImages, ImageBatches, ImageRecipe, Pairs, fit_images
 from howsure.images.batches import to_network
+from howsure.images.fit import _usable
+from howsure.images.model import BATCH_PIXELS
 from howsure.images.networks import raw_maps
 from howsure.images.pairs import hold_out_images
-from howsure.images.training import largest_batch
+from howsure.images.training import _loss_of, largest_batch
 from howsure.methods import Evidential, NormalLikelihood
 from howsure.nn import UNet
 from howsure.persistence import save_model
 from howsure.training import Settings
-from howsure_paper.baselines import LeastSquares, MCDropout
 
 STILL = Augmentation(flip=False, zoom=1, color=0)
 
@@ -70,7 +68,7 @@ def test_what_is_enlarged_comes_nearer_if_asked():
     assert draw[1].max() <= 1
 
 
-def test_colours_change_and_stay_in_range():
+def test_colors_change_and_stay_in_range():
     pairs = ramps()
     how = Augmentation(flip=False, zoom=1, color=0.5)
     x, y = ImageBatches(pairs.images, pairs.maps, 32, 0, how).next()
@@ -131,12 +129,12 @@ def test_bad_batches_are_refused(make, message):
 QUICK = Settings(steps=150, learning_rate=5e-3, evaluate_every=50)
 
 
-@pytest.mark.parametrize("method", [Evidential(0.01), NormalLikelihood(), LeastSquares()])
+@pytest.mark.parametrize("method", [Evidential(0.01), NormalLikelihood()])
 def test_a_network_learns_maps_with_gaps(method):
     pairs = ramps(12)
     maps = pairs.maps.clone()
     maps[:, :5, :5] = torch.nan
-    still = Augmentation(color=0)  # here the colour is the map
+    still = Augmentation(color=0)  # here a color channel is the map
     settings = Settings(steps=300, learning_rate=1e-2, evaluate_every=60)
     recipe = ImageRecipe(width=8, blocks=3, batch_size=4, settings=settings, select="rmse", augmentation=still)
     before = torch.get_rng_state()
@@ -156,7 +154,7 @@ def test_weights_are_selected_by_the_score_asked_for():
     scores = {}
     for select in ("nll", "rmse"):
         recipe = ImageRecipe(width=4, blocks=2, batch_size=4, settings=QUICK, select=select)
-        options = {"recipe": recipe, "standardise": False, "device": "cpu"}
+        options = {"recipe": recipe, "standardize": False, "device": "cpu"}
         model = fit_images(pairs, method=NormalLikelihood(), validation=pairs, **options)
         scores[select] = model.training[0].best_score[0]
         score = metrics.nll if select == "nll" else metrics.rmse
@@ -190,56 +188,66 @@ def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
         assert torch.equal(a, b)
 
 
-def test_networks_and_draws_are_members():
+def test_networks_are_members():
     pairs = ramps(3)
-    nets = tuple(UNet(2, width=4, blocks=2, dropout=0.5, seed=s).eval() for s in range(2))
-    model = FittedImages(NormalLikelihood(), nets, ImageRecipe(width=4, blocks=2, dropout=0.5))
-    drawing = replace(model, draws=3)
-    both, drawn = model.predict(pairs.images).answers, drawing.predict(pairs.images).answers
+    nets = tuple(UNet(2, width=4, blocks=2, seed=s).eval() for s in range(2))
+    model = FittedImages(NormalLikelihood(), nets, ImageRecipe(width=4, blocks=2))
+    both = model.predict(pairs.images).answers
     assert both.batch_shape == (2, 3, 16, 24)
-    assert drawn.batch_shape == (6, 3, 16, 24)
     assert torch.equal(both.loc[1], nets[1](to_network(pairs.images))[:, 0])
-    assert not torch.equal(drawn.loc[0], drawn.loc[1])
-    before = torch.get_rng_state()
-    assert torch.equal(drawing.predict(pairs.images).answers.loc, drawn.loc)  # draws follow from the seed
-    assert not torch.equal(replace(drawing, seed=1).predict(pairs.images).answers.loc, drawn.loc)
-    assert torch.equal(torch.get_rng_state(), before)
     joined = FittedImages.join([replace(model, networks=(net,)) for net in nets])
     assert torch.equal(joined.predict(pairs.images).answers.loc, both.loc)
-    assert (joined.members, drawing.members, drawing.parameters) == (2, 6, model.parameters)
+    assert (joined.members, joined.parameters) == (2, model.parameters)
 
 
-def test_draws_from_a_generator_are_those_of_torchs_own(monkeypatch):
+def test_predictions_in_batches_are_those_of_all_images(monkeypatch):
     pairs = ramps(7)
-    net = UNet(2, width=4, blocks=2, dropout=0.5, seed=0).eval()
-    model = FittedImages(NormalLikelihood(), (net,), ImageRecipe(width=4, blocks=2, dropout=0.5), draws=2)
-    torch.manual_seed(3)
-    with net.sampling(), torch.no_grad():
-        expected = torch.stack([net(to_network(pairs.images))[:, 0] for _ in range(2)])
-    stream = torch.Generator().manual_seed(3)
-    assert torch.allclose(model.predict(pairs.images, generator=stream).answers.loc, expected, atol=1e-6)
-    # too many to keep: computed part by part, and the same whenever it is asked again
-    monkeypatch.setattr(room, "HELD", 1)
-    monkeypatch.setattr(room, "PART", 3)
-    p = model.predict(pairs.images, generator=torch.Generator().manual_seed(3))
-    assert [len(part) for part in p.parts()] == [3, 3, 1]
-    again = [part.mean for part in p.parts()]
-    assert np.array_equal(np.concatenate(again), p.mean)
-    assert np.array_equal(p[[6, 0]].mean, p.mean[[6, 0]])
-    y = np.where(pairs.maps > 0.5, np.nan, pairs.maps)
-    assert np.isfinite(metrics.nll(p, y, mask=~np.isnan(y)))
-    unseeded = model.predict(pairs.images)
-    assert np.array_equal(unseeded.mean, model.predict(pairs.images).mean)
+    nets = tuple(UNet(2, width=4, blocks=2, seed=s).eval() for s in range(2))
+    model = FittedImages(NormalLikelihood(), nets, ImageRecipe(width=4, blocks=2))
+    whole = model.predict(pairs.images)
+    monkeypatch.setattr("howsure.images.model.BATCH_IMAGES", 3)
+    assert [len(batch) for batch in model.predict_batches(pairs.images)] == [3, 3, 1]
+    p = model.predict(pairs.images)
+    assert p.shape == (7, 16, 24)
+    assert np.allclose(p.mean, whole.mean, atol=1e-6)
+    assert np.array_equal(np.concatenate([batch.mean for batch in model.predict_batches(pairs.images)]), p.mean)
+    monkeypatch.undo()
+    monkeypatch.setitem(BATCH_PIXELS, "cpu", 2 * 2 * 16 * 24)  # two images for two members
+    assert [len(batch) for batch in model.predict_batches(pairs.images)] == [2, 2, 2, 1]
+    monkeypatch.setitem(BATCH_PIXELS, "cpu", 1)
+    assert [len(batch) for batch in model.predict_batches(pairs.images)] == [1] * 7
+    assert model.predict(pairs.images[:0]).shape == (0, 16, 24)
+
+
+def test_batches_are_computed_when_they_are_reached(monkeypatch):
+    pairs, calls = ramps(4), []
+    net = UNet(2, width=4, blocks=2, seed=0).eval()
+    net.register_forward_pre_hook(lambda _, images: calls.append(len(images[0])))
+    model = FittedImages(NormalLikelihood(), (net,), ImageRecipe(width=4, blocks=2))
+    monkeypatch.setattr("howsure.images.model.BATCH_IMAGES", 3)
+    batches = model.predict_batches(pairs.images)
+    assert calls == []
+    assert next(batches).shape == (3, 16, 24)
+    assert calls == [3]
+    assert next(batches).shape == (1, 16, 24)
+    assert calls == [3, 1]
+
+
+def test_predictions_are_without_dropout():
+    pairs = ramps(3)
+    recipe = ImageRecipe(width=4, blocks=2, dropout=0.5)
+    model = FittedImages(NormalLikelihood(), (recipe.network(2, 0).eval(),), recipe)
+    mean = model.predict(pairs.images).mean
+    model.networks[0].train()  # as further training leaves it
+    assert np.array_equal(model.predict(pairs.images).mean, mean)
 
 
 def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
     assert largest_batch(lambda size: size <= 5, 32) == 4
     assert largest_batch(lambda _: False, 32) == 0
 
-    real = image_training._loss_of
-
     def hungry(method, *scaling):
-        loss = real(method, *scaling)
+        loss = _loss_of(method, *scaling)
 
         def limited(module, batch):
             if len(batch[0]) > 3:
@@ -248,20 +256,11 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
 
         return limited
 
-    monkeypatch.setattr(image_training, "_loss_of", hungry)
+    monkeypatch.setattr("howsure.images.training._loss_of", hungry)
     pairs = ramps(4)
     recipe = ImageRecipe(width=4, blocks=2, batch_size=16, settings=QUICK)
     with pytest.raises(hs.InputError, match=r"a batch of 16 images does not fit .* a batch of 2 fits"):
         fit_images(pairs, validation=pairs, recipe=recipe, device="cpu")
-
-
-def test_least_squares_is_a_gaussian_of_one_width():
-    raw = torch.tensor([[0.3], [2.0]], dtype=torch.bfloat16)
-    answer = LeastSquares(0.2).answer(raw)
-    assert answer.scale.unique().item() == pytest.approx(0.2)
-    assert answer.loc.dtype == torch.float32
-    y = torch.tensor([0.5, 1.0])
-    assert np.allclose(LeastSquares().loss(answer, y), (y - answer.loc) ** 2)
 
 
 # A user's own images --------------------------------------------------------------------------------------------------
@@ -362,7 +361,6 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
         (lambda x, y: {"recipe": "x"}, "recipe is an ImageRecipe, not str"),
         (lambda x, y: {"recipe": {}}, "recipe is an ImageRecipe, not dict"),
         (lambda x, y: {"method": "evidential"}, "method is one of howsure.methods"),
-        (lambda x, y: {"method": MCDropout()}, "MCDropout is for tables"),
         (lambda x, y: {"method": Evidential((0.1, 0.2))}, "one number"),
         (lambda x, y: {"targets": y * 1e20}, "variances that float32 cannot hold"),
         (lambda x, y: {"targets": y / 1e30}, "variances that float32 cannot hold"),
@@ -405,11 +403,11 @@ def test_pairs_are_read_as_arrays_are():
 def test_a_network_under_autocast_answers_with_the_weights_that_it_has_now():
     network, x = UNet(4, width=4, blocks=3, seed=0).eval(), torch.rand(1, 3, 16, 16)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):  # a context around all of it, as fit_images has
-        before = raw_maps([network], x, 0, half=True)
+        before = raw_maps([network], x, half=True)
         for p in network.encoder.parameters():
             p.mul_(1.5)
-        after = raw_maps([network], x, 0, half=True)
-        exact = raw_maps([network], x, 0, half=False)
+        after = raw_maps([network], x, half=True)
+        exact = raw_maps([network], x, half=False)
     assert (after - before).abs().max() > 0.1
     assert torch.allclose(after, exact, atol=0.02)
 
@@ -432,17 +430,6 @@ def test_the_callers_contexts_change_nothing():
     assert np.array_equal(plain.predict(images).mean, mean)
 
 
-def test_draws_in_one_thread_leave_predictions_in_another_alone():
-    images, depth = millimetres(4)
-    recipe = replace(SMALL, dropout=0.5, settings=Settings(steps=2, evaluate_every=1))
-    model = fit_images(images, depth, recipe=recipe, device="cpu")
-    drawing = replace(model, draws=3)
-    expected = model.predict(images).mean, drawing.predict(images).mean
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda k: (model, drawing)[k % 2].predict(images).mean, range(24)))
-    assert all(np.array_equal(mean, expected[k % 2]) for k, mean in enumerate(found))
-
-
 def test_a_network_that_diverged_is_refused_or_left_out(monkeypatch):
     images, depth = millimetres(4)
     wild = Settings(steps=6, learning_rate=1e20, clip=None, warmup=0.0, evaluate_every=2)
@@ -453,7 +440,7 @@ def test_a_network_that_diverged_is_refused_or_left_out(monkeypatch):
     assert kept.training[0].diverged.all()
     calm = fit_images(images, depth, recipe=replace(SMALL, settings=Settings(steps=2, evaluate_every=1)), device="cpu")
     with pytest.warns(RuntimeWarning, match="1 of 2 networks diverged"):
-        assert room._usable([calm, kept]) == [calm]
+        assert _usable([calm, kept]) == [calm]
 
 
 def test_a_checkpoint_of_another_scale_is_refused(tmp_path):
@@ -464,29 +451,14 @@ def test_a_checkpoint_of_another_scale_is_refused(tmp_path):
         fit_images(images, depth, checkpoint=tmp_path / "c", standardize=False, **quick)
 
 
-def test_least_squares_finds_its_noise_in_any_unit():
-    images, depth = millimetres(12)
-    for factor, standardize in ((1.0, False), (1e-6, False), (1.0, True)):
-        model = fit_images(
-            images, factor * depth, method=LeastSquares(), recipe=SMALL, standardize=standardize, device="cpu"
-        )
-        p, known = model.predict(images), ~np.isnan(depth)
-        assert 0.6 < metrics.coverage(p, factor * depth, mask=known) < 0.995
-    joined = FittedImages.join([model, replace(model, method=LeastSquares(0.3))])
-    assert joined.members == 2
-    with pytest.raises(hs.InputError, match="differ in their scale"):
-        FittedImages.join([model, replace(model, scale=1.0)])
-
-
 def test_a_saved_model_knows_all_that_it_knew(tmp_path):
     images, depth = millimetres(8)
     recipe = replace(SMALL, dropout=0.2, settings=Settings(steps=6, evaluate_every=3))
-    for method in (Evidential(0.1, "standard_score"), LeastSquares()):
+    for method in (Evidential(0.1, "standard_score"), NormalLikelihood()):
         model = fit_images(images, depth, method=method, members=2, recipe=recipe, seed=3, device="cpu")
-        model = replace(model, draws=2)
         folder = model.save(tmp_path / type(method).__name__)
         for again in (FittedImages.load(folder), hs.load(folder)):
-            assert (again.method, again.recipe, again.draws, again.seed) == (model.method, recipe, 2, 3)
+            assert (again.method, again.recipe) == (model.method, recipe)
             assert (again.loc, again.scale) == (model.loc, model.scale)
             assert again.training[1].history == model.training[1].history
             assert torch.equal(again.training[1].best_score, model.training[1].best_score)
@@ -499,7 +471,7 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
     model = fit_images(images, depth, recipe=quick, device="cpu")
     tensors, settings = model.state()
     recipe, method = settings["recipe"], settings["method"]
-    changes = [{"networks": 2}, {"networks": "1"}, {"scale": 0.0}, {"loc": None}, {"draws": -1}, {"draws": 2}]
+    changes = [{"networks": 2}, {"networks": "1"}, {"scale": 0.0}, {"loc": None}]
     changes += [
         {"recipe": recipe | wrong} for wrong in ({"width": 10**9}, {"blocks": 60}, {"select": "x"}, {"head": ""})
     ]
@@ -517,7 +489,7 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
             hs.load(save_model(tmp_path / "forged", wrong, settings))
     with pytest.raises(hs.InputError, match="cannot be saved"):
         replace(model, method=Evidential(penalty=lambda *_: 0)).save(tmp_path / "no")
-    table = hs.GaussianRegressor(steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
+    table = hs.EnsembleRegressor(members=1, steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
     with pytest.raises(hs.InputError, match="does not hold a model of images"):
         FittedImages.load(table)
 
@@ -574,25 +546,21 @@ def test_answers_before_fading_are_those_of_the_networks():
     assert np.array_equal(model.predict(noise()).plain_answers.nu, plain.predict(noise()).answers.nu)
 
 
-def test_a_prediction_in_parts_fades_as_a_whole_one(monkeypatch):
+def test_a_prediction_in_batches_fades_as_a_whole_one(monkeypatch):
     model, _, _ = two_models(members=2)
     several = np.concatenate([millimetres(4, seed=1)[0], noise()])
     whole = model.predict(several)
     assert whole.familiarity[-5:].max() < whole.familiarity[:4].min()
-    monkeypatch.setattr(room, "PART", 2)
-    monkeypatch.setattr(room, "HELD", 1)
+    monkeypatch.setattr("howsure.images.model.BATCH_IMAGES", 2)
     parts = model.predict(several)
     assert parts.familiarity == pytest.approx(whole.familiarity, rel=1e-4)
     assert parts[3:].std == pytest.approx(whole[3:].std, rel=1e-4)
 
 
-def test_gaussians_widen_and_least_squares_stays_plain():
+def test_normal_distributions_widen():
     model, plain, _ = two_models(method=NormalLikelihood())
     faded, before = model.predict(noise()), plain.predict(noise())
     assert faded.std == pytest.approx(before.std / np.sqrt(faded.familiarity)[:, None, None], rel=1e-4)
-    model, _, images = two_models(method=LeastSquares())
-    assert model.fading is None
-    assert model.fit_fading(images) is model
 
 
 def test_the_power_is_the_largest_that_costs_no_likelihood():
@@ -622,15 +590,6 @@ def test_the_power_is_the_largest_that_costs_no_likelihood():
     far = depth[18:] + 1e5  # where the network is wrong by far, less evidence is better
     assert power_chosen_by(far) == 4
     assert power_chosen_by(model.predict(held[0]).mean) == 0  # where it is right everywhere, less is worse
-
-
-def test_every_draw_of_dropout_fades_alike():
-    images, depth = millimetres(30)
-    model = fit_images(images, depth, recipe=replace(BRIEF, dropout=0.5), device="cpu")
-    drawn = replace(model, draws=4).predict(noise())
-    assert drawn.members == 4
-    assert drawn.familiarity == pytest.approx(model.predict(noise()).familiarity, rel=1e-5)
-    assert drawn.decompose().epistemic.max() > 0
 
 
 def test_plain_evidence_and_too_few_images():

@@ -52,7 +52,7 @@ def test_one_weight_per_network(y):
         assert torch.allclose(both[k], alone)
 
 
-@pytest.mark.parametrize("loss", ["evidential", "gaussian"])
+@pytest.mark.parametrize("loss", ["evidential", "normal"])
 def test_masked_targets_do_not_count_and_send_no_gradient(loss):
     f = hs.evidential_loss if loss == "evidential" else hs.normal_loss
     head = hs.NIGHead(3) if loss == "evidential" else hs.NormalHead(3)
@@ -81,7 +81,7 @@ def test_sample_weights_count_rows(answer, y):
     assert torch.allclose(both, torch.stack([each[0], each[0], each[1], each[5]]).mean())
 
 
-def test_gaussian_loss_is_torchs_normal():
+def test_normal_loss_is_torchs_normal():
     normal = hs.Normal(torch.randn(4), torch.rand(4) + 0.1)
     y = torch.randn(4)
     expected = -torch.distributions.Normal(normal.loc, normal.scale).log_prob(y)
@@ -181,11 +181,11 @@ def test_wrong_kinds_are_refused(answer, y):
         hs.evidential_loss(answer, y, mask=torch.ones(6))
     with pytest.raises(hs.InputTypeError, match="takes a NormalInverseGamma, not Tensor"):
         hs.evidential_loss(torch.zeros(6, 4), y)
-    with pytest.raises(hs.InputTypeError, match="takes a Gaussian, not StudentT"):
+    with pytest.raises(hs.InputTypeError, match="takes a Normal, not StudentT"):
         hs.normal_loss(answer.predictive(), y)
 
 
-LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "gaussian": (hs.normal_loss, hs.NormalHead)}
+LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "normal": (hs.normal_loss, hs.NormalHead)}
 
 
 @pytest.mark.parametrize("name", LOSSES)

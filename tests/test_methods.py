@@ -9,8 +9,6 @@ from howsure import metrics
 from howsure.fitting import Member, fit, hold_out
 from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.training import Settings
-from howsure_paper.baselines import BayesByBackprop, MCDropout
-from howsure_paper.datasets.cubic import cubic
 
 QUICK = Recipe(Network((32,)), Settings(steps=300, learning_rate=1e-2, evaluate_every=50), 32)
 
@@ -21,27 +19,24 @@ def data(n=200, seed=0):
     return x, 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(n)
 
 
-@pytest.mark.parametrize(
-    "method", [Evidential(), NormalLikelihood(), MCDropout(samples=3, rate=0.05), BayesByBackprop(samples=3)]
-)
+@pytest.mark.parametrize("method", [Evidential(), NormalLikelihood()])
 def test_a_population_learns(method):
     x, y = data()
     train = np.arange(150)
     fitted = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK)
     p = fitted.predict(x[150:])
-    each = getattr(method, "samples", 1)
     assert p.shape == (50,)
-    assert p.distribution.members == 4 * each
+    assert p.distribution.members == 4
     assert metrics.rmse(p, y[150:]) < 0.7 * y.std()
     assert 0.7 < metrics.coverage(p, y[150:]) <= 1
     some = fitted.predict(x[150:], members=[1, 3])
-    assert some.distribution.members == 2 * each
-    own = p.distribution.components.loc[each : 2 * each].mean(0)
+    assert some.distribution.members == 2
+    own = p.distribution.components.loc[1]
     assert np.allclose(fitted.predict(x[150:], members=[1]).mean, own)
     state = torch.get_rng_state()
     again = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK).predict(x[150:])
-    assert np.array_equal(again.mean, p.mean)  # same seeds, same draws
-    assert torch.equal(state, torch.get_rng_state())  # and none taken from anybody else
+    assert np.array_equal(again.mean, p.mean)  # same seeds, same numbers
+    assert torch.equal(state, torch.get_rng_state())  # and none taken from torch's global generator
 
 
 def test_a_fit_does_not_mind_where_it_is_called():
@@ -147,7 +142,8 @@ def test_each_member_holds_out_its_own_rows():
 
 
 def test_a_mixture_recovers_known_noise():
-    x, y = cubic(500, seed=0)
+    x = np.linspace(-4, 4, 500)[:, None]
+    y = x[:, 0] ** 3 + 3 * np.random.default_rng(0).standard_normal(500)
     recipe = Recipe(Network((64, 64)), Settings(steps=1000, learning_rate=5e-3, evaluate_every=50), 64)
     p = fit(Evidential(), x, y, hold_out(np.arange(500), range(4)), recipe=recipe).predict(x)
     assert np.median(p.aleatoric_std) == pytest.approx(3, rel=0.2)
@@ -166,13 +162,6 @@ def test_recipes_grow_with_the_table_and_never_jump():
     assert max(ratios) < 1.5
     assert min(ratios) > 1 / 1.5
     assert cost(rows[-1]) > 50 * cost(500)
-
-
-def test_recipes_of_bayes_by_backprop_grow_little_by_little():
-    recipes = [BayesByBackprop().recipe(rows) for rows in (500, 2999, 3000, 5000, 100_000)]
-    assert [r.network.hidden for r in recipes] == [(50,), (50,), (50, 50), (65, 65), (128, 128)]
-    assert [r.batch_size for r in recipes] == [64, 120, 120, 168, 256]
-    assert all(a.settings.steps <= b.settings.steps for a, b in itertools.pairwise(recipes))
 
 
 @pytest.mark.parametrize(
@@ -204,9 +193,3 @@ def test_features_to_predict_must_have_the_columns_of_training():
     fitted = fit(Evidential(), x, y, hold_out(np.arange(60), [0]), recipe=Recipe(Network((4,)), Settings(steps=2), 4))
     with pytest.raises(hs.InputError, match=r"x must have shape \(N, 3\), got \(5, 2\)"):
         fitted.predict(np.zeros((5, 2)))
-
-
-def test_one_kernel_is_refused_with_its_reason():
-    x, y = data()
-    with pytest.raises(hs.InputError, match="cannot be trained in one kernel: the device is cpu, not cuda"):
-        fit(Evidential(), x, y, hold_out(np.arange(len(y)), [0]), device="cpu", fused=True)

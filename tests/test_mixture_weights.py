@@ -13,7 +13,7 @@ from torch.utils import _pytree
 import howsure as hs
 from howsure.distributions import Faded, Transform, Transformed
 from howsure.formulas import mixture as formulas
-from howsure.prediction import Deferred, Prediction
+from howsure.prediction import Prediction
 
 KINDS = ("normal", "student")
 QUARTERS = torch.tensor([0.25, 0.75], dtype=torch.float64)
@@ -447,7 +447,6 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
         pickle.loads(pickle.dumps(p)),
         p.cpu(),
         p.detach(),
-        p.computed(),
         p.to(torch.float64),
         _pytree.tree_map(lambda leaf: leaf + 0.0, p),
         Prediction.cat([p[:10], p[10:]]),
@@ -463,7 +462,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
         assert p[key].mean == pytest.approx(p.mean[key])
     draws = p.sample(3, seed=0)
     monkeypatch.setattr("howsure.prediction.CPU_PART", 24)
-    assert [len(part) for part in p.parts()] == [4] * 7 + [2]
+    assert [len(part) for part in p._parts()] == [4] * 7 + [2]
     again = _pytree.tree_map(lambda leaf: leaf + 0.0, p)
     for name, value in stated(again, y).items():
         assert value == pytest.approx(whole[name], rel=1e-9), name
@@ -481,20 +480,6 @@ def test_a_weighted_mixture_is_a_prediction_with_these_weights():
         assert p.weights.tolist() == [0.25, 0.75]
         assert p.mean == pytest.approx(answer.mean.numpy())
         assert Prediction(p.distribution).weights.tolist() == [0.25, 0.75]
-
-
-def test_a_deferred_prediction_has_weights():
-    answer, sizes = answers("fading", 3, (10, 2)), (4, 4, 2)
-    deferred = Deferred(lambda k: _pytree.tree_map(lambda p: p.split(sizes, 1)[k], answer), sizes, (10, 2), 3)
-    p, plain = Prediction(deferred, weights=[1, 0, 3]), Prediction(answer, 0, [1, 0, 3])
-    expected = stated(plain, np.zeros((10, 2)))
-    for same in (p, p.computed(), p.to("cpu"), p.detach(), Prediction.cat([p[:3], p[3:]])):
-        assert same.weights.tolist() == [0.25, 0, 0.75]
-        for name, value in stated(same, np.zeros((10, 2))).items():
-            assert value == pytest.approx(expected[name], rel=1e-9), name
-    assert p.sample(2, seed=1).shape == (2, 10, 2)
-    with pytest.raises(hs.InputError, match=r"the shape \(3,\)"):
-        Prediction(deferred, weights=[1, 1])
 
 
 def test_only_equal_weights_are_joined():

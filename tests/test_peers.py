@@ -17,7 +17,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from howsure.data import splits
 from howsure.errors import InputError
 from howsure.formulas import nig
-from howsure_paper.datasets import uci
+
+uci = pytest.importorskip("howsure_paper.datasets.uci", reason="benchmarks need howsure-paper")
 
 ROOT = Path(__file__).parents[1]
 QUICK = "--methods quantile,mapie" if importlib.util.find_spec("mapie") else "--methods quantile"

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -51,6 +52,10 @@ print(before == state())
 def test_every_public_name_is_documented_and_exists():
     for name in howsure.__all__:
         assert getattr(howsure, name).__doc__, name
+
+
+def test_the_top_level_has_at_most_32_names():
+    assert len(howsure.__all__) == len(set(howsure.__all__)) <= 32
 
 
 def test_a_users_program_runs_and_is_checked():
@@ -112,17 +117,39 @@ def test_the_source_distribution_has_what_its_tests_read(source_distribution):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isprintable():
                 named.add(node.value)
     paths = {text for text in named if text and not text.startswith(("/", ".")) and len(text) < 200}
-    there = {text for text in paths - {"out"} if (ROOT / text).exists()}  # where commands write unless told otherwise
+    # "out" is where commands write unless told otherwise, and "paper" the name of a decomposition
+    there = {text for text in paths - {"out", "paper"} if (ROOT / text).exists()}
     assert {"pyproject.toml", "tests/typed_example.py"} <= there
     assert sorted(text for text in there if not (source_distribution / text).exists()) == []
     assert not (source_distribution / "docs" / "results").exists()  # photographs that are not ours
+    assert not (source_distribution / "paper").exists()
 
 
-def test_the_wheel_and_the_source_distribution_have_every_file_of_the_package(source_distribution, tmp_path):
-    """The templates of pages lie among the modules, and must not be left behind."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this tree, open."""
+    with zipfile.ZipFile(build("wheel", tmp_path_factory.mktemp("wheel"))) as archive:
+        yield archive
+
+
+def test_the_wheel_and_the_source_distribution_have_every_file_of_the_package(source_distribution, wheel):
+    """The templates of the report lie among the modules, and must be in both."""
     sources = (ROOT / "src" / "howsure").rglob("*")
     files = {path.relative_to(ROOT / "src").as_posix() for path in sources if path.is_file() and path.suffix != ".pyc"}
-    assert {"howsure/reproduce/uci/page.md", "howsure/reproduce/depth/page.md", "howsure/py.typed"} <= files
-    with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
-        assert sorted(files - set(wheel.namelist())) == []
+    assert {"howsure/report/report.html.j2", "howsure/report/page.css.j2", "howsure/py.typed"} <= files
+    assert sorted(files - set(wheel.namelist())) == []
     assert sorted(file for file in files if not (source_distribution / "src" / file).is_file()) == []
+
+
+def test_the_wheel_contains_nothing_of_the_paper(wheel):
+    names = wheel.namelist()
+    assert {name.partition("/")[0] for name in names} == {"howsure", f"howsure-{howsure.__version__}.dist-info"}
+    parts = {part for name in names for part in name.split("/")[1:]}
+    moved = {"reproduce", "datasets", "baselines", "studies", "depth", "toy", "uci"}
+    moved |= {"bayes.py", "dropout.py", "errata.py", "fused.py", "least_squares.py", "record.py", "small_networks.py"}
+    assert parts & moved == set()
+    modules = {name: wheel.read(name).decode() for name in names if name.endswith(".py")}
+    assert len(modules) > 100
+    assert [name for name, text in modules.items() if re.search(r"(from|import) howsure_paper", text)] == []
+    entry_points = wheel.read(f"howsure-{howsure.__version__}.dist-info/entry_points.txt").decode()
+    assert entry_points.split() == ["[console_scripts]", "howsure", "=", "howsure.cli:main"]

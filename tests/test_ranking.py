@@ -10,7 +10,7 @@ from howsure import metrics
 from howsure.prediction import Prediction
 
 
-def gaussian(mean, std):
+def normal(mean, std):
     """One Gaussian network with these answers."""
     return Prediction(hs.Normal(torch.as_tensor(mean), torch.as_tensor(std)))
 
@@ -19,7 +19,7 @@ def noisy(shape, seed=0):
     """Targets whose noise has the stated scale: the ranking is of some use, but far from the oracle's."""
     g = np.random.default_rng(seed)
     mean, std = g.normal(size=shape), g.uniform(0.2, 3, size=shape)
-    return gaussian(mean, std), mean + std * g.normal(size=shape)
+    return normal(mean, std), mean + std * g.normal(size=shape)
 
 
 def shares(rows, points):
@@ -78,7 +78,7 @@ def test_shares_go_from_all_rows_to_one_point():
 def test_ties_are_the_mean_over_every_order(error):
     distances = np.array([0.3, 2.0, 1.0, 5.0, 0.1, 0.7])
     tied = np.array([1.0, 2.0, 1.0, 2.0, 2.0, np.inf])
-    p = gaussian(np.zeros(6), np.ones(6))
+    p = normal(np.zeros(6), np.ones(6))
     losses = []
     for order in itertools.permutations(range(6)):
         rows = sorted(order, key=lambda row: tied[row])  # stable: ties stay in this order
@@ -106,7 +106,7 @@ def test_what_a_name_stands_for():
 @pytest.mark.parametrize("error", ["rmse", "mae"])
 def test_a_right_ranking_is_the_oracles(error):
     mean, y = noisy((300,))[0].mean, noisy((300,))[1]
-    p = gaussian(mean, 3 * np.abs(mean - y))
+    p = normal(mean, 3 * np.abs(mean - y))
     assert metrics.ause(p, y, error=error) == pytest.approx(0, abs=1e-12)
     assert metrics.aurg(p, y, error=error) > 0.3
     assert (np.diff(metrics.retention_curve(p, y, error=error)[1]) < 0).all()
@@ -141,7 +141,7 @@ def test_the_order_of_rows_is_irrelevant():
     p, y = noisy((200,))
     for uncertainty in (np.full(200, 2.0), p.std.round(), p.std):
         rows = np.random.default_rng(3).permutation(200)
-        shuffled = gaussian(p.mean[rows], p.std[rows])
+        shuffled = normal(p.mean[rows], p.std[rows])
         curve = metrics.retention_curve(p, y, uncertainty)[1]
         assert (metrics.retention_curve(shuffled, y[rows], uncertainty[rows])[1] == curve).all()
         for area in (metrics.ause, metrics.aurg):
@@ -152,7 +152,7 @@ def test_the_order_of_rows_is_irrelevant():
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_units_do_not_matter(scale, error):
     p, y = noisy((150, 2))
-    scaled = gaussian(scale * p.mean, scale * p.std)
+    scaled = normal(scale * p.mean, scale * p.std)
     kept = metrics.retention_curve(p, y, error=error)[1]
     assert metrics.retention_curve(scaled, scale * y, error=error)[1] == pytest.approx(scale * kept)
     for area in (metrics.ause, metrics.aurg):
@@ -211,7 +211,7 @@ def test_bad_input_is_named(metric):
         with pytest.raises(hs.InputError, match=f"points must be a whole number of at least 2, got {points}"):
             metric(p, y, points=points)
     with pytest.raises(hs.InputError, match="no rows"):
-        metric(gaussian(np.zeros(0), np.ones(0)), [])
+        metric(normal(np.zeros(0), np.ones(0)), [])
 
 
 @pytest.mark.parametrize("metric", [metrics.retention_curve, metrics.ause, metrics.aurg])

@@ -8,7 +8,6 @@ from howsure.fitting import fit, hold_out, search
 from howsure.fitting.search import folds_of, one_standard_error
 from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.training import Settings
-from howsure_paper.baselines import MCDropout
 
 QUICK = Recipe(Network((16,)), Settings(steps=200, learning_rate=1e-2, evaluate_every=50), 32)
 
@@ -75,7 +74,7 @@ def test_a_search_finds_what_is_clearly_better():
     g = np.random.default_rng(0)
     x = g.uniform(-1, 1, (200, 3))  # no row lies far from the others: its surprise would decide alone
     y = 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(200)
-    found = search(MCDropout(), x, y, [np.arange(200)], candidates=(0.8, 0.01), folds=4, recipe=QUICK)[0]
+    found = search(Evidential(), x, y, [np.arange(200)], candidates=(100.0, 0.01), folds=4, recipe=QUICK)[0]
     assert found.chosen == 0.01
 
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure import EvidentialRegressor, GaussianRegressor
+from howsure import EnsembleRegressor, EvidentialRegressor
 from howsure.fitting import Member, fit, groups, hold_out
 from howsure.fitting.groups import groups_of_members
 from howsure.methods import Evidential, Network, Recipe
 from howsure.threads import one_thread, stream_in_threads
 from howsure.training import Settings
-from howsure_paper.baselines import BayesByBackprop, MCDropout
 
 SMALL = Recipe(Network((16,)), Settings(steps=60, evaluate_every=10, averaging=0.1), 16)
 
@@ -38,10 +37,10 @@ def population(members, method=None, hidden=(128, 128)):
     return method.build(range(members), 10, method.outputs, Network(hidden))
 
 
-def groups_for(networks, recipe, threads, bins=()):
+def groups_for(networks, recipe, threads, bins=(), method=None):
     rows = torch.arange(5)
     members = [Member(rows, rows, k, bins=k in bins) for k in range(networks.members)]
-    return groups_of_members(networks, members, recipe, threads)
+    return groups_of_members(method or Evidential(), networks, members, recipe, threads)
 
 
 def test_only_much_work_is_divided():
@@ -58,10 +57,12 @@ def test_networks_with_bins_are_a_group_of_their_own():
     assert groups_for(population(4), recipe, 2, bins=(1, 3)) == ([[0, 2], [1, 3]], 1)
 
 
-@pytest.mark.parametrize("method", [MCDropout(), BayesByBackprop()])
-def test_networks_with_noise_stay_together(method):
+def test_networks_that_draw_noise_stay_together():
+    class Noisy(Evidential):
+        draws_noise = True
+
     large = Recipe(Network((256,) * 4), Settings(), 256)
-    assert len(groups_for(population(8, method, (256,) * 4), large, 4)[0]) == 1
+    assert len(groups_for(population(8, Noisy(), (256,) * 4), large, 4, method=Noisy())[0]) == 1
 
 
 def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):
@@ -85,7 +86,7 @@ def test_the_process_keeps_its_threads(table, three_threads):
     model.predict_interval(x)
     assert torch.get_num_threads() == 3
     with pytest.raises(ValueError, match="NaN"):
-        GaussianRegressor(steps=5).fit(x, np.full(80, np.nan))
+        EnsembleRegressor(members=1, steps=5).fit(x, np.full(80, np.nan))
     assert torch.get_num_threads() == 3
 
 
@@ -97,7 +98,7 @@ def test_fits_in_several_threads_leave_the_usual_number(table, three_threads):
         with one_thread():
             barrier.wait()
             inside.append(torch.get_num_threads())
-        GaussianRegressor(steps=20).fit(x, y)
+        EnsembleRegressor(members=1, steps=20).fit(x, y)
 
     workers = [threading.Thread(target=work) for _ in range(2)]
     for worker in workers:

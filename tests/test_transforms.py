@@ -43,7 +43,7 @@ def test_every_penalty_traces_to_one_graph(setting, penalty):
     check_compiled(loss, net, x, y, "aot_eager")
 
 
-def test_gaussian_head_and_mixture_trace_to_one_graph():
+def test_normal_head_and_mixture_trace_to_one_graph():
     net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), hs.NormalHead(16))
     check_compiled(lambda x, y: hs.normal_loss(net(x), y), net, torch.randn(8, 3), torch.randn(8), "aot_eager")
     members = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), hs.NIGHead(16, targets=5))

@@ -22,7 +22,7 @@ def nig(*shape):
     return hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4))
 
 
-def gaussian(*shape):
+def normal(*shape):
     return hs.Normal(torch.randn(shape), torch.rand(shape) + 0.1)
 
 
@@ -30,12 +30,12 @@ ANSWERS = {
     "NormalInverseGamma": lambda: nig(5),
     "StudentT": lambda: nig(5).predictive(),
     "StudentT, df near 0": lambda: hs.StudentT(torch.full((5,), 1e-3), torch.randn(5), 1.0),
-    "Normal": lambda: gaussian(5),
+    "Normal": lambda: normal(5),
     "Mixture": lambda: hs.Mixture(nig(3, 5).predictive()),
-    "Mixture, members last": lambda: hs.Mixture(gaussian(5, 3), dim=-1),
+    "Mixture, members last": lambda: hs.Mixture(normal(5, 3), dim=-1),
     "Mixture with weights": lambda: hs.Mixture(nig(3, 5).predictive(), weights=torch.tensor([1.0, 0.0, 3.0])),
     "Faded": lambda: hs.Faded(nig(5), torch.rand(5)),
-    "Faded Gaussian": lambda: hs.Faded(gaussian(5), torch.rand(5)),
+    "Faded Normal": lambda: hs.Faded(normal(5), torch.rand(5)),
     "Faded, settled": lambda: hs.Faded(nig(5), torch.rand(5), nig(5)),
 }
 EVERY = pytest.mark.parametrize("name", ANSWERS)
@@ -140,7 +140,7 @@ def test_rows_of_dicts_are_rows_of_the_answer(name):
 
 
 def test_rows_of_a_mixture_may_have_weights_of_their_own():
-    parts = [hs.Mixture(gaussian(3, 5), weights=torch.rand(3)) for _ in range(2)]
+    parts = [hs.Mixture(normal(3, 5), weights=torch.rand(3)) for _ in range(2)]
     joined = hs.Mixture.from_dict(on_dict(lambda *t: torch.cat(t), *(p.to_dict() for p in parts)))
     expected = torch.cat([p.cdf(torch.tensor(0.2)) for p in parts])
     assert torch.allclose(joined.cdf(torch.tensor(0.2)), expected)
@@ -163,9 +163,9 @@ def test_dicts_of_something_else_are_refused():
         hs.NormalInverseGamma.from_dict((1, 2))
     with pytest.raises(hs.InputError, match=r"takes loc, scale as of to_dict.*; got gamma, nu"):
         hs.Normal.from_dict(nig(5).to_dict())
-    with pytest.raises(hs.InputError, match="expected the leaves of a StudentT or a Gaussian"):
+    with pytest.raises(hs.InputError, match="expected the leaves of a StudentT or a Normal"):
         hs.Mixture.from_dict({"components": nig(5).to_dict()})
-    weights = {"components": gaussian(5, 3).to_dict(), "weights": torch.ones(5)}
+    weights = {"components": normal(5, 3).to_dict(), "weights": torch.ones(5)}
     with pytest.raises(hs.InputError, match=r"weights must have the shape \(5, 3\) of the components"):
         hs.Mixture.from_dict(weights)
     with pytest.raises(hs.InputError, match="all weights are 0"):

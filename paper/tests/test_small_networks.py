@@ -3,6 +3,10 @@
 import importlib.util
 import itertools
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -239,3 +243,11 @@ def test_rows_outside_the_batch_are_not_read(batch):
     problem.rows.chosen.clamp_(min=1)
     problem.rows.x[0], problem.rows.y[0] = torch.nan, torch.inf
     check(problem, steps=1)
+
+
+@pytest.mark.extras
+def test_kernel_compiles_for_a_gpu():
+    script = Path(__file__).parent / "compile_kernels.py"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
