@@ -1,4 +1,6 @@
-"""Runs the Python blocks of README and docs as tests: each page is one story, its blocks share their names.
+"""Settings of all tests, of the library and of the paper; and the Python blocks of README and docs as tests.
+
+Each page is one story: its blocks share their names.
 
 A page whose first line is `<!-- test-extras: lightning torchmetrics -->` is run by `make test-extras`, which installs
 the packages that the line names. `<!-- test-extras -->` stands on pages that need none, but processes or time. Where a
@@ -6,13 +8,19 @@ package is missing, the page is skipped, and the reason says which. Warnings of 
 """
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
 import pytest
+import torch
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from torch.distributions import Distribution
+
+if not torch.cuda.is_available():  # then Triton's interpreter runs kernels on the CPU, where a test asks for one
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
@@ -54,3 +62,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: make test-extras installs it"))
         if not (missing and extras_left_out):  # unmarked, `make test` names the page among what it skips
             item.add_marker(pytest.mark.extras)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_start(request: pytest.FixtureRequest) -> None:
+    """Set a fixed seed before a test of tests/ or paper/tests/, and turn validation on.
+
+    The first torch.compile turns torch's default of validation off for the whole process.
+    """
+    if any(folder in request.path.parents for folder in (_ROOT / "tests", _ROOT / "paper/tests")):
+        torch.manual_seed(0)
+        Distribution.set_default_validate_args(True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --no-skips."""
+    parser.addoption("--no-skips", action="store_true", help="fail if a test is skipped: everything should be here")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if a test was skipped, with --no-skips."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--no-skips") and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print how many tests were skipped, with --no-skips."""
+    skipped = len(terminalreporter.stats.get("skipped", []))
+    if config.getoption("--no-skips") and skipped:
+        terminalreporter.write_line(f"FAILED: {skipped} skipped, and --no-skips was asked for; reasons are below")

@@ -247,7 +247,7 @@ def test_rows_outside_the_batch_are_not_read(batch):
 
 @pytest.mark.extras
 def test_kernel_compiles_for_a_gpu():
-    script = Path(__file__).parent / "compile_kernels.py"
+    script = Path(__file__).parent / "compile_small_networks.py"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Compile the Triton kernel of small networks for an H100 or H200: python compile_kernels.py. It needs no GPU.
+"""Compile the Triton kernel of small networks for an H100 or H200: python compile_small_networks.py. It needs no GPU.
 
 Other tests run the kernel in Triton's interpreter, which has no types. A variable that changes its type in a loop fails
 only here.
