@@ -140,24 +140,6 @@ def test_the_server_answers_requests_from_another_process(tmp_path):
     assert "2" in reason["detail"]
 
 
-def headings(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the headings of a page."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "pytorch.md"], ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if link.startswith("http"):
-            continue
-        file, _, anchor = link.partition("#")
-        goal = (page.parent / file).resolve() if file else page
-        assert goal.exists(), f"{page.name}: {link}"
-        assert not anchor or anchor in headings(goal), f"{page.name}: {link}"
-
-
 def test_every_recipe_is_in_the_list_of_recipes():
     listed = re.findall(r"\]\(([\w-]+\.md)", (RECIPES / "README.md").read_text(encoding="utf-8"))
     assert sorted(set(listed)) == [page.name for page in PAGES if page.name != "README.md"]
