@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from howsure.cli import console, run_program
+from howsure.cli import console
 from howsure.cli.app import run_app
 from howsure.errors import InputError
 from howsure_paper import fetch
@@ -23,13 +23,13 @@ from howsure_paper.html import check_html_page, write_html_page
 from howsure_paper.protocol import Context, Experiment, Option
 from howsure_paper.registry import EXPERIMENTS, write_page
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "run"]
 
 app = typer.Typer(
     name="howsure-paper",
     pretty_exceptions_enable=False,
     add_completion=False,
-    help="Repeat the experiments of the paper: record, tables and figures go to a folder.\n\n"
+    help="Repeat the experiments of the paper. A run writes a record, tables and figures to a folder.\n\n"
     "Example: howsure-paper cubic --out out/cubic",
     no_args_is_help=True,
 )
@@ -37,9 +37,13 @@ app = typer.Typer(
 app.add_typer(fetch.app, name="data")
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: out/paper/NAME).")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Html = Annotated[bool, typer.Option("--html", help="Write the page of the run as one HTML file beside its folder.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Small and fast, to see that it works; no result to quote.")]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or mps.")]
+Html = Annotated[
+    bool, typer.Option("--html", help="Also write the page of the run as one HTML file next to its folder.")
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Run a small version, to check that everything works. Do not quote its results.")
+]
 RESULTS = Path("out/paper")
 
 
@@ -151,7 +155,7 @@ def _run(experiment: Experiment, plan: Any, context: Context, html: bool = False
     if html:
         check_html_page(context.out)
     started = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr if context.progress else io.StringIO()):  # what it does, no result
+    with contextlib.redirect_stdout(sys.stderr if context.progress else io.StringIO()):  # of progress, not of results
         paths = experiment.work.run(plan, context)
     for path in paths:
         if path.suffix == ".md":
@@ -178,7 +182,7 @@ def everything(
     html: Html = False,
     quiet: console.Quiet = False,
 ) -> None:
-    """All of the above, each in a folder of its own. With --quick: five minutes on two cores, without any data.
+    """Run all experiments above, each in its own folder. --quick needs no data and ten minutes of compute.
 
     Example: howsure-paper all --quick --out out/quick
     """
@@ -196,12 +200,12 @@ def everything(
 
 @app.command()
 def page(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run, or with the folders of several runs of one kind.")],
-    out: Annotated[Path | None, typer.Option(help="File of the page (default: FOLDER.md, beside the folder).")] = None,
-    html: Annotated[bool, typer.Option("--html", help="Write it as one HTML file beside that, too.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run, or of several runs of one experiment.")],
+    out: Annotated[Path | None, typer.Option(help="File of the page (default: FOLDER.md, next to the folder).")] = None,
+    html: Annotated[bool, typer.Option("--html", help="Also write the page as one HTML file next to it.")] = False,
     _quiet: console.Quiet = False,  # there is nothing but results
 ) -> None:
-    """Write the page of a run from its record, and its tables and figures anew.
+    """Write the page, tables and figures of a run from its record.
 
     Example: howsure-paper page out/paper/cubic
     """
@@ -214,8 +218,3 @@ def page(
 def run() -> int | None:
     """Run the command line; return its exit code."""
     return run_app(app, "howsure-paper")
-
-
-def main() -> None:
-    """Run ``howsure-paper``."""
-    run_program("howsure-paper", "howsure_paper.cli", "the same command goes on where it was")

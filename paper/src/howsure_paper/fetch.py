@@ -10,21 +10,21 @@ from howsure.cli import console
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Data sets of the benchmarks.\n\nExample: howsure-paper data fetch yacht --data data", no_args_is_help=True
+    help="Download data sets.\n\nExample: howsure-paper data fetch yacht --data data", no_args_is_help=True
 )
 
 
 @app.command()
 def fetch(
-    name: Annotated[list[str], typer.Argument(help="Name of a set (boston, concrete, energy, …), or several, or all.")],
+    name: Annotated[list[str], typer.Argument(help="Names of data sets (boston concrete energy …), or all.")],
     data: Annotated[
-        Path | None, typer.Option(help="Folder for data (default: the environment variable HOWSURE_DATA).")
+        Path | None, typer.Option(help="Data folder (default: the environment variable HOWSURE_DATA).")
     ] = None,
-    origin: Annotated[str | None, typer.Option(help="Address of a mirror with the folders of the sets.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Address of a mirror.")] = None,
     quiet: console.Quiet = False,
     _seed: console.NoSeed = 0,
 ) -> None:
-    """Fetch UCI regression sets with their standard splits, checked by SHA-256.
+    """Download UCI regression sets with their standard splits, and check them by SHA-256.
 
     Example: howsure-paper data fetch yacht --data data
     """

@@ -116,7 +116,7 @@ class Experiment:
     quick: Callable[[Any], Any] | None = None
     data_help: str | None = None  # of --data; None if the experiment needs no data
     folder: Callable[[Any], str] | None = None  # plan → name of its folder, if not that of the experiment
-    variants: Callable[[bool], Sequence[Any]] | None = None  # quick? → the plans of ``reproduce all``, if several
+    variants: Callable[[bool], Sequence[Any]] | None = None  # quick? → the plans of ``howsure-paper all``, if several
 
     @property
     def work(self) -> Work:
@@ -128,7 +128,7 @@ class Experiment:
         return self.name if self.folder is None else self.folder(plan)
 
     def plans(self, quick: bool) -> list[Any]:
-        """Return what ``reproduce all`` runs."""
+        """Return the plans that ``howsure-paper all`` runs."""
         chosen = [self.plan()] if self.variants is None else list(self.variants(quick))
         return [self.quick(plan) for plan in chosen] if quick and self.quick is not None else chosen
 

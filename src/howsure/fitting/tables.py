@@ -76,7 +76,7 @@ def fit(
         censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
             value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
             probability, in the loss and in the validation score.
-        standardise: if False, networks see features and targets as they are, and λ has the unit 1/y.
+        standardize: if False, networks see features and targets as they are, and λ has the unit 1/y.
         validate: a score of each member in the place of its validation rows'; smaller is better.
         inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
         fast_steps: returns a replacement for the loop's steps, as ``fast_steps`` of :func:`howsure.training.train`, or

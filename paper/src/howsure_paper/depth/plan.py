@@ -105,20 +105,20 @@ class Plan:
     """Which images, which groups of networks, and how many trials of each."""
 
     pairs: Path | None = option(  # noqa: RUF009
-        None, "Other pairs: a zip or folder, nyu_depth_v2_labeled.mat, or the authors' .h5."
+        None, "Other pairs than NYU's: a zip or folder, nyu_depth_v2_labeled.mat, or the authors' .h5."
     )
-    outside: Path | None = option(None, "Images from elsewhere: a folder or zip.")  # noqa: RUF009
+    outside: Path | None = option(None, "Other images from elsewhere than CamVid's: a folder or zip.")  # noqa: RUF009
     cut: int | None = option(
         None,
         f"Pixels to cut from each side of all images (default: {FRAME}, the white frame of NYU; 0 for synthetic "
         "rooms).",
     )
-    trials: int = option(3, "Starts of each method (paper: 3).", minimum=1, maximum=1000)
+    trials: int = option(3, "Trials of each method (paper: 3).", minimum=1, maximum=1000)
     groups: tuple[str, ...] | None = option(
-        None, "Which networks, with semicolons, as in 'evidential;gaussian' (default: all).", separator=";"
+        None, "Groups of networks, separated by semicolons, as in 'evidential;gaussian' (default: all).", separator=";"
     )
     steps: int | None = option(None, "Training steps of a network (default: 6000).")
-    seed: int = option(0, "Of the split by scenes.", minimum=0, maximum=LARGEST_SEED)
+    seed: int = option(0, "Random seed of the split by scenes.", minimum=0, maximum=LARGEST_SEED)
     quick: bool = False
 
     def __post_init__(self) -> None:
@@ -157,10 +157,10 @@ def quick_plan(plan: Plan | None = None) -> Plan:
 
 EXPERIMENT = Experiment(
     name="depth",
-    summary="Monocular depth: Table S1, Fig. 4 to 6, S4 to S7. Without data: synthetic rooms and streets.",
+    summary="Table S1, Fig. 4 to 6 and S4 to S7: monocular depth. Without data it uses rendered rooms and streets.",
     example="howsure-paper depth --data DATA --out out/depth",
     plan=Plan,
     module="howsure_paper.depth.run",
     quick=quick_plan,
-    data_help="Folder with nyu_v2_160x128.zip and camvid_160x128.zip (or HOWSURE_DATA).",
+    data_help="Data folder that contains nyu_v2_160x128.zip and camvid_160x128.zip (default: HOWSURE_DATA).",
 )

@@ -24,7 +24,7 @@ def _weight() -> Any:
 
 
 def _seeds(default: int, minimum: int = 1) -> Any:
-    return option(default, "Starts; the first is drawn, all are in the table.", minimum=minimum, maximum=1000)
+    return option(default, "Random starts: the figure has the first, the table all.", minimum=minimum, maximum=1000)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class ToyPlan:
     """
 
     iterations: int = option(5000, "Training steps (paper: 5000).", minimum=1, maximum=10**8)
-    learning_rate: float = option(5e-3, "Of Adam (paper: 0.005).", minimum=1e-12, maximum=1e3)
-    batch_size: int = option(128, "Rows a step (paper: 128).", minimum=1, maximum=10**6)
+    learning_rate: float = option(5e-3, "Learning rate of Adam (paper: 0.005).", minimum=1e-12, maximum=1e3)
+    batch_size: int = option(128, "Rows per training step (paper: 128).", minimum=1, maximum=10**6)
     hidden: tuple[int, ...] = option((100, 100, 100), "Layer sizes (paper: 100,100,100).", minimum=1, maximum=10_000)
     seeds: int = _seeds(5)
     rows: int = 1000
@@ -49,7 +49,9 @@ class CubicPlan(ToyPlan):
 
     weight: float = _weight()
     noise: float = _noise()
-    samples: int = option(5, "Members of the ensemble, draws of others (paper: 5).", minimum=1, maximum=1000)
+    samples: int = option(
+        5, "Members of the ensemble, and draws of the other methods (paper: 5).", minimum=1, maximum=1000
+    )
     dropout: float = option(0.05, "Dropout rate (authors' code: 0.05).", minimum=0, maximum=0.99)
 
 
@@ -75,7 +77,7 @@ class DisentanglePlan(ToyPlan):
 class DistributionPlan:
     """The figure of evidential distributions, for which nothing is trained."""
 
-    seed: int = option(0, "Of the draws.", minimum=0, maximum=LARGEST_SEED)
+    seed: int = option(0, "Random seed of the draws.", minimum=0, maximum=LARGEST_SEED)
     quick: bool = False
 
 
@@ -88,14 +90,14 @@ def _quick(plan: Any, iterations: int, seeds: int, **changes: Any) -> Any:
 EXPERIMENTS = (
     Experiment(
         name="distribution",
-        summary="Fig. 2: evidential distributions, and the likelihoods they stand for.",
+        summary="Fig. 2: evidential distributions, and likelihoods drawn from them.",
         example="howsure-paper distribution --seed 1",
         plan=DistributionPlan,
         module="howsure_paper.toy.distribution",
     ),
     Experiment(
         name="cubic",
-        summary="Fig. 3 and S1: both uncertainties of every method on y = x³ + noise.",
+        summary="Fig. 3 and S1: aleatoric and epistemic uncertainty of every method on y = x³ + noise.",
         example="howsure-paper cubic --weight 0.1 --seeds 10",
         plan=CubicPlan,
         module="howsure_paper.toy.cubic",
@@ -103,7 +105,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="regularizer",
-        summary="Fig. S2: the strength of the penalty, for the error penalty (A) and the KL divergence (B).",
+        summary="Fig. S2: the strength of the error penalty (A) and of the KL divergence (B).",
         example="howsure-paper regularizer --seeds 3",
         plan=RegularizerPlan,
         module="howsure_paper.toy.regularizer",
@@ -111,7 +113,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="disentangle",
-        summary="Fig. S3: noise that peaks in the middle of the data, and what can be told apart.",
+        summary="Fig. S3: how the methods divide noise that peaks in the middle of the data.",
         example="howsure-paper disentangle --seeds 8",
         plan=DisentanglePlan,
         module="howsure_paper.toy.disentangle",

@@ -19,13 +19,21 @@ NETWORKS = ("best", "paper")
 class Plan:
     """What to run. The number of networks, or draws, is the same for every method that has several."""
 
-    sets: tuple[str, ...] = option(tuple(SETS), "Names with commas, as in yacht,boston (default: all nine).")
-    methods: tuple[str, ...] = option(METHODS, "Names with commas (default: all five).")
-    protocol: str = option("standard", "standard, or published: minima over test batches.")
-    targets: str | None = option(None, "Of energy and naval: standard or published (default: the protocol's).")
-    network: str = option("best", "best: the library's; paper: 1×50 ReLU, 40 epochs.")
-    members: int = option(5, "Networks of a mixture or ensemble, draws of the others.", minimum=1, maximum=1000)
-    search: bool = option(True, "Choose λ and the dropout rate on training rows.")  # else 0.01 and 0.05
+    sets: tuple[str, ...] = option(
+        tuple(SETS), "Data sets, separated by commas, as in yacht,boston (default: all nine)."
+    )
+    methods: tuple[str, ...] = option(
+        METHODS, "Methods, separated by commas (default: evidential, gaussian, ensemble, dropout, bayes)."
+    )
+    protocol: str = option(
+        "standard", "standard: test rows are used once; published: the smallest score over test batches."
+    )
+    targets: str | None = option(None, "Targets of energy and naval, standard or published (default: as the protocol).")
+    network: str = option("best", "best: the defaults of howsure; paper: one layer of 50 ReLU units, 40 epochs.")
+    members: int = option(
+        5, "Networks of a mixture or ensemble, and draws of the other methods.", minimum=1, maximum=1000
+    )
+    search: bool = option(True, "Choose λ and the dropout rate on training rows, or take 0.01 and 0.05.")
     splits: int | None = None  # only the first so many
     steps: int | None = None  # fewer than the recipe has, to try things out
     quick: bool = False
@@ -62,12 +70,12 @@ def _variants(quick: bool) -> Sequence[Plan]:
 
 EXPERIMENT = Experiment(
     name="uci",
-    summary="Table 1: five methods on nine sets. A run that was stopped continues where it was.",
+    summary="Table 1: five methods on nine data sets. Repeat the command of a stopped run to continue it.",
     example="howsure-paper uci --data DATA --sets yacht,boston --out out/uci",
     plan=Plan,
     module="howsure_paper.uci.run",
     quick=quick_plan,
-    data_help="Data folder with uci/ in it (default: the environment variable HOWSURE_DATA).",
+    data_help="Data folder that contains uci/ (default: the environment variable HOWSURE_DATA).",
     folder=_folder,
     variants=_variants,
 )
