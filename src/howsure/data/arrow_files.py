@@ -19,7 +19,9 @@ def import_pyarrow(path: Path) -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise InputError(f"{path} cannot be read without pyarrow; install it with {install_hint('cli')}") from error
+        raise InputError(
+            f"{path} cannot be read or written without pyarrow; install it with {install_hint('cli')}"
+        ) from error
     return pyarrow
 
 

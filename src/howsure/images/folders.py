@@ -293,7 +293,8 @@ def import_vision(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f"{module.split('.')[0]} is not installed: {install_hint('vision')}") from error
+        package = "h5py" if module == "h5py" else "pillow"
+        raise InputError(f"{package} is not installed: {install_hint('vision')}") from error
 
 
 def read_image(files: Files, name: str) -> Any:
