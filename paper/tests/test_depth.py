@@ -24,7 +24,7 @@ from howsure_paper.depth import run as depth
 from howsure_paper.depth.data import DepthData, load, mean_of_training
 from howsure_paper.depth.models import DepthModel
 from howsure_paper.depth.plan import BLOCKS, EPSILONS, FRAME, GROUPS, Plan, quick_plan
-from howsure_paper.depth.recipes import METHODS, RECIPE, group_recipe
+from howsure_paper.depth.recipes import METHODS, RECIPE, group_recipe, plan_record
 from howsure_paper.depth.scores import (
     QUANTILES,
     alive_channels,
@@ -37,7 +37,7 @@ from howsure_paper.depth.scores import (
     image_scores,
     summarize,
 )
-from howsure_paper.protocol import Context
+from howsure_paper.protocol import Context, same_plan
 from howsure_paper.record import read_record, write_record
 
 
@@ -370,6 +370,12 @@ def test_a_record_with_settings_that_no_longer_exist_is_continued(tmp_path, smal
     again = read_record(tmp_path)
     assert again["results"]["evidential"] == record["results"]["evidential"]
     assert len(again["results"]["plain"]) == 2
+
+
+def test_plan_of_the_committed_record_is_still_the_default():
+    """A run continues from the committed record of depth: every setting that both have is equal."""
+    record = read_record(Path(__file__).parents[1] / "docs" / "results" / "depth")
+    same_plan(Path("depth"), record["plan"], plan_record(Plan()))
 
 
 @pytest.mark.usefixtures("without_results")

@@ -51,8 +51,11 @@ def group_recipe(plan: Plan, name: str) -> ImageRecipe:
 def plan_record(plan: Plan) -> dict[str, Any]:
     """Return the settings that must be equal for a run to continue from another's record."""
     settings = {name: group_recipe(plan, name).settings for name in GROUPS}
+    recipe = asdict(base_recipe(plan))
+    # records use the earlier name "colour", so that runs continue from them
+    recipe["augmentation"] = {"colour" if k == "color" else k: v for k, v in recipe["augmentation"].items()}
     return {
-        "recipe": asdict(base_recipe(plan)),
+        "recipe": recipe,
         "groups": {name: {key: getattr(each, key) for key in RECORDED} for name, each in settings.items()},
         "split_seed": plan.seed,
         "quick": plan.quick,
