@@ -16,7 +16,8 @@ from howsure.distributions import Transform
 
 def normal_prediction(mean, std):
     loc = torch.as_tensor(np.asarray(mean, dtype=float))
-    return hs.Prediction(hs.Normal(loc, torch.as_tensor(np.broadcast_to(std, loc.shape).copy())))
+    scale = torch.as_tensor(np.broadcast_to(std, loc.shape).copy())
+    return hs.Prediction(hs.Normal(loc, scale, validate_args=False))
 
 
 def test_rank_uses_the_decimal_value_of_the_coverage():
