@@ -7,12 +7,13 @@ import torch
 from scipy import stats
 
 import howsure as hs
-from howsure.fitting import fit, hold_out, search
+from howsure.fitting import fit, hold_out
 from howsure.fitting.censoring import log_likelihood, read_censored
 from howsure.fitting.targets import prepare_target
 from howsure.methods import Evidential, Network, Recipe
 from howsure.training import Settings
 from howsure_paper.baselines import LeastSquares
+from howsure_paper.search import search
 
 RECIPE = Recipe(Network((16,)), Settings(steps=40, evaluate_every=10), 32)
 

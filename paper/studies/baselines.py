@@ -17,7 +17,7 @@ import numpy as np
 
 from howsure import metrics
 from howsure.data import splits
-from howsure.fitting import fit, hold_out, search
+from howsure.fitting import fit, hold_out
 from howsure.methods import Network, NormalLikelihood, Recipe
 from howsure.prediction import Prediction
 from howsure.training import Settings, resolve_device
@@ -25,6 +25,7 @@ from howsure_paper.baselines import MCDropout
 from howsure_paper.datasets import uci
 from howsure_paper.paper import TABLE_1
 from howsure_paper.record import write_record
+from howsure_paper.search import search
 from howsure_paper.tables import mean_and_error
 from shared import device_and_record, new_record, option_parser
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from howsure import metrics
 from howsure.data import splits
-from howsure.fitting import fit, hold_out, search
-from howsure.fitting.search import one_standard_error
+from howsure.fitting import fit, hold_out
 from howsure.methods import Evidential
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import write_record
+from howsure_paper.search import one_standard_error, search
 from howsure_paper.tables import mean_and_error
 from shared import device_and_record, new_record, option_parser, recipe_for
 

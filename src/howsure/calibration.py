@@ -1,4 +1,4 @@
-"""Recalibration of any model on rows it has not learned from: one scale, or a monotone map of its probabilities."""
+"""Calibration of any model by rows that it has not learned from."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from howsure.conformal import ConformalCalibration
 from howsure.errors import InputError, InputTypeError
 from howsure.metrics.scores import Mask, Predictive, Targets
 from howsure.prediction import Prediction, as_prediction, real_numbers
@@ -15,39 +16,55 @@ from howsure.prediction import Prediction, as_prediction, real_numbers
 __all__ = ["Calibration", "RecalibratedPrediction", "calibrate"]
 
 Array = NDArray[np.float64]
-METHODS = ("scale", "isotonic")
+METHODS = ("scale", "isotonic", "conformal")
 MOST = 200_000  # targets that a scale is learned from; that of so many is within 0.2 % of that of all
 KNOTS = 1001  # of an isotonic map; it is then within 0.1 % of that of all rows
 EDGE = 1e-12  # probabilities from which the ends of a map are told apart
 WIDE = math.log(1e4)  # how far from a first guess a scale is looked for at once
 
 
-def calibrate(prediction: Predictive | Any, y: Targets, method: str = "scale", *, mask: Mask = None) -> "Calibration":
-    r"""Return what makes a model calibrated, learned from rows that it has not learned from.
+def calibrate(
+    model: Any,
+    *data: Any,
+    method: str = "scale",
+    groups: Any = None,
+    mask: Mask = None,
+) -> Any:
+    r"""Return a calibrated model, or the calibration of a prediction, by rows that were not learned from.
+
+    ``calibrate(model, X, y, method=…)`` returns a copy of a fitted regressor. It predicts, saves, loads and reports
+    like any other. ``calibrate(prediction, y, method=…)`` returns a :class:`Calibration`, whose ``apply`` takes
+    predictions of new rows.
 
     ``"scale"``
         One factor for each target by which predictions are stretched about their means, of the highest likelihood:
         the s that maximises the mean of :math:`\ln p(m + (y-m)/s) - \ln s`. Mean, shape and the shares of the
-        decomposition stay. One number overfits nothing: twenty rows are enough. Of more than 200,000 targets, as many
-        are drawn.
+        decomposition stay. Twenty rows are enough. Of more than 200,000 targets, as many are drawn.
     ``"isotonic"``
         A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018): the calibrated P(Y ≤ y) is the
         share of these rows whose own P(Y ≤ y) was at most as large. It corrects shapes too, such as skewness, but
-        needs a few hundred rows, and gives no density. (The isotonic regression of ranks on probabilities is the ranks
-        themselves; between them the map is linear.)
+        needs a few hundred rows, and gives no density. For predictions only.
+    ``"conformal"``
+        Intervals that hold a new target with the stated probability, on average over rows exchangeable with these; see
+        :mod:`howsure.conformal`. An interval of 90% needs at least 9 rows, one of 95% at least 19.
 
-    Neither is a guarantee, and neither can make up for rows of another kind.
+    None of them can make up for rows of another kind than those to come.
 
     Args:
-        prediction: of a :class:`~howsure.Prediction`, or the distribution that a network answered with, on rows like
-            those to come.
-        y: targets, of its shape.
-        method: "scale" or "isotonic".
-        mask: True where a target counts; without it a missing target is an error.
+        model: a fitted regressor; or a :class:`~howsure.Prediction`, or the distribution that a network returned.
+        *data: the rows X and their targets y for a regressor; y for a prediction.
+        method: "scale", "isotonic" or "conformal".
+        groups: a column of X, or a list of columns: rows with equal values there are calibrated separately. For
+            regressors and ``method="conformal"``. A group of fewer than 9 rows, and one that is not among these rows,
+            has the factor of all rows.
+        mask: for predictions: True where a target counts. Without it a missing target is an error.
 
     Returns:
-        A :class:`Calibration`, whose ``apply`` takes predictions of new rows. Predictions of shape (rows, targets) and
-        (rows, targets, height, width) are calibrated target by target, others as one.
+        A regressor, or a :class:`Calibration`. Predictions of shape (rows, targets) and (rows, targets, height, width)
+        are calibrated target by target, others as one.
+
+    Raises:
+        InputError: if there are too few rows, or a target is missing.
 
     >>> import torch, howsure as hs
     >>> answer = hs.Normal(torch.zeros(4), 1.0)  # of a network that is too sure by a factor of two
@@ -56,14 +73,26 @@ def calibrate(prediction: Predictive | Any, y: Targets, method: str = "scale", *
     array([2., 2., 2., 2.], dtype=float32)
     """
     if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"unknown method {method!r} of calibration; known are {', '.join(METHODS)}")
-    p = as_prediction(prediction)
+        raise InputError(f"unknown calibration method {method!r}; known are {', '.join(METHODS)}")
+    if groups is not None and (method != "conformal" or not hasattr(model, "predict_distribution")):
+        raise InputError("groups requires a regressor and method='conformal'")
+    wanted = ("X", "y") if hasattr(model, "predict_distribution") else ("y",)
+    if len(data) != len(wanted):
+        first = "a regressor" if len(wanted) == 2 else "a prediction"
+        raise InputTypeError(f"calibrate of {first} takes {' and '.join(wanted)}, got {len(data)} arguments")
+    if len(wanted) == 2:
+        if mask is not None:
+            raise InputError("mask requires a prediction; leave out the rows of X and y instead")
+        if method == "isotonic":
+            raise InputError("isotonic calibration gives no density; apply it to the predictions of the model")
+        return model._calibrated(*data, method, groups)
+    p = as_prediction(model)
     if not p.shape or 0 in p.shape:
-        raise InputError(
-            f"there are no targets to calibrate with: the prediction has the shape {p.shape}, without rows"
-        )
-    target = np.asarray(p._target(y, mask).cpu().numpy(), dtype=float)
+        raise InputError(f"no targets to calibrate with: the prediction has the shape {p.shape}")
+    target = np.asarray(p._target(data[0], mask).cpu().numpy(), dtype=float)
     known = np.ones(p.shape, dtype=bool) if mask is None else p.known(mask).cpu().numpy()
+    if method == "conformal":
+        return ConformalCalibration.learn(p, target, mask=known)
     stated = _stated(p, target) if method == "isotonic" else None
     found: list[Any] = []
     for t, own in enumerate(_of_targets(p.shape)):
@@ -119,10 +148,10 @@ class Calibration:
         return {"method": self.method, "numbers": [[list(pair) for pair in knots] for knots in self.numbers]}
 
     @classmethod
-    def from_dict(cls, saved: Any) -> "Calibration":
+    def from_dict(cls, saved: Any) -> Any:
         """Return the calibration that :meth:`to_dict` described; raise if it cannot be one."""
-        if not isinstance(saved, dict) or set(saved) != {"method", "numbers"} or saved["method"] not in METHODS:
-            raise InputError('a calibration is a table of "method" and "numbers"')
+        if not isinstance(saved, dict) or set(saved) != {"method", "numbers"} or saved["method"] not in METHODS[:2]:
+            raise InputError("inconsistent calibration: expected the fields 'method' and 'numbers'")
         numbers = saved["numbers"]
         if not isinstance(numbers, list) or not numbers:
             raise InputError("a calibration has numbers for at least one target")

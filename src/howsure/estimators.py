@@ -1,21 +1,18 @@
 """The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
 
-import inspect
-import textwrap
 import warnings
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
@@ -24,32 +21,22 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from howsure.calibration import Calibration, calibrate
+from howsure.conformal import ConformalCalibration
 from howsure.data.encoding import Encoding
 from howsure.data.table import Table, read_table
 from howsure.data.target import check_numbers
 from howsure.distributions import Transform
 from howsure.errors import InputError
-from howsure.fitting import Fitted, Member, Search, fit, search
+from howsure.fitting import Fitted, Member, fit
 from howsure.fitting.censoring import read_censored
-from howsure.fitting.conformal import (
-    FOLDS,
-    CalibrationRows,
-    CrossConformal,
-    Groups,
-    SplitConformal,
-    column_names,
-    deal_folds,
-    set_apart,
-)
-from howsure.fitting.duration import say_how_long, training_seconds
 from howsure.fitting.fading import choose_power, rows_of_a_fold, unfamiliar_below, with_fading
 from howsure.fitting.inputs import Inputs
 from howsure.fitting.members import hold_in_turn
 from howsure.fitting.predictor import Predictor
 from howsure.fitting.stacking import stacked
-from howsure.fitting.targets import choose_transform, prepare_target
+from howsure.fitting.targets import prepare_target
 from howsure.fitting.width import with_scale
-from howsure.formulas import penalties
 from howsure.images import FittedImages
 from howsure.methods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.persistence import load_model, refusing_misfits, save_model
@@ -85,70 +72,72 @@ else:
         """scikit-learn's regressor."""
 
 
-def _parameter(default: Any, text: str, **options: Any) -> Any:
-    """Return a field of a regressor with the text that documents it."""
-    return field(default=default, metadata={"text": text}, **options)
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(_ScikitLearn):
-    """Base class of the regressors, and the type that :func:`load` returns: fit, predict, save.
+    """Base class of the regressors and return type of :func:`load`.
 
-    Subclasses name the parameters that they alone have, and say which method they are.
+    Parameters
+    ----------
+    hidden : tuple of int, default=None
+        Units of each hidden layer. None: by the number of rows, from three layers of 96 on.
+    steps : int, default=None
+        Largest number of training steps. None: by the number of rows. Training stops earlier once scores on held-out
+        rows no longer improve.
+    batch_size : int, default=None
+        Rows of one training step. None: by the number of rows.
+    learning_rate : float, default=None
+        Largest learning rate of Adam, after a warm-up and before a cosine decay. None: 0.005.
+    validation_fraction : float, default=0.1
+        Share of the rows that each network holds out to stop training; 0 trains to the end.
+    device : str, default="auto"
+        Device to train on: "auto" (CUDA if there is one), "cpu", "cuda" or "mps".
+    random_state : int, RandomState instance or None, default=None
+        Seed of everything random.
+    verbose : bool, default=None
+        Whether to show progress. None shows it after two seconds if standard error is a terminal.
+    target_transform : {"positive", "log"}, default=None
+        For targets that cannot be negative. "positive" is logarithmic near zero and linear above; "log" is the
+        logarithm, for which y has no mean. None: targets as they are.
+
+    Attributes
+    ----------
+    fitted_ : howsure.fitting.Fitted
+        The trained networks.
+    encoding_ : howsure.data.encoding.Encoding
+        The learned encoding of the columns.
+    columns_ : pandas.DataFrame
+        Kind of each column of X, its number of features and missing values, and the reason.
+    training_ : dict
+        Steps and seconds of the training; for each network the step whose weights were kept and whether it diverged.
+    inputs_ : dict
+        Weight of the networks by what they see. The weights add up to 1.
+    scale_ : ndarray of shape (targets,) or None
+        Factor by which the mixture is stretched about its mean.
+    fading_power_ : float or None
+        Power by which evidence fades with the distance from the training rows.
+    unfamiliar_below_ : float or None
+        Familiarity below which 1% of rows like the training rows lie.
+    calibration_ : Calibration, ConformalCalibration or None
+        Result of :func:`howsure.calibrate`.
+    target_names_ : list of str or None
+        Names of the targets.
+    transform_ : howsure.distributions.Transform or None
+        The target transform with its scale.
+    n_features_in_, feature_names_in_
+        Number and names of the columns of X.
     """
 
     _registry: ClassVar[dict[str, type["Regressor"]]] = {}
-    _auto: ClassVar[str | None] = None  # the parameter that may be "auto": what the method calls ``searched``
 
-    hidden: tuple[int, ...] | None = _parameter(
-        None, "Units of each hidden layer. None: by the method and the number of rows, from three layers of 96 on."
-    )
-    steps: int | None = _parameter(None, "Largest number of training steps. None: by the number of rows.")
-    patience: float | None = _parameter(
-        0.25,
-        "Share of the steps so far without progress on held-out rows after which training stops. None takes all steps.",
-    )
-    batch_size: int | None = _parameter(None, "Rows that a network sees in one step. None: by the number of rows.")
-    learning_rate: float | None = _parameter(
-        None, "Largest learning rate of Adam, after a warm-up and before a cosine decay. None: by the method."
-    )
-    validation_fraction: float = _parameter(
-        0.1, "Share of the rows that each network keeps to find the step at which it was best; 0 trains to the end."
-    )
-    device: str = _parameter("auto", 'Device to train on: "auto" (CUDA if there is one), "cpu", "cuda" or "mps".')
-    random_state: Any = _parameter(  # noqa: RUF009
-        None, "Seed, or generator of NumPy, that everything random follows from."
-    )
-    verbose: bool | None = _parameter(
-        None, "Show progress. None says once how long training may take, if that is more than a minute."
-    )
-    target_transform: str | None = _parameter(
-        None,
-        'For targets that cannot be negative. "positive": logarithmic near zero and linear above; "log": the '
-        'logarithm, without a mean of y; "auto": "positive" where it predicts held-out training rows better. None: '
-        "targets as they are.",
-    )
-    absolute_time: bool | str = _parameter(
-        "auto",
-        "Whether dates have their time since 1970 as a feature, beside their place in the day, week and year. "
-        '"auto": where it helps to predict the latest training rows from earlier ones.',
-    )
-
-    conformal: str | None = _parameter(
-        None,
-        "Intervals with a guarantee, for new rows exchangeable with those of fit and on average over them. 'split': a "
-        "fifth of the rows (at least 9, at most 10,000) is set apart before anything is learned, and the interval of "
-        "coverage c, scaled as these rows ask for, holds a new target with probability at least c. 'cv+': all rows are "
-        "learned from, and eight more models, each without an eighth of the rows, say how much to scale: at least "
-        "1 − 2(1−c) − √(2/n), in practice c or a little more (Barber et al. 2021, Theorem 4), for nine times the cost. "
-        "Means and shapes stay; the distribution is scaled as its interval of coverage 0.9 is. None: no scale at all.",
-    )
-    conformal_groups: Any = _parameter(  # noqa: RUF009
-        None,
-        "A column of X by name or position, or a list of them: rows with equal values there are calibrated on their "
-        "own, so that the guarantee holds in each group. A group with too few rows for a coverage (9 for 0.9, 19 for "
-        "0.95), and one not seen in fit, has the scale of all rows, without a guarantee of its own.",
-    )
+    hidden: tuple[int, ...] | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    validation_fraction: float = 0.1
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool | None = None
+    target_transform: str | None = None
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -199,73 +188,25 @@ class Regressor(_ScikitLearn):
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         known = read_censored(censored, target, rows)
-        if known is not None and self.conformal is not None:
-            raise InputError(
-                f"conformal={self.conformal!r} compares intervals with values of y, which censored targets do not "
-                "have; use conformal=None"
-            )
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
-        self.conformal_: SplitConformal | CrossConformal | None = None
-        self.fold_models_: list[Regressor] = []
-        if self.conformal_groups is not None:
-            column_names(table, self.conformal_groups)  # raises for one that is not there, before the fit
-        if self.conformal == "split":
-            learned, calibration = set_apart(rows, base)
-            self._fit_rows(table, target, learned, weights, base)
-            self._calibrate_split(table, target, calibration)
-        else:
-            self._fit_rows(table, target, rows, weights, base, known)
-            if self.conformal == "cv+":
-                self._calibrate_cross(table, target, rows, weights, base)
+        self.calibration_: Calibration | ConformalCalibration | None = None
+        self._fit_rows(table, target, rows, weights, base, known)
         return self
 
-    def _calibrate_split(self, table: Table, target: Array, rows: NDArray[np.int64]) -> None:
-        """Learn scales of intervals from rows that were set apart, which are predicted as new rows are."""
-        apart = self._adopted(_rows_of(table, rows))
-        groups = None if self.conformal_groups is None else Groups.learn(apart, self.conformal_groups)
-        codes = None if groups is None else groups.codes(apart)
-        p = self._predict_table(apart)
-        self.conformal_ = SplitConformal(CalibrationRows(p, target[rows], codes), groups)
-        self.conformal_.apply(p, codes)  # raises if no scale is large enough
-
-    def _calibrate_cross(
-        self, table: Table, target: Array, rows: NDArray[np.int64], weights: Array | None, base: int
-    ) -> None:
-        """Learn models that each leave out a fold of the rows, and keep what they predict for it."""
-        whole = self._adopted(_rows_of(table, rows))
-        groups = None if self.conformal_groups is None else Groups.learn(whole, self.conformal_groups)
-        codes = np.full(len(rows), -1) if groups is None else groups.codes(whole)
-        model = clone(self).set_params(conformal=None, conformal_groups=None, verbose=bool(self.verbose))
-        model._label_like(self)
-        found = Parallel()(  # one after the other, unless joblib.parallel_config says where to run them
-            delayed(_fit_without)(copy(model), table, target, rows, fold, weights, codes, [base, k])
-            for k, fold in enumerate(deal_folds(codes, base))
-        )
-        self.fold_models_ = [model for model, _ in found]
-        parts = [part for _, part in found]
-        self.conformal_ = CrossConformal(tuple(parts), groups)
-
-    def _label_like(self, other: "Regressor") -> None:
-        """Take over what another regressor knows about the columns and targets it was given."""
-        for name in ("target_names_", "n_features_in_", "feature_names_in_"):
-            if hasattr(other, name):
-                setattr(self, name, getattr(other, name))
-        self.conformal_, self.fold_models_ = None, []
-
-    def _adopted(self, table: Table) -> Table:
-        """Return a table of fit with its columns read as those of new rows are."""
-        encoders = self.encoding_.encoders
-        chosen = () if self.conformal_groups is None else column_names(table, self.conformal_groups)
-        for encoder in encoders:
-            if encoder.left_out and encoder.name in chosen:
-                raise InputError(
-                    f"conformal_groups names the column {encoder.name!r}, which the model leaves out ({encoder.why}); "
-                    "make it a pandas category to keep it"
-                )
-        columns = tuple(encoder.adopt(column) for encoder, column in zip(encoders, table.columns, strict=True))
-        return replace(table, columns=columns, index=None)
+    def _calibrated(self, X: Any, y: ArrayLike, method: str, groups: Any) -> Self:  # noqa: N803
+        """Return a copy of the model that is calibrated by rows that it has not learned from."""
+        p, table = self._predict_uncalibrated(X)
+        target = _read_target(y, table)
+        found: Calibration | ConformalCalibration
+        if method == "conformal":
+            found = ConformalCalibration.learn(p, target.reshape(p.shape), table, groups)
+        else:
+            found = calibrate(p, target, method=method)
+        model = copy(self)
+        model.calibration_ = found
+        return model
 
     def _fit_rows(
         self,
@@ -287,10 +228,7 @@ class Regressor(_ScikitLearn):
             "device": self.device,
             "progress": self.verbose,
         }
-        if self.verbose is None and self._announce(method, options["recipe"], x.shape[1], target, len(rows)):
-            options["progress"] = False
-        target = self._prepare_target(method, x, target, rows, base, options)
-        method = self._choose(method, x, target, rows, base, options)
+        target = self._prepare_target(target, rows, base, known)
         members: Sequence[Member] = self._members(rows, [int(s) for s in seeds], base)
         inputs = Inputs.learn(x, target, rows, base, members, weights)
         fitted = fit(method, x, target, members, inputs=inputs, **options)
@@ -301,15 +239,6 @@ class Regressor(_ScikitLearn):
         calibrated = getattr(self, "calibrated", False)
         self.fitted_ = with_scale(fitted, seen, target, members, known) if calibrated else fitted
         self._summarise_training()
-
-    def _announce(self, method: Method, recipe: Recipe, features: int, y: Array, rows: int) -> bool:
-        """Say how long the fit may take, if that is long; return whether it was said."""
-        if resolve_device(self.device).type != "cpu":
-            return False
-        members, outputs = self._network_count(rows), method.outputs * (1 if y.ndim == 1 else y.shape[1])
-        with one_thread() as threads:
-            seconds = training_seconds(recipe, features, outputs, members, threads)
-        return say_how_long(seconds * (1 + FOLDS if self.conformal == "cv+" else 1), rows)
 
     def _network_count(self, rows: int) -> int:
         """Return how many networks to train on so many rows."""
@@ -353,7 +282,7 @@ class Regressor(_ScikitLearn):
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
         """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
-        self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed, self.absolute_time)
+        self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
         if len(rows) == table.rows:
@@ -362,41 +291,13 @@ class Regressor(_ScikitLearn):
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
         return x
 
-    def _prepare_target(
-        self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
-    ) -> Array:
+    def _prepare_target(self, y: Array, rows: NDArray[np.int64], seed: int, censored: NDArray[np.int8] | None) -> Array:
         """Return the targets as networks learn them; warn of values that many rows share."""
-        kind = self.target_transform
-        if kind == "auto":
-            kind = choose_transform(method, x, y, rows, seed, validation_fraction=self.validation_fraction, **options)
-        prepared = prepare_target(y, rows, kind, seed, self.target_names_, options["censored"])
+        prepared = prepare_target(y, rows, self.target_transform, seed, self.target_names_, censored)
         for notice in prepared.notices:
             warnings.warn(notice, UserWarning, stacklevel=5)  # at the call of fit
-        self.target_transform_, self.transform_ = kind, prepared.transform
+        self.transform_: Transform | None = prepared.transform
         return prepared.values
-
-    def _choose(
-        self, method: Method, x: Array, y: Array, rows: NDArray[np.int64], seed: int, options: dict[str, Any]
-    ) -> Method:
-        """Return the method with "auto" replaced by what a search found; the search is kept in ``search_``."""
-        self.search_: Search | None = None
-        if self._auto is None or method.searched is None:
-            return method
-        field = method.searched[0]
-        if isinstance(getattr(self, self._auto), str):
-            share = self.validation_fraction
-            self.search_ = search(method, x, y, [rows], seed=seed, validation_fraction=share, **options)[0]
-            method = replace(method, **{field: self.search_.chosen})  # type: ignore[type-var]
-        setattr(self, f"{self._auto}_", getattr(method, field))
-        return method
-
-    def _number_or_auto(self, usual: float, high: float = np.inf) -> float:
-        """Return the parameter that may be "auto", or the usual value while it is."""
-        assert self._auto is not None
-        value = getattr(self, self._auto)
-        if isinstance(value, str) and value == "auto":
-            return usual
-        return _number(self._auto, value, high, also="'auto' or ")
 
     @overload
     def predict(self, X: Any, return_std: Literal[False] = False) -> Array: ...  # noqa: N803
@@ -412,36 +313,32 @@ class Regressor(_ScikitLearn):
 
         Under the target transform "log" y has neither: then it is the median, and ``return_std`` is refused.
         """
-        as_learned = not return_std and self._transform is None  # then a scale changes nothing
-        p = self._predict_as_learned(X)[0] if as_learned else self.predict_distribution(X)
-        if not return_std and p.transform is not None and not p.transform.has_moments:
+        if return_std:
+            p = self.predict_distribution(X)
+            return p.mean, p.std
+        p = self._predict_uncalibrated(X)[0]  # calibration does not move the mean
+        if p.transform is not None and not p.transform.has_moments:
             return p.median
-        return _MeanAndStd((p.mean, p.std)) if return_std else p.mean
+        return p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
-        """Return the predictive distribution, in the units of y; with ``conformal`` its intervals have a guarantee."""
-        p, table = self._predict_as_learned(X)
-        made: SplitConformal | CrossConformal | None = getattr(
-            self, "conformal_", None
-        )  # which pickles of earlier versions do not have
-        if made is None:
+        """Return the predictive distribution, in the units of y."""
+        p, table = self._predict_uncalibrated(X)
+        if self.calibration_ is None:
             return p
-        codes = None if made.groups is None else made.groups.codes(table)
-        if isinstance(made, SplitConformal):
-            return made.apply(p, codes)
-        return made.apply(p, [model._predict_as_learned(X)[0] for model in self.fold_models_], codes)
+        if isinstance(self.calibration_, ConformalCalibration):
+            return self.calibration_.apply(p, table)
+        calibrated: Prediction = self.calibration_.apply(p)
+        return calibrated
 
-    def _predict_as_learned(self, X: Any) -> tuple[Prediction, Table]:  # noqa: N803
-        """Return the predictive distribution before conformal calibration, and X as it was read."""
+    def _predict_uncalibrated(self, X: Any) -> tuple[Prediction, Table]:  # noqa: N803
+        """Return the predictive distribution without calibration, and X as it was read."""
         check_is_fitted(self, "fitted_")
         table = self._read(X, self.encoding_)
-        return self._predict_table(table), table
-
-    def _predict_table(self, table: Table) -> Prediction:
         p = self.fitted_.predict(self.encoding_.transform(table))
-        p.transform = self._transform
+        p.transform = self.transform_
         p.index, p.names = table.index, self.target_names_
-        return p
+        return p, table
 
     def predictor(self, coverage: float | None = None, *, single: bool = False) -> Predictor:
         """Return a plain callable from one row, or several, to mean and both deviations by name: for a server.
@@ -455,11 +352,6 @@ class Regressor(_ScikitLearn):
         """
         check_is_fitted(self, "fitted_")
         return Predictor(self, coverage, single)
-
-    @property
-    def _transform(self) -> Transform | None:
-        """The transform of the target, which pickles of earlier versions do not have."""
-        return getattr(self, "transform_", None)
 
     @property
     def columns_(self) -> Any:
@@ -530,22 +422,13 @@ class Regressor(_ScikitLearn):
         if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
             raise InputError("learning_rate must be greater than 0, got 0")
         _number("validation_fraction", self.validation_fraction, high=1)
-        if self.patience is not None and _number("patience", self.patience, high=1, also="None or ") == 0:
-            raise InputError("patience must be greater than 0, or None to take all steps, got 0")
-        if not (isinstance(self.absolute_time, bool) or self.absolute_time == "auto"):
-            raise InputError(f"absolute_time must be True, False or 'auto', got {self.absolute_time!r}")
-        if self.target_transform is not None and self.target_transform not in ("positive", "log", "auto"):
-            known = "'positive', 'log', 'auto' or None"
-            raise InputError(f"target_transform must be {known}, got {self.target_transform!r}")
+        if self.target_transform is not None and self.target_transform not in ("positive", "log"):
+            raise InputError(f"target_transform must be 'positive', 'log' or None, got {self.target_transform!r}")
         if not isinstance(self._evidence, str) or self._evidence not in ("fading", "plain"):
             raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
         if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
             raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
-        if self.conformal is not None and self.conformal not in ("split", "cv+"):
-            raise InputError(f"conformal must be 'split', 'cv+' or None, got {self.conformal!r}")
-        if self.conformal_groups is not None and self.conformal is None:
-            raise InputError("conformal_groups says which rows are calibrated together; say with conformal= how")
         _layers(self.hidden)
         resolve_device(self.device)
         self._method()
@@ -556,8 +439,6 @@ class Regressor(_ScikitLearn):
         if self.steps is not None:
             every = max(1, min(settings.evaluate_every, int(self.steps) // 20))
             settings = replace(settings, steps=int(self.steps), evaluate_every=every)
-        if settings.plateau:  # a method that trains to the end has none
-            settings = replace(settings, plateau=float(self.patience or 0))
         if self.learning_rate is not None:
             settings = replace(settings, learning_rate=float(self.learning_rate))
         if self.hidden is not None:
@@ -619,41 +500,24 @@ class Regressor(_ScikitLearn):
             "estimator": type(self).__name__,
             "parameters": parameters,
             "encoding": self.encoding_.to_dict(),
-            "chosen": None if self._auto is None else getattr(self, f"{self._auto}_"),
-            "search": None if self.search_ is None else self.search_.to_dict(),
             "target_names": self.target_names_,
-            "target_transform": None if self._transform is None else self._transform.to_dict(),
+            "target_transform": None if self.transform_ is None else self.transform_.to_dict(),
             "n_features_in": int(self.n_features_in_),
             "feature_names_in": list(map(str, self.feature_names_in_)) if hasattr(self, "feature_names_in_") else None,
+            "calibration": None if self.calibration_ is None else self.calibration_.to_dict(),
         }
-        made = getattr(self, "conformal_", None)
-        if made is not None:
-            own, settings["conformal"] = made.state()
-            tensors |= own
-        settings["folds"] = []
-        for k, model in enumerate(getattr(self, "fold_models_", [])):
-            own, values = model._state()
-            tensors |= {f"folds.{k}.{name}": t for name, t in own.items()}
-            settings["folds"].append(values)
         return tensors, settings
 
     def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
         """Take over what :meth:`save` wrote, after checking that its parts fit together."""
         self._check_parameters()
         method = self._method()
-        if self._auto is not None and method.searched is not None:
-            chosen = _number(self._auto, settings["chosen"])
-            method = replace(method, **{method.searched[0]: chosen})  # type: ignore[type-var]
-            setattr(self, f"{self._auto}_", chosen)
-        found = settings.get("search")
-        self.search_ = None if found is None else Search.from_dict(found)
         self.encoding_ = Encoding.from_dict(settings["encoding"])
         self.fitted_ = Fitted.from_state(tensors, settings, method)
         self._summarise_training()
         self.target_names_ = settings["target_names"]
-        saved = settings.get("target_transform")  # models of earlier versions have none
+        saved = settings["target_transform"]
         self.transform_ = None if saved is None else Transform.from_dict(saved)
-        self.target_transform_ = None if self.transform_ is None else self.transform_.kind
         self.n_features_in_ = settings["n_features_in"]
         names = settings["feature_names_in"]
         if names is not None:
@@ -669,34 +533,12 @@ class Regressor(_ScikitLearn):
         ):
             if not holds:
                 raise InputError(f"it is not so that {what}")
-        self._restore_conformal(tensors, settings, None if self.fitted_.one_target else targets)
+        saved = settings["calibration"]
+        self.calibration_ = None
+        if saved is not None:
+            made = ConformalCalibration if saved["method"] == "conformal" else Calibration
+            self.calibration_ = made.from_dict(saved)
         return self
-
-    def _restore_conformal(
-        self, tensors: dict[str, torch.Tensor], settings: dict[str, Any], targets: int | None
-    ) -> None:
-        """Take over how intervals were calibrated; models of earlier versions were not."""
-        self.conformal_, self.fold_models_ = None, []
-        saved, folds = settings.get("conformal"), settings.get("folds", [])
-        expected = FOLDS if self.conformal == "cv+" else 0
-        if (saved is None) is not (self.conformal is None) or not isinstance(folds, list) or len(folds) != expected:
-            raise InputError("the parts of conformal intervals are there, or missing, against what the parameters say")
-        for k, values in enumerate(folds):
-            own = {n.removeprefix(f"folds.{k}."): t for n, t in tensors.items() if n.startswith(f"folds.{k}.")}
-            model = clone(self).set_params(conformal=None, conformal_groups=None)._restore(own, values)
-            if model.fitted_.one_target is not self.fitted_.one_target or model.encoding_.names != self.encoding_.names:
-                raise InputError(f"the model of fold {k} is not of the same table")
-            self.fold_models_.append(model)
-        if self.conformal == "split":
-            self.conformal_ = SplitConformal.from_state(tensors, saved, self.transform_, targets)
-        elif self.conformal == "cv+":
-            transforms = [model.transform_ for model in self.fold_models_]
-            self.conformal_ = CrossConformal.from_state(tensors, saved, transforms, targets)
-        groups = None if self.conformal_ is None else self.conformal_.groups
-        if (groups is None) is not (self.conformal_groups is None):
-            raise InputError("groups are there, or missing, against what the parameters say")
-        if groups is not None and not set(groups.columns) <= set(self.encoding_.names):
-            raise InputError("the groups are of columns that the table does not have")
 
     def _summarise_training(self) -> None:
         training = self.fitted_.training
@@ -706,17 +548,6 @@ class Regressor(_ScikitLearn):
             "best_step": training.best_step.tolist(),
             "diverged": training.diverged.tolist(),
         }
-
-
-class _MeanAndStd(tuple[Array, Array]):
-    """Means and standard deviations; scikit-learn's wrapper around targets takes them for one array."""
-
-    @property
-    def ndim(self) -> int:
-        raise AttributeError(
-            "predict(return_std=True) returns two arrays, which TransformedTargetRegressor cannot transform back; use "
-            'target_transform="positive" or "log" of the regressor itself'
-        )
 
 
 def load(folder: str | Path) -> Regressor:
@@ -740,9 +571,6 @@ def restore(folder: str | Path, tensors: dict[str, torch.Tensor], settings: dict
     with refusing_misfits(folder):
         given = settings["parameters"].items()
         parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        for parameter, before in (("evidence", "plain"), ("inputs", "numbers"), ("calibrated", False)):
-            if any(f.name == parameter for f in fields(Regressor._registry[name])):
-                parameters.setdefault(parameter, before)  # of earlier versions, which had no choice
         return Regressor._registry[name](**parameters)._restore(tensors, settings)
 
 
@@ -842,25 +670,6 @@ def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
     return replace(table, columns=tuple(replace(c, values=c.values[rows]) for c in table.columns), rows=len(rows))
 
 
-def _fit_without(
-    model: Regressor,
-    table: Table,
-    target: Array,
-    rows: NDArray[np.int64],
-    fold: NDArray[np.int64],
-    weights: Array | None,
-    codes: NDArray[np.int64],
-    seed: Sequence[int],
-) -> tuple[Regressor, CalibrationRows]:
-    """Fit a model to the rows that are not in a fold; return it, and what it predicts for those that are."""
-    with one_thread(), warnings.catch_warnings():  # what there is to say was said of all rows
-        warnings.simplefilter("ignore", UserWarning)
-        drawn = int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
-        model._fit_rows(table, target, np.delete(rows, fold), weights, drawn)
-        p = model._predict_table(model._adopted(_rows_of(table, rows[fold])))
-    return model, CalibrationRows(p, target[rows[fold]], codes[fold])
-
-
 def _read_target(y: ArrayLike, table: Table) -> Array:
     if y is None:
         raise InputError("this regressor requires y to be passed, but the target y is None")
@@ -882,53 +691,28 @@ def _read_target(y: ArrayLike, table: Table) -> Array:
     return target
 
 
-_Class = TypeVar("_Class", bound=type[Regressor])
-_ATTRIBUTES = {
-    "fitted_": "The trained networks, :class:`howsure.fitting.Fitted`.",
-    "encoding_": "How columns become features, :class:`howsure.data.encoding.Encoding`; learned from training rows.",
-    "columns_": "A pandas frame that says what every column of X was taken for, how many features it became, how many "
-    "training rows lacked it, and why.",
-    "training_": "Steps and seconds of the training, and for each network the step whose weights were kept and whether "
-    "it diverged.",
-    "search_": 'What "auto" tried and how it scored, :class:`howsure.fitting.Search`; None if nothing was searched.',
-    "inputs_": "How much networks count by what they see, :class:`dict` of weights whose sum is 1.",
-    "scale_": "The factor for each target by which the mixture is stretched about its mean, (T,); None: not at all.",
-    "fading_power_": "The power by which evidence fades with the distance from the training rows; None if it does not.",
-    "unfamiliar_below_": "The familiarity below which 1 % of rows like the training rows are; None if nothing fades.",
-    "conformal_": "How intervals were calibrated, :class:`howsure.fitting.conformal.SplitConformal` or "
-    ":class:`~howsure.fitting.conformal.CrossConformal`; None without ``conformal``.",
-    "fold_models_": 'With ``conformal="cv+"`` the models that each learned without a fold; else empty.',
-    "target_names_": "Names of the targets, if y had any, else None.",
-    "target_transform_": 'The transform of the target that was used: "positive", "log" or None.',
-    "transform_": "Its numbers, :class:`howsure.distributions.Transform`, or None.",
-    "n_features_in_": "Number of columns of X.",
-    "feature_names_in_": "Names of the columns of X, if all of them are text.",
-}
-
-
-def _documented(cls: _Class) -> _Class:
-    """Add to a regressor's docstring its parameters, from their fields, and the attributes that a fit sets."""
-    own, *example = (cls.__doc__ or "").split("\n\n    >>>")
-    entries: dict[str, dict[str, str]] = {"Parameters": {}, "Attributes": {}}
-    for f in sorted(fields(cls), key=lambda f: bool(f.kw_only)):  # as in the signature: keyword-only ones last
-        kind = inspect.formatannotation(f.type)
-        entries["Parameters"][f"{f.name} : {kind}, default={f.default!r}"] = f.metadata["text"]
-    entries["Attributes"] = dict(_ATTRIBUTES)
-    if cls._auto is not None:
-        entries["Attributes"][f"{cls._auto}_"] = f'The {cls._auto} that was used, or that "auto" chose.'
-    lines = [own.rstrip()]
-    for title, texts in entries.items():
-        lines += ["", f"    {title}", f"    {'-' * len(title)}"]
-        for name, text in texts.items():
-            lines += [f"    {name}", textwrap.fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 8)]
-    cls.__doc__ = "\n".join(lines) + "".join(f"\n\n    >>>{text}" for text in example)
-    return cls
-
-
-@_documented
 @dataclass(eq=False, repr=False)
 class EvidentialRegressor(Regressor):
-    """Deep evidential regression for tables: a mixture of networks that each answer with an evidential distribution.
+    """Deep evidential regression for tables: a mixture of networks that each output an evidential distribution.
+
+    Parameters
+    ----------
+    members : int, default=None
+        Networks in the mixture. None: 12, or 9 from 10,000 rows on. One is the paper's method; several identify how
+        the variance divides into aleatoric and epistemic.
+    evidence_weight : float, default=0.01
+        Weight λ of the evidence penalty, for standardized targets.
+    evidence : {"fading", "plain"}, default="fading"
+        "fading": evidence falls with the distance from the training rows, so that intervals widen there. "plain": the
+        evidence of the networks as it is, as in the paper.
+    inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
+        What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins. "trees":
+        also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
+        "auto": all three, or "numbers" for fewer than three networks or 50 rows.
+    calibrated : bool, default=True
+        Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows.
+
+    See :class:`Regressor` for the parameters and attributes that all regressors have.
 
     >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
     >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
@@ -937,47 +721,30 @@ class EvidentialRegressor(Regressor):
     (50, 2)
     """
 
-    _auto = "evidence_weight"
-
-    members: int | None = _parameter(
-        None,
-        "Networks in the mixture. None: 12, or 9 from 10,000 rows on. One is the paper's method; several identify how "
-        "the variance divides into noise and doubt.",
-    )
-    evidence_weight: float | str = _parameter(
-        0.01, 'λ of the evidence penalty, for standardised targets. "auto" chooses it by cross-validation.'
-    )
-    penalty: str = _parameter("error", "Name of the evidence penalty, see :mod:`howsure.formulas.penalties`.")
-    evidence: str = _parameter(
-        "fading",
-        'What becomes of the evidence away from the training rows. "fading": less of it counts the farther away, so '
-        'that intervals widen; how fast is learned from the training rows. "plain": all of it counts, as in the paper.',
-    )
-    inputs: str | tuple[str, ...] = _parameter(
-        "auto",
-        'What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins of the '
-        'training rows. "trees": also what boosted trees predict, learned out of fold. Several of these divide the '
-        'networks among them, and held-out rows decide how much each kind counts. "auto": all three, or "numbers" for '
-        "fewer than three networks or 50 rows.",
-    )
-
-    calibrated: bool = _parameter(
-        True,
-        "Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows: a "
-        "mixture counts the disagreement of its networks twice. A single network stays as it is.",
-    )
+    members: int | None = None
+    evidence_weight: float = 0.01
+    evidence: str = "fading"
+    inputs: str | tuple[str, ...] = "auto"
+    calibrated: bool = True
 
     def _method(self) -> Method:
-        if not isinstance(self.penalty, str):
-            raise InputError(f"penalty must be one of the names {', '.join(penalties.PENALTIES)}, got {self.penalty!r}")
-        penalties.lookup(self.penalty)
-        return Evidential(self._number_or_auto(0.01), self.penalty)
+        return Evidential(_number("evidence_weight", self.evidence_weight))
 
 
-@_documented
 @dataclass(eq=False, repr=False)
 class EnsembleRegressor(Regressor):
-    """A deep ensemble: networks with a Gaussian likelihood, trained together (Lakshminarayanan et al. 2017).
+    """A deep ensemble: networks with a normal likelihood, trained together (Lakshminarayanan et al. 2017).
+
+    Parameters
+    ----------
+    members : int, default=5
+        Networks in the ensemble.
+    evidence : {"plain", "fading"}, default="plain"
+        "plain": the usual ensemble. "fading": predictions widen away from the training rows.
+    inputs : str or tuple of str, default="numbers"
+        What networks see of a row, as in :class:`EvidentialRegressor`.
+
+    See :class:`Regressor` for the parameters and attributes that all regressors have.
 
     >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
     >>> model = EnsembleRegressor(members=3, steps=20, random_state=0).fit(X, y)
@@ -985,19 +752,9 @@ class EnsembleRegressor(Regressor):
     (50,)
     """
 
-    members: int = _parameter(5, "Networks in the ensemble.")
-    evidence: str = _parameter(
-        "plain",
-        '"fading": predictions widen away from the training rows, by a variance that is divided by the share of the '
-        'evidence that counts there; how fast is learned from the training rows. "plain": the usual ensemble.',
-    )
-    inputs: str | tuple[str, ...] = _parameter(
-        "numbers",
-        'What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins of the '
-        'training rows. "trees": also what boosted trees predict, learned out of fold. Several of these divide the '
-        'networks among them, and held-out rows decide how much each kind counts. "auto": all three, or "numbers" for '
-        "fewer than three networks or 50 rows.",
-    )
+    members: int = 5
+    evidence: str = "plain"
+    inputs: str | tuple[str, ...] = "numbers"
 
     def _method(self) -> Method:
         return NormalLikelihood()

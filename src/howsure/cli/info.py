@@ -134,8 +134,8 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
         "fading_power": model.fading_power_,
         "unfamiliar_below": model.unfamiliar_below_,
         "scale": None if scale is None else scale.tolist(),
-        "target_transform": model.target_transform_,
-        "conformal": model.conformal,
+        "target_transform": model.target_transform,
+        "calibration": None if model.calibration_ is None else model.calibration_.method,
         "training": {"steps": training["steps"], "seconds": training["seconds"], "best_step": training["best_step"]},
         "columns": column_rows(model.columns_),
         "record": model.record_,  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def _show_model(found: dict[str, Any]) -> None:
         "training": f"{found['training']['steps']:,} steps, {found['training']['seconds']:.1f} s, best after "
         f"{min(best):,} to {max(best):,} steps",
     }
-    for name in ("target_transform", "conformal"):
+    for name in ("target_transform", "calibration"):
         if found[name] is not None:
             shown[name.replace("_", " ")] = found[name]
     if found["scale"] is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError
 
-__all__ = ["Ties", "check_numbers", "find_ties", "is_skewed", "positive_numbers", "spread_ties"]
+__all__ = ["Ties", "check_numbers", "find_ties", "positive_numbers", "spread_ties"]
 
 Array = NDArray[np.float64]
 SHARE = 0.05  # of the rows: a value that so many have dominates
@@ -176,13 +176,6 @@ def describe_ties(ties: Ties, name: str, can_be_positive: bool) -> str:
 
 
 # Targets that cannot be negative -------------------------------------------------------------------------------------
-
-
-def is_skewed(y: Array) -> bool:
-    """Return whether a target, (rows,), is never negative and has a longer upper tail than lower one."""
-    centred = y - y.mean()
-    spread = np.sqrt(np.mean(centred**2))
-    return bool((y >= 0).all() and spread > 0 and np.mean((centred / spread) ** 3) > 0.5)
 
 
 def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:

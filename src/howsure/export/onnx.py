@@ -89,14 +89,11 @@ def columns_file(path: Path) -> Path:
 
 def _refuse_what_has_no_graph(model: Regressor) -> None:
     """Raise for models whose answers are not those of one graph."""
-    if getattr(model, "conformal_", None) is not None:
+    if model.calibration_ is not None:
+        raise InputError("a calibrated model is not exported; export the model before hs.calibrate")
+    if model.transform_ is not None:
         raise InputError(
-            f"intervals with conformal={model.conformal!r} are not exported; fit with conformal=None, or serve the "
-            "model with model.predictor()"
-        )
-    if model._transform is not None:
-        raise InputError(
-            f"a model with target_transform={model.target_transform_!r} is not exported, as its moments are integrals "
+            f"a model with target_transform={model.target_transform!r} is not exported, as its moments are integrals "
             "without a formula; fit without, or serve the model with model.predictor()"
         )
 

@@ -54,9 +54,9 @@ class Predictor:
         self.plain = all(_is_plain(encoder) for encoder in self.encoders)  # every feature is a column of numbers
         self.fill = np.array([encoder.fill for encoder in self.encoders])
         self.codes = [{c: k for k, c in enumerate(e.categories)} for e in self.encoders]
-        self.conformal = getattr(model, "conformal_", None) is not None  # which looks at tables, not at features
+        self.calibrated = model.calibration_ is not None  # which looks at tables, not at features
         # moments under a transform need whole distributions, and networks without hidden layers have other features
-        quick = not self.conformal and model._transform is None and len(model.fitted_.population.sizes) > 2
+        quick = not self.calibrated and model.transform_ is None and len(model.fitted_.population.sizes) > 2
         self.networks = RowNetworks(model.fitted_) if quick else None
         self.networks_of_many = RowNetworks(model.fitted_, single=True) if quick and single else self.networks
 
@@ -82,7 +82,7 @@ class Predictor:
         if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiub":
             if rows.ndim == 1:
                 return self._of_numbers(rows) if self.plain else self._of_one(rows.tolist())
-            if rows.ndim == 2 and self.plain and not self.conformal:
+            if rows.ndim == 2 and self.plain and not self.calibrated:
                 return self._of_features(self._features_of(rows))
             return self._answer(self.model.predict_distribution(rows))
         if isinstance(rows, Mapping):
@@ -95,7 +95,7 @@ class Predictor:
 
     def _of_numbers(self, row: NDArray[Any]) -> dict[str, Any]:
         """Return the prediction of a row of numbers, where every feature is a column."""
-        if self.conformal:
+        if self.calibrated:
             return self._of_one(row.tolist())
         return _first(self._of_features(self._features_of(row[None])))
 
@@ -106,7 +106,7 @@ class Predictor:
         """Return the predictions of rows of any values."""
         for k, row in enumerate(rows):
             self._check_count(len(row), k if len(rows) > 1 else None)
-        if self.conformal:
+        if self.calibrated:
             return self._answer(self.model.predict_distribution(self._table_of(rows)))
         features = []
         for k, row in enumerate(rows):
@@ -223,7 +223,7 @@ class Predictor:
             if np.isfinite(found.mean).all() and np.isfinite(found.variance).all():
                 return self._named(found)
         p = self.model.fitted_.predict(features)
-        p.transform = self.model._transform
+        p.transform = self.model.transform_
         return self._answer(p)
 
     def _named(self, found: Moments) -> dict[str, Any]:

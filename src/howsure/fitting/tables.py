@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from howsure.data.encoding import IGNORED, Scaling
 from howsure.data.trees import Trees
-from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma
+from howsure.distributions import Faded, Normal, NormalInverseGamma
 from howsure.errors import InputError
 from howsure.fitting.censoring import read_censored
 from howsure.fitting.constant import constant_score
@@ -320,14 +320,6 @@ class Fitted:
         )
         some.training = self.training
         return some
-
-    def mixtures(self, x: ArrayLike, count: int, members: Sequence[int] | None = None) -> Mixture:
-        """Return several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
-        if self.weights is not None:
-            raise InputError("several models at once have networks that count alike")
-        each = self.answers(x, members).predictive()
-        apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
-        return Mixture(apart, dim=1, validate_args=False)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all that the model knows: tensors by name, and plain values."""

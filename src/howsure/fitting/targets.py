@@ -1,28 +1,18 @@
 """Targets as networks learn them: ties spread, and a transform where the target cannot be negative."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from howsure.data.target import check_sign, describe_ties, find_ties, is_skewed, positive_numbers, spread_ties
+from howsure.data.target import check_sign, describe_ties, find_ties, positive_numbers, spread_ties
 from howsure.distributions import Transform
-from howsure.fitting.censoring import log_likelihood
-from howsure.fitting.members import hold_out
-from howsure.fitting.tables import Fitted, fit
-from howsure.methods.base import Method, Recipe
-from howsure.prediction import Prediction
 
-__all__ = ["PreparedTarget", "choose_transform", "prepare_target"]
+__all__ = ["PreparedTarget", "prepare_target"]
 
 Array = NDArray[np.float64]
-FEWEST = 50  # rows that a choice between transforms needs
-EFFORT = 0.25  # share of the steps that the networks of the choice get
-MOST = 2000  # rows that they are compared on
-LEAST_GAIN = 0.01  # nats a row: far from zero the transform is a line, and its small gains are not worth having
 
 
 @dataclass(frozen=True)
@@ -88,80 +78,3 @@ def prepare_target(
     before = Transform(kind, scales) if several else Transform(kind, scales[0])
     values[rows] = before.inverse(lifted).numpy()
     return PreparedTarget(values.reshape(y.shape), transform, tuple(notices))
-
-
-def choose_transform(
-    method: Method,
-    x: Array,
-    y: Array,
-    rows: NDArray[np.int64],
-    seed: int,
-    *,
-    recipe: Recipe,
-    validation_fraction: float = 0.1,
-    censored: NDArray[np.int8] | None = None,
-    **options: Any,
-) -> str | None:
-    """Return "positive" or None, whichever predicts rows of the training table better that were held out.
-
-    Where targets are never negative and one of them is skewed, two short fits with the same seeds and rows are
-    compared by the negative log likelihood of a fifth of the rows, in the units of y. The transform is taken if it is
-    better by more than 0.01 nat a row and one standard error of the difference, row by row. Where many rows share a
-    value, densities say little: then they are compared by CRPS in units of its mean. All targets get the same.
-
-    Args:
-        method, x, y, recipe, censored, **options: as for :func:`howsure.fitting.fit`.
-        rows: those that count.
-        seed: of the division and of the networks.
-        validation_fraction: of the rows that the networks learn from.
-    """
-    table = y.reshape(len(y), -1)[rows]
-    if len(rows) < FEWEST or (table < 0).any() or not any(is_skewed(column) for column in table.T):
-        return None
-    shuffled = np.random.default_rng([seed, 1]).permutation(rows)
-    held_out = np.sort(shuffled[: min(MOST, len(rows) // 5)])
-    members = hold_out(np.sort(shuffled[len(held_out) :]), [seed, seed + 1], validation_fraction)
-    settings = recipe.settings
-    steps = max(1, min(settings.steps, 50), round(EFFORT * settings.steps))
-    settings = replace(settings, steps=steps, evaluate_every=max(1, min(settings.evaluate_every, steps // 20)))
-    short = replace(recipe, settings=settings)
-    scores = []
-    for kind in (None, "positive"):
-        target = prepare_target(y, rows, kind, seed, censored=censored)
-        fitted = fit(method, x, target.values, members, recipe=short, censored=censored, **options)
-        if bool(fitted.training.diverged.all()):
-            scores.append(np.full(len(held_out), np.inf))
-            continue
-        known = None if censored is None else censored[held_out]
-        scores.append(_scores(fitted, x, y, target, held_out, known).reshape(len(held_out), -1).mean(1))
-    gain = scores[0] - scores[1]
-    if target.notices and censored is None:
-        gain = gain / max(float(np.mean(scores[0])), np.finfo(float).tiny)
-    if not np.isfinite(gain).all():
-        return "positive" if np.isfinite(scores[1]).all() else None
-    return "positive" if gain.mean() > max(LEAST_GAIN, gain.std(ddof=1) / np.sqrt(len(gain))) else None
-
-
-def _scores(
-    fitted: Fitted,
-    x: Array,
-    y: Array,
-    target: PreparedTarget,
-    rows: NDArray[np.int64],
-    censored: NDArray[np.int8] | None,
-) -> Array:
-    """Return a score of some rows: NLL, but for what transforms have in common, or CRPS where rows share values.
-
-    Bounds have no CRPS: where there are any, it is the NLL.
-    """
-    if target.notices and censored is None:
-        scores: Array = Prediction(fitted.answers(x[rows]), members=0, transform=target.transform).crps(y[rows])
-        return scores
-    z = torch.from_numpy(target.values[rows])
-    known = None if censored is None else torch.from_numpy(censored)
-    surprise = -log_likelihood(fitted.predict(x[rows]).distribution, z, known)
-    if target.transform is not None:
-        change = torch.nn.functional.logsigmoid(z / target.transform.scale)
-        surprise = surprise + (change if known is None else torch.where(known == 0, change, 0.0))
-    result: Array = surprise.numpy()
-    return result

@@ -21,8 +21,6 @@ class Method(ABC):
     outputs: ClassVar[int]
     validation_fraction: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
     draws_noise: ClassVar[bool] = False  # whether training draws random numbers from ``population.generator``
-    # name of the field that is worth a search, and its candidates; of those that tie, the first is taken
-    searched: ClassVar[tuple[str, tuple[float, ...]] | None] = None
 
     def recipe(self, rows: int) -> "Recipe":
         """Return a network and settings that suit a table of so many rows."""

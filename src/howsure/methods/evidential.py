@@ -34,7 +34,6 @@ class Evidential(Method):
     penalty: str | Penalty = "error"
     extra: Mapping[str, float] = field(default_factory=dict)
     outputs = 4
-    searched = "weight", (0.0, 0.001, 0.01, 0.1, 1.0)  # the smallest of those that tie: docs/tables.md has the figures
 
     def __post_init__(self) -> None:
         if not np.ndim(self.weight):  # a number of any kind as Python's own, which a compiled loss takes as a constant

@@ -425,8 +425,8 @@ def _model_lines(model: Regressor, results: list[TargetResult]) -> list[tuple[st
     if power is not None:
         fading = f"evidence counts less away from the training rows (power {show(power)})"
     lines.append(("Unfamiliar rows", fading))
-    if getattr(model, "conformal_", None) is not None:
-        lines.append(("Intervals", f"conformal ({model.conformal}), with a guarantee for exchangeable rows"))
-    if model.target_transform_ is not None:
-        lines.append(("Target transform", str(model.target_transform_)))
+    if model.calibration_ is not None:
+        lines.append(("Calibration", model.calibration_.method))
+    if model.target_transform is not None:
+        lines.append(("Target transform", model.target_transform))
     return lines

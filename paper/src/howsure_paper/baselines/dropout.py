@@ -22,7 +22,6 @@ class MCDropout(NormalLikelihood):
     samples: int = 5
     rate: float | Sequence[float] = 0.05
     draws_noise = True
-    searched = "rate", (0.3, 0.2, 0.1, 0.05, 0.02, 0.005)
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
         return DropoutPopulation(seeds, in_features, network.hidden, outputs, network.activation, self.rate)

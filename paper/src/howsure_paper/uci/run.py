@@ -20,7 +20,7 @@ from torch import Tensor
 from howsure import metrics
 from howsure.data import splits
 from howsure.errors import InputError
-from howsure.fitting import Fitted, Member, fit, hold_out, search
+from howsure.fitting import Fitted, Member, fit, hold_out
 from howsure.prediction import Prediction
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
@@ -30,6 +30,7 @@ from howsure_paper.fused import fused_steps
 from howsure_paper.paper import UCI_SETTINGS
 from howsure_paper.protocol import Context, Record, new_record, open_run, write_from_record
 from howsure_paper.record import write_record
+from howsure_paper.search import mixtures, search, searched_by
 from howsure_paper.timing import median_seconds
 from howsure_paper.uci.methods import method_of, recipe_of
 from howsure_paper.uci.page import page
@@ -124,13 +125,14 @@ def standard(table: uci.UCITable, name: str, plan: Plan, context: Context) -> di
     checkpoints = _checkpoints(context, table.name, name)
     options: dict[str, Any] = {"recipe": recipe, "device": context.device, "progress": context.progress}
     chosen = None
-    if plan.search and plan.network == "best" and method.searched is not None:
+    parameter = searched_by(method)
+    if plan.search and plan.network == "best" and parameter is not None:
         effort = EFFORT[len(groups[0]) >= 5000]
         how: dict[str, Any] = {"validation_fraction": share, "effort": effort, "checkpoint": checkpoints["search"]}
         found = search(method, table.x, table.y, groups, **how, **options)
         chosen = [s.chosen for s in found]
         each = tuple(c for c in chosen for _ in range(size))
-        method = replace(method, **{method.searched[0]: each})  # type: ignore[type-var]
+        method = replace(method, **{parameter[0]: each})  # type: ignore[type-var]
     members = [m for k, rows in enumerate(groups) for m in hold_out(rows, range(1000 * k, 1000 * k + size), share)]
     fitted = fit(method, table.x, table.y, members, checkpoint=checkpoints["fit"], fast_steps=fused_steps, **options)
     tests = [test for _, test in table.splits]
@@ -209,7 +211,7 @@ class Minima:
     def scores(self, fitted: Fitted, rows: np.ndarray | None = None) -> Mapping[str, np.ndarray]:
         """Return RMSE and NLL of each trial on these test rows, or on all of them."""
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
-        mixture = fitted.mixtures(x, self.trials)
+        mixture = mixtures(fitted, x, self.trials)
         target = torch.as_tensor(y).expand(self.trials, -1)
         return {
             "rmse": (mixture.mean - target).square().mean(1).sqrt().numpy(),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.fitting import fit, hold_out, search
-from howsure.fitting.search import folds_of, one_standard_error
+from howsure.fitting import fit, hold_out
 from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.training import Settings
+from howsure_paper.search import folds_of, one_standard_error, search
 
 QUICK = Recipe(Network((16,)), Settings(steps=200, learning_rate=1e-2, evaluate_every=50), 32)
 
@@ -97,7 +97,7 @@ def test_a_population_without_validation_rows_keeps_its_last_weights():
 
 def test_a_method_without_a_number_has_nothing_to_search():
     x, y = data()
-    with pytest.raises(hs.InputError, match="NormalLikelihood has nothing to search"):
+    with pytest.raises(hs.InputError, match="NormalLikelihood"):
         search(NormalLikelihood(), x, y, [np.arange(100)])
 
 
@@ -108,7 +108,7 @@ def test_a_search_may_take_fewer_steps(monkeypatch):
         steps.append(recipe.settings.steps)
         return fit(*args, recipe=recipe, **kwargs)
 
-    monkeypatch.setattr(sys.modules["howsure.fitting.search"], "fit", watched)
+    monkeypatch.setattr(sys.modules["howsure_paper.search"], "fit", watched)
     x, y = data()
     for effort in (1.0, 0.1):
         search(Evidential(), x, y, [np.arange(60)], folds=2, recipe=QUICK, effort=effort, device="cpu")

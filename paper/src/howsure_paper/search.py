@@ -8,15 +8,25 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from howsure.distributions import Mixture
 from howsure.errors import InputError
+from howsure.fitting import Fitted, fit, hold_out
 from howsure.fitting.censoring import log_likelihood, read_censored
-from howsure.fitting.members import hold_out
-from howsure.fitting.tables import Fitted, fit
 from howsure.methods.base import Method, Recipe
 
-__all__ = ["Search", "folds_of", "one_standard_error", "search"]
+__all__ = ["Search", "folds_of", "mixtures", "one_standard_error", "search", "searched_by"]
 
 Array = NDArray[np.float64]
+# the number of each method that is searched, and its candidates; of those that tie, the first is taken
+SEARCHED: dict[str, tuple[str, tuple[float, ...]]] = {
+    "Evidential": ("weight", (0.0, 0.001, 0.01, 0.1, 1.0)),
+    "MCDropout": ("rate", (0.3, 0.2, 0.1, 0.05, 0.02, 0.005)),
+}
+
+
+def searched_by(method: Method) -> tuple[str, tuple[float, ...]] | None:
+    """Return the parameter of a method that is searched, and its candidates; None if it has none."""
+    return next((SEARCHED[cls.__name__] for cls in type(method).__mro__ if cls.__name__ in SEARCHED), None)
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ def search(
     same rows, which are not those of the fold they are scored on, so that they differ in the candidate alone.
 
     Args:
-        method: what it wants searched is in ``method.searched``, unless it is said here:
+        method: its parameter and candidates are those of `searched_by`, unless they are given here:
         parameter: a field of the method that takes one value per member.
         candidates: in the order of preference: of those that tie, the first is chosen.
         groups: rows of the table (x, y), each a set of training rows. Rows in no group leave no trace.
@@ -73,9 +83,9 @@ def search(
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-    if method.searched is None and (parameter is None or candidates is None):
-        raise InputError(f"{type(method).__name__} has nothing to search; say which parameter, and which candidates")
-    usual = method.searched or ("", ())
+    usual = searched_by(method) or ("", ())
+    if usual == ("", ()) and (parameter is None or candidates is None):
+        raise InputError(f"{type(method).__name__} has no number to search; name the parameter and its candidates")
     parameter, tried = parameter or usual[0], tuple(float(c) for c in candidates or usual[1])
     folds = folds or (5 if min(np.size(rows) for rows in groups) < 5000 else 3)
     parts = [folds_of(rows, folds, seed) for rows in groups]
@@ -113,9 +123,16 @@ def _scores(
         rows, members = parts[group][fold], range(k * tried, (k + 1) * tried)
         target = torch.from_numpy(y[rows]).expand(tried, *y[rows].shape)
         known = None if censored is None else torch.from_numpy(censored[rows]).expand_as(target)
-        surprise = -log_likelihood(fitted.mixtures(x[rows], tried, members), target, known).numpy()
+        surprise = -log_likelihood(mixtures(fitted, x[rows], tried, members), target, known).numpy()
         scores[group, fold] = np.average(surprise.reshape(tried, len(rows), -1).mean(2), axis=1, weights=weights[rows])
     return np.where(diverged, np.inf, scores)
+
+
+def mixtures(fitted: Fitted, x: Array, count: int, members: Sequence[int] | None = None) -> Mixture:
+    """Return several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
+    each = fitted.answers(x, members).predictive()
+    apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
+    return Mixture(apart, dim=1, validate_args=False)
 
 
 def folds_of(rows: ArrayLike, folds: int, seed: int) -> list[NDArray[np.int64]]:

@@ -1,0 +1,335 @@
+r"""Split conformal calibration: intervals with a guarantee, from rows that the model has not learned from.
+
+The *score* of a row is the distance of its target from the centre of its prediction, in half-widths of the model's
+interval of 90%. With the ends l and u of that interval and its centre m,
+
+.. math:: s(x, y) = \max\Bigl(\frac{y-m}{u-m},\; \frac{m-y}{m-l}\Bigr).
+
+From n calibration rows, q(c) is the ⌈(n+1)c⌉-th smallest score, and the calibrated interval of coverage c is
+:math:`[m - q(c)(m-l),\; m + q(c)(u-m)]` (Papadopoulos et al. 2002, Lei et al. 2018). If the n rows and a new row are
+exchangeable, it holds the new target with probability at least c, and at most c + 1/(n+1) if no two scores are equal.
+The guarantee is an average over rows like the calibration rows and for each target alone. It does not hold at a chosen
+x, for all targets of a row together, or for rows of another kind.
+
+The centre is the mean of the prediction, moved into the inner half of the interval where a skewed mixture has its mean
+outside. With a transform of the target all of this is about the variable before the transform.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from howsure.data.table import Table
+from howsure.errors import InputError, InputTypeError
+from howsure.prediction import Prediction
+
+__all__ = ["ConformalCalibration", "Groups", "min_rows", "quantile_of_scores"]
+
+Array = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Key = tuple[str | float | None, ...]
+REFERENCE_COVERAGE = 0.9  # of the intervals whose half-widths are the unit of scores
+MIN_FACTOR = 1e-6  # a model that is right to the last digit still needs a positive scale
+
+
+# Ranks ----------------------------------------------------------------------------------------------------------------
+
+
+def _decimal(coverage: float) -> Fraction:
+    """Return the coverage as the decimal number that it is written as; in floating point (9+1)·0.9 could exceed 9."""
+    if isinstance(coverage, bool | np.bool_) or not isinstance(coverage, int | float | np.integer | np.floating):
+        raise InputTypeError(f"coverage must be a number between 0 and 1, got {coverage!r}")
+    if not 0 < coverage < 1:
+        raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
+    return Fraction(repr(float(coverage)))
+
+
+def min_rows(coverage: float) -> int:
+    """Return the number of rows that a guarantee of this coverage needs: ⌈c/(1−c)⌉.
+
+    >>> min_rows(0.9), min_rows(0.95), min_rows(0.5)
+    (9, 19, 1)
+    """
+    c = _decimal(coverage)
+    return max(1, math.ceil(c / (1 - c)))
+
+
+def quantile_of_scores(scores: ArrayLike, coverage: float) -> Array:
+    """Return the ⌈(n+1)·coverage⌉-th smallest of n scores, for each column: (n,) → (), (n, T) → (T,).
+
+    Raises:
+        InputError: if there are so few scores that only an infinite interval has the guarantee.
+    """
+    values = np.asarray(scores, dtype=float)
+    rank = math.ceil((len(values) + 1) * _decimal(coverage))
+    if rank > len(values):
+        raise InputError(
+            f"a coverage of {coverage:g} needs at least {min_rows(coverage)} calibration rows, got {len(values)}"
+        )
+    quantile: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
+    return quantile
+
+
+# Intervals as centre and half-widths ----------------------------------------------------------------------------------
+
+
+class _Frame(NamedTuple):
+    """Centres of intervals and the distances to their lower and upper ends, before the transform of the target."""
+
+    centre: Array
+    below: Array
+    above: Array
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> "_Frame":
+        """Return the frame of a prediction's intervals of ``REFERENCE_COVERAGE``."""
+        before = prediction._without_transform()
+        ends = before._central_ends([REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
+        lower, upper = ends[..., 0], ends[..., 1]
+        quarter = 0.25 * (upper - lower)
+        centre = np.clip(np.asarray(before.mean, dtype=float), lower + quarter, upper - quarter)
+        return cls(centre, centre - lower, upper - centre)
+
+    def scores(self, lowest: Array, highest: Array) -> Array:
+        """Return the smallest factor by which each interval must be stretched to hold ``lowest`` and ``highest``."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worst = np.fmax((highest - self.centre) / self.above, (self.centre - lowest) / self.below)
+        worst = np.where(self.above > 0, worst, np.where(highest == self.centre, 0.0, np.inf))
+        scores: Array = np.where(np.isnan(worst), np.inf, np.maximum(worst, 0.0))
+        return scores
+
+    def stretched(self, factor: Array) -> Array:
+        """Return the intervals stretched about their centres, with their ends in a new last dimension."""
+        return np.stack([self.centre - factor * self.below, self.centre + factor * self.above], axis=-1)
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of rows with equal values in some columns. Each group is calibrated separately.
+
+    Args:
+        columns: names of the columns.
+        keys: the values of each group in the order of the columns: text, a number, or None where missing.
+    """
+
+    columns: tuple[str, ...]
+    keys: tuple[Key, ...]
+
+    @classmethod
+    def learn(cls, table: Table, columns: Any) -> "Groups":
+        """Return the groups of a table that are large enough for ``REFERENCE_COVERAGE``.
+
+        Args:
+            table: the calibration rows.
+            columns: name or position of a column, or a list of these.
+        """
+        names = _column_names(table, columns)
+        counts = Counter(_keys(table, names))
+        least = min_rows(REFERENCE_COVERAGE)
+        return cls(names, tuple(sorted((key for key, count in counts.items() if count >= least), key=repr)))
+
+    def codes(self, table: Table) -> Codes:
+        """Return the position of each row's group in ``keys``; −1 for a row of another group."""
+        position = {key: k for k, key in enumerate(self.keys)}
+        return np.array([position.get(key, -1) for key in _keys(table, self.columns)], dtype=np.int64)
+
+
+def _column_names(table: Table, columns: Any) -> tuple[str, ...]:
+    several = list(columns) if isinstance(columns, list | tuple) else [columns]
+    names = []
+    for each in several:
+        is_position = isinstance(each, int | np.integer) and not isinstance(each, bool)
+        if is_position and 0 <= each < len(table.names):
+            names.append(table.names[int(each)])
+        elif isinstance(each, str) and each in table.names:
+            names.append(each)
+        else:
+            raise InputError(f"groups: X has no column {each!r}; its columns are {', '.join(map(repr, table.names))}")
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"groups must be a column, or a list of different columns, got {columns!r}")
+    return tuple(names)
+
+
+def _keys(table: Table, names: Sequence[str]) -> list[Key]:
+    by_name = {column.name: column.values for column in table.columns}
+    return list(zip(*(map(_plain, by_name[name].tolist()) for name in names), strict=True))
+
+
+def _plain(value: Any) -> str | float | None:
+    """Return a value as text or number, None if it is missing; −0 becomes 0."""
+    if value is None or value != value:  # NaN is not equal to itself
+        return None
+    return float(value) + 0.0 if isinstance(value, bool | int | float) else str(value)
+
+
+# Calibration ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConformalCalibration:
+    """Scores of calibration rows, and the groups that are calibrated separately.
+
+    Args:
+        scores: (rows, targets); infinite where a prediction is not finite.
+        codes: the group of each calibration row, −1 for none.
+        groups: None if all rows are calibrated together.
+    """
+
+    scores: Array
+    codes: Codes
+    groups: Groups | None = None
+    method = "conformal"
+
+    @classmethod
+    def learn(
+        cls,
+        prediction: Prediction,
+        y: Array,
+        table: Table | None = None,
+        groups: Any = None,
+        mask: NDArray[np.bool_] | None = None,
+    ) -> "ConformalCalibration":
+        """Return the calibration of a model by its prediction of rows that it has not learned from.
+
+        Args:
+            prediction: (rows,) or (rows, targets).
+            y: targets of the shape of the prediction.
+            table: the rows, as the model reads them; needed with ``groups``.
+            groups: columns of the table, as :meth:`Groups.learn` takes them.
+            mask: True where a target counts, of the shape of the prediction; rows without a target are left out.
+        """
+        if len(prediction.shape) not in (1, 2):
+            raise InputError(
+                f"conformal calibration needs the rows of a table, got a prediction of shape {prediction.shape}"
+            )
+        z = prediction._before_transform(y)
+        # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
+        highest = z if prediction.transform is None else np.where(y == 0, -np.inf, z)
+        scores = _Frame.of(prediction).scores(z, highest).reshape(len(y), -1)
+        if mask is not None:
+            counted = mask.reshape(len(y), -1).any(1)
+            if not mask.reshape(len(y), -1)[counted].all():
+                raise InputError("conformal calibration needs all targets of a row, or none of them")
+            scores, y = scores[counted], y[counted]
+        if groups is None or table is None:
+            made = cls(scores, np.full(len(y), -1))
+        else:
+            found = Groups.learn(table, groups)
+            made = cls(scores, found.codes(table), found)
+        if not np.isfinite(made.factors(REFERENCE_COVERAGE)).all():
+            raise InputError("more than a tenth of the predictions of the calibration rows are not finite")
+        return made
+
+    def factors(self, coverage: float) -> Array:
+        """Return the factor q(c) of each group, and in the last row that of all rows: (groups + 1, targets).
+
+        A group with too few rows for this coverage has the factor of all rows.
+        """
+        whole = quantile_of_scores(self.scores, coverage)
+        count = 0 if self.groups is None else len(self.groups.keys)
+        table = np.tile(whole, (count + 1, 1))
+        for code in range(count):
+            own = self.scores[self.codes == code]
+            if len(own) >= min_rows(coverage):
+                table[code] = quantile_of_scores(own, coverage)
+        return np.maximum(table, MIN_FACTOR)
+
+    def apply(self, prediction: Prediction, table: Table | None = None) -> Prediction:
+        """Return the prediction scaled by the factor of ``REFERENCE_COVERAGE``, with conformal intervals.
+
+        Args:
+            prediction: of new rows.
+            table: the new rows; needed with groups.
+        """
+        rows = prediction.shape[0]
+        codes = np.full(rows, -1) if self.groups is None or table is None else self.groups.codes(table)
+        codes = codes.reshape(-1, *(1,) * (len(prediction.shape) - 1)) + np.zeros(prediction.shape, dtype=np.int64)
+        targets = np.zeros(prediction.shape, dtype=np.int64)
+        if len(prediction.shape) == 2:
+            targets = targets + np.arange(prediction.shape[1])
+        scale = self.factors(REFERENCE_COVERAGE)[codes, targets]
+        scaled = prediction.scaled(scale)
+        scaled.guarantee = ConformalIntervals(self, codes, targets, scale)
+        return scaled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the calibration as plain values for a model file."""
+        groups = None
+        if self.groups is not None:
+            groups = {"columns": list(self.groups.columns), "keys": [list(key) for key in self.groups.keys]}
+        scores = [[value if math.isfinite(value) else None for value in row] for row in self.scores.tolist()]
+        return {"method": self.method, "scores": scores, "codes": self.codes.tolist(), "groups": groups}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "ConformalCalibration":
+        """Return the calibration that :meth:`to_dict` described.
+
+        Raises:
+            InputError: if the values cannot be a calibration.
+        """
+        try:
+            scores = np.array([[math.inf if v is None else v for v in row] for row in saved["scores"]], dtype=float)
+            codes = np.array(saved["codes"], dtype=np.int64)
+            groups = None
+            if saved["groups"] is not None:
+                keys = tuple(tuple(map(_plain, key)) for key in saved["groups"]["keys"])
+                groups = Groups(tuple(map(str, saved["groups"]["columns"])), keys)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"inconsistent conformal calibration: {error}") from error
+        known = 0 if groups is None else len(groups.keys)
+        if scores.ndim != 2 or not (scores >= 0).all() or codes.shape != scores.shape[:1]:
+            raise InputError("inconsistent conformal calibration: scores must be numbers of at least 0, one row each")
+        fits = groups is None or all(len(key) == len(groups.columns) for key in groups.keys)
+        if ((codes < -1) | (codes >= known)).any() or not fits:
+            raise InputError("inconsistent conformal calibration: a row names a group that does not exist")
+        return cls(scores, codes, groups)
+
+
+@dataclass(frozen=True)
+class ConformalIntervals:
+    """Conformal intervals of a prediction that is already scaled by the factors of ``REFERENCE_COVERAGE``.
+
+    Args:
+        calibration: the scores.
+        codes, targets, scale: group, target and factor of each element of the prediction, of its shape.
+    """
+
+    calibration: ConformalCalibration
+    codes: Codes
+    targets: Codes
+    scale: Array
+
+    def ends(self, prediction: Prediction, coverages: Sequence[float]) -> Array:
+        """Return the ends of several intervals of the prediction, (*shape, coverages, 2)."""
+        frame = _Frame.of(prediction)
+        found = []
+        for coverage in coverages:
+            ends = frame.stretched(self.calibration.factors(coverage)[self.codes, self.targets] / self.scale)
+            if prediction.transform is not None:
+                sides = [prediction.transform.forward(torch.from_numpy(ends[..., k].copy())).numpy() for k in (0, 1)]
+                ends = np.stack(sides, axis=-1)
+            found.append(ends)
+        return np.stack(found, axis=-2)
+
+    def at(self, keys: tuple[Any, ...]) -> "ConformalIntervals":
+        """Return the intervals of a part of the prediction."""
+        parts = (np.asarray(part[keys]) for part in (self.codes, self.targets, self.scale))
+        return ConformalIntervals(self.calibration, *parts)
+
+    def joined(self, others: Sequence[Any]) -> "ConformalIntervals":
+        """Return the intervals of this prediction and others, row after row."""
+        if any(not isinstance(o, ConformalIntervals) or o.calibration is not self.calibration for o in others):
+            raise InputError("only predictions with one conformal calibration can be joined")
+        everyone = [self, *others]
+        parts = (np.concatenate([getattr(o, name) for o in everyone]) for name in ("codes", "targets", "scale"))
+        return ConformalIntervals(self.calibration, *parts)
