@@ -14,14 +14,14 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from howsure.cli.advice import in_shell_words
-
 __all__ = [
+    "Encoding",
     "Force",
     "NoSeed",
     "Quiet",
     "RowProgress",
     "Seed",
+    "Separator",
     "counted",
     "number",
     "prepare_streams",
@@ -39,6 +39,12 @@ NoSeed = Annotated[
     typer.Option(
         "--seed", min=0, max=2**32 - 1, help="For scripts that give it to every verb: nothing is random here."
     ),
+]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="Of the fields of a CSV file; found by itself.", metavar="CHARACTER")
+]
+Encoding = Annotated[
+    str | None, typer.Option("--encoding", help="Of a CSV file, such as utf-16; found by itself.", metavar="NAME")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
 
@@ -88,7 +94,7 @@ def speaking() -> Iterator[None]:
     said: set[str] = set()
 
     def show(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
-        text = in_shell_words(" ".join(str(message).split()))
+        text = " ".join(str(message).split())
         if issubclass(category, UserWarning) and text not in said:
             said.add(text)
             remark(f"note: {text}")
