@@ -82,7 +82,9 @@ def report(answers: dict) -> None:
     print(f"\n{'inside the training range':43s}" + "".join(f"{name:>31s}" for name in said) + f"{'ideal':>10s}")
     for row, (value, ideal) in rows.items():
         print(f"{row:43s}" + "".join(f"{value(*pair):31,.2f}" for pair in said.values()) + f"{ideal:>10s}")
-    print("\nThe likelihood fixes the sum of the two parts, not the split of one network: see paper/docs/errata.md, E15.")
+    print(
+        "\nThe likelihood fixes the sum of the two parts, not the split of one network: see paper/docs/errata.md, E15."
+    )
     print("What the third model does beyond the data: docs/epistemic.md.")
 
 

@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from howsure.cli.advice import in_shell_words
 from scipy import stats
 
 import howsure as hs
 from howsure.cli import models, scoring
-from howsure.cli.advice import in_shell_words
 from howsure.cli.fit import Method, _latest, _some_groups
 from howsure.cli.rows import read_target, text_columns
 from howsure.data import columns, values

@@ -307,7 +307,9 @@ def write_arrow(table, path, **options):
     if path.suffix in (".parquet", ".pq"):
         pq.write_table(table, path, **options)
         return
-    with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
+    with pa.ipc.new_file(
+        str(path), table.schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    ) as writer:
         writer.write_table(table.unify_dictionaries(), max_chunksize=130)
 
 
@@ -513,7 +515,11 @@ def test_odd_files_give_the_right_rows_or_one_sentence():
 def test_spans_are_whole_batches_and_longer_where_row_groups_are_huge(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"x": np.zeros(5 * BATCH_ROWS + 7)}).to_parquet(path, row_group_size=BATCH_ROWS + 1000)
-    assert find_spans(path, BATCH_ROWS + 1) == [(0, 2 * BATCH_ROWS), (2 * BATCH_ROWS, 4 * BATCH_ROWS), (4 * BATCH_ROWS, None)]
+    assert find_spans(path, BATCH_ROWS + 1) == [
+        (0, 2 * BATCH_ROWS),
+        (2 * BATCH_ROWS, 4 * BATCH_ROWS),
+        (4 * BATCH_ROWS, None),
+    ]
     parts = [list(read_batches(path, span=span)) for span in find_spans(path, BATCH_ROWS + 1)]
     assert [len(frame) for part in parts for frame in part] == [BATCH_ROWS] * 5 + [7]
     pd.DataFrame({"x": np.zeros(20 * BATCH_ROWS)}).to_parquet(path, row_group_size=20 * BATCH_ROWS)

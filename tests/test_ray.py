@@ -14,13 +14,13 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from howsure.data.table_files import ROWS, read_batches
+from howsure.data.table_writer import writing
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import howsure as hs
 from howsure.cli import ray_engine
 from howsure.cli.rows import predict_frame
-from howsure.data.table_files import ROWS, read_batches
-from howsure.data.table_writer import writing
 from howsure.errors import InputError, InputTypeError
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

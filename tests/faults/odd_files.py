@@ -363,10 +363,14 @@ def check(count: int = 300, seed: int = 0, shell_every: int = 1) -> tuple[int, l
 
 def _read_problem(case: Case, path: Path) -> str | None:
     """Return what is wrong with how a file is read, or None."""
+
+    def in_batches(path: Path) -> Any:
+        return pd.concat(list(read_batches(path, numbers, 3)), ignore_index=True)
+
     numbers: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for how in (read_file, lambda p: pd.concat(list(read_batches(p, numbers, 3)), ignore_index=True)):
+        for how in (read_file, in_batches):
             try:
                 frame = how(path)
             except hs.InputError as error:
@@ -418,7 +422,9 @@ def _are_numbers(*values: Any) -> bool:
 def _shell_problem(case: Case, path: Path) -> str | None:
     """Return what is wrong with how the shell learns from and predicts a file, or None."""
     model, out = path.parent / "model", path.parent / "out.csv"
-    code, error = _shell("fit", path, "--target", TARGET, "-o", model, "--method", "ensemble", "--members", 1, "--steps", 5, "--quiet")
+    code, error = _shell(
+        "fit", path, "--target", TARGET, "-o", model, "--method", "ensemble", "--members", 1, "--steps", 5, "--quiet"
+    )
     problem = _unclear(case, code, error)
     if problem is not None or code != 0:
         return problem or ("fit refused: " + error if case.plain else None)

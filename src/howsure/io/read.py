@@ -345,13 +345,15 @@ def _typed(table: Any, numbers: Collection[str] | None) -> Any:
     """
     import pyarrow
 
-    for k, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-        if numbers is None:
-            table = table.set_column(k, name, _plain_values(column))
-        elif name in numbers:
-            found = _cast(column, pyarrow.float64())
-            table = table if found is None else table.set_column(k, name, found)
-    return table
+    known = None if numbers is None else frozenset(numbers)
+    columns = []
+    for name, texts in zip(table.column_names, table.columns, strict=True):
+        if known is None:
+            columns.append(_plain_values(texts))
+        else:
+            found = _cast(texts, pyarrow.float64()) if name in known else None
+            columns.append(texts if found is None else found)
+    return pyarrow.table(columns, names=table.column_names)
 
 
 def _plain_values(texts: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import gzip
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,25 +37,25 @@ def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any],
     """
     path = Path(path)
     check_output(path, replace)
-    failed_inside = False
+    raised: BaseException | None = None
     try:
         with opening_whole(path, replace) as file:
             writer = _Writer(path, file)
             try:
                 yield writer.write
-            except BaseException:
-                failed_inside = True
+            except BaseException as error:
+                raised = error
                 with contextlib.suppress(Exception):
                     writer.close()
                 raise
             writer.close()
-    except FileExistsError as error:
-        if failed_inside:
-            raise
-        raise InputError(f"{path} was written by another program in the meantime", hint="name another file") from error
     except OSError as error:
-        if failed_inside:
-            raise
+        if raised is not None:  # closing the file may fail, too
+            raise raised from None
+        if isinstance(error, FileExistsError):
+            raise InputError(
+                f"{path} was written by another program in the meantime", hint="name another file"
+            ) from error
         raise _cannot_write(path, error) from error
 
 
@@ -65,12 +66,14 @@ def check_output(path: Path, replace: bool = False) -> None:
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a file", hint="name another one")
-        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        nearest = next(parent for parent in path.resolve().parents if parent.exists())
         if not nearest.is_dir():
             raise InputError(f"{path} cannot be written: {nearest} is a file, not a folder")
         if path.exists() and not replace:
             raise InputError(f"{path} exists already", hint="replace it, or name another file")
-    except OSError as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # also a name with a zero in it, or a link to itself
         raise _cannot_write(path, error) from error
 
 
@@ -125,9 +128,9 @@ class _Writer:
         elif name.endswith((".feather", ".arrow")):
             writer = pa.ipc.new_file(self.file, self.schema)
         else:
-            file = self.file
+            file: Any = self.file
             if name.endswith(".gz"):
-                file = self.open.enter_context(pa.CompressedOutputStream(file, "gzip"))
+                file = self.open.enter_context(gzip.GzipFile("", "wb", compresslevel=5, fileobj=file, mtime=0))
             head = io.StringIO(newline="")
             csv.writer(head, lineterminator="\n").writerow(self.schema.names)
             file.write(head.getvalue().encode("utf-8"))
