@@ -1,6 +1,7 @@
 """``howsure fit TABLE --target NAME -o FOLDER``: a model of a table, with scores on rows that were held out."""
 
 import dataclasses
+import shlex
 import sys
 import time
 import warnings
@@ -397,13 +398,19 @@ def _simple_models(train: Rows, test: Rows, settings: Settings) -> dict[str, Any
 
     seed = int(check_random_state(settings.seed).randint(2**31 - 1))
     y = train.y[:, 0] if train.y.shape[1] == 1 else train.y
-    with naming_rows(train.table, train.numbers):
+    with naming_rows(train.table, train.numbers, _hint):
         encoding, x = Encoding.fit_transform(read_table(train.x), y, seed)
     if not settings.quiet:
         _show_columns(encoding.to_frame())
     with naming_rows(test.table, test.numbers):
         x_test = encoding.transform(encoding.read(test.x))
     return scoring.baselines(x, train.y, x_test, settings.seed)
+
+
+def _hint(column: str) -> str:
+    """Return what to do about a column that cannot be read."""
+    name = shlex.quote(column)
+    return f"correct it, leave the column out with --drop {name}, or take it for categories with --category {name}"
 
 
 # What is said ---------------------------------------------------------------------------------------------------------

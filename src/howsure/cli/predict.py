@@ -72,7 +72,7 @@ def predict(
     if not 0 < coverage < 1:
         raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
     kept = list(dict.fromkeys(keep or []))
-    with console.speaking():
+    with console.speaking(in_batches=True):
         regressor = models.load(model)
         models.check_outside(output, model)
         _check_kept(regressor, kept)

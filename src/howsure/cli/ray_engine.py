@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsure.cli.rows import naming_rows
-from howsure.errors import HowsureError, InputError, install_hint
+from howsure.errors import HowsureError, InputError, UnreadableCellsWarning, install_hint
 from howsure.files import scratch_folder
 from howsure.io import check_output, find_spans, writing
 
@@ -117,10 +117,11 @@ def _counts(dataset: Any) -> Iterator[int]:
     said: set[str] = set()
     for row in dataset.iter_rows():
         rows, wrong, messages = json.loads(row["answer"])
-        for message in messages:
-            if message not in said:
-                said.add(message)
-                warnings.warn(message, UserWarning, stacklevel=3)
+        for unreadable, arguments in messages:
+            warning = UnreadableCellsWarning(*arguments) if unreadable else UserWarning(*arguments)
+            if unreadable or str(warning) not in said:
+                said.add(str(warning))
+                warnings.warn(warning, stacklevel=3)
         if wrong:
             raise InputError(**wrong)
         yield rows
@@ -133,15 +134,16 @@ def _answer(work: Callable[..., int], tasks: Any) -> dict[str, list[str]]:
         rows: int = 0
         wrong: dict[str, Any] = {}
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
+            warnings.simplefilter("always")
             try:
                 rows = work(*json.loads(task))
             except HowsureError as error:
                 wrong = {"message": error.message, "column": error.column, "row": error.row, "hint": error.hint}
             except OSError as error:
                 wrong = {"message": str(error) or type(error).__name__}
-        said = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
-        answers.append(json.dumps((rows, wrong, list(said))))
+        said = [each.message for each in caught if isinstance(each.message, UserWarning)]
+        messages = [(isinstance(each, UnreadableCellsWarning), each.args) for each in said]
+        answers.append(json.dumps((rows, wrong, messages)))
     return {"answer": answers}
 
 

@@ -106,7 +106,7 @@ def find_format(path: Path, options: CsvOptions) -> CsvFormat:
         whole = not file.read(1)
     encoding = options.encoding or _find_encoding(path, sample, whole)
     text = codecs.getincrementaldecoder(encoding)().decode(sample, final=whole)
-    odd = re.search(r"[\x00-\x08\x0e-\x1f]", text)
+    odd = re.search(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]", text)
     if odd is not None:
         line = 1 + text.count("\n", 0, odd.start())
         raise InputError(
