@@ -8,7 +8,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import BinaryIO, NoReturn, TextIO, cast
 
 from howsure.errors import InputError
 
@@ -70,23 +70,40 @@ class CsvFormat:
         """Open the file as text with its own line ends."""
         return io.TextIOWrapper(_open_bytes(self.path, self.gzipped), self.encoding, newline="")
 
-    def check_quotes(self) -> None:
-        """Raise for a quote that is never closed or that text follows.
+    def has_quotes(self) -> bool:
+        """Return whether there is a quote in the file."""
+        with _open_bytes(self.path, self.gzipped) as file:
+            return any(b'"' in block for block in iter(lambda: file.read(BLOCK), b""))
+
+    def check_records(self, lengths: bool) -> None:
+        """Raise for the first quote that is never closed or that text follows.
 
         pyarrow reads such files without an error, and takes the rows behind an open quote for one value.
+
+        Args:
+            lengths: whether to raise for the first record with another number of fields than there are names, too.
         """
-        with _open_bytes(self.path, self.gzipped) as file:
-            if not any(b'"' in block for block in iter(lambda: file.read(BLOCK), b"")):
-                return
-        line = 1
+        line, row = 1, -2  # the names are row -1
         with self.open_text() as text:
             reader = csv.reader(text, delimiter=self.separator, strict=True)
             try:
-                for _ in reader:
+                for record in reader:
+                    row += bool(record)
+                    if lengths and record and len(record) != len(self.names):
+                        self._refuse_length(record, row)
                     line = reader.line_num + 1
             except csv.Error as error:
                 hint = "close each quote, and write a quote inside of quotes twice"
                 raise InputError(f"{self.path}, line {line}: {error}", hint=hint) from error
+
+    def _refuse_length(self, record: list[str], row: int) -> NoReturn:
+        fields, columns = len(record), len(self.names)
+        raise InputError(
+            f"{self.path}: a row has {fields} field{'' if fields == 1 else 's'}, but there are {columns} columns",
+            row=row,
+            value=self.separator.join(record),
+            hint="put values that contain the separator into quotes" if fields > columns else "is the line cut off?",
+        )
 
 
 def find_format(path: Path, options: CsvOptions) -> CsvFormat:

@@ -190,16 +190,9 @@ def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
     pyarrow = import_pyarrow(path)
     layout = find_format(path, options)
     _check_names(path, layout.names)
-    layout.check_quotes()
+    if layout.has_quotes():
+        layout.check_records(lengths=False)
     columns = [str(k) for k in range(len(layout.names))]
-    wrong: list[Any] = []
-
-    def judge(record: Any) -> str:
-        if not record.text.strip():
-            return "skip"
-        wrong.append(record)
-        return "error"
-
     block = min(max(BLOCK, 4096 * len(columns)), MAX_BLOCK)
     csv = pyarrow.csv
     with _utf8_stream(pyarrow, layout) as file:
@@ -213,7 +206,6 @@ def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
                     delimiter=layout.separator,
                     newlines_in_values=True,
                     ignore_empty_lines=len(columns) > 1,  # else a blank line is a missing value
-                    invalid_row_handler=judge,
                 ),
                 csv.ConvertOptions(
                     column_types=dict.fromkeys(columns, pyarrow.string()), strings_can_be_null=True, null_values=MISSING
@@ -223,22 +215,18 @@ def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
             for batch in reader:
                 yield pyarrow.Table.from_batches([batch]).rename_columns(layout.names).slice(head)
                 head = 0 if batch.num_rows else head
-        except pyarrow.ArrowInvalid as error:
-            if not wrong:
-                raise
-            fields, text = wrong[0].actual_columns, wrong[0].text
-            raise InputError(
-                f"{path}: a row has {fields} field{'' if fields == 1 else 's'} but there are {len(columns)} columns: "
-                f"{text[:60]!r}",
-                row=wrong[0].number - 2,
-                value=text,
-                hint="put values that contain the separator into quotes" if fields > len(columns) else None,
-            ) from error
+        except pyarrow.ArrowInvalid:
+            layout.check_records(lengths=True)
+            raise
 
 
 @contextlib.contextmanager
 def _utf8_stream(pyarrow: Any, layout: CsvFormat) -> Iterator[Any]:
-    """Yield a stream of UTF-8. Arrow reads ahead in threads, also while Python ends: the stream is not Python's."""
+    """Yield a stream of UTF-8.
+
+    Threads of Arrow read ahead, also while Python ends, and abort the process if they need Python then. So the stream
+    is Arrow's own, and the reader has no function of Python to call.
+    """
     if layout.is_utf8:
         with pyarrow.input_stream(str(layout.path), "gzip" if layout.gzipped else None) as stream:
             yield stream
