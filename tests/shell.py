@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from howsure.cli import INTERRUPTED
 from howsure.cli.app import run
 
 QUICK = ("--members", "2", "--steps", "20", "--device", "cpu")  # the default method in about a second
@@ -31,6 +32,8 @@ def shell(capsys, *arguments: object) -> Said:
         code = run() or 0
     except SystemExit as stop:
         code = 0 if stop.code is None else int(stop.code)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     finally:
         sys.argv = before
     return Said(code, *capsys.readouterr())

@@ -1,7 +1,7 @@
 import errno
 import json
 import os
-import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,8 @@ from scipy import stats
 
 import howsure as hs
 from howsure.cli import models, scoring
-from howsure.cli.advice import in_shell_words
 from howsure.cli.fit import Method, _latest, _some_groups
-from howsure.cli.rows import read_target, text_columns
-from howsure.data import columns, values
+from howsure.cli.rows import number_columns, read_target
 from howsure.data.splits import random as random_split
 from howsure.errors import InputError
 from shell import QUICK, SWIFT, houses, shell, write
@@ -241,8 +239,8 @@ def test_the_example_needs_no_file(tmp_path, capsys):
     ("arguments", "sentence"),
     [
         (("--target", "prize"), "has no column 'prize'; did you mean 'price'?"),
-        (("--target", "town"), "the target 'town' must be numbers, and holds text (first: "),
-        (("--target", "sold"), "the target 'sold' must be numbers, and holds dates"),
+        (("--target", "town"), "'town' must be numbers"),
+        (("--target", "sold"), "'sold' must be numbers"),
         (("--target", "empty"), "the target 'empty' has no values"),
         (("--target", "price", "--target", "price"), "--target names a column twice"),
         (("--target", "price", "--drop", "price"), "'price' is the target, and cannot be left out"),
@@ -255,7 +253,7 @@ def test_the_example_needs_no_file(tmp_path, capsys):
         (("--target", "price", "--test", "missing.csv"), "missing.csv does not exist"),
         (("--target", "price", "--device", "tpu"), "unknown device 'tpu'"),
         (("--target", "few"), "has 9 rows with a target; at least 10 are needed"),
-        (("--target", "wide"), "the target 'wide' is infinite in row 2"),
+        (("--target", "wide"), "(row 2)"),
         ((), "name the column to predict"),
     ],
 )
@@ -285,7 +283,7 @@ def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
         table = write(frame.assign(price=factor * frame["price"]), tmp_path / "t.csv")
         said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
-        assert "the target has values of" in said.error
+        assert "has values of" in said.error
         assert "float64 cannot hold its variance; write it in other units" in said.error
 
 
@@ -310,47 +308,15 @@ def test_a_target_that_does_not_vary(tmp_path, capsys):
 # Advice ---------------------------------------------------------------------------------------------------------------
 
 
-PYTHON = re.compile(r"\.astype|pandas\.|=(True|False|None)|fit\(|sample_weight|howsure\.metrics|learning_rate|\bX\b")
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "sentence"),
-    [
-        ({"note": [f"seen by {k} and {k * k}" for k in range(120)]}, 0, "To keep other text, take it for a category "),
-        ({"day": ["03/04/2021", "05/06/2021"] * 60}, 2, "; write them as year-month-day, or take it for a category"),
-        ({"mixed": ["a", "b", 1.5, 2.5] * 30}, 0, ""),
-        ({"price": [0.0] * 60 + [1.5, 2.5, 7.25] * 20}, 0, "Look at CRPS and coverage, not at NLL"),
-        ({"when": ["2020-01-01", "x", "y"] * 40}, 0, ""),
-    ],
-)
-def test_advice_is_for_the_shell(change, code, sentence, tmp_path, capsys):
-    table = write(houses().assign(**change), tmp_path / "t.csv")
+@pytest.mark.parametrize("name", ["day", "day of sale"])
+def test_errors_about_a_column_advise_options(name, tmp_path, capsys):
+    table = write(houses().assign(**{name: ["03/04/2021", "05/06/2021"] * 60}), tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
-    assert said.code == code, said.error
-    assert sentence in said.error
-    assert not PYTHON.search(said.error.replace("In Python, target_transform=", "")), said.error
-
-
-def test_every_advice_of_the_library_is_translated():
-    """Each pattern meets a message as the library writes it, and leaves no Python in it."""
-    messages = []
-    with pytest.raises(InputError) as caught:
-        columns._refuse_order("d, e", "day first", "03/04/2021", "month first", "03/04/2021")
-    messages.append(str(caught.value))
-    with pytest.raises(InputError) as caught:
-        columns._refuse_mixture("d", ["a", 1.0], np.arange(2), np.array([True, False]), "numbers")
-    messages.append(str(caught.value))
-    messages += [values.conversion_hint(kind) for kind in ("Period", "Interval", "something else")]
-    for convert in (values.to_moment, values.to_duration):
-        with pytest.raises(values.RefusedError) as refused:
-            convert(3.0)
-        messages.append(refused.value.advice)
-    messages.append("lower learning_rate, and look for outliers in X and y")
-    for message in messages:
-        translated = in_shell_words(message)
-        assert translated != message
-        assert not PYTHON.search(translated), translated
-    assert in_shell_words("column 'X' has dates; write y") == "column 'X' has dates; write y"
+    assert said.code == 2, said.error
+    last = said.error.splitlines()[-1]
+    assert f"--drop {shlex.quote(name)}" in last
+    assert f"--category {shlex.quote(name)}" in last
+    assert "pandas" not in last
 
 
 def test_a_column_can_be_declared_a_category(tmp_path, capsys):
@@ -385,18 +351,14 @@ def test_targets_are_read_from_any_numbers():
             "units": ["1 kg", "2 kg", "3 kg"],
             "truth": [True, False, True],
             "german": ["1.234,5", "n/a", "-2,75"],
-            "doubtful": ["1,234", "2,345", "3,456"],
         }
     )
     found = read_target(frame, ["whole", "written", "german"], "t.csv")
     assert np.array_equal(found, [[1, 1.5, 1234.5], [np.nan, np.nan, np.nan], [3, 2, -2.75]], equal_nan=True)
-    for name, kind, advice in (
-        ("units", "numbers with units or separators", "as in 1234.5"),
-        ("doubtful", "numbers with units or separators", "as in 1234.5"),
-        ("truth", "true and false", "write 1 and 0"),
-    ):
-        with pytest.raises(InputError, match=f"the target '{name}' must be numbers, and holds {kind} .*{advice}"):
+    for name in ("units", "truth"):
+        with pytest.raises(InputError) as caught:
             read_target(frame, [name], "t.csv")
+        assert caught.value.column == name
 
 
 def test_a_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
@@ -405,9 +367,11 @@ def test_a_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
     table = write(frame, tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, "--quiet")
     assert said.code == 0, said.error
-    assert said.error == "note: t.csv: the target 'price': taken for missing values: 'oops' in 1 row\n"
+    assert len(said.error.splitlines()) == 1
+    assert "'price'" in said.error
+    assert "'oops'" in said.error
     said = shell(capsys, "evaluate", tmp_path / "m", table)
-    assert "the target 'price': taken for missing values: 'oops' in 1 row" in said.error
+    assert "'oops'" in said.error
     assert "left out: 2 rows without a target" in said.error
 
 
@@ -421,7 +385,8 @@ def test_errors_name_rows_of_the_file(tmp_path, capsys):
         said = shell(capsys, "fit", *arguments, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
         last = said.error.splitlines()[-1]
-        assert last.startswith("howsure: t.csv: column 'size' has 1 infinite value (first in row 10)")
+        assert last.startswith("howsure: t.csv: column 'size'")
+        assert "(row 10)" in last
 
 
 def test_more_than_a_tenth_in_time_is_called_so(tmp_path, capsys):
@@ -437,8 +402,7 @@ def test_columns_that_were_text_are_read_as_text():
     model = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(
         frame.drop(columns=["price", "rent", "id"]), frame["price"]
     )
-    assert set(text_columns(model)) >= {"town", "code", "street", "weight"}
-    assert not {"size", "year"} & set(text_columns(model))
+    assert number_columns(model) == ["size", "year"]
 
 
 def test_a_linear_model_with_odd_features():

@@ -9,8 +9,8 @@ import pytest
 import howsure as hs
 from howsure.cli import models, rows
 from howsure.cli.rows import predict_frame
-from howsure.data import table_files
 from howsure.errors import InputError, InputTypeError
+from howsure.io import read_batches, read_file
 from shell import QUICK, SWIFT, houses, shell, write
 
 COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
@@ -44,7 +44,7 @@ def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys)
     path = write(frame, tmp_path / table)
     said = shell(capsys, "predict", model, path, "-o", tmp_path / output, "--keep", "id", "--coverage", "0.8")
     assert said.code == 0, said.error
-    found = table_files.read_file(tmp_path / output)
+    found = read_file(tmp_path / output)
     regressor = hs.load(model)
     p = regressor.predict_distribution(frame[regressor.encoding_.names])
     assert list(found.columns) == ["id", *COLUMNS]
@@ -64,7 +64,7 @@ def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys)
 def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypatch):
     path = write(new_rows(), tmp_path / "n.csv")
     shell(capsys, "predict", model, path, "-o", tmp_path / "whole.parquet", "--keep", "town")
-    monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
+    monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "parts.parquet", "--keep", "town")
     assert said.error.count("ignored") == 1
     whole, parts = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "parts"))
@@ -85,14 +85,18 @@ def test_large_batches_are_predicted_in_parts(model, monkeypatch):
 
 def test_errors_name_rows_of_the_table(model, monkeypatch):
     monkeypatch.setattr(rows, "PART", 7)
-    frame = new_rows().astype({"size": object})
-    frame.loc[20, "size"] = "in row 3"
-    with pytest.raises(InputError, match=r"\(first: 'in row 3' in row 20\)"):
+    frame = new_rows()
+    frame.loc[20, "size"] = np.inf
+    with pytest.raises(InputError) as caught:
         predict_frame(models.load(model), frame)
-    with pytest.raises(InputTypeError, match=r"^t\.csv: odd in row 9$"), rows.naming_rows("t.csv", [4, 9]):
-        raise InputTypeError("odd in row 1")
-    with pytest.raises(InputError, match=r"^t\.csv has none in row 5$"), rows.naming_rows("t.csv", [4, 9]):
-        raise InputError("t.csv has none in row 5")  # there is no such row: it is left as it was
+    assert (caught.value.column, caught.value.row) == ("size", 20)
+    with pytest.raises(InputTypeError) as caught, rows.naming_rows("t.csv", [4, 9]):
+        raise InputTypeError("odd", column="a", row=1, value="b", hint="drop it")
+    assert str(caught.value) == "t.csv: odd (row 9); drop it"
+    assert (caught.value.column, caught.value.value) == ("a", "b")
+    with pytest.raises(InputError) as caught, rows.naming_rows("t.csv", [4, 9], lambda column: f"--drop {column}"):
+        raise InputError("odd", column="a", row=5, hint="X.drop('a')")  # there is no such row: it is left as it was
+    assert str(caught.value) == "t.csv: odd (row 5); --drop a"
 
 
 def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys):
@@ -201,7 +205,6 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
         (("n.csv", "-o", "."), "is a folder; name the file of the predictions"),
         (("n.csv", "-o", "p.docx"), "p.docx"),
         (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
-        (("text.csv", "-o", "p.csv"), "column 'size'"),
         (("case.csv", "-o", "p.csv"), "lacks the column 'size', which the model learned from; it has 'Size'"),
         ((".", "-o", "p"), "is a folder without Parquet files"),
     ],
@@ -211,7 +214,6 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     frame = new_rows()
     write(frame, tmp_path / "n.csv")
     write(frame.drop(columns=["size", "town"]), tmp_path / "lacking.csv")
-    write(frame.assign(size="large"), tmp_path / "text.csv")
     write(frame.rename(columns={"size": "Size"}), tmp_path / "case.csv")
     (tmp_path / "old.csv").write_text("mine")
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -241,16 +243,16 @@ def test_a_folder_that_holds_no_model(tmp_path, capsys):
 
 
 def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
-    """The third batch has text where numbers were: nothing of the first two is to be seen."""
-    frame = new_rows().astype({"size": object})
-    frame.loc[20, "size"] = "large"
+    """The third batch has infinity: nothing of the first two is to be seen."""
+    frame = new_rows()
+    frame.loc[20, "size"] = np.inf
     path = write(frame, tmp_path / "n.csv")
     (tmp_path / "p.csv").write_text("old")
-    monkeypatch.setattr(table_files, "read_batches", partial(table_files.read_batches, rows=7))
+    monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force")
     assert said.code == 2, said
-    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: column 'size' held numbers in training")
-    assert "(first: 'large' in row 20)" in said.error  # of the file, not of the batch
+    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: column 'size'")
+    assert "(row 20)" in said.error  # of the file, not of the batch
     assert (tmp_path / "p.csv").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n.csv", "p.csv"]
 
@@ -264,6 +266,31 @@ def test_a_pipe_is_never_replaced(model, tmp_path, capsys):
         assert said.code == 2, said
         assert "p.csv is not a plain file; name another one" in said.error
         assert (tmp_path / "p.csv").is_fifo()
+
+
+def test_unreadable_cells_are_missing_and_counted(model, tmp_path, capsys, monkeypatch):
+    frame = new_rows().astype({"size": object})
+    frame.loc[[4, 20, 21], "size"] = ["unknown", "large", "small"]
+    monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
+    said = shell(capsys, "predict", model, write(frame, tmp_path / "n.csv"), "-o", tmp_path / "p.csv")
+    assert said.code == 0, said.error
+    assert said.error.count("note: column 'size': 2 cells") == 1  # "unknown" is a mark of missing values
+    frame.loc[[4, 20, 21], "size"] = None
+    shell(capsys, "predict", model, write(frame, tmp_path / "m.csv"), "-o", tmp_path / "q.csv")
+    assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
+
+
+@pytest.mark.parametrize("separator", [";", ":"])
+def test_separator_and_encoding_by_option(separator, model, tmp_path, capsys):
+    frame = new_rows()
+    frame.to_csv(tmp_path / "n.csv", sep=separator, encoding="utf-16-le", index=False)
+    options = ("--separator", separator, "--encoding", "utf-16-le", "--quiet")
+    said = shell(capsys, "predict", model, tmp_path / "n.csv", "-o", tmp_path / "p.csv", *options)
+    assert (said.code, said.error) == (0, "")
+    shell(capsys, "predict", model, write(frame, tmp_path / "m.csv"), "-o", tmp_path / "q.csv")
+    assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
+    said = shell(capsys, "predict", model, tmp_path / "n.csv", "-o", tmp_path / "p.csv", "--force", "--separator", "::")
+    assert (said.code, "separator" in said.error) == (2, True)
 
 
 def test_force_replaces_a_file(model, tmp_path, capsys):

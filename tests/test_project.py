@@ -1,11 +1,13 @@
 """What holds for the package as a whole."""
 
 import ast
+import itertools
 import os
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -153,3 +155,75 @@ def test_the_wheel_contains_nothing_of_the_paper(wheel):
     assert [name for name, text in modules.items() if re.search(r"(from|import) howsure_paper", text)] == []
     entry_points = wheel.read(f"howsure-{howsure.__version__}.dist-info/entry_points.txt").decode()
     assert entry_points.split() == ["[console_scripts]", "howsure", "=", "howsure.cli:main"]
+
+
+SEARCHES = {"startswith", "endswith", "find", "index", "replace", "partition", "rpartition", "count"}
+SEARCHES |= {"match", "search", "fullmatch", "findall", "finditer", "sub"}
+
+
+def searches_in_messages(handler: ast.ExceptHandler) -> list[str]:
+    """Return the expressions of an except block that search the text of its exception."""
+    texts = {handler.name}
+
+    def is_text(node: ast.AST) -> bool:
+        return any(
+            (isinstance(part, ast.Call) and ast.unparse(part.func) in ("str", "repr") and mentions(part.args))
+            or (isinstance(part, ast.Attribute) and part.attr in ("message", "args") and mentions([part.value]))
+            or (isinstance(part, ast.Name) and part.id in texts - {handler.name})
+            for part in ast.walk(node)
+        )
+
+    def mentions(nodes: list[ast.expr]) -> bool:
+        return any(isinstance(node, ast.Name) and node.id == handler.name for node in nodes)
+
+    found = []
+    for node in ast.walk(handler):
+        if isinstance(node, ast.Assign) and is_text(node.value):
+            texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Compare) and any(map(is_text, [node.left, *node.comparators])):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES:
+            found += [ast.unparse(node)] if any(map(is_text, [node.func.value, *node.args])) else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("if 'order' in str(error): pass", 1),
+        ("text = str(error)\n    re.search('order', text)", 1),
+        ("error.message.startswith('order')", 1),
+        ("error.args[0] == 'order'", 1),
+        ("raise ValueError(f'no: {error}')", 0),
+        ("text = str(error)\n    print(text)", 0),
+    ],
+)
+def test_search_in_a_message_is_found(code, count):
+    handler = ast.parse(f"try:\n    pass\nexcept ValueError as error:\n    {code}").body[0].handlers[0]
+    assert len(searches_in_messages(handler)) == count
+
+
+@pytest.mark.parametrize("package", ["src/howsure", "paper/src/howsure_paper"])
+def test_no_module_searches_in_the_message_of_an_error(package):
+    found = [
+        f"{path.relative_to(ROOT)}: {expression}"
+        for path in (ROOT / package).rglob("*.py")
+        for handler in ast.walk(ast.parse(path.read_text()))
+        if isinstance(handler, ast.ExceptHandler) and handler.name is not None
+        for expression in searches_in_messages(handler)
+    ]
+    assert found == []
+
+
+def test_every_import_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    known = {re.match(r"[\w-]+", each)[0] for each in declared} | {"howsure", "sklearn"}  # scikit-learn's package
+    imported = {
+        name.partition(".")[0]
+        for path in (ROOT / "src/howsure").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert imported - known - sys.stdlib_module_names == set()

@@ -19,9 +19,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import howsure as hs
 from howsure.cli import ray_engine
 from howsure.cli.rows import predict_frame
-from howsure.data.table_files import ROWS, read_batches
-from howsure.data.table_writer import writing
 from howsure.errors import InputError, InputTypeError
+from howsure.io import BATCH_ROWS, read_batches, writing
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray announces changes of its own
@@ -77,21 +76,21 @@ def names(folder):
 
 def test_files_of_all_kinds_are_those_of_the_local_engine(cluster, model, tmp_path, small_spans):
     function = partial(predict_frame, model, coverage=0.8, keep=["code", "count", "color"])
-    table(ROWS + 500, 1).to_parquet(tmp_path / "a.parquet", row_group_size=20_000)
+    table(BATCH_ROWS + 500, 1).to_parquet(tmp_path / "a.parquet", row_group_size=20_000)
     table(3, 2).to_parquet(tmp_path / "b.parquet")
     table(40, 3).to_csv(tmp_path / "c.csv", index=False)
     sources = [tmp_path / name for name in ("a.parquet", "b.parquet", "c.csv")]
     jobs = [(source, tmp_path / "out" / f"{source.stem}.parquet") for source in sources]
     (tmp_path / "out").mkdir()
     done = []
-    text = ["code"]
-    assert ray_engine.predict(jobs, function, text=text, progress=done.append) == ROWS + 543
-    assert sum(done) == ROWS + 543
+    read = partial(read_batches, numbers=["x", "count"])
+    assert ray_engine.predict(jobs, read, function, progress=done.append) == BATCH_ROWS + 543
+    assert sum(done) == BATCH_ROWS + 543
     assert names(tmp_path / "out") == ["a.parquet", "b.parquet", "c.parquet"]
     for source, output in jobs:
         expected = tmp_path / f"local_{output.name}"
         with writing(expected) as write:
-            for frame in read_batches(source, text=text):
+            for frame in read(source):
                 write(function(frame))
         check_equal(output, expected)
 
@@ -126,17 +125,17 @@ def kill_victim(file, killed):
 
 
 def test_a_killed_worker_loses_nothing(cluster, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_engine, "SPAN", 2 * ROWS)
+    monkeypatch.setattr(ray_engine, "SPAN", 2 * BATCH_ROWS)
     source, calls = tmp_path / "in.parquet", tmp_path / "calls"
     calls.mkdir()
-    table(6 * ROWS + 11).to_parquet(source, row_group_size=ROWS)
+    table(6 * BATCH_ROWS + 11).to_parquet(source, row_group_size=BATCH_ROWS)
     function = partial(quick, 3.0)
     killed = []
     killer = threading.Thread(target=kill_victim, args=(calls / "victim", killed))
     killer.start()
-    count = ray_engine.predict([(source, tmp_path / "out.parquet")], Victim(function, calls))
+    count = ray_engine.predict([(source, tmp_path / "out.parquet")], read_batches, Victim(function, calls))
     killer.join()
-    assert count == 6 * ROWS + 11
+    assert count == 6 * BATCH_ROWS + 11
     assert len(killed) == 1
     workers = {name.split(".")[0] for name in names(calls)} - {"victim", str(killed[0])}
     assert len(workers) >= 2  # the other one, and the one that took the place of the victim
@@ -166,27 +165,27 @@ def test_what_is_wrong_with_a_table_is_one_sentence_and_leaves_nothing(cluster, 
     for second, problem in ((bad, "in.parquet has two rows"), (damaged, "damaged.parquet")):
         jobs = [(good, tmp_path / "a.parquet"), (second, tmp_path / "b.parquet")]
         with pytest.raises(InputError, match=problem), pytest.warns(UserWarning, match="a word of the worker"):
-            ray_engine.predict(jobs, warn_and_fail)
+            ray_engine.predict(jobs, read_batches, warn_and_fail)
         assert names(tmp_path) == ["bad.parquet", "damaged.parquet", "good.parquet"]
 
 
 def refuse_row_5(frame):
-    raise InputTypeError("odd in row 5")
+    raise InputTypeError("odd", row=5)
 
 
 def test_errors_name_rows_of_the_file(cluster, tmp_path, small_spans):
     """Not those of a batch or a span: the second span, which has six rows, begins at row 65,536."""
     source = tmp_path / "in.parquet"
-    table(ROWS + 6).to_parquet(source, row_group_size=ROWS)
-    with pytest.raises(InputError, match=r"in\.parquet: odd in row (5|65541)$"):
-        ray_engine.predict([(source, tmp_path / "out.parquet")], refuse_row_5)
-    text = table(ROWS + 6).astype({"x": object})
-    text.loc[ROWS + 3, "x"] = "large"
+    table(BATCH_ROWS + 6).to_parquet(source, row_group_size=BATCH_ROWS)
+    with pytest.raises(InputError, match=r"in\.parquet: odd \(row (5|65541)\)$"):
+        ray_engine.predict([(source, tmp_path / "out.parquet")], read_batches, refuse_row_5)
+    text = table(BATCH_ROWS + 6)
+    text.loc[BATCH_ROWS + 3, "x"] = np.inf
     text.to_csv(tmp_path / "in.csv", index=False)
     model = hs.GaussianRegressor(steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
     jobs = [(tmp_path / "in.csv", tmp_path / "out.parquet")]
-    with pytest.raises(InputError, match=rf"in\.csv: column 'x' .*\(first: 'large' in row {ROWS + 3}\)"):
-        ray_engine.predict(jobs, partial(predict_frame, model))
+    with pytest.raises(InputError, match=rf"in\.csv: column 'x' .*\(row {BATCH_ROWS + 3}\)"):
+        ray_engine.predict(jobs, read_batches, partial(predict_frame, model))
     assert names(tmp_path) == ["in.csv", "in.parquet"]
 
 
@@ -194,25 +193,25 @@ def test_an_output_is_replaced_only_if_asked_for(cluster, tmp_path):
     source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
     table(30).to_parquet(source)
     output.write_text("mine")
-    with pytest.raises(InputError, match=r"out.parquet is there already"):
-        ray_engine.predict([(source, output)], partial(quick, 1.0))
-    with pytest.raises(InputError, match=r"written as .csv"):  # before the work, not after it
-        ray_engine.predict([(source, tmp_path / "out.txt")], partial(quick, 1.0), progress=pytest.fail)
+    with pytest.raises(InputError, match="exists"):
+        ray_engine.predict([(source, output)], read_batches, partial(quick, 1.0))
+    with pytest.raises(InputError, match="format"):  # before the work, not after it
+        ray_engine.predict([(source, tmp_path / "out.txt")], read_batches, partial(quick, 1.0), progress=pytest.fail)
     assert output.read_text() == "mine"
     assert names(tmp_path) == ["in.parquet", "out.parquet"]
-    ray_engine.predict([(source, output)], partial(quick, 1.0), replace=True)
+    ray_engine.predict([(source, output)], read_batches, partial(quick, 1.0), replace=True)
     assert np.array_equal(pd.read_parquet(output)["mean"], pd.read_parquet(source)["x"])
 
 
 def test_an_interrupt_leaves_nothing(cluster, tmp_path, small_spans):
     source = tmp_path / "in.parquet"
-    table(3 * ROWS).to_parquet(source, row_group_size=ROWS)
+    table(3 * BATCH_ROWS).to_parquet(source, row_group_size=BATCH_ROWS)
 
     def interrupt(_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ray_engine.predict([(source, tmp_path / "out.parquet")], partial(quick, 1.0), progress=interrupt)
+        ray_engine.predict([(source, tmp_path / "out.parquet")], read_batches, partial(quick, 1.0), progress=interrupt)
     assert names(tmp_path) == ["in.parquet"]
 
 
@@ -273,6 +272,6 @@ def test_the_command_line_starts_a_cluster_and_ends_it(model, tmp_path):
 def test_without_ray_the_command_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     table(3).to_parquet(tmp_path / "in.parquet")
-    with pytest.raises(InputError, match=r"pip install howsure\[ray\]"):
-        ray_engine.predict([(tmp_path / "in.parquet", tmp_path / "out.parquet")], partial(quick, 1.0))
+    with pytest.raises(InputError, match=r"\[ray\]"):
+        ray_engine.predict([(tmp_path / "in.parquet", tmp_path / "out.parquet")], read_batches, partial(quick, 1.0))
     assert names(tmp_path) == ["in.parquet"]

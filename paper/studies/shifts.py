@@ -27,8 +27,8 @@ from howsure import metrics
 from howsure.cli import models
 from howsure.cli.app import app
 from howsure.data.splits import random
-from howsure.data.table_files import read_file
 from howsure.estimators import Regressor
+from howsure.io import read_file
 from howsure.prediction import Prediction
 from howsure.training import resolve_device
 from howsure_paper.datasets.folder import find_data

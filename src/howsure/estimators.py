@@ -457,9 +457,9 @@ class Regressor(_ScikitLearn):
             try:
                 validate_data(self, X, reset=reset, skip_check_array=True)
             except ValueError as error:
-                if "same order" in str(error):
-                    raise InputError(f"{error}Pass them as they were: X[model.feature_names_in_].") from error
-                raise
+                if sorted(map(str, names)) != sorted(map(str, getattr(self, "feature_names_in_", ()))):
+                    raise
+                raise InputError(str(error).strip(), hint="pass X[model.feature_names_in_]") from error
             table = read(X) if table is None else table
             if reset and table.rows < 2:
                 raise InputError(f"Found array with {table.rows} sample(s) while a minimum of 2 is required.")

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 import howsure as hs
-from howsure.data.table_files import read_batches, read_file
+from howsure.io import read_batches, read_file
 
 Values = list[Any]
 TARGET = "y"
@@ -38,7 +38,7 @@ class Case:
         name: of the file.
         content: its bytes.
         expected: the values of its columns, None where missing; None if the file must be refused.
-        words: of the refusal.
+        row: that the error names.
         plain: whether a model can be fitted to it beyond doubt.
     """
 
@@ -46,7 +46,7 @@ class Case:
     name: str
     content: bytes
     expected: dict[str, Values] | None
-    words: str = ""
+    row: int | None = None
     plain: bool = False
 
 
@@ -191,8 +191,6 @@ def _plain_text(g: np.random.Generator) -> Case:
     if g.random() < 0.3:
         text = text.removesuffix(table.ends)
         about += ", no end of the last line"
-    if g.random() < 0.1 and table.separator in ",;":
-        text = f"sep={table.separator}{table.ends}{text}" if table.ends != "\r" else text
     content, encoding = _encoded(g, text)
     name = "table.csv"
     if g.random() < 0.2:
@@ -214,94 +212,79 @@ def _damaged(g: np.random.Generator, table: TextTable) -> Case:
     """Return a table in which something is wrong."""
     every = list(_DAMAGES.items())
     about, damage = every[int(g.integers(len(every)))]
-    content, words = damage(g, table)
-    return Case(f"{about}, {len(table.names)} columns", "table.csv", content, None, words)
+    content, row = damage(g, table)
+    return Case(f"{about}, {len(table.names)} columns", "table.csv", content, None, row)
 
 
 def _with_record(
     g: np.random.Generator, table: TextTable, change: Callable[[list[str]], list[str]]
-) -> tuple[int, bytes]:
-    """Return the line of a changed record, and the file."""
+) -> tuple[bytes, int]:
+    """Return the file with a changed record, and the row of that record."""
     records = table.records()
     place = int(g.integers(1, len(records)))
-    before = "".join(_line(record, table) for record in records[:place])
     records[place] = change(records[place])
-    ends = before.count("\n") if table.ends != "\r" else before.count("\r") + before.count("\n")
-    return 1 + ends, "".join(_line(record, table) for record in records).encode()
+    return "".join(_line(record, table) for record in records).encode(), place - 1
 
 
-def _too_long(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    line, content = _with_record(g, table, lambda record: [*record, "1"])
-    return content, f"line {line}: the line has {len(table.names) + 1} fields"
+def _too_long(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return _with_record(g, table, lambda record: [*record, "1"])
 
 
-def _too_short(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    line, content = _with_record(g, table, lambda record: [field or "0" for field in record[:-1]])
-    return content, f"line {line}: the line has {len(table.names) - 1} field"
+def _too_short(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return _with_record(g, table, lambda record: [field or "0" for field in record[:-1]])
 
 
-def _cut_off(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
+def _cut_off(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
     lines = table.lines()
-    return (
-        "".join(lines) + "5" + table.ends
-    ).encode(), f"the line has 1 field, but the first line has {len(table.names)}"
+    return ("".join(lines) + "5" + table.ends).encode(), len(lines) - 1
 
 
-def _open_quote(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    lines = table.lines()
-    return ("".join(lines) + '"5' + table.separator * (len(table.names) - 1) + table.ends).encode(), "a quote is opened"
+def _open_quote(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return ("".join(table.lines()) + '"5' + table.separator * (len(table.names) - 1) + table.ends).encode(), None
 
 
-def _behind_quote(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    return (
-        "".join(table.lines()) + '"5"x' + table.separator * (len(table.names) - 1)
-    ).encode(), "follows a closing quote"
+def _behind_quote(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return ("".join(table.lines()) + '"5"x' + table.separator * (len(table.names) - 1)).encode(), None
 
 
-def _zero_byte(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
+def _zero_byte(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
     content = "".join(table.lines()).encode()
     place = int(g.integers(len(content)))
     while 0x80 <= content[place] < 0xC0:  # not within a character
         place -= 1
-    return content[:place] + b"\0" + content[place:], "NUL bytes"
+    return content[:place] + b"\0" + content[place:], None
 
 
-def _repeated_name(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    table = replace(table, names=[*table.names[:-1], table.names[0]])
-    return "".join(table.lines()).encode(), f"{table.names[0]!r} stands more than once"
+def _repeated_name(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return "".join(replace(table, names=[*table.names[:-1], table.names[0]]).lines()).encode(), None
 
 
-def _no_names(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    names = [f"{v:.3f}" for v in g.normal(size=len(table.names)) + 0.0005]
-    return "".join(replace(table, names=names).lines()).encode(), "its first line is all numbers"
+def _only_names(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return table.lines()[0].encode(), None
 
 
-def _only_names(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    return table.lines()[0].encode(), "has names of columns, but no rows"
+def _nothing(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return [b"", b"\n\n", b" \r\n", b"\xef\xbb\xbf", gzip.compress(b"\n")][int(g.integers(5))], None
 
 
-def _nothing(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    return [b"", b"\n\n", b" \r\n", b"\xef\xbb\xbf", gzip.compress(b"\n")][int(g.integers(5))], "is empty"
-
-
-def _half_gzip(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
+def _half_gzip(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
     content = gzip.compress("".join(table.lines()).encode())
-    return content[: int(g.integers(3, len(content)))], "is a damaged gzip file"
+    return content[: int(g.integers(3, len(content)))], None
 
 
-def _wrong_utf16(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    return "".join(table.lines()).encode("utf-16-le"), "it "
+def _wrong_utf16(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return "".join(table.lines()).encode("utf-16-le"), None
 
 
-def _junk(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    return b"\x07\xff\x90" + g.bytes(int(g.integers(100, 5000))), "is not UTF-8 text"
+def _junk(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return b"\x07\xff\x90" + g.bytes(int(g.integers(100, 5000))), None
 
 
-def _not_parquet(g: np.random.Generator, table: TextTable) -> tuple[bytes, str]:
-    return b"PAR1" + g.bytes(200), "is not a readable Parquet file"
+def _not_parquet(g: np.random.Generator, table: TextTable) -> tuple[bytes, int | None]:
+    return b"PAR1" + g.bytes(200), None
 
 
-_DAMAGES: dict[str, Callable[[np.random.Generator, TextTable], tuple[bytes, str]]] = {
+_DAMAGES: dict[str, Callable[[np.random.Generator, TextTable], tuple[bytes, int | None]]] = {
     "a line too long": _too_long,
     "a line too short": _too_short,
     "cut off": _cut_off,
@@ -309,7 +292,6 @@ _DAMAGES: dict[str, Callable[[np.random.Generator, TextTable], tuple[bytes, str]
     "text behind a quote": _behind_quote,
     "a zero byte": _zero_byte,
     "a name twice": _repeated_name,
-    "no names": _no_names,
     "only names": _only_names,
     "nothing": _nothing,
     "half of a gzip file": _half_gzip,
@@ -336,10 +318,7 @@ def _typed_file(g: np.random.Generator) -> Case:
     )
     content, about = out.getvalue(), f"{ending} with {', '.join(expected)}"
     if g.random() < 0.3:
-        kind = {".parquet": "Parquet", ".feather": "Arrow"}.get(ending, "Excel")
-        return Case(
-            f"{about}, cut off", f"t{ending}", content[: len(content) // 2], None, f"is not a readable {kind} file"
-        )
+        return Case(f"{about}, cut off", f"t{ending}", content[: len(content) // 2], None)
     usual = all(c.usual for c in table.columns) and len(frame) >= 20
     return Case(about, f"t{ending}", content, expected, plain=usual)
 
@@ -384,28 +363,35 @@ def check(count: int = 300, seed: int = 0, shell_every: int = 1) -> tuple[int, l
 
 def _read_problem(case: Case, path: Path) -> str | None:
     """Return what is wrong with how a file is read, or None."""
+
+    def in_batches(path: Path) -> Any:
+        return pd.concat(list(read_batches(path, numbers, 3)), ignore_index=True)
+
+    numbers: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for how in (read_file, lambda p: pd.concat(list(read_batches(p, 3)), ignore_index=True)):
+        for how in (read_file, in_batches):
             try:
                 frame = how(path)
             except hs.InputError as error:
                 if case.expected is not None:
                     return f"refused: {error}"
-                if case.words not in str(error) or "\n" in str(error) or str(path) not in str(error):
-                    return f"refused in other words than {case.words!r}: {error}"
+                if case.row not in (None, error.row) or not error.message.startswith((str(path), "unknown")):
+                    return f"refused, but not row {case.row}: {error}"
                 continue
             except Exception:
                 return traceback.format_exc(limit=-3)
             if case.expected is None:
                 return f"not refused: {frame.to_dict('list')}"[:500]
-            problem = _difference(frame, case.expected)
+            problem = _difference(frame, case.expected, how is not read_file)
             if problem is not None:
                 return problem
+            numbers = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name].dtype)]
     return None
 
 
-def _difference(frame: Any, expected: dict[str, Values]) -> str | None:
+def _difference(frame: Any, expected: dict[str, Values], batches: bool) -> str | None:
+    """Return the first difference. In batches numbers are floats, and booleans are the text of a CSV file."""
     if list(frame) != list(expected):
         return f"columns {list(frame)[:9]}, not {list(expected)[:9]}"
     for name, values in expected.items():
@@ -413,10 +399,15 @@ def _difference(frame: Any, expected: dict[str, Values]) -> str | None:
         if len(found) != len(values):
             return f"{len(found)} rows, not {len(values)}"
         for row, (got, value) in enumerate(zip(found, values, strict=True)):
-            missing = value is None and bool(pd.isna(got))
-            if not missing and not (type(got) is type(value) or _are_numbers(got, value)):
+            if value is None and bool(pd.isna(got)):
+                continue
+            if batches and isinstance(value, bool):
+                got = {"true": True, "false": False}.get(str(got).lower())
+            if batches and isinstance(value, int):
+                value = type(got)(value)
+            if not (type(got) is type(value) or _are_numbers(got, value)):
                 return f"column {name}, row {row}: {got!r} is no {type(value).__name__}"
-            if not missing and got != value:
+            if got != value:
                 return f"column {name}, row {row}: {got!r}, not {value!r}"
     return None
 
@@ -431,7 +422,9 @@ def _are_numbers(*values: Any) -> bool:
 def _shell_problem(case: Case, path: Path) -> str | None:
     """Return what is wrong with how the shell learns from and predicts a file, or None."""
     model, out = path.parent / "model", path.parent / "out.csv"
-    code, error = _shell("fit", path, "--target", TARGET, "-o", model, "--method", "gaussian", "--steps", 5, "--quiet")
+    code, error = _shell(
+        "fit", path, "--target", TARGET, "-o", model, "--method", "ensemble", "--members", 1, "--steps", 5, "--quiet"
+    )
     problem = _unclear(case, code, error)
     if problem is not None or code != 0:
         return problem or ("fit refused: " + error if case.plain else None)
@@ -475,7 +468,6 @@ def _shell(*arguments: Any) -> tuple[int, str]:
     ):
         try:
             run()
-            code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return code, error.getvalue()

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -215,6 +215,6 @@ def page(
         print(f"wrote {write_html_page(folder, written.with_suffix('.html'))}")
 
 
-def run() -> int | None:
-    """Run the command line; return its exit code."""
-    return run_app(app, "howsure-paper")
+def run() -> NoReturn:
+    """Run the command line."""
+    run_app(app, "howsure-paper")

@@ -17,7 +17,6 @@ from howsure.cli import (
     predict,
     report,
 )
-from howsure.cli.advice import in_shell_words
 from howsure.errors import HowsureError
 
 __all__ = ["app", "run", "run_app"]
@@ -50,31 +49,26 @@ def _root(
         raise typer.Exit(2)
 
 
-def run() -> int | None:
-    """Run the command line; return its exit code."""
-    return run_app(app, "howsure")
+def run() -> NoReturn:
+    """Run the command line."""
+    run_app(app, "howsure")
 
 
-def run_app(app: typer.Typer, program: str) -> int | None:
-    """Run a typer application.
+def run_app(app: typer.Typer, program: str) -> NoReturn:
+    """Run a typer application, and end by SystemExit or KeyboardInterrupt.
 
     An error that the user can act on is one sentence and exit code 2. Any other error has a traceback and exit code 1.
-
-    Returns:
-        The exit code of an interrupt. Otherwise the process ends by SystemExit.
     """
     console.prepare_streams()
     try:
         code = app(standalone_mode=False)  # returns the code of an interrupt, and raises errors of usage
         sys.stdout.flush()  # here, so that a full disk is one sentence
-    except KeyboardInterrupt:
-        code = INTERRUPTED
     except (HowsureError, OSError) as error:
-        _stop(program, in_shell_words(" ".join(str(error).split())))
+        _stop(program, " ".join(str(error).split()))
     except Exception as error:
         _stop_for(program, error)
     if code == INTERRUPTED:
-        return INTERRUPTED
+        raise KeyboardInterrupt
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -85,7 +79,9 @@ def _stop_for(program: str, error: Exception) -> NoReturn:
         sys.exit(2)
     if hasattr(error, "format_message"):  # of typer, or of click: the command line cannot be read
         _stop(program, f"{' '.join(error.format_message().split())} (--help shows what there is)")
-    if _is_out_of_memory(error):
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
         _stop(program, "there is not enough memory; take fewer rows or columns, or a machine with more")
     traceback.print_exception(error)
     print(f"{program}: this is an error of howsure, not of your input; please report it", file=sys.stderr)
@@ -95,8 +91,3 @@ def _stop_for(program: str, error: Exception) -> NoReturn:
 def _stop(program: str, sentence: str) -> NoReturn:
     print(f"{program}: {sentence}", file=sys.stderr)
     sys.exit(2)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out, which torch says by a RuntimeError."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error))

@@ -14,14 +14,16 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from howsure.cli.advice import in_shell_words
+from howsure.errors import UnreadableCellsWarning
 
 __all__ = [
+    "Encoding",
     "Force",
     "NoSeed",
     "Quiet",
     "RowProgress",
     "Seed",
+    "Separator",
     "counted",
     "number",
     "prepare_streams",
@@ -39,6 +41,12 @@ NoSeed = Annotated[
     typer.Option(
         "--seed", min=0, max=2**32 - 1, help="For scripts that give it to every verb: nothing is random here."
     ),
+]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="Of the fields of a CSV file; found by itself.", metavar="CHARACTER")
+]
+Encoding = Annotated[
+    str | None, typer.Option("--encoding", help="Of a CSV file, such as utf-16; found by itself.", metavar="NAME")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
 
@@ -83,12 +91,21 @@ class _Pipe(io.FileIO):
 
 
 @contextlib.contextmanager
-def speaking() -> Iterator[None]:
-    """Show each warning of the library once, as a line on standard error, while the block runs."""
+def speaking(in_batches: bool = False) -> Iterator[None]:
+    """Show each warning of the library once, as a line on standard error, while the block runs.
+
+    Args:
+        in_batches: whether each row is read once, in some batch. The unreadable cells of all batches are then added up,
+            and shown when the block ends.
+    """
     said: set[str] = set()
+    unreadable: list[UnreadableCellsWarning] = []  # appended to by several threads
 
     def show(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
-        text = in_shell_words(" ".join(str(message).split()))
+        if in_batches and isinstance(message, UnreadableCellsWarning):
+            unreadable.append(message)
+            return
+        text = " ".join(str(message).split())
         if issubclass(category, UserWarning) and text not in said:
             said.add(text)
             remark(f"note: {text}")
@@ -98,6 +115,11 @@ def speaking() -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
+    for column in dict.fromkeys(each.column for each in unreadable):
+        own = [each for each in unreadable if each.column == column]
+        count = sum(each.count for each in own)
+        cells = "1 cell" if count == 1 else f"{count:,} cells"
+        remark(f"note: column {column!r}: {cells} cannot be read and count as missing, such as {own[0].value!r:.60}")
 
 
 def remark(text: str, quiet: bool = False) -> None:

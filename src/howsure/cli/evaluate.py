@@ -9,15 +9,16 @@ import typer
 
 from howsure.cli import console, models, scoring
 from howsure.cli.console import counted, number, printable, share
-from howsure.cli.rows import check_columns, features_of, naming_rows, read_target, target_names, text_columns
+from howsure.cli.rows import check_columns, features_of, naming_rows, number_columns, read_target, target_names
 from howsure.errors import InputError
+from howsure.io import BATCH_ROWS, CsvOptions, read_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from howsure.estimators import Regressor
 
-__all__ = ["evaluate", "target_columns", "without_targets"]
+__all__ = ["evaluate", "numbers_of", "target_columns", "without_targets"]
 
 SHOWN_GROUPS = 50
 
@@ -32,6 +33,8 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Column of the target, if the model does not know its name.", metavar="COLUMN"),
     ] = None,
+    separator: console.Separator = None,
+    encoding: console.Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
     quiet: console.Quiet = False,
     _seed: console.NoSeed = 0,
@@ -43,7 +46,7 @@ def evaluate(
     with console.speaking():
         regressor = models.load(model)
         names = target_columns(regressor, target or [])
-        found = _evaluate(regressor, names, table, by, quiet or as_json)
+        found = _evaluate(regressor, names, table, by, CsvOptions(separator, encoding), quiet or as_json)
     found = {"model": str(model), "table": str(table), **found}
     if as_json:
         print(json.dumps(models.finite(found), indent=1, ensure_ascii=False))
@@ -56,67 +59,60 @@ def target_columns(model: "Regressor", given: list[str]) -> list[str]:
     names = given or target_names(model)
     count = 1 if model.fitted_.one_target else model.fitted_.scale_y.loc.shape[-1]
     if names is None:
-        raise InputError("the model does not know the names of its targets; name them with --target")
+        raise InputError("the model does not know the names of its targets", hint="name them with --target")
     if len(names) != count:
         raise InputError(f"--target: the model has {count} target{'' if count == 1 else 's'}, not {len(names)}")
     return names
 
 
-def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None, quiet: bool) -> dict[str, Any]:
-    """Return all scores, as plain values; the rows are read and predicted in parts."""
-    import pandas as pd
-
-    from howsure.data.table_files import count_rows, read_batches
-
-    text = [name for name in text_columns(model) if name not in names]
-    parts: list[list[scoring.Scored]] = []
-    groups, unfamiliar, left_out = [], [], 0
-    with console.RowProgress(count_rows(table), quiet) as progress:
-        for batch in read_batches(table, text=text):
-            check_columns([] if by is None else [by], batch.columns, f"--by: {table} has no column")
-            x = features_of(model, without_targets(batch, names, model), table)
-            first = progress.done
-            with naming_rows(table, range(first, first + len(batch))):
-                y = _read_known(batch, names, table)
-            known = np.flatnonzero(~np.isnan(y).any(1))
-            left_out += len(y) - len(known)
-            if len(known):
-                with naming_rows(table, first + known):
-                    p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
-                parts.append(scoring.score_rows(p, y[known]))
-                if p.familiarity is not None:
-                    unfamiliar.append(p.familiarity < model.unfamiliar_below_)
-                if by is not None:
-                    groups.append(batch[by].iloc[known].astype(object))
-            progress.add(len(batch))
-    if not parts:
+def _evaluate(
+    model: "Regressor", names: list[str], table: Path, by: str | None, csv: CsvOptions, quiet: bool
+) -> dict[str, Any]:
+    """Return all scores, as plain values; the rows are predicted in parts."""
+    frame = read_file(table, numbers_of(model, names), csv)
+    check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
+    check_columns(names, frame.columns, f"{table} has no target column")
+    x = features_of(model, without_targets(frame, names, model), table)
+    empty = any(frame[name].isna().all() for name in names)
+    y = np.full((len(frame), len(names)), np.nan) if empty else read_target(frame, names, table)
+    rows = np.flatnonzero(~np.isnan(y).any(1))
+    if not len(rows):
         raise InputError(f"{table} has no rows with a target to compare with")
-    if left_out:
-        console.remark(f"left out: {counted(left_out)} without a target", quiet)
+    if len(rows) < len(y):
+        console.remark(f"left out: {counted(len(y) - len(rows))} without a target", quiet)
+    parts, unfamiliar = [], []
+    with console.RowProgress(len(rows), quiet) as progress:
+        for k in range(0, len(rows), BATCH_ROWS):
+            known = rows[k : k + BATCH_ROWS]
+            with naming_rows(table, known):
+                p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
+            parts.append(scoring.score_rows(p, y[known]))
+            if p.familiarity is not None:
+                unfamiliar.append(p.familiarity < model.unfamiliar_below_)
+            progress.add(len(known))
     scored = [scoring.join_scored(each) for each in zip(*parts, strict=True)]
     found: dict[str, Any] = {
-        "rows": len(scored[0].rows),
-        "without_target": left_out,
+        "rows": len(rows),
+        "without_target": len(y) - len(rows),
         "unfamiliar": float(np.concatenate(unfamiliar).mean()) if unfamiliar else None,
         "targets": {name: scoring.score(each) for name, each in zip(names, scored, strict=True)},
     }
     if by is not None:
-        labels = pd.concat(groups, ignore_index=True)
+        labels = frame[by].iloc[rows].astype(object).reset_index(drop=True)
         each = {name: _by_group(s.rows, labels) for name, s in zip(names, scored, strict=True)}
         found["by"] = {"column": by, "targets": each}
     return found
 
 
+def numbers_of(model: "Regressor", targets: list[str]) -> list[str] | None:
+    """Return the columns that are read as numbers, those with targets among them."""
+    numbers = number_columns(model)
+    return None if numbers is None else [*numbers, *targets]
+
+
 def without_targets(batch: "pd.DataFrame", names: list[str], model: "Regressor") -> "pd.DataFrame":
     """Return the frame without targets where columns have no names for the model, and only their number tells."""
     return batch if hasattr(model, "feature_names_in_") else batch.drop(columns=[n for n in names if n in batch])
-
-
-def _read_known(batch: "pd.DataFrame", names: list[str], table: Path) -> Any:
-    """Return the targets of a batch, which may lack all of them."""
-    check_columns(names, batch.columns, f"{table} has no target column")
-    empty = [name for name in names if batch[name].isna().all()]
-    return np.full((len(batch), len(names)), np.nan) if empty else read_target(batch, names, table)
 
 
 def _by_group(rows: "pd.DataFrame", labels: "pd.Series[Any]") -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """``howsure fit TABLE --target NAME -o FOLDER``: a model of a table, with scores on rows that were held out."""
 
 import dataclasses
+import shlex
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ from howsure.cli import console, models, scoring
 from howsure.cli.rows import check_columns, features_of, naming_rows, read_target
 from howsure.errors import InputError
 from howsure.files import listed
+from howsure.io import CsvOptions, read_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +121,8 @@ def fit(
     steps: Annotated[int | None, typer.Option(min=1, max=100_000_000, help="Most training steps.")] = None,
     seed: console.Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    separator: console.Separator = None,
+    encoding: console.Encoding = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
 ) -> None:
@@ -134,11 +138,12 @@ def fit(
     regressor = settings.regressor()
     regressor._check_parameters()
     models.check_output(output, force)
+    csv = CsvOptions(separator, encoding)
     with console.speaking():
-        frame, targets, name = _read(table, target or [], example)
+        frame, targets, name = _read(table, target or [], example, csv)
         frame = _declare(frame, category or [], targets, name)
         rows, left_out, times, groups = _prepare(frame, targets, drop or [], split_by_time, split_by_group, name, quiet)
-        division = _divide(rows, targets, times, groups, split_by_group, test, seed, keep_holdout)
+        division = _divide(rows, targets, times, groups, split_by_group, test, csv, seed, keep_holdout)
         started = time.perf_counter()
         model, record = _fit_and_score(division, targets, settings)
         record |= {
@@ -155,10 +160,10 @@ def fit(
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-def _read(table: Path | None, targets: list[str], example: bool) -> tuple["pd.DataFrame", list[str], str]:
+def _read(
+    table: Path | None, targets: list[str], example: bool, csv: CsvOptions
+) -> tuple["pd.DataFrame", list[str], str]:
     """Return the table as a frame, the names of its targets, and its name."""
-    from howsure.data.table_files import read_file
-
     if example:
         if table is not None:
             raise InputError("--example has a table of its own; leave out the file, or --example")
@@ -170,7 +175,7 @@ def _read(table: Path | None, targets: list[str], example: bool) -> tuple["pd.Da
         raise InputError("name a table, as in: howsure fit houses.csv --target price (or try --example)")
     if not targets:
         raise InputError("name the column to predict, as in: --target price")
-    frame = read_file(table)
+    frame = read_file(table, csv=csv)
     frame.columns = [str(each) for each in frame.columns]
     return frame, targets, table.name
 
@@ -257,6 +262,7 @@ def _divide(
     groups: Any,
     group_name: str | None,
     test: Path | None,
+    csv: CsvOptions,
     seed: int,
     keep_holdout: bool,
 ) -> Division:
@@ -266,7 +272,7 @@ def _divide(
     if test is not None:
         if times is not None or groups is not None:
             raise InputError("--test says which rows are for scores; leave out --split-by-time and --split-by-group")
-        return Division(rows, _read_test(test, rows, targets), f"the rows of {test.name}", None)
+        return Division(rows, _read_test(test, rows, targets, csv), f"the rows of {test.name}", None)
     if times is not None:
         held_out = _latest(times)
         tenth = held_out.sum() <= round(1.5 * HELD_OUT * len(times))
@@ -296,16 +302,14 @@ def _without_strays(x: "pd.DataFrame") -> "pd.DataFrame":
     return x.assign(**{each.name: x[each.name].where(~np.isnan(each.values)) for each in strays})
 
 
-def _read_test(path: Path, rows: Rows, targets: list[str]) -> Rows:
+def _read_test(path: Path, rows: Rows, targets: list[str], csv: CsvOptions) -> Rows:
     """Return the rows of a table of its own that have all targets."""
     import pandas as pd
 
-    from howsure.data.table_files import read_batches
-
     # text of the training rows is text here, too, though it may look like numbers
     types = {name: getattr(dtype, "categories", dtype) for name, dtype in rows.x.dtypes.items()}
-    text = [str(name) for name, kind in types.items() if not pd.api.types.is_numeric_dtype(kind)]
-    frame = pd.concat(list(read_batches(path, text=text)), ignore_index=True)
+    numbers = [str(name) for name, kind in types.items() if pd.api.types.is_numeric_dtype(kind)]
+    frame = read_file(path, [*numbers, *targets], csv)
     frame.columns = [str(each) for each in frame.columns]
     lacking = [each for each in rows.x.columns if each not in frame.columns]
     if lacking:
@@ -394,13 +398,19 @@ def _simple_models(train: Rows, test: Rows, settings: Settings) -> dict[str, Any
 
     seed = int(check_random_state(settings.seed).randint(2**31 - 1))
     y = train.y[:, 0] if train.y.shape[1] == 1 else train.y
-    with naming_rows(train.table, train.numbers):
+    with naming_rows(train.table, train.numbers, _hint):
         encoding, x = Encoding.fit_transform(read_table(train.x), y, seed)
     if not settings.quiet:
         _show_columns(encoding.to_frame())
     with naming_rows(test.table, test.numbers):
         x_test = encoding.transform(encoding.read(test.x))
     return scoring.baselines(x, train.y, x_test, settings.seed)
+
+
+def _hint(column: str) -> str:
+    """Return what to do about a column that cannot be read."""
+    name = shlex.quote(column)
+    return f"correct it, leave the column out with --drop {name}, or take it for categories with --category {name}"
 
 
 # What is said ---------------------------------------------------------------------------------------------------------

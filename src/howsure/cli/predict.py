@@ -15,13 +15,14 @@ from howsure.cli.rows import (
     check_columns,
     features_of,
     naming_rows,
+    number_columns,
     output_columns,
     predict_frame,
     target_names,
-    text_columns,
 )
 from howsure.errors import InputError
 from howsure.files import listed
+from howsure.io import CsvOptions, count_rows, is_ours, read_batches, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +56,8 @@ def predict(
         list[str] | None, typer.Option(help="Column to copy; may be given several times.", metavar="COLUMN")
     ] = None,
     engine: Annotated[Engine, typer.Option(help="This machine, or the workers of a Ray cluster.")] = Engine.LOCAL,
+    separator: console.Separator = None,
+    encoding: console.Encoding = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
     _seed: console.NoSeed = 0,
@@ -69,16 +72,18 @@ def predict(
     if not 0 < coverage < 1:
         raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
     kept = list(dict.fromkeys(keep or []))
-    with console.speaking():
+    with console.speaking(in_batches=True):
         regressor = models.load(model)
         models.check_outside(output, model)
         _check_kept(regressor, kept)
         with _jobs(table, output, force) as jobs:
             function = partial(predict_frame, regressor, coverage=coverage, keep=kept)
+            csv = CsvOptions(separator, encoding)
+            read = partial(read_batches, numbers=number_columns(regressor), csv=csv)
             with console.RowProgress(_count(jobs), quiet) as progress:
                 check = partial(_check, regressor, kept, set(), quiet)
                 run = _by_ray if engine is Engine.RAY else _locally
-                run(jobs, function, check, text_columns(regressor), force, progress)
+                run(jobs, read, function, check, force, progress)
     console.remark(f"wrote {output}: {progress.summary()}", quiet)
 
 
@@ -117,8 +122,6 @@ def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
 
 def _check_replaceable(folder: Path) -> None:
     """Raise unless a folder has nothing in it but predictions: all else is the user's, and never removed."""
-    from howsure.data.table_writer import is_ours
-
     foreign = sorted(path.name for path in folder.iterdir() if not is_ours(path))
     if foreign:
         raise InputError(
@@ -129,8 +132,6 @@ def _check_replaceable(folder: Path) -> None:
 
 def _count(jobs: list[Job]) -> int | None:
     """Return the number of rows, where that is cheap to know."""
-    from howsure.data.table_files import count_rows
-
     counts = [count_rows(table) for table, _ in jobs]
     return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
 
@@ -138,29 +139,32 @@ def _count(jobs: list[Job]) -> int | None:
 def _check_kept(model: "Regressor", keep: list[str]) -> None:
     taken = [name for name in keep if name in output_columns(model)]
     if taken:
-        raise InputError(f"--keep {taken[0]}: predictions have a column of this name; rename the one of the table")
+        raise InputError(
+            f"--keep {taken[0]}: predictions have a column of this name",
+            column=taken[0],
+            hint="rename the one of the table",
+        )
 
 
 # Engines -------------------------------------------------------------------------------------------------------------
 
 
 Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
+Read = Callable[..., Iterator["pd.DataFrame"]]
 Check = Callable[["pd.DataFrame", Path], None]
 
 
 def _locally(
-    jobs: list[Job], function: Function, check: Check, text: list[str], force: bool, progress: console.RowProgress
+    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.RowProgress
 ) -> None:
     """Predict by the processors of this machine, a batch of rows for each."""
     import torch
 
-    from howsure.data.table_files import read_batches
-    from howsure.data.table_writer import writing
     from howsure.threads import stream_in_threads
 
     def checked(table: Path) -> Iterator[tuple[Path, int, "pd.DataFrame"]]:
         first = 0
-        for batch in read_batches(table, text=text):
+        for batch in read(table):
             if first == 0:
                 check(batch, table)
             yield table, first, batch
@@ -179,16 +183,15 @@ def _locally(
 
 
 def _by_ray(
-    jobs: list[Job], function: Function, check: Check, text: list[str], force: bool, progress: console.RowProgress
+    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.RowProgress
 ) -> None:
     """Predict by the workers of a Ray cluster."""
     from howsure.cli import ray_engine
-    from howsure.data.table_files import read_batches
 
     console.remark("asking Ray for workers, which may take half a minute", progress.quiet)
     for table, _ in jobs:
-        check(next(iter(read_batches(table, text=text))), table)
-    ray_engine.predict(jobs, function, text=text, replace=force, progress=progress.add)
+        check(next(iter(read(table))), table)
+    ray_engine.predict(jobs, read, function, replace=force, progress=progress.add)
 
 
 def _check(

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsure.cli.rows import naming_rows
-from howsure.data.table_files import find_spans, read_batches
-from howsure.data.table_writer import check_output, writing
-from howsure.errors import HowsureError, InputError, install_hint
+from howsure.errors import HowsureError, InputError, UnreadableCellsWarning, install_hint
 from howsure.files import scratch_folder
+from howsure.io import check_output, find_spans, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +33,8 @@ MOST_TASKS = 20_000  # so that Ray's own work stays small beside the predictions
 
 def predict(
     jobs: Sequence[tuple[Path, Path]],
+    read: Callable[..., Iterator["pd.DataFrame"]],
     function: Callable[["pd.DataFrame"], "pd.DataFrame"],
-    text: Sequence[str] = (),
     replace: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> int:
@@ -45,8 +44,8 @@ def predict(
 
     Args:
         jobs: pairs of a table and the file of its predictions, which appears whole when all tables are predicted.
+        read: reads a table in batches, as `read_batches` does; it is pickled with the function.
         function: a batch of rows → the frame of their predictions; it is pickled and sent to every worker once.
-        text: columns that are read as text, as for `read_batches`.
         replace: whether outputs that exist are replaced.
         progress: called with the number of rows that were predicted since the last call.
 
@@ -66,7 +65,7 @@ def predict(
         workers = max(1, min(len(spans), int(ray.cluster_resources().get("CPU", 1))))
         predicted = _dataset(ray, spans).map_batches(
             _Predictor,
-            fn_constructor_args=([ray.put(function)], tuple(text)),
+            fn_constructor_args=([ray.put((read, function))],),
             compute=ray.data.ActorPoolStrategy(size=workers),
             batch_size=1,
             num_cpus=1,
@@ -117,13 +116,14 @@ def _counts(dataset: Any) -> Iterator[int]:
     """Yield the numbers of rows that workers have done; pass on what they warn of, and raise what they could not do."""
     said: set[str] = set()
     for row in dataset.iter_rows():
-        rows, error, messages = json.loads(row["answer"])
-        for message in messages:
-            if message not in said:
-                said.add(message)
-                warnings.warn(message, UserWarning, stacklevel=3)
-        if error:
-            raise InputError(error)
+        rows, wrong, messages = json.loads(row["answer"])
+        for unreadable, arguments in messages:
+            warning = UnreadableCellsWarning(*arguments) if unreadable else UserWarning(*arguments)
+            if unreadable or str(warning) not in said:
+                said.add(str(warning))
+                warnings.warn(warning, stacklevel=3)
+        if wrong:
+            raise InputError(**wrong)
         yield rows
 
 
@@ -131,25 +131,29 @@ def _answer(work: Callable[..., int], tasks: Any) -> dict[str, list[str]]:
     """Return the answers to tasks as a batch of Ray; what is wrong with files is an answer and no failure."""
     answers = []
     for task in tasks["task"]:
-        rows, wrong = 0, ""
+        rows: int = 0
+        wrong: dict[str, Any] = {}
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
+            warnings.simplefilter("always")
             try:
                 rows = work(*json.loads(task))
-            except (HowsureError, OSError) as error:
-                wrong = str(error) or type(error).__name__
-        said = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
-        answers.append(json.dumps((rows, wrong, list(said))))
+            except HowsureError as error:
+                wrong = {"message": error.message, "column": error.column, "row": error.row, "hint": error.hint}
+            except OSError as error:
+                wrong = {"message": str(error) or type(error).__name__}
+        said = [each.message for each in caught if isinstance(each.message, UserWarning)]
+        messages = [(isinstance(each, UnreadableCellsWarning), each.args) for each in said]
+        answers.append(json.dumps((rows, wrong, messages)))
     return {"answer": answers}
 
 
 class _Predictor:
     """Worker that has the model and predicts one span after the other."""
 
-    def __init__(self, function: Sequence[Any], text: Sequence[str]) -> None:
+    def __init__(self, functions: Sequence[Any]) -> None:
         import ray
 
-        (self.function,), self.text = ray.get(function), text
+        ((self.read, self.function),) = ray.get(functions)
 
     def __call__(self, tasks: Any) -> dict[str, list[str]]:
         return _answer(self.predict, tasks)
@@ -157,7 +161,7 @@ class _Predictor:
     def predict(self, source: str, folder: str, start: int, stop: int | None) -> int:
         """Write the predictions of each batch of a span to a file in the folder, unless it is there."""
         first = start
-        for frame in read_batches(Path(source), text=self.text, start=start, stop=stop):
+        for frame in self.read(Path(source), span=(start, stop)):
             part = Path(folder, f"{first:016d}.feather")
             if not part.exists():
                 half = part.with_suffix(f".{secrets.token_hex(4)}")

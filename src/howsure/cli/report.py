@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from howsure.cli import console, models
-from howsure.cli.evaluate import target_columns, without_targets
-from howsure.cli.rows import check_columns, features_of, naming_rows, read_target, text_columns
+from howsure.cli.evaluate import numbers_of, target_columns, without_targets
+from howsure.cli.rows import check_columns, features_of, naming_rows, read_target
 from howsure.errors import InputError
+from howsure.io import CsvOptions, read_file
 
 __all__ = ["report"]
 
@@ -22,6 +23,8 @@ def report(
         list[str] | None, typer.Option(help="Column of the target, if the model does not know its name.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    separator: console.Separator = None,
+    encoding: console.Encoding = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
     _seed: console.NoSeed = 0,
@@ -34,7 +37,6 @@ def report(
     """
     import pandas as pd
 
-    from howsure.data.table_files import read_batches
     from howsure.report.html import check_free, write_report
 
     check_free(out, force)
@@ -44,8 +46,7 @@ def report(
         regressor = models.load(model)
         models.check_outside(out, model)
         names = target_columns(regressor, target or [])
-        text = [name for name in text_columns(regressor) if name not in names]
-        frame = pd.concat(list(read_batches(table, text=text)), ignore_index=True)
+        frame = read_file(table, numbers_of(regressor, names), CsvOptions(separator, encoding))
         check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
         x = features_of(regressor, without_targets(frame, names, regressor), table)
         y = pd.DataFrame(read_target(frame, names, table), columns=names)

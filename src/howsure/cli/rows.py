@@ -2,9 +2,8 @@
 
 import contextlib
 import difflib
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +22,14 @@ __all__ = [
     "check_columns",
     "features_of",
     "naming_rows",
+    "number_columns",
     "output_columns",
     "predict_frame",
     "read_target",
     "target_names",
-    "text_columns",
 ]
 
 Array = NDArray[np.float64]
-DECIMAL_COMMA = ("1000,0", "1.000,0", "1 000,0")  # templates of `howsure.data.numbers` that leave no doubt
 PART = 8_192  # rows that are predicted at once: more take memory, and no less time
 
 
@@ -63,7 +61,11 @@ def predict_frame(
     check_columns(keep, frame.columns, "--keep: the table has no column")
     taken = [name for name in keep if name in found.columns]
     if taken:
-        raise InputError(f"--keep {taken[0]!r}: predictions have a column of this name; rename the one of the table")
+        raise InputError(
+            f"--keep {taken[0]!r}: predictions have a column of this name",
+            column=taken[0],
+            hint="rename the one of the table",
+        )
     return pd.concat([frame[list(keep)].reset_index(drop=True), found], axis=1)
 
 
@@ -115,45 +117,47 @@ def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "t
         plural = "s" if len(lacking) > 1 else ""
         others = {str(each).casefold().strip(): str(each) for each in frame.columns}
         near = others.get(lacking[0].casefold().strip())
-        hint = f"; it has {near!r}, which is another name" if near else ""
-        raise InputError(f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from{hint}")
+        raise InputError(
+            f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from",
+            column=lacking[0],
+            hint=f"it has {near!r}, which is another name" if near else None,
+        )
     return frame[names]
 
 
 @contextlib.contextmanager
-def naming_rows(file: str | Path, numbers: Sequence[int] | NDArray[np.int64]) -> Iterator[None]:
-    """Let errors about some rows of a file say which they are in the file, and name the file.
-
-    The library counts the rows that it is given, and says «in row 7» at the end of what is wrong.
+def naming_rows(
+    file: str | Path, numbers: Sequence[int] | NDArray[np.int64], hint: Callable[[str], str] | None = None
+) -> Iterator[None]:
+    """Raise errors of the library about some rows of a file again, with the name of the file and the row in the file.
 
     Args:
-        file: whose rows these are; nothing to leave it out.
-        numbers: of each of the rows in the file.
+        file: name of the file; empty to leave it out.
+        numbers: number of each of the rows in the file.
+        hint: returns what to do about a column, in words of the shell; None keeps the hint of the library.
     """
     try:
         yield
     except (InputError, InputTypeError) as error:
-        text = str(error)
-        found = [match for match in re.finditer(r"\bin row (\d+)", text) if int(match[1]) < len(numbers)]
-        if found:  # the last one: what stands before may be a value of the table
-            text = f"{text[: found[-1].start(1)]}{numbers[int(found[-1][1])]}{text[found[-1].end(1) :]}"
-        named = not str(file) or str(file) in text
-        raise type(error)(text if named else f"{file}: {text}") from error
+        inside = error.row is not None and error.row < len(numbers)
+        raise type(error)(
+            f"{file}: {error.message}" if str(file) else error.message,
+            column=error.column,
+            row=int(numbers[error.row]) if error.row is not None and inside else error.row,
+            value=error.value,
+            hint=hint(error.column) if hint is not None and error.column is not None else error.hint,
+        ) from error
 
 
-def text_columns(model: "Regressor") -> list[str]:
-    """Return the columns that were text when the model was fitted, and must be read as text again.
+def number_columns(model: "Regressor") -> list[str] | None:
+    """Return the columns that were plain numbers when the model was fitted, None if its columns have no names.
 
-    A file may hold nothing but codes such as 007, or numbers such as 1.234 with a point for thousands: its reader
-    would take these for other numbers than the training rows had.
+    All others are read as text, from which the model reads what they were: a file may hold nothing but codes such as
+    007, or numbers such as 1.234 with a point for thousands.
     """
-    plain = {
-        "number": ("", "number", "duration"),
-        "date": ("", "compact"),
-        "category": ("", "number", "boolean", "date"),
-    }
-    encoders = model.encoding_.encoders
-    return [e.name for e in encoders if not e.left_out and e.content not in plain.get(e.kind, (e.content,))]
+    if not hasattr(model, "feature_names_in_"):
+        return None
+    return [e.name for e in model.encoding_.encoders if e.kind == "number" and e.content in ("", "number")]
 
 
 def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
@@ -162,19 +166,18 @@ def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
     for name in names:
         if name not in present:
             near = difflib.get_close_matches(name, present, n=1)
-            raise InputError(
-                f"{problem} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f", but {listed(present)}")
-            )
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(present)}"
+            raise InputError(f"{problem} {name!r}", column=name, hint=hint)
 
 
 def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -> Array:
     """Return the targets, (rows, targets), with NaN where they are missing; raise for columns that hold no numbers."""
     check_columns(names, frame.columns, f"{file} has no column")
-    columns = [_numbers(frame[name], name, file) for name in names]
-    return np.column_stack(columns)
+    with naming_rows(file, range(len(frame))):
+        return np.column_stack([_numbers(frame[name], name) for name in names])
 
 
-def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
+def _numbers(values: "pd.Series[Any]", name: str) -> Array:
     """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
     import pandas as pd
 
@@ -182,58 +185,26 @@ def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
     from howsure.data.encoders import describe_strays
     from howsure.data.values import is_marker
 
-    start = f"{file}: the target {name!r}"
+    start = f"the target {name!r}"
     if values.isna().all():
-        raise InputError(f"{start} has no values")
+        raise InputError(f"{start} has no values", column=name)
     if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
         found: Array = values.to_numpy(np.float64, na_value=np.nan)
-    elif (written := _with_decimal_comma(values)) is not None:
-        found = written
     else:
-        try:
-            kind, content = decide_kind(name, values)
-        except InputError as error:
-            raise InputError(f"{start} must be numbers: {error}") from error
-        if (kind, content) != ("number", "number"):
+        kind, content = decide_kind(name, values)
+        if kind != "number" or content == "duration":
             first = values[values.notna()].iloc[0]
-            what, advice = _called(kind, content)
-            raise InputError(f"{start} must be numbers, and holds {what} (first: {str(first)!r}); {advice}")
+            what = "durations" if kind == "number" else _HELD.get(kind, "text")
+            raise InputError(f"{start} must be numbers, not {what} such as {str(first)!r}", column=name, value=first)
         column = read_column(name, values, kind, content)
         found = column.values
         if odd := [(text, count) for text, count in column.strays if not is_marker(text)]:
             warnings.warn(f"{start}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
     if np.isinf(found).any():
-        raise InputError(
-            f"{start} is infinite in row {int(np.isinf(found).argmax())}; give a number, or leave it empty"
-        )
+        row = int(np.isinf(found).argmax())
+        hint = "give a number, or leave the cell empty"
+        raise InputError(f"{start} is infinite", column=name, row=row, value=float(found[row]), hint=hint)
     return found
 
 
-def _with_decimal_comma(values: "pd.Series[Any]") -> Array | None:
-    """Return numbers that are written as 1.234,5 is, NaN where missing; None if one is not, or may mean another."""
-    from howsure.data.numbers import number_template, parse_with_template
-    from howsure.data.values import is_marker
-
-    present = np.flatnonzero(values.notna())
-    texts = [values.iloc[k] for k in present]
-    if not all(isinstance(text, str) for text in texts):
-        return None
-    template = number_template({text for text in texts if not is_marker(text)})
-    if template not in DECIMAL_COMMA:
-        return None
-    found = np.full(len(values), np.nan)
-    found[present] = [np.nan if is_marker(text) else parse_with_template(text, template) for text in texts]
-    return found
-
-
-def _called(kind: str, content: str) -> tuple[str, str]:
-    """Return what a column holds that is no target, and what to do about it."""
-    if kind == "number" and content == "duration":
-        return "durations", "write them as numbers, such as seconds"
-    if kind == "number":
-        return "numbers with units or separators", "write them without these, as in 1234.5"
-    if kind == "boolean":
-        return "true and false", "write 1 and 0 if you mean these"
-    if kind == "date":
-        return "dates", "write them as numbers, such as days since a fixed date"
-    return "text", "numbers are predicted here; for classes use a classifier"
+_HELD = {"boolean": "true and false", "date": "dates"}

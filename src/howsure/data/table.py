@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howsure.data.columns import Column, check_unique, decide_kind, read_column
-from howsure.data.table_files import read_file
 from howsure.errors import InputError, InputTypeError
 
-__all__ = ["Column", "OpenTable", "Table", "open_table", "read_file", "read_table"]
+__all__ = ["Column", "OpenTable", "Table", "open_table", "read_table"]
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,9 @@ class Predictor:
         for k, row in enumerate(rows):
             try:
                 features.append(self._encode(row))
-            except InputError as error:  # which knows one row, 0
-                raise InputError(str(error).replace(" in row 0", f" in row {k}")) from error
+            except InputError as error:
+                error.row = k  # it was raised for a table of this row
+                raise
         return self._of_features(np.concatenate(features))
 
     def _table_of(self, rows: list[list[Any]]) -> Any:

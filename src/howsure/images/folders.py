@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.data.bounded import check_size, read_bytes, read_member, reading
 from howsure.errors import InputError, install_hint
 from howsure.files import listed
+from howsure.io.bounded import check_size, read_bytes, read_member, reading
 
 __all__ = [
     "BILINEAR",
