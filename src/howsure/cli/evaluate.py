@@ -84,7 +84,7 @@ def _evaluate(model: "Regressor", names: list[str], table: Path, by: str | None,
                 with naming_rows(table, first + known):
                     p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
                 parts.append(scoring.score_rows(p, y[known]))
-                if p.familiarity is not None:
+                if p.familiarity is not None and model.unfamiliar_below_ is not None:
                     unfamiliar.append(p.familiarity < model.unfamiliar_below_)
                 if by is not None:
                     groups.append(batch[by].iloc[known].astype(object))
