@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from howsure.calibration import calibrate
     from howsure.deploy import Deploy
     from howsure.distributed import global_mean_factor
-    from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma, StudentT
+    from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
     from howsure.export import export_onnx
     from howsure.images import FittedImages, ImageRecipe, fit_images
@@ -25,7 +25,6 @@ __all__ = [
     "Deploy",
     "EnsembleRegressor",
     "EvidentialRegressor",
-    "Faded",
     "FittedImages",
     "HowsureError",
     "ImageRecipe",
@@ -61,7 +60,7 @@ _NAMES = {  # the modules of the names above; the rest are in estimators
     "calibration": ("calibrate",),
     "deploy": ("Deploy",),
     "distributed": ("global_mean_factor",),
-    "distributions": ("Faded", "Mixture", "Normal", "NormalInverseGamma", "StudentT"),
+    "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "export": ("export_onnx",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "losses": ("evidential_loss", "normal_loss"),

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma, StudentT
+from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
 from howsure.distributions._base import class_name
 from howsure.distributions.mixture import normalised_weights
 from howsure.errors import InputError, InputTypeError, install_hint
 from howsure.files import scratch_folder, write_whole
-from howsure.formulas import nig, quick_quantile
+from howsure.formulas import quick_quantile
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -38,12 +38,12 @@ class Deploy(nn.Module):
     """A network whose answers are plain named tensors, in the units of y, ready to leave Python.
 
     ``forward`` takes what the network takes and returns a dictionary of tensors: ``mean``, ``std``, ``aleatoric_std``,
-    ``epistemic_std``, ``lower`` and ``upper``, and ``familiarity`` where evidence fades. :class:`Summaries` says what
+    ``epistemic_std``, ``lower`` and ``upper``. :class:`Summaries` says what
     they are. It is always in evaluation mode, the network included, and computes no gradients.
 
     Args:
         network: a module that answers with a :class:`~howsure.NormalInverseGamma`, :class:`~howsure.Normal`,
-            :class:`~howsure.Faded` or :class:`~howsure.Mixture`; or a list or ``nn.ModuleList`` of such modules,
+            or :class:`~howsure.Mixture`; or a list or ``nn.ModuleList`` of such modules,
             whose answers are mixed.
         loc, scale: y = loc + scale · (target of the network), as in ``answer.affine``: numbers, or tensors that
             broadcast to the answer without making it larger, such as one number for each target.
@@ -307,18 +307,17 @@ def _stacked(answers: list[Any]) -> Any:
     first = answers[0]
     for answer in answers[1:]:
         if type(answer) is not type(first) or getattr(answer, "batch_shape", 0) != getattr(first, "batch_shape", 0):
-            raise InputError("the networks of a list must answer with distributions of one kind and shape")
+            raise InputError("the networks of a list must output distributions of one kind and shape")
     if isinstance(first, Mixture):
         raise InputError("a network of a list must not answer with a Mixture; give its members one by one")
-    if not isinstance(first, NormalInverseGamma | Normal | StudentT | Faded):
+    if not isinstance(first, NormalInverseGamma | Normal | StudentT):
         raise _unknown_answer(first)
     return _pytree.tree_map(lambda *parts: torch.stack(parts), *answers)
 
 
 def _unknown_answer(answer: Any) -> InputTypeError:
     return InputTypeError(
-        "the network must answer with a NormalInverseGamma, a Normal, a StudentT, a Faded or a Mixture, not "
-        f"{class_name(answer)}"
+        f"the network must output a NormalInverseGamma, a Normal, a StudentT or a Mixture, not {class_name(answer)}"
     )
 
 
@@ -330,8 +329,7 @@ class Summaries:
     - ``mean``, ``std``;
     - ``aleatoric_std``, ``epistemic_std``: the default decomposition of :class:`~howsure.Prediction`. A part that
       the answer does not have is left out: a single Gaussian has no epistemic one;
-    - ``lower``, ``upper``: the ends of the central interval;
-    - ``familiarity``, one number for each row, if the answer is a :class:`~howsure.Faded`.
+    - ``lower``, ``upper``: the ends of the central interval.
 
     They are those of :class:`~howsure.Prediction` to a relative 1e-5, in float32; the ends of a mixture relative to
     their own size or to the mixture's deviation. Make it before a program is traced.
@@ -340,6 +338,8 @@ class Summaries:
         coverage: probability of the interval, at most 0.999999; None leaves it out.
         members: the dimension of the answer along which several networks stand; None: there is one, or a Mixture.
         weights: how much each of them counts, numbers ≥ 0, not all 0. None: all count the same.
+        from_parameters: whether ν divides the variance of several members too, as for a
+            :class:`~howsure.Prediction` with a familiarity.
 
     >>> answer = NormalInverseGamma(gamma=torch.zeros(2), nu=2.0, alpha=3.0, beta=4.0)
     >>> found = Summaries(coverage=0.5)(answer)
@@ -356,7 +356,9 @@ class Summaries:
         coverage: float | None = 0.9,
         members: int | None = None,
         weights: Tensor | Sequence[float] | None = None,
+        from_parameters: bool = False,
     ) -> None:
+        self.from_parameters = from_parameters
         if coverage is not None and (
             isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage <= MOST_COVERAGE
         ):
@@ -374,7 +376,7 @@ class Summaries:
         """Return the named tensors of an answer."""
         if isinstance(answer, Mixture):
             return self._of_mixture(answer)
-        if not isinstance(answer, NormalInverseGamma | Normal | StudentT | Faded):
+        if not isinstance(answer, NormalInverseGamma | Normal | StudentT):
             raise _unknown_answer(answer)
         if self.members is None:
             return self._of_members(_on_leaves(lambda p: p.unsqueeze(0), answer), None)
@@ -414,8 +416,7 @@ class Summaries:
 
     def _of_members(self, given: Any, weights: Tensor | None) -> dict[str, Tensor]:
         """Return the summaries of answers whose members lie in dimension 0."""
-        faded = given if isinstance(given, Faded) else None
-        plain = given if faded is None else faded.base
+        plain = given
         several = plain.batch_shape[0] > 1
 
         def over_members(x: Tensor) -> Tensor:
@@ -434,11 +435,11 @@ class Summaries:
             noise = doubt if isinstance(plain, Normal) else None
         mean = over_members(means)
         found: list[Tensor] = []  # the parts of the epistemic variance
-        aleatoric = within if several else None if noise is None else over_members(noise)
-        if isinstance(plain, NormalInverseGamma) and not several:
+        by_nu = isinstance(plain, NormalInverseGamma) and (self.from_parameters or not several)
+        aleatoric = within if several and not by_nu else None if noise is None else over_members(noise)
+        if by_nu:
             found.append(over_members(doubt))
         added = [over_members((means - mean).square())] if several else []
-        added += [] if faded is None else [over_members(nig.added_variance(doubt, faded.keep))]
         found += added
         variance = sum(added, within)
         result = {"mean": mean, "std": variance.sqrt()}
@@ -447,11 +448,7 @@ class Summaries:
             if found:
                 result["epistemic_std"] = sum(found[1:], found[0]).sqrt()
         if self._student is not None:
-            answer = given if faded is None else faded.faded()
-            result["lower"], result["upper"] = _ends(answer.predictive(), self._student, weights)
-        if faded is not None:
-            share = over_members(faded.keep)
-            result["familiarity"] = share.flatten(1).mean(1) if share.ndim > 1 else share
+            result["lower"], result["upper"] = _ends(given.predictive(), self._student, weights)
         return result
 
 

@@ -24,19 +24,19 @@ from sklearn.utils.validation import (
 from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
 from howsure.data.encoding import Encoding
+from howsure.data.robust import RobustScale
 from howsure.data.table import Table, read_table
 from howsure.data.target import check_numbers
 from howsure.distributions import Transform
 from howsure.errors import InputError
 from howsure.fitting import Fitted, Member, fit
 from howsure.fitting.censoring import read_censored
-from howsure.fitting.fading import choose_power, rows_of_a_fold, unfamiliar_below, with_fading
+from howsure.fitting.evidence import add_evidence, learn_ridge, rows_of_a_fold, unfamiliar_below
 from howsure.fitting.inputs import Inputs
 from howsure.fitting.members import hold_in_turn
-from howsure.fitting.predictor import Predictor
 from howsure.fitting.stacking import stacked
 from howsure.fitting.targets import prepare_target
-from howsure.fitting.width import with_scale
+from howsure.fitting.width import with_width
 from howsure.images import FittedImages
 from howsure.methods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.persistence import load_model, refusing_misfits, save_model
@@ -111,10 +111,8 @@ class Regressor(_ScikitLearn):
         Steps and seconds of the training; for each network the step whose weights were kept and whether it diverged.
     inputs_ : dict
         Weight of the networks by what they see. The weights add up to 1.
-    scale_ : ndarray of shape (targets,) or None
-        Factor by which the mixture is stretched about its mean.
-    fading_power_ : float or None
-        Power by which evidence fades with the distance from the training rows.
+    width_ : ndarray of shape (targets,) or None
+        Factor of the scales of the networks.
     unfamiliar_below_ : float or None
         Familiarity below which 1% of rows like the training rows lie.
     calibration_ : Calibration, ConformalCalibration or None
@@ -235,9 +233,9 @@ class Regressor(_ScikitLearn):
         fitted, members = _usable(fitted, members, target, comparable=weights is None and known is None)
         fitted, members = stacked(fitted, inputs.x, target, members, weights, known)
         seen = inputs.x[:, : fitted.population.in_features]  # without trees, if no network is left that sees them
-        fitted = self._fade(fitted, method, seen, target, rows, base, members, options)
+        fitted = self._add_evidence(fitted, method, seen, target, rows, base, members, options)
         calibrated = getattr(self, "calibrated", False)
-        self.fitted_ = with_scale(fitted, seen, target, members, known) if calibrated else fitted
+        self.fitted_ = with_width(fitted, seen, target, members, known) if calibrated else fitted
         self._summarise_training()
 
     def _network_count(self, rows: int) -> int:
@@ -255,7 +253,7 @@ class Regressor(_ScikitLearn):
             members.append(Member(train, validation, own_seed, "bins" in kind, "trees" in kind))
         return members
 
-    def _fade(
+    def _add_evidence(
         self,
         fitted: Fitted,
         method: Method,
@@ -266,30 +264,35 @@ class Regressor(_ScikitLearn):
         members: Sequence[Member],
         options: dict[str, Any],
     ) -> Fitted:
-        """Return the model with evidence that fades away from its training rows, if that was asked for.
+        """Return the model with evidence by conjugacy, if that was asked for.
 
-        How fast is learned by networks that see numbers alone: trees know nothing beyond the training rows.
+        λ is learned by networks that see numbers alone: trees know nothing beyond the training rows.
         """
         if self._evidence == "plain":
             return fitted
         recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
         quiet = options | {"recipe": recipe, "progress": bool(self.verbose)}
         numbers = x[:, : fitted.features_in]
-        power = choose_power(method, numbers, y, rows, seed, validation_fraction=self.validation_fraction, **quiet)
-        faded = with_fading(fitted, x, members, power)
-        faded.unfamiliar_below = unfamiliar_below(faded, x, members)
-        return faded
+        ridge = learn_ridge(fit, method, numbers, y, rows, seed, validation_fraction=self.validation_fraction, **quiet)
+        made: Fitted = add_evidence(fitted, x, members, ridge)
+        made.unfamiliar_below = unfamiliar_below(made, x, members)
+        return made
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
         """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
         self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
+        self.robust_scale_ = RobustScale.fit(own)
         if len(rows) == table.rows:
-            return own
+            return self.robust_scale_(own)
         x = self.encoding_.transform(table)
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
-        return x
+        return self.robust_scale_(x)
+
+    def features_of(self, table: Table) -> Array:
+        """Return the features (N, F) that the networks and trees see of a table."""
+        return self.robust_scale_(self.encoding_.transform(table))
 
     def _prepare_target(self, y: Array, rows: NDArray[np.int64], seed: int, censored: NDArray[np.int8] | None) -> Array:
         """Return the targets as networks learn them; warn of values that many rows share."""
@@ -335,23 +338,10 @@ class Regressor(_ScikitLearn):
         """Return the predictive distribution without calibration, and X as it was read."""
         check_is_fitted(self, "fitted_")
         table = self._read(X, self.encoding_)
-        p = self.fitted_.predict(self.encoding_.transform(table))
+        p = self.fitted_.predict(self.features_of(table))
         p.transform = self.transform_
         p.index, p.names = table.index, self.target_names_
         return p, table
-
-    def predictor(self, coverage: float | None = None, *, single: bool = False) -> Predictor:
-        """Return a plain callable from one row, or several, to mean and both deviations by name: for a server.
-
-        It predicts a row many times as fast as ``predict_distribution``, with the same numbers, and returns a
-        dictionary of floats, or of arrays for several rows; see :class:`~howsure.fitting.predictor.Predictor`.
-
-        Args:
-            coverage: of an interval, whose ends are ``lower`` and ``upper``; None for none, which is quicker.
-            single: whether mean and deviations of more than 32 rows are computed in float32: quicker, to about 1e-5.
-        """
-        check_is_fitted(self, "fitted_")
-        return Predictor(self, coverage, single)
 
     @property
     def columns_(self) -> Any:
@@ -379,22 +369,15 @@ class Regressor(_ScikitLearn):
         return {kind: sum(w for w, k in zip(weights, kinds, strict=True) if k == kind) for kind in dict.fromkeys(kinds)}
 
     @property
-    def scale_(self) -> Array | None:
-        """The factor for each target by which the mixture is stretched about its mean; None if it is not."""
+    def width_(self) -> Array | None:
+        """The factor of the networks' scales for each target; None if there is none."""
         check_is_fitted(self, "fitted_")
-        scale = self.fitted_.scale
-        return None if scale is None else scale.numpy().copy()
-
-    @property
-    def fading_power_(self) -> float | None:
-        """The power by which evidence fades with the distance from the training rows, or None where it does not."""
-        check_is_fitted(self, "fitted_")
-        fading = self.fitted_.fading
-        return None if fading is None else float(fading.power[0])
+        width = self.fitted_.width
+        return None if width is None else width.numpy().copy()
 
     @property
     def unfamiliar_below_(self) -> float | None:
-        """The familiarity below which about 1 % of rows like the training rows are; None if nothing fades."""
+        """The familiarity below which 1% of rows like the training rows lie; None if it is unknown."""
         check_is_fitted(self, "fitted_")
         return self.fitted_.unfamiliar_below
 
@@ -424,8 +407,8 @@ class Regressor(_ScikitLearn):
         _number("validation_fraction", self.validation_fraction, high=1)
         if self.target_transform is not None and self.target_transform not in ("positive", "log"):
             raise InputError(f"target_transform must be 'positive', 'log' or None, got {self.target_transform!r}")
-        if not isinstance(self._evidence, str) or self._evidence not in ("fading", "plain"):
-            raise InputError(f"evidence must be 'fading' or 'plain', got {self._evidence!r}")
+        if not isinstance(self._evidence, str) or self._evidence not in ("conjugate", "plain"):
+            raise InputError(f"evidence must be 'conjugate' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
         if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
             raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
@@ -500,6 +483,7 @@ class Regressor(_ScikitLearn):
             "estimator": type(self).__name__,
             "parameters": parameters,
             "encoding": self.encoding_.to_dict(),
+            "robust_scale": self.robust_scale_.to_dict(),
             "target_names": self.target_names_,
             "target_transform": None if self.transform_ is None else self.transform_.to_dict(),
             "n_features_in": int(self.n_features_in_),
@@ -513,6 +497,7 @@ class Regressor(_ScikitLearn):
         self._check_parameters()
         method = self._method()
         self.encoding_ = Encoding.from_dict(settings["encoding"])
+        self.robust_scale_ = RobustScale.from_dict(settings["robust_scale"], len(self.encoding_.features))
         self.fitted_ = Fitted.from_state(tensors, settings, method)
         self._summarise_training()
         self.target_names_ = settings["target_names"]
@@ -702,9 +687,9 @@ class EvidentialRegressor(Regressor):
         the variance divides into aleatoric and epistemic.
     evidence_weight : float, default=0.01
         Weight λ of the evidence penalty, for standardized targets.
-    evidence : {"fading", "plain"}, default="fading"
-        "fading": evidence falls with the distance from the training rows, so that intervals widen there. "plain": the
-        evidence of the networks as it is, as in the paper.
+    evidence : {"conjugate", "plain"}, default="conjugate"
+        "conjugate": evidence is computed from the features of the networks by Bayesian linear regression, so that
+        intervals widen away from the training rows. "plain": the evidence that the networks output, as in the paper.
     inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
         What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins. "trees":
         also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
@@ -723,7 +708,7 @@ class EvidentialRegressor(Regressor):
 
     members: int | None = None
     evidence_weight: float = 0.01
-    evidence: str = "fading"
+    evidence: str = "conjugate"
     inputs: str | tuple[str, ...] = "auto"
     calibrated: bool = True
 
@@ -739,8 +724,6 @@ class EnsembleRegressor(Regressor):
     ----------
     members : int, default=5
         Networks in the ensemble.
-    evidence : {"plain", "fading"}, default="plain"
-        "plain": the usual ensemble. "fading": predictions widen away from the training rows.
     inputs : str or tuple of str, default="numbers"
         What networks see of a row, as in :class:`EvidentialRegressor`.
 
@@ -753,7 +736,6 @@ class EnsembleRegressor(Regressor):
     """
 
     members: int = 5
-    evidence: str = "plain"
     inputs: str | tuple[str, ...] = "numbers"
 
     def _method(self) -> Method:

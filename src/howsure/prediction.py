@@ -12,12 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils import _pytree
 
-from howsure.distributions import Faded, Mixture, Normal, NormalInverseGamma, StudentT, Transform, Transformed
+from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT, Transform, Transformed
 from howsure.distributions._base import class_name, fit_shape
 from howsure.distributions.mixture import normalised_weights, short_weights
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture as mixtures
-from howsure.formulas import nig
 from howsure.plots import Predicted, draw
 from howsure.threads import one_thread
 
@@ -30,7 +29,6 @@ __all__ = ["Answer", "Decomposition", "Guarantee", "Prediction"]
 
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Normal
-Given = Answer | Faded  # what members said, with fading or without
 PART = 1 << 22  # numbers of an answer that are worked on at once
 CPU_PART = (1 << 14) - 1  # the same on a CPU, whose cache holds all that is computed from these
 PLOTTED = 10_000  # values of a target that a figure is made from
@@ -60,23 +58,17 @@ class Guarantee(Protocol):
 
 
 class _Moments(NamedTuple):
-    """Means and variances of a prediction: of the mixture, and by the paper's formula where the answer has one.
-
-    With fading, `within` is that of the members before it and `added` what less evidence adds; under a transform of the
-    target `within` has both, and `added` is None.
-    """
+    """Means and variances of a prediction: of the mixture, and by the paper's formula where the answer has one."""
 
     mean: Tensor
     within: Tensor
     between: Tensor
     aleatoric: Tensor | None
     epistemic: Tensor | None
-    added: Tensor | None = None
 
     @property
     def variance(self) -> Tensor:
-        total = self.within + self.between
-        return total if self.added is None else total + self.added
+        return self.within + self.between
 
 
 class Prediction:
@@ -84,13 +76,14 @@ class Prediction:
 
     Args:
         answer: what one network, or several, said: a :class:`~howsure.NormalInverseGamma`, a
-            :class:`~howsure.Normal` or a :class:`~howsure.StudentT`; or a :class:`~howsure.Mixture` of these;
-            or a :class:`~howsure.Faded`, which says too how much of the evidence counts.
+            :class:`~howsure.Normal` or a :class:`~howsure.StudentT`; or a :class:`~howsure.Mixture` of these.
         members: the dimension of the answer along which several networks stand. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
         weights: how much each network counts, (members,): numbers ≥ 0, not all 0, which are divided by their sum. None:
             all count the same. A Mixture brings its own.
         transform: how the variable of the answer becomes y, where y cannot be negative. None: it is y.
+        familiarity: how near each row is to the training rows, in [0, 1], (rows,); or for each network (members, rows),
+            whose weighted mean counts. Given if the evidence ν was computed from the training rows.
 
     Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
     wider one of y; the torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
@@ -99,7 +92,7 @@ class Prediction:
 
     The predictive distribution is the mixture of the members' own, with equal weights or those given; its mean,
     variance, density, quantiles and intervals do not depend on how the variance is divided. With weights, every mean
-    over members below is a weighted one, ``familiarity`` included, and a network of weight 0 counts nowhere. There are
+    over members below is a weighted one, and a network of weight 0 counts nowhere. There are
     two ways to divide the variance:
 
     ``"paper"``
@@ -109,26 +102,11 @@ class Prediction:
         aleatoric is the mean of the members' predictive variances, epistemic the variance of their means. A single
         network has no spread of means: its epistemic part is None.
 
-    The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A normal
-    distribution has one way: its variance is aleatoric. A single Student t does not say how its variance divides. With
-    a transform of the target only ``"identified"`` exists, of the members' means and variances in the units of y.
-
-    **Fading.** Of a :class:`~howsure.Faded` answer only a share w of the evidence counts, less the farther an input
-    is from the training data; ``familiarity`` is the mean w of each row. Then
-
-    - density, quantiles, intervals, samples and scores are those of ``distribution``, the mixture of the faded
-      answers, whose intervals widen as w falls;
-    - ``std`` and ``variance`` are those of the *discounted* answers, :math:`\beta/(\alpha-1) + \beta/(w\nu(\alpha-1))`
-      or :math:`\sigma^2/w` of each member: the deviation grows as the intervals do, like :math:`1/\sqrt w`.
-      ``distribution.variance`` is larger, as its tails are heavier, and grows like :math:`1/w^2`;
-    - what fading adds to the variance is epistemic. In ``"identified"`` the aleatoric part is the mean of the members'
-      predictive variances before fading, and one network has an epistemic part too;
-    - where the answer has a ``settled`` form, as those of regressors have, that is what fades and what has the noise:
-      away from its training data, what a network states moves towards what it usually states;
-    - with a transform of the target, moments are those of the discounted members in the units of y, and the aleatoric
-      part is that of the members before fading, but at most the total.
-
-    With w = 1 everywhere all numbers are those of a prediction without fading.
+    The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
+    prediction with a familiarity has evidence that was computed and not learned, which identifies the paper's division:
+    there it is the default. A normal distribution has one way: its variance is aleatoric. A single Student t does not
+    say how its variance divides. With a transform of the target the aleatoric share of the variance is that before the
+    transform.
 
     >>> from howsure import Normal
     >>> answer = Normal(torch.zeros(5, 3), 1.0)
@@ -145,11 +123,12 @@ class Prediction:
 
     def __init__(
         self,
-        answer: Given | Mixture | Transformed,
+        answer: Answer | Mixture | Transformed,
         members: int | None = None,
         weights: ArrayLike | Tensor | None = None,
         *,
         transform: Transform | None = None,
+        familiarity: Tensor | None = None,
     ) -> None:
         self.transform = transform
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
@@ -168,10 +147,11 @@ class Prediction:
         elif weights is not None and members is None:
             raise InputError("weights= says how much each member counts; say with members= along which dimension")
         # with the members in dimension 0, and with the share of evidence that counts where there is fading
-        self._given: Given = _members_first(answer, members)
+        self._given: Answer = _members_first(answer, members)
         self.members, *shape = self._given.batch_shape
         self.shape = tuple(shape)
         self._set_weights(weights)
+        self._familiarity = self._mean_familiarity(familiarity)
 
     shape: tuple[int, ...]
     members: int
@@ -184,19 +164,23 @@ class Prediction:
         if self.members == 1:
             self._weights = None
 
+    def _mean_familiarity(self, familiarity: Tensor | None) -> Tensor | None:
+        """Return the familiarity of each row, (rows,), after checking its shape."""
+        if familiarity is None:
+            return None
+        rows = self.shape[:1]
+        if familiarity.shape == (self.members, *rows):
+            familiarity = self._mean_over_members(familiarity)
+        if tuple(familiarity.shape) != rows:
+            raise InputError(f"familiarity must have shape {rows}, got {tuple(familiarity.shape)}")
+        return familiarity
+
     # What it is made of -----------------------------------------------------------------------------------------------
 
     @property
     def answers(self) -> Answer:
-        """What each member's answer is, after fading, with the members in dimension 0."""
-        given = self._given
-        return given.faded() if isinstance(given, Faded) else given
-
-    @property
-    def plain_answers(self) -> Answer:
-        """What each member said before fading, with the members in dimension 0; without fading, ``answers``."""
-        given = self._given
-        return given.plain if isinstance(given, Faded) else given
+        """The distribution of each member, with the members in dimension 0."""
+        return self._given
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
@@ -218,11 +202,17 @@ class Prediction:
         """Return the weights on the device of x and with its dimensions."""
         return None if self._weights is None else self._weights.to(x.device).view(-1, *(1,) * (x.ndim - 1))
 
-    def _of_members(self, given: Given, transform: Transform | None) -> "Prediction":
+    def _of_members(self, given: Answer, transform: Transform | None) -> "Prediction":
         """Return a prediction of other answers of the same members, which lie in dimension 0."""
         new = Prediction(given, members=0, transform=transform)
         new._weights = self._weights
         return new
+
+    def _familiarity_at(self, keys: tuple[Any, ...]) -> Tensor | None:
+        """Return the familiarity of the chosen rows."""
+        if self._familiarity is None or not keys:
+            return self._familiarity
+        return self._familiarity[_on_device(keys[:1], self._familiarity.device)]
 
     @property
     def distribution(self) -> Mixture | Transformed:
@@ -261,6 +251,7 @@ class Prediction:
         chosen = _on_leaves(lambda p: p[(slice(None), *_on_device(keys, p.device))], self._given)
         some = self._of_members(chosen, self._transform_at(keys))
         some._label_like(self, keys)
+        some._familiarity = self._familiarity_at(keys)
         if self.guarantee is not None:
             some.guarantee = self.guarantee.at(tuple(k.cpu().numpy() if isinstance(k, Tensor) else k for k in keys))
         return some
@@ -295,8 +286,9 @@ class Prediction:
     def _apply(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the same prediction with every tensor of its answers changed."""
         new = type(self).__new__(type(self))
-        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_moments", "_plain_within")}
+        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_moments",)}
         new._given = _on_leaves(change, self._given)
+        new._familiarity = None if self._familiarity is None else change(self._familiarity)
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
@@ -319,21 +311,18 @@ class Prediction:
     def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
         """Return several predictions as one, row after row; they have as many members and one kind of answer.
 
-        Their members have the same weights. Either all of them fade or none: nobody has measured the familiarity of
-        rows of a prediction without fading.
+        Their members have the same weights. Either all of them have a familiarity or none.
         """
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
             raise InputError("cat takes a list of at least one prediction with rows")
         given = [p._given for p in predictions]
-        if len({isinstance(each, Faded) for each in given}) > 1:
-            raise InputError(
-                "some of these predictions fade away from the data and others do not; make the others of "
-                "Faded(answer, keep=1.0) if all of their evidence counts"
-            )
+        shares = [p._familiarity for p in predictions if p._familiarity is not None]
+        if 0 < len(shares) < len(predictions):
+            raise InputError("some of these predictions have a familiarity and others have none")
         transforms = [p.transform for p in predictions if p.transform is not None]
         kinds = {
-            (p.members, p.shape[1:], type(_plain_of(each)), p.transform and p.transform.kind)
+            (p.members, p.shape[1:], type(each), p.transform and p.transform.kind)
             for p, each in zip(predictions, given, strict=True)
         }
         if len(kinds) > 1:
@@ -345,6 +334,7 @@ class Prediction:
         transform = Transform.cat(transforms, [p.shape for p in predictions]) if transforms else None
         joined = cls(_join(given), members=0, transform=transform)
         joined._weights = predictions[0]._weights
+        joined._familiarity = torch.cat(shares) if shares else None
         joined.names = predictions[0].names
         guarantees = [p.guarantee for p in predictions]
         first_guarantee, *other_guarantees = guarantees
@@ -376,7 +366,9 @@ class Prediction:
         by = self._factor(factor)
         new = self._apply(lambda p: p)
         new.guarantee = None
-        new._given = self._stretched(self._given, by)
+        given = self._given
+        loc = given.gamma if isinstance(given, NormalInverseGamma) else given.loc
+        new._given = _stretch(given, by.to(loc.device, loc.dtype), self._mean_over_members(loc))
         return new
 
     def _factor(self, factor: ArrayLike) -> Tensor:
@@ -395,18 +387,6 @@ class Prediction:
             raise InputError(f"factor must be finite and greater than 0; {int((~valid).sum())} values are not")
         return by
 
-    def _stretched(self, given: Given, by: Tensor) -> Given:
-        """Return what members said, stretched about its mean."""
-        plain = _plain_of(given)
-        loc = plain.gamma if isinstance(plain, NormalInverseGamma) else plain.loc
-        factor = by.to(loc.device, loc.dtype)
-        mean = self._mean_over_members(loc)
-        around: Answer = _stretch(plain, factor, mean)
-        if not isinstance(given, Faded):
-            return around
-        settled = None if given.settled is None else _stretch(given.settled, factor, mean)
-        return Faded._unchecked(around, given.keep, settled)
-
     # Moments ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -424,10 +404,7 @@ class Prediction:
 
     @property
     def std(self) -> Array:
-        """Standard deviation of the predictive distribution: both uncertainties together.
-
-        With fading it is that of the discounted answers, which grows as the central intervals do.
-        """
+        """Standard deviation of the predictive distribution: both uncertainties together."""
         return np.sqrt(self.variance)
 
     @property
@@ -443,11 +420,9 @@ class Prediction:
     @property
     def default_decomposition(self) -> str:
         """How the variance is divided unless another way is asked for."""
-        return "identified" if self._several or (self.transform is not None and self._fades) else "paper"
-
-    @property
-    def _fades(self) -> bool:
-        return isinstance(self._given, Faded)
+        if self._familiarity is not None and isinstance(self._given, NormalInverseGamma) and self.transform is None:
+            return "paper"
+        return "identified" if self._several or self.transform is not None else "paper"
 
     def decompose(self, decomposition: str | None = None) -> Decomposition:
         """Return aleatoric and epistemic variance in one of the two ways, ``"paper"`` or ``"identified"``."""
@@ -462,12 +437,13 @@ class Prediction:
         found = self._moments
         if decomposition == "paper":
             aleatoric, epistemic = found.aleatoric, found.epistemic
-        elif self.transform is not None and self._fades:
-            # in the units of y less evidence may narrow what the transform flattens: no part is negative
-            aleatoric = torch.minimum(self._plain_within, found.variance)
-            epistemic = (found.between + (found.within - self._plain_within)).clamp(min=0)
+        elif self.transform is not None and self._familiarity is not None:
+            share = self._without_transform()._moments
+            assert share.aleatoric is not None
+            aleatoric = found.variance * (share.aleatoric / share.variance)
+            epistemic = found.variance - aleatoric
         else:
-            aleatoric, epistemic = found.within, _sum_of(found.between if self._several else None, found.added)
+            aleatoric, epistemic = found.within, found.between if self._several else None
         return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
 
     @cached_property
@@ -476,26 +452,10 @@ class Prediction:
         with torch.no_grad():
             return _Moments(*self._in_one_pass(_moments_of))
 
-    @cached_property
-    def _plain_within(self) -> Tensor:
-        """Mean of the members' variances before fading, in the units of y."""
-
-        def of_part(part: Prediction) -> tuple[Tensor]:
-            given = part._given
-            return (part._mixture_of(given.base if isinstance(given, Faded) else given).within_variance,)
-
-        with torch.no_grad():
-            within: Tensor = self._in_one_pass(of_part)[0]
-        return within
-
     @property
     def familiarity(self) -> Array | None:
-        """Share of the members' evidence that counts for each row, (rows,): their mean; None without fading.
-
-        Targets, or pixels, of one row are averaged.
-        """
-        found = _familiarity_of(self)
-        return None if found is None else _numpy(found)
+        """How near each row is to the training rows, in [0, 1], (rows,); None if it is unknown."""
+        return None if self._familiarity is None else _numpy(self._familiarity)
 
     # Densities, tails, scores -----------------------------------------------------------------------------------------
 
@@ -828,12 +788,11 @@ def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
     return result
 
 
-def _members_first(answer: Any, members: Any) -> Given:
+def _members_first(answer: Any, members: Any) -> Answer:
     """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
-    if not isinstance(answer, Given):
+    if not isinstance(answer, Answer):
         raise InputError(
-            "Prediction takes a NormalInverseGamma, a Normal, a StudentT, a Faded or a Mixture, not "
-            f"{class_name(answer)}"
+            f"Prediction takes a NormalInverseGamma, a Normal, a StudentT or a Mixture, not {class_name(answer)}"
         )
     if members is None:
         return _on_leaves(lambda p: p.unsqueeze(0), answer)
@@ -848,25 +807,24 @@ def _members_first(answer: Any, members: Any) -> Given:
     return _on_leaves(lambda p: p.movedim(members, 0), answer)
 
 
-def _on_leaves(change: Callable[[Tensor], Tensor], answer: Given) -> Given:
-    changed: Given = _pytree.tree_map(change, answer)
+def _on_leaves(change: Callable[[Tensor], Tensor], answer: Answer) -> Answer:
+    changed: Answer = _pytree.tree_map(change, answer)
     return changed
 
 
-def _join(answers: Sequence[Given]) -> Given:
+def _join(answers: Sequence[Answer]) -> Answer:
     """Return the answers to several parts of the rows as one, members in dimension 0."""
     if len(answers) == 1:
         return answers[0]
-    joined: Given = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
+    joined: Answer = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
     return joined
 
 
 def _moments_of(p: Prediction) -> _Moments:
     """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
-    given = p._given
-    plain = given.base if isinstance(given, Faded) else given
+    plain = p._given
     if p.transform is not None:
-        mixture = p._mixture_of(given.discounted() if isinstance(given, Faded) else plain)
+        mixture = p._mixture_of(plain)
         within, between = mixture.within_variance, mixture.between_variance
         aleatoric = within if isinstance(plain, Normal) else None
         epistemic = between if isinstance(plain, Normal) and p._several else None
@@ -883,22 +841,8 @@ def _moments_of(p: Prediction) -> _Moments:
         aleatoric = within if isinstance(plain, Normal) else None
     mean = p._mean_over_members(means)
     between = mixtures.spread_of_means(means, p._weights_like(means))
-    added = p._mean_over_members(nig.added_variance(doubt, given.keep)) if isinstance(given, Faded) else None
-    others = _sum_of(between if p._several else None, added)
-    epistemic = None if aleatoric is None else _sum_of(own, others)
-    return _Moments(mean, within, between, aleatoric, epistemic, added)
-
-
-def _familiarity_of(p: Prediction) -> Tensor | None:
-    """Return the mean share of evidence of each row, over members, targets and pixels; None without fading."""
-    given = p._given
-    if not isinstance(given, Faded):
-        return None
-    keep = given.keep.detach()
-    if p._weights is None:
-        return keep.mean((0, *range(2, keep.ndim)))
-    share = p._mean_over_members(keep)
-    return share.mean(tuple(range(1, share.ndim))) if share.ndim > 1 else share
+    epistemic = None if aleatoric is None else _sum_of(own, between if p._several else None)
+    return _Moments(mean, within, between, aleatoric, epistemic)
 
 
 def _same_in_all_rows(weights: Tensor) -> Tensor:
@@ -942,11 +886,7 @@ def _stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
     return answer._from_leaves(torch.broadcast_tensors(*leaves))
 
 
-def _plain_of(given: Given) -> Answer:
-    return given.plain if isinstance(given, Faded) else given
-
-
-def _device_of(answer: Given) -> torch.device:
+def _device_of(answer: Answer) -> torch.device:
     device: torch.device = _first_leaf(answer).device
     return device
 
@@ -1034,35 +974,36 @@ def _root(x: Array | None) -> Array | None:
 
 
 def _flatten(p: Prediction) -> tuple[list[Any], Any]:
-    """Return the answer, as it was given, and which of its dimensions is the members', counted from the right.
+    """Return the answer, the weights and the familiarity, and how they belong together.
 
-    The weights of the members follow the answer, if there are any. With a transform of the target, the second is a pair
-    of that dimension and the transform.
+    The context is the dimension of the members, counted from the right, the transform, and which of the weights and the
+    familiarity are there.
     """
     answer, members = p._given, cast(int | None, -1 - len(p.shape))
     if p.members == 1 and isinstance(_first_leaf(answer), Tensor):
         answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), answer), None
-    parts = [answer] if p._weights is None else [answer, p._weights]
-    return parts, members if p.transform is None else (members, p.transform)
+    parts = [part for part in (p._weights, p._familiarity) if part is not None]
+    return [answer, *parts], (members, p.transform, p._weights is not None, p._familiarity is not None)
 
 
 def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     answer, *rest = values
-    weights = rest[0] if rest else None
-    members, transform = context if isinstance(context, tuple) else (context, None)
-    if isinstance(answer, Given) and isinstance(_first_leaf(answer), Tensor):
+    members, transform, weighted, familiar = context
+    weights = rest.pop(0) if weighted else None
+    familiarity = rest.pop(0) if familiar else None
+    if isinstance(answer, Answer) and isinstance(_first_leaf(answer), Tensor):
         new = Prediction(answer, members, transform=transform)
         new._weights = _same_in_all_rows(weights) if isinstance(weights, Tensor) else None
+        new._familiarity = familiarity
         return new
     new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
     new.__dict__ = {"_given": answer, "index": None, "names": None, "shape": (), "members": 1}
-    new.transform, new._weights = transform, weights
+    new.transform, new._weights, new._familiarity = transform, weights, familiarity
     return new
 
 
-def _first_leaf(answer: Given) -> Any:
-    plain = _plain_of(answer)
-    return getattr(plain, plain.leaves[0], None)
+def _first_leaf(answer: Answer) -> Any:
+    return getattr(answer, answer.leaves[0], None)
 
 
 _pytree.register_pytree_node(Prediction, _flatten, _unflatten, serialized_type_name="howsure.Prediction")

@@ -87,7 +87,7 @@ def _evaluate(
             with naming_rows(table, known):
                 p = model.predict_distribution(x.iloc[known] if hasattr(x, "iloc") else x[known])
             parts.append(scoring.score_rows(p, y[known]))
-            if p.familiarity is not None:
+            if p.familiarity is not None and model.unfamiliar_below_ is not None:
                 unfamiliar.append(p.familiarity < model.unfamiliar_below_)
             progress.add(len(known))
     scored = [scoring.join_scored(each) for each in zip(*parts, strict=True)]

@@ -120,7 +120,7 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
     population, training = model.fitted_.population, model.training_
     default = type(model)().get_params()
     own = {name: value for name, value in model.get_params().items() if value != default.get(name)}
-    scale = model.scale_
+    width = model.width_
     return {
         "folder": str(folder),
         "class": type(model).__name__,
@@ -131,9 +131,9 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
         "weights": sum(parameter.numel() for parameter in population.parameters()),
         "bytes": sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
         "inputs": model.inputs_,
-        "fading_power": model.fading_power_,
+        "evidence": getattr(model, "evidence", "plain"),
         "unfamiliar_below": model.unfamiliar_below_,
-        "scale": None if scale is None else scale.tolist(),
+        "width": None if width is None else width.tolist(),
         "target_transform": model.target_transform,
         "calibration": None if model.calibration_ is None else model.calibration_.method,
         "training": {"steps": training["steps"], "seconds": training["seconds"], "best_step": training["best_step"]},
@@ -159,18 +159,17 @@ def _show_model(found: dict[str, Any]) -> None:
         "targets": ", ".join(found["targets"] or ["without names"]),
         "networks": f"{found['networks']} of layers {layers}, {found['weights']:,} weights",
         "inputs": inputs,
-        "evidence": "does not fade"
-        if found["fading_power"] is None
-        else f"fades with power {found['fading_power']:g}; rows are flagged below a familiarity of "
-        f"{found['unfamiliar_below']:.3g}",
+        "evidence": found["evidence"]
+        if found["unfamiliar_below"] is None
+        else f"{found['evidence']}; rows are flagged below a familiarity of {found['unfamiliar_below']:.3g}",
         "training": f"{found['training']['steps']:,} steps, {found['training']['seconds']:.1f} s, best after "
         f"{min(best):,} to {max(best):,} steps",
     }
     for name in ("target_transform", "calibration"):
         if found[name] is not None:
             shown[name.replace("_", " ")] = found[name]
-    if found["scale"] is not None:
-        shown["scale"] = ", ".join(f"{each:.3f}" for each in found["scale"])
+    if found["width"] is not None:
+        shown["width"] = ", ".join(f"{each:.3f}" for each in found["width"])
     print()
     _show_pairs(shown)
     print("\n" + console.table(found["columns"], left=("taken for", "why")))

@@ -78,8 +78,9 @@ def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) ->
     found = found.rename(columns=short).reset_index(drop=True)
     if "familiarity" in found:
         familiar = found.pop("familiarity")
-        # a familiarity that cannot be computed is none
-        found["familiar"], found["unfamiliar"] = familiar, ~(familiar >= model.unfamiliar_below_)
+        found["familiar"] = familiar
+        if model.unfamiliar_below_ is not None:
+            found["unfamiliar"] = ~(familiar >= model.unfamiliar_below_)  # also where it is NaN
     return found
 
 

@@ -2,14 +2,13 @@
 
 from torch.serialization import add_safe_globals
 
-from howsure.distributions.faded import Faded
 from howsure.distributions.mixture import Mixture
 from howsure.distributions.normal import Normal
 from howsure.distributions.normal_inverse_gamma import NormalInverseGamma
 from howsure.distributions.student_t import StudentT
 from howsure.distributions.transformed import Transform, Transformed
 
-__all__ = ["Faded", "Mixture", "Normal", "NormalInverseGamma", "StudentT", "Transform", "Transformed"]
+__all__ = ["Mixture", "Normal", "NormalInverseGamma", "StudentT", "Transform", "Transformed"]
 
 # torch.load reads saved answers with weights_only=True, its default: they consist of tensors, shapes and numbers
-add_safe_globals([Faded, Normal, Mixture, NormalInverseGamma, StudentT])
+add_safe_globals([Normal, Mixture, NormalInverseGamma, StudentT])

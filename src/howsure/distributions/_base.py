@@ -114,33 +114,6 @@ def check_domain(owner: str, parameters: Mapping[str, Tensor], domains: Mapping[
         raise InputError(f"{owner}: {name} must be {rule}; {count_invalid(value, valid)}")
 
 
-def check_keep(owner: str, keep: Tensor | float, validate: bool) -> None:
-    """Raise an error if a share of evidence lies outside (0, 1]: always for a number, for a tensor only if validating.
-
-    Args:
-        owner: name of the distribution or method, for the error message.
-        keep: the share of the evidence to keep.
-        validate: whether to look at the values of a tensor, which ends a compiled graph.
-    """
-    if not isinstance(keep, Tensor | Real) or isinstance(keep, bool):
-        raise InputTypeError(f"{owner}: keep must be a tensor or a number, not {type(keep).__name__}")
-    if isinstance(keep, Tensor) and not keep.is_floating_point():
-        raise InputTypeError(f"{owner}: keep is {keep.dtype}; a share is floating point, as in keep.float()")
-    if not isinstance(keep, Tensor):
-        if 0 < keep <= 1:
-            return
-        problem, zero = f"got {float(keep):g}", keep == 0
-    else:
-        if not validate:
-            return
-        valid = (keep > 0) & (keep <= 1)
-        if bool(valid.all()):
-            return
-        problem, zero = count_invalid(keep, valid), bool((keep == 0).any())
-    hint = "; keep.clamp(min=1e-6), say, has a smallest share" if zero else ""
-    raise InputError(f"{owner}: the share of evidence to keep lies in (0, 1]; {problem}{hint}")
-
-
 def count_invalid(value: Tensor, valid: Tensor) -> str:
     """Return a phrase for error messages: how many values are not valid, the first of them and its index."""
     first = tuple(int(i) for i in (~valid).nonzero()[0])

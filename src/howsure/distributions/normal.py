@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from howsure.distributions._base import Univariate, as_tensors, check_domain, check_floating, check_keep
+from howsure.distributions._base import Univariate, as_tensors, check_domain, check_floating
 from howsure.formulas import normal
 
 __all__ = ["Normal"]
@@ -56,25 +56,6 @@ class Normal(Univariate, torch.distributions.Normal):
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
         """Return the distribution of loc + scale·y, as in other units."""
         return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
-
-    def fade(self, keep: Tensor | float) -> Self:
-        """Return the distribution with less evidence: the same mean, and the variance times 1/``keep``.
-
-        Args:
-            keep: the share of the evidence to keep, in (0, 1]; less than 1e-12 counts as that.
-        """
-        check_keep("fade", keep, bool(self._validate_args))
-        return self._from_leaves(torch.broadcast_tensors(self.loc, normal.fade(self.scale, keep)))
-
-    def settle(self, keep: Tensor | float, typical: "Normal") -> Self:
-        """Return the distribution with a deviation that moves up to the usual one, where little is known.
-
-        Args:
-            keep: the share of the evidence to keep, in (0, 1]; with 1 nothing changes.
-            typical: what the network usually says; its mean does not count.
-        """
-        check_keep("settle", keep, bool(self._validate_args))
-        return self._from_leaves(torch.broadcast_tensors(self.loc, normal.settle(self.scale, keep, typical.scale)))
 
     def half_spread(self) -> Tensor:
         """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""

@@ -15,7 +15,6 @@ from howsure.distributions._base import (
     as_tensors,
     check_domain,
     check_floating,
-    check_keep,
 )
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
@@ -255,41 +254,6 @@ class NormalInverseGamma(TreeDistribution):
         if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
             raise InputError(f"affine: scale must be finite and not 0, got {scale}")
         return self._from_leaves(torch.broadcast_tensors(*nig.affine(self.parameters, loc, scale)))
-
-    def discount(self, keep: Tensor | float) -> Self:
-        """Return the distribution with less evidence: same prediction and noise, epistemic variance times 1/``keep``.
-
-        Args:
-            keep: the share of the evidence to keep, in (0, 1].
-        """
-        if isinstance(keep, int | float) and not 0 < keep <= 1:
-            raise InputError(f"discount: the share of evidence to keep lies in (0, 1], got {keep}")
-        return self._from_leaves(torch.broadcast_tensors(*nig.discount(self.parameters, keep)))
-
-    def fade(self, keep: Tensor | float) -> Self:
-        r"""Return the distribution with less evidence, whose predictive intervals are all wider than before.
-
-        It keeps the prediction and :math:`\beta/\alpha`; the squared scale of :meth:`predictive` grows like 1/``keep``,
-        and its degrees of freedom tend to 2. ``fade(1)`` changes nothing, and ``fade(a).fade(b)`` is ``fade(a * b)``.
-        Beside it, :meth:`discount` keeps the expected noise, and its central intervals can narrow.
-
-        Args:
-            keep: the share of the evidence to keep, in (0, 1]; less than 1e-12 counts as that.
-        """
-        check_keep("fade", keep, bool(self._validate_args))
-        return self._from_leaves(torch.broadcast_tensors(*nig.fade(self.parameters, keep)))
-
-    def settle(self, keep: Tensor | float, typical: "NormalInverseGamma") -> Self:
-        """Return the distribution with ν, α and β moved towards what a network usually says, where little is known.
-
-        See :func:`howsure.formulas.nig.settle`. The prediction stays, and with ``keep`` = 1 everything.
-
-        Args:
-            keep: the share of the evidence to keep, in (0, 1].
-            typical: what the network usually says; its prediction does not count.
-        """
-        check_keep("settle", keep, bool(self._validate_args))
-        return self._from_leaves(torch.broadcast_tensors(*nig.settle(self.parameters, keep, typical.parameters)))
 
     def update(self, y: Tensor, dim: int | None = None) -> Self:
         """Return the posterior after observing y.

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from howsure.data.encoders import DIGITS, PERIODS, Encoder
+from howsure.data.robust import LINEAR_RANGE, RobustScale
 from howsure.deploy import Summaries
-from howsure.distributions import Faded, Normal, NormalInverseGamma
+from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
 from howsure.estimators import Regressor
 from howsure.export.trees import ForestUnits, baseline_of
@@ -112,8 +113,23 @@ class _Date:
         return torch.stack(parts, 1)
 
 
+class ScaledColumns:
+    """Features as networks and trees see them: encoded columns, robustly scaled and clipped."""
+
+    def __init__(self, columns: Columns, scale: RobustScale) -> None:
+        self.columns, self.fill = columns, columns.fill
+        self.median, self.spread = torch.from_numpy(scale.median), torch.from_numpy(scale.spread)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        z = (self.columns(x) - self.median) / self.spread
+        size = z.abs()
+        inside = torch.where(size > LINEAR_RANGE, 0.0, z)
+        beyond = LINEAR_RANGE + torch.log1p((size - LINEAR_RANGE).clamp(min=0))
+        return torch.where(size > LINEAR_RANGE, torch.where(z > 0, beyond, -beyond), inside)
+
+
 class Networks:
-    """Answers (M, N, T) of the networks in the units of y, and the shares of their evidence that count, (M, N) or None.
+    """Distributions (M, N, T) of the networks in the units of y, and the familiarity of rows, (M, N) or None.
 
     Networks that see bins come first: only for them the places in bins are computed.
 
@@ -136,7 +152,8 @@ class Networks:
         self.loc_x, self.scale_x = fitted.scale_x.loc[self.order], fitted.scale_x.scale[self.order]
         self.loc_y, self.scale_y = fitted.scale_y.loc[self.order], fitted.scale_y.scale[self.order]
         self._set_layers(some)
-        self._set_fading(fitted)
+        self.width = 1.0 if fitted.width is None else fitted.width
+        self.evidence = None if fitted.evidence is None else fitted.evidence.select(self.order).cpu().double()
 
     def _set_layers(self, some: Population) -> None:
         """Keep the weights: of the first layer those of features and those of bins apart."""
@@ -150,22 +167,8 @@ class Networks:
         self.weights = [weights[0][:, :inside].contiguous(), *weights[1:]]
         self.biases = [b.detach().to(self.dtype) for b in some.biases]
 
-    def _set_fading(self, fitted: Fitted) -> None:
-        """Keep by what evidence fades, and what networks usually say."""
-        self.fading: tuple[Tensor, ...] | None = None
-        self.usual: tuple[Tensor, ...] | None = None
-        if fitted.fading is not None:
-            some = fitted.fading.select(self.order).cpu().double()
-            origin = (some.mean.unsqueeze(-2) @ some.projection).squeeze(-2)
-            numbers = (each.unsqueeze(1) for each in (origin, some.rest, some.reach, some.power))
-            self.fading = (some.projection, *numbers)
-        if fitted.typical is not None:
-            assert isinstance(fitted.typical, NormalInverseGamma | Normal)
-            usual = fitted.typical.affine(0.0, fitted.scale_y.scale)
-            self.usual = tuple(getattr(usual, name)[self.order] for name in usual.leaves)
-
-    def __call__(self, seen: Tensor) -> tuple[Answer, Tensor | None, Answer | None]:
-        """Return answers, the shares of their evidence that count, and the settled answers, for what networks see."""
+    def __call__(self, seen: Tensor) -> tuple[Answer, Tensor | None]:
+        """Return distributions and familiarity for what networks see."""
         scaled = (seen - self.loc_x) / self.scale_x
         x = scaled.to(self.dtype)
         before = torch.baddbmm(self.biases[0], x, self.weights[0])
@@ -175,15 +178,23 @@ class Networks:
             places = torch.minimum(torch.maximum(places, low), high).to(self.dtype)
             own = before[: self.binned] + torch.bmm(places, self.bins_weight)
             before = own if self.binned == len(self.order) else torch.cat([own, before[self.binned :]])
-        inner = x = self._activate(before)
+        x = self._activate(before)
+        features = [x]
         for weight, bias in zip(self.weights[1:-1], self.biases[1:-1], strict=True):
             x = self._activate(torch.baddbmm(bias, x, weight))
+            features.append(x)
         raw = torch.baddbmm(self.biases[-1], x, self.weights[-1]).double()
         answer = self._answer(raw.unflatten(-1, (-1, self.outputs)))
-        if self.fading is None:
-            return answer, None, None
-        keep = _keep(inner.double(), *self.fading)
-        return answer, keep, None if self.usual is None else _settled(answer, keep, self.usual)
+        familiarity = None
+        if self.evidence is not None:
+            assert isinstance(answer, NormalInverseGamma)
+            answer, familiarity = self.evidence(answer, torch.cat(features, -1).double(), self.width)
+        elif isinstance(answer, NormalInverseGamma):
+            gamma, nu, alpha_minus_one, beta = (getattr(answer, name) for name in answer.leaves)
+            answer = NormalInverseGamma._from_leaves((gamma, nu, alpha_minus_one, beta * self.width * self.width))
+        else:
+            answer = Normal._from_leaves((answer.loc, answer.scale * self.width))
+        return self._in_units(answer), familiarity
 
     def _activate(self, x: Tensor) -> Tensor:
         if self.activation == "gelu":
@@ -193,33 +204,22 @@ class Networks:
         return torch.tanh(x) if self.activation == "tanh" else torch.relu(x)
 
     def _answer(self, raw: Tensor) -> Answer:
-        """Return what raw outputs (M, N, T, outputs) stand for, in the units of y."""
-        first = self.loc_y + self.scale_y * raw[..., 0]
+        """Return what raw outputs (M, N, T, outputs) stand for, for scaled targets."""
         if not self.evidential:
-            return Normal._from_leaves((first, self.scale_y * (softplus(raw[..., 1]) + normal.SCALE_FLOOR)))
+            return Normal._from_leaves((raw[..., 0], softplus(raw[..., 1]) + normal.SCALE_FLOOR))
         nu = softplus(raw[..., 1]) + nig.NU_FLOOR
         alpha_minus_one = softplus(raw[..., 2]) + nig.ALPHA_MINUS_ONE_FLOOR
-        beta = self.scale_y * (self.scale_y * (softplus(raw[..., 3]) + nig.BETA_FLOOR))
-        return NormalInverseGamma._from_leaves((first, nu, alpha_minus_one, beta))
+        beta = softplus(raw[..., 3]) + nig.BETA_FLOOR
+        return NormalInverseGamma._from_leaves((raw[..., 0], nu, alpha_minus_one, beta))
 
-
-def _keep(features: Tensor, projection: Tensor, origin: Tensor, rest: Tensor, reach: Tensor, power: Tensor) -> Tensor:
-    """Return the share of the evidence of each network that counts, (M, N), as `FadingEvidence` does."""
-    along = torch.bmm(features, projection) - origin
-    size = (features * features).sum(-1) - origin[..., -1] - 2 * along[..., -1]
-    length = (along[..., :-1] * along[..., :-1]).sum(-1)
-    squared = torch.where(rest > 0, (rest * size - length).clamp(min=0), length)
-    near = squared.sqrt() <= reach
-    ratio = torch.where(near, 1.0, reach * reach) / torch.where(near, 1.0, squared)
-    return ratio.pow(power / 2).clamp(min=nig.KEEP_FLOOR)
-
-
-def _settled(answer: Answer, keep: Tensor, usual: tuple[Tensor, ...]) -> Answer:
-    """Return the answers, moved towards what networks usually say where less than all of their evidence counts."""
-    share = keep.unsqueeze(-1)
-    if isinstance(answer, Normal):
-        return Normal._from_leaves((answer.loc, normal.settle(answer.scale, share, usual[1])))
-    return NormalInverseGamma._from_leaves(nig.settle(answer.parameters, share, nig.Parameters(*usual)))
+    def _in_units(self, answer: Answer) -> Answer:
+        """Return distributions of scaled targets in the units of y."""
+        if isinstance(answer, NormalInverseGamma):
+            beta = self.scale_y * (self.scale_y * answer.beta)
+            leaves = (self.loc_y + self.scale_y * answer.gamma, answer.nu, answer.alpha_minus_one, beta)
+            return NormalInverseGamma._from_leaves(leaves)
+        assert isinstance(answer, Normal)
+        return Normal._from_leaves((self.loc_y + self.scale_y * answer.loc, self.scale_y * answer.scale))
 
 
 def _is_evidential(fitted: Fitted) -> bool:
@@ -238,15 +238,19 @@ class TableModule:
 
     def __init__(self, model: Regressor, coverage: float | None = 0.9, single: bool = False) -> None:
         fitted = model.fitted_
-        self.columns, self.networks = Columns(model.encoding_.encoders), Networks(fitted, single)
+        self.columns = ScaledColumns(Columns(model.encoding_.encoders), model.robust_scale_)
+        self.networks = Networks(fitted, single)
         self.one_target, self.coverage = fitted.one_target, coverage
         self.units = ForestUnits(None if fitted.trees is None else fitted.trees.forest)
         self.baseline = torch.from_numpy(np.empty(0) if fitted.trees is None else baseline_of(fitted.trees))
-        self.scale, self.weights = fitted.scale, None
+        self.weights = None
         if fitted.weights is not None:
             draws = len(self.networks.order) // fitted.population.members
             self.weights = fitted.weights[self.networks.order] / draws
-        self.summaries = Summaries(0.9 if coverage is None else coverage, members=0, weights=self.weights)
+        identified = fitted.evidence is not None  # then the parameters divide the variance, and not the members
+        self.summaries = Summaries(
+            0.9 if coverage is None else coverage, members=0, weights=self.weights, from_parameters=identified
+        )
 
     def outputs(self, features: Tensor, sums: Tensor | None = None) -> dict[str, Tensor]:
         """Return the outputs by name.
@@ -256,46 +260,19 @@ class TableModule:
             sums: what the trees of a model add up to, (rows, outputs of the trees).
         """
         seen = features if sums is None else torch.cat([features, sums + self.baseline], 1)
-        found = self.summaries(self._stretched(*self.networks(seen)))
+        answer, familiarity = self.networks(seen)
+        found = self.summaries(_one_target(answer) if self.one_target else answer)
+        if familiarity is not None:
+            found["familiarity"] = self._over_members(familiarity)
         if self.coverage is None:
             del found["lower"], found["upper"]
         return found
-
-    def _stretched(self, answer: Answer, keep: Tensor | None, settled: Answer | None) -> Any:
-        """Return the answers, (M, N) or (M, N, T), stretched about the mean of their mixture as the model is wide.
-
-        Inside the training rows the whole factor counts, and less where evidence fades.
-        """
-        if self.scale is not None:
-            factor = self.scale
-            if keep is not None:
-                factor = self.scale ** self._over_members(keep).unsqueeze(-1)
-            loc = answer.gamma if isinstance(answer, NormalInverseGamma) else answer.loc
-            mean = self._over_members(loc)
-            answer = _stretch(answer, factor, mean)
-            settled = None if settled is None else _stretch(settled, factor, mean)
-        if self.one_target:
-            answer = _one_target(answer)
-            settled = None if settled is None else _one_target(settled)
-        if keep is None:
-            return answer
-        share = keep if self.one_target else keep.unsqueeze(-1)
-        return Faded._unchecked(answer, share.expand(answer.batch_shape), settled)
 
     def _over_members(self, x: Tensor) -> Tensor:
         """Return the mean over networks, weighted as they are."""
         if self.weights is None:
             return x.mean(0)
         return (self.weights.view(-1, *(1,) * (x.ndim - 1)) * x).sum(0)
-
-
-def _stretch(answer: Answer, factor: Tensor, mean: Tensor) -> Answer:
-    """Return answers (M, N, T) stretched about a mean (N, T)."""
-    if isinstance(answer, NormalInverseGamma):
-        around = answer.gamma + (factor - 1) * (answer.gamma - mean)
-        leaves = (around, answer.nu, answer.alpha_minus_one, factor * factor * answer.beta)
-        return NormalInverseGamma._from_leaves(leaves)
-    return Normal._from_leaves((answer.loc + (factor - 1) * (answer.loc - mean), factor * answer.scale))
 
 
 def _one_target(answer: Answer) -> Any:

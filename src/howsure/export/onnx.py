@@ -36,7 +36,7 @@ def export_onnx(
     The graph has one input, ``x``: the columns of the table as numbers, (rows, columns) in float64, in the order of
     ``fit``, NaN where a value is missing. Texts have become codes: the JSON file, and ``columns`` in the metadata of
     the graph, say which. Its outputs are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and
-    ``upper``, and ``familiarity`` where evidence fades: float64, (rows,) or (rows, targets).
+    ``upper``, and ``familiarity`` unless the evidence is plain: float64, (rows,) or (rows, targets).
 
     Args:
         model: a fitted regressor.
@@ -94,7 +94,7 @@ def _refuse_what_has_no_graph(model: Regressor) -> None:
     if model.transform_ is not None:
         raise InputError(
             f"a model with target_transform={model.target_transform!r} is not exported, as its moments are integrals "
-            "without a formula; fit without, or serve the model with model.predictor()"
+            "without a formula; fit without it"
         )
 
 

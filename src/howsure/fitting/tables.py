@@ -14,17 +14,19 @@ from torch import Tensor, nn
 
 from howsure.data.encoding import IGNORED, Scaling
 from howsure.data.trees import Trees
-from howsure.distributions import Faded, Normal, NormalInverseGamma
+from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
 from howsure.fitting.censoring import read_censored
 from howsure.fitting.constant import constant_score
+from howsure.fitting.evidence import TableEvidence
 from howsure.fitting.groups import groups_of_members
 from howsure.fitting.inputs import Inputs
 from howsure.fitting.members import Member
 from howsure.fitting.scaled_table import ScaledTable, check_table
 from howsure.fitting.state import method_from_state, method_state, training_from_state, training_state
 from howsure.methods.base import Method, Network, Recipe
-from howsure.nn import FadingEvidence, PiecewiseLinear, Population
+from howsure.nn import PiecewiseLinear, Population
+from howsure.nn.evidence import ConjugateEvidence
 from howsure.prediction import Answer, Prediction
 from howsure.threads import in_threads, one_thread
 from howsure.training import Part, TableBatches, Training, resolve_device, train_parts
@@ -37,7 +39,6 @@ __all__ = ["Fitted", "fit"]
 Array = NDArray[np.float64]
 FastStepsFor = Callable[[Method, Population, TableBatches, ScaledTable, Recipe], FastSteps | None]
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
-USUAL_THRESHOLD = 0.5  # of the familiarity, where no rows tell, and for models of earlier versions
 VALIDATED = 1000  # rows of each member whose densities are computed at once
 CPU_CHUNK = 1 << 18  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
 
@@ -220,10 +221,9 @@ class Fitted:
         one_target: whether targets were given as (N,).
         trees: what some networks see too: predictions from the features; None if none does.
         weights: how much each network counts, (M,); None: all alike.
-        scale: what predictions are stretched by about their means, (T,), less where evidence fades; None: nothing.
-        fading: how much evidence of each network counts away from its training rows; None keeps all of it everywhere.
-        typical: what each network usually says of scaled targets, (M, 1, T), towards which its answers settle there.
-        unfamiliar_below: the familiarity below which a row is unlike the training rows; None where nothing fades.
+        width: factor of the scales of the networks, (T,); None: 1.
+        evidence: of each network by conjugacy; None keeps the evidence that the networks output.
+        unfamiliar_below: the familiarity below which a row is unlike the training rows; None where it is unknown.
         training: the result of the training that made the networks.
     """
 
@@ -234,9 +234,8 @@ class Fitted:
     one_target: bool
     trees: Trees | None = None
     weights: Tensor | None = None
-    scale: Tensor | None = None
-    fading: FadingEvidence | None = None
-    typical: Answer | None = None
+    width: Tensor | None = None
+    evidence: TableEvidence | None = None
     unfamiliar_below: float | None = None
     training: Training = field(init=False)
 
@@ -246,17 +245,9 @@ class Fitted:
 
     def predict(self, x: ArrayLike, members: Sequence[int] | None = None) -> Prediction:
         """Return the mixture of these members (default: all) on features (N, F), in the units of y."""
-        answer, keep = self.ask(x, members)
+        answer, familiarity = self.ask(x, members)
         weights = self._weights_of(members, answer.batch_shape[0])
-        given = answer if keep is None else faded_answer(answer, keep, self.usual(members))
-        p = Prediction(given, members=0, weights=weights)
-        if self.scale is None:
-            return p
-        factor = self.scale[:1] if self.one_target else self.scale[None]
-        if p.familiarity is not None:  # learned inside the training rows, it says nothing of what lies beyond them
-            like = torch.from_numpy(p.familiarity)
-            factor = factor ** (like if self.one_target else like[:, None])
-        return p.scaled(factor.numpy())
+        return Prediction(answer, members=0, weights=weights, familiarity=familiarity)
 
     def _weights_of(self, members: Sequence[int] | None, networks: int) -> Tensor | None:
         """Return the weights of so many networks, equally many for each of these members."""
@@ -315,8 +306,7 @@ class Fitted:
             scale_x=self.scale_x.select(chosen),
             scale_y=self.scale_y.select(chosen),
             weights=None if self.weights is None else self.weights[chosen] / self.weights[chosen].sum(),
-            fading=None if self.fading is None else self.fading.select(chosen),
-            typical=_of_rows(self.typical, chosen),
+            evidence=None if self.evidence is None else self.evidence.select(chosen),
         )
         some.training = self.training
         return some
@@ -330,12 +320,10 @@ class Fitted:
             tensors |= {f"trees.{name}": t for name, t in self.trees.tensors().items()}
         if self.weights is not None:
             tensors["weights"] = self.weights
-        if self.scale is not None:
-            tensors["scale"] = self.scale
-        if self.fading is not None:
-            tensors |= {f"fading.{name}": t for name, t in self.fading.state_dict().items()}
-        if self.typical is not None:
-            tensors |= {f"typical.{name}": getattr(self.typical, name).contiguous() for name in self.typical.leaves}
+        if self.width is not None:
+            tensors["width"] = self.width
+        if self.evidence is not None:
+            tensors |= {f"evidence.{name}": t.contiguous() for name, t in self.evidence.state_dict().items()}
         population = self.population
         network = {
             "seeds": list(population.seeds),
@@ -346,7 +334,7 @@ class Fitted:
             "method": method_state(self.method),
             "network": network,
             "one_target": self.one_target,
-            "fades": self.fading is not None,
+            "evidence": self.evidence is not None,
             "unfamiliar_below": self.unfamiliar_below,
             "features": self.features_in,
             "training": training_state(self.training),
@@ -384,75 +372,60 @@ class Fitted:
             raise InputError("the networks have another number of inputs than there are features and trees")
         scalings = (_scaling(tensors, "x", (len(seeds), 1, first)), _scaling(tensors, "y", (len(seeds), 1, targets)))
         counts, width = _mixture_weights(tensors, len(seeds)), _width(tensors, targets)
-        fading = _fading(tensors, population)
-        if settings.get("fades", fading is not None) is not (fading is not None):
-            raise InputError("the tensors by which evidence fades are there, or missing, against what the settings say")
-        typical = _typical(tensors, method, (len(seeds), 1, targets)) if fading is not None else None
         fitted = cls(method, population.eval(), *scalings, settings["one_target"], trees, counts, width)
-        fitted.fading, fitted.typical = fading, typical
-        if fading is not None:
-            fitted.unfamiliar_below = _threshold(settings.get("unfamiliar_below", USUAL_THRESHOLD))
+        if settings["evidence"]:
+            fitted.evidence = _evidence(tensors, population, targets)
+            fitted.unfamiliar_below = _threshold(settings["unfamiliar_below"])
         fitted.training = training_from_state(settings["training"])
         return fitted
 
-    def _networks(self, chosen: Sequence[int], dtype: torch.dtype) -> tuple[Population, FadingEvidence | None]:
-        """Return the networks that predict for these members, and how their evidence fades, in this dtype.
+    def _networks(self, chosen: Sequence[int], dtype: torch.dtype) -> tuple[Population, TableEvidence | None]:
+        """Return the networks that predict for these members, and their evidence, in this dtype.
 
         A trained model keeps the last ones, because to copy them takes longer than to predict a row. They are made anew
         when the weights have moved or were written to; writing through ``.data`` is not noticed, as in autograd.
         """
-        weights = [*self.population.parameters(), *(() if self.fading is None else self.fading.buffers())]
+        weights = [*self.population.parameters(), *(() if self.evidence is None else self.evidence.buffers())]
         fixed = hasattr(self, "training") and not any(p.is_inference() for p in weights)
         state = [chosen, dtype, *((p.data_ptr(), p._version) for p in weights)] if fixed else None
         parts, known, kept = self.__dict__.get("_kept", ((None,) * 3, None, None))
-        same = self.population is parts[0] and self.method is parts[1] and self.fading is parts[2]
+        same = self.population is parts[0] and self.method is parts[1] and self.evidence is parts[2]
         if fixed and same and known == state:
-            networks: tuple[Population, FadingEvidence | None] = kept
+            networks: tuple[Population, TableEvidence | None] = kept
             return networks
         some = self.method.networks(self.population, chosen).to(dtype).eval()
-        fading = None if self.fading is None else self.fading.select(chosen).to(some.weights[0].device, dtype)
+        evidence = None
+        if self.evidence is not None:
+            evidence = self.evidence.select(chosen).to(some.weights[0].device, dtype)
         if fixed:
-            self.__dict__["_kept"] = (self.population, self.method, self.fading), state, (some, fading)
-        return some, fading
+            self.__dict__["_kept"] = (self.population, self.method, self.evidence), state, (some, evidence)
+        return some, evidence
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: all but the networks that are kept for predictions."""
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over what was pickled; models of earlier versions keep all evidence."""
-        later = ("trees", "weights", "scale", "fading", "typical", "unfamiliar_below")
-        self.__dict__.update({**dict.fromkeys(later), **state})
-
     def answers(self, x: ArrayLike, members: Sequence[int] | None = None) -> Answer:
-        """Return what each network says, (networks, N) or (networks, N, T): all of a member's, one after the other.
-
-        Nothing is faded.
-        """
-        return self._ask(x, members, fading=False)[0]
+        """Return the distribution of each network, (networks, N) or (networks, N, T), as it outputs them."""
+        return self._ask(x, members, plain=True)[0]
 
     def ask(self, x: ArrayLike, members: Sequence[int] | None = None) -> tuple[Answer, Tensor | None]:
-        """Return what each network says, and the share of its evidence that counts, (networks, N), where it fades."""
-        return self._ask(x, members, fading=True)
+        """Return the distribution of each network with its width and evidence, and the familiarity (networks, N)."""
+        return self._ask(x, members, plain=False)
 
     @torch.no_grad()
-    def _ask(self, x: ArrayLike, members: Sequence[int] | None, fading: bool) -> tuple[Answer, Tensor | None]:
+    def _ask(self, x: ArrayLike, members: Sequence[int] | None, plain: bool) -> tuple[Answer, Tensor | None]:
         chosen = list(range(self.population.members)) if members is None else list(members)
         features = torch.from_numpy(self.with_trees(x))
         target_device, dtype = self._computed_in
-        some, fade = self._networks(chosen, dtype)
+        some, evidence = self._networks(chosen, dtype)
         scaled_as = [i for i in chosen for _ in range(some.members // len(chosen))]
         scale_x, scale_y = self.scale_x.select(scaled_as), self.scale_y.select(scaled_as)
 
         def ask_about(chunk: Tensor) -> tuple[Any, ...]:
             scaled = scale_x(chunk).to(target_device, dtype)
-            if fade is None or not fading:
-                found: tuple[Any, ...] = (self.scaled_answer(some, scaled),)
-            else:
-                inner = some.features(scaled)
-                keep = fade(inner)  # while the features are in the processor's cache
-                raw = some.forward_from(inner)
-                found = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), keep
+            found: tuple[Any, ...]
+            found = (self.scaled_answer(some, scaled),) if plain else self._with_evidence(some, evidence, scaled)
             moved: tuple[Any, ...] = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), found)
             return moved
 
@@ -461,11 +434,22 @@ class Fitted:
         chunks = features.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each))
         with one_thread() if on_cpu else nullcontext(1) as threads:
             parts = in_threads(ask_about, chunks, threads)
-        whole, *keep = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
+        whole, *familiarity = torch.utils._pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         whole = whole.affine(scale_y.loc, scale_y.scale)
         if self.one_target:
             whole = torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), whole)
-        return whole, keep[0] if keep else None
+        return whole, familiarity[0] if familiarity else None
+
+    def _with_evidence(self, some: Population, evidence: TableEvidence | None, scaled: Tensor) -> tuple[Any, ...]:
+        """Return distributions with width and evidence, and the familiarity if there is evidence."""
+        width = 1.0 if self.width is None else self.width.to(scaled.device, scaled.dtype)
+        if evidence is None:
+            answer: Any = self.scaled_answer(some, scaled)
+            return (answer if self.width is None else _widened(answer, width),)
+        raw, features = some.with_features(scaled)
+        given: Any = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs)))
+        found: tuple[Any, Tensor] = evidence(given, features, width)
+        return found
 
     @property
     def _computed_in(self) -> tuple[torch.device, torch.dtype]:
@@ -473,25 +457,17 @@ class Fitted:
         device = self.population.weights[0].device
         return device, torch.float64 if device.type == "cpu" else torch.float32
 
-    def usual(self, members: Sequence[int] | None = None) -> Answer | None:
-        """Return what networks usually say, in the units of y: (networks, 1) or (networks, 1, T)."""
-        if self.typical is None:
-            return None
-        chosen = list(range(self.population.members)) if members is None else list(members)
-        some, scale = _of_rows(self.typical, chosen), self.scale_y.select(chosen).scale
-        assert isinstance(some, NormalInverseGamma | Normal)
-        some = some.affine(0.0, scale)
-        return torch.utils._pytree.tree_map(lambda p: p.squeeze(-1), some) if self.one_target else some
-
     @torch.no_grad()
-    def features(self, x: Tensor) -> Tensor:
-        """Return the features of each member's own rows by which evidence fades: (M, N, F) → (M, N, units).
+    def own_with_features(self, x: Tensor) -> tuple[Any, Tensor]:
+        """Return the distributions of each member for its own rows (M, N, F), and the features of its hidden layers.
 
-        The rows are what networks see, with predictions of trees.
+        The rows are what networks see, with predictions of trees. Targets are scaled as each member has them.
         """
         device, dtype = self._computed_in
         some, _ = self._networks(list(range(self.population.members)), dtype)
-        return some.features(self.scale_x(x).to(device, dtype)).cpu()
+        raw, features = some.with_features(self.scale_x(x).to(device, dtype))
+        answer: Answer = self.method.answer(raw.unflatten(-1, (-1, self.method.outputs)))
+        return torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer), features.double().cpu()
 
     @torch.no_grad()
     def own(self, x: Tensor) -> Answer:
@@ -503,22 +479,14 @@ class Fitted:
         return moved
 
     @torch.no_grad()
-    def faded_own(self, x: Tensor) -> Answer:
-        """Return each member's answer to its own rows (M, N, F), as networks see them, in the units of y: (M, N, T).
-
-        Where evidence fades, of the answers that count.
-        """
-        answer = self.own(x)
-        assert isinstance(answer, NormalInverseGamma | Normal)
-        answer = answer.affine(self.scale_y.loc, self.scale_y.scale)
-        if self.fading is None:
-            return answer
+    def own_with_evidence(self, x: Tensor) -> Answer:
+        """Return the distributions, in the units of y, of each member for its own rows (M, N, F): (M, N, T)."""
         device, dtype = self._computed_in
-        _, fading = self._networks(list(range(self.population.members)), dtype)
-        assert fading is not None
-        keep = fading(self.features(x).to(device)).double().cpu()
-        usual = None if self.typical is None else self.typical.affine(0.0, self.scale_y.scale)  # type: ignore[union-attr]
-        return faded_answer(answer, keep, usual).faded()
+        some, evidence = self._networks(list(range(self.population.members)), dtype)
+        found = self._with_evidence(some, evidence, self.scale_x(x).to(device, dtype))[0]
+        answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), found)
+        moved: Answer = answer.affine(self.scale_y.loc, self.scale_y.scale)
+        return moved
 
     def validation_log_densities(
         self, x: Array, y: Array, members: Sequence[Member], censored: NDArray[np.int8] | None = None
@@ -548,34 +516,14 @@ class Fitted:
         return [each[:count] for each, count in zip(whole, counts.tolist(), strict=True)]
 
 
-def _of_rows(answer: Answer | None, chosen: Sequence[int]) -> Answer | None:
-    """Return the answers of some of the networks."""
-    rows = list(chosen)
-    return None if answer is None else torch.utils._pytree.tree_map(lambda p: p[rows], answer)
-
-
-def faded_answer(answer: Answer, keep: Tensor, typical: Answer | None = None) -> Faded:
-    """Return answers of which a share of the evidence counts, settled where that is less than all.
-
-    Args:
-        answer: of the networks, (networks, N) or (networks, N, T).
-        keep: the share of the evidence to keep, (networks, N).
-        typical: what the networks usually say, (networks, 1) or (networks, 1, T), if they are to settle.
-    """
-    assert isinstance(answer, NormalInverseGamma | Normal)
-    share = keep.view(*keep.shape, *(1,) * (len(answer.batch_shape) - 2))
-    return Faded(answer, share, None if typical is None else _settled(answer, keep, typical), validate_args=False)
-
-
-def _settled(answer: Any, keep: Tensor, typical: Any) -> Any:
-    """Return the answers, settled where a network keeps less than all of its evidence, which is mostly not."""
-    mask = keep < 1
-    tree_map = torch.utils._pytree.tree_map
-    with one_thread():
-        share = keep[mask].view(-1, *(1,) * (len(answer.batch_shape) - 2))
-        usual = tree_map(lambda p: p.expand(answer.batch_shape)[mask], typical)
-        few = tree_map(lambda p: p[mask], answer).settle(share, usual)
-        return tree_map(lambda whole, part: whole.index_put((mask,), part), answer, few)
+def _widened(answer: Any, width: Tensor | float) -> Answer:
+    """Return distributions whose scales are multiplied by a factor for each target, about their own means."""
+    if isinstance(answer, NormalInverseGamma):
+        beta = answer.beta * width * width
+        return NormalInverseGamma(
+            answer.gamma, answer.nu, alpha_minus_one=answer.alpha_minus_one, beta=beta, validate_args=False
+        )
+    return Normal(answer.loc, answer.scale * width, validate_args=False)
 
 
 def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
@@ -658,7 +606,7 @@ def _mixture_weights(tensors: dict[str, Tensor], members: int) -> Tensor | None:
 
 def _width(tensors: dict[str, Tensor], targets: int) -> Tensor | None:
     """Return what predictions of a saved model are stretched by; None if they are not."""
-    scale = tensors.get("scale")
+    scale = tensors.get("width")
     if scale is None:
         return None
     if tuple(scale.shape) != (targets,) or scale.dtype != torch.float64:
@@ -668,46 +616,22 @@ def _width(tensors: dict[str, Tensor], targets: int) -> Tensor | None:
     return scale
 
 
-def _fading(tensors: dict[str, Tensor], population: Population) -> FadingEvidence | None:
-    """Return how the evidence of a saved model fades; None if it does not, as in models of earlier versions."""
-    found = {name.removeprefix("fading."): t for name, t in tensors.items() if name.startswith("fading.")}
-    if not found:
-        return None
-    first, *hidden, _ = population.sizes
-    units = hidden[0] if hidden else first
-    projection = found.get("projection")
-    rank = projection.shape[-1] - 1 if projection is not None and projection.ndim == 3 else 0
+def _evidence(tensors: dict[str, Tensor], population: Population, targets: int) -> TableEvidence:
+    """Return the evidence of a saved model."""
+    found = {name.removeprefix("evidence."): t for name, t in tensors.items() if name.startswith("evidence.")}
+    kept = found.get("leverage.directions", torch.empty(0, device="cpu"))
+    units = sum(population.sizes[1:-1]) or population.sizes[0]
+    rank = kept.shape[-1] if kept.ndim == 3 else 0
     if not 0 < rank <= units:
-        raise InputError("the evidence of the model fades along no directions")
-    fading = FadingEvidence(units, rank, population.members, "cpu")
-    for name, buffer in fading.state_dict().items():
-        tensor = found.pop(name, None)
-        if tensor is None or tensor.shape != buffer.shape or tensor.dtype != buffer.dtype:
-            raise InputError(f"fading.{name} of the model is not {buffer.dtype} {tuple(buffer.shape)}")
-        if not bool(tensor.isfinite().all()) or (name not in ("mean", "projection") and bool((tensor < 0).any())):
-            raise InputError(f"fading.{name} of the model has values that are not finite, or negative ones")
-        buffer.copy_(tensor)
-    if found:
-        raise InputError(f"there is no place for the tensor 'fading.{next(iter(found))}'")
-    return fading
-
-
-def _typical(tensors: dict[str, Tensor], method: Method, shape: tuple[int, int, int]) -> Answer | None:
-    """Return what the networks of a saved model usually say; None if it does not tell."""
-    found = {name.removeprefix("typical."): t for name, t in tensors.items() if name.startswith("typical.")}
-    if not found:
-        return None
-    kind = type(method.answer(torch.zeros(1, method.outputs, device="cpu")))
-    for name in kind.leaves:
-        tensor = found.pop(name, None)
-        if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
-            raise InputError(f"typical.{name} of the model is not float64 {shape}")
-        if not bool(tensor.isfinite().all()) or (name not in ("gamma", "loc") and not bool((tensor > 0).all())):
-            raise InputError(f"typical.{name} of the model has values that are not finite, or not positive")
-    if found:
-        raise InputError(f"there is no place for the tensor 'typical.{next(iter(found))}'")
-    usual: Answer = kind._from_leaves(tensors[f"typical.{name}"] for name in kind.leaves)
-    return usual
+        raise InputError("inconsistent model file: the evidence has no directions")
+    evidence = TableEvidence(ConjugateEvidence(units, rank, population.members), targets)
+    shapes = {name: (buffer.shape, buffer.dtype) for name, buffer in evidence.state_dict().items()}
+    if shapes != {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()}:
+        raise InputError("inconsistent model file: the evidence does not fit the networks")
+    if not all(bool(tensor.isfinite().all()) for tensor in found.values()):
+        raise InputError("inconsistent model file: the evidence has values that are not finite")
+    evidence.load_state_dict(found)
+    return evidence
 
 
 def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
@@ -728,8 +652,10 @@ def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Modu
     return loss
 
 
-def _threshold(saved: Any) -> float:
+def _threshold(saved: Any) -> float | None:
     """Return the familiarity below which rows are unfamiliar, after checking that it is one."""
+    if saved is None:
+        return None
     if isinstance(saved, bool) or not isinstance(saved, int | float) or not 0 <= saved <= 1:
         raise InputError(f"rows are unfamiliar below {saved!r}, which is no familiarity")
     return float(saved)

@@ -1,19 +1,15 @@
-r"""How wide a mixture of networks should be: one factor for each target, learned from rows that networks held out.
+r"""Width of a mixture: one factor of its networks' scales for each target, learned from rows that networks held out.
 
-A network that is trained and stopped by likelihood states about the error that it makes alone. A mixture adds the
-disagreement of its networks to that, although its mean is better than theirs: its intervals are too wide. With A the
-variance of a mixture of one network of each kind, V what networks of a kind differ by, and m networks of each kind,
-the mixture of all states :math:`A + V(1-1/m)`. If one of each kind should state :math:`s_1^2 A`, all of them should
-state less, because the mean of all is nearer to the target, by up to :math:`V(1-1/m)`. With
-:math:`\rho = V(1-1/m)/A` the factor is
+A network that is trained and stopped by likelihood states about its own error. A mixture adds the disagreement of its
+networks, although its mean is better than theirs: its intervals are too wide. With V the variance between networks of
+a kind, A the rest of the mixture's variance, m networks of each kind and :math:`\rho = V(1-1/m)/A`, half of what the
+mean of all gains is taken from the scales:
 
-.. math:: s^2 = \frac{s_1^2 - \rho/2}{1 + \rho}.
+.. math:: f^2 = \frac{n s_1^2 + n_0}{n + n_0} - \frac{\rho}{2}.
 
-The factor :math:`s_1` has the largest likelihood of rows that were held out, each predicted by one network of every
-kind that held it out. The ratio ρ is the median over the same rows, of all networks. Half of what the mean gains is
-counted: the same rows told when to stop and how much kinds count, so that :math:`s_1` is a little too small. On rows
-set aside from the training rows of nine tables, a half gave the intervals that covered nearest to 90 %
-(``docs/tables.md``).
+The factor :math:`s_1` has the largest likelihood of n held-out rows, each predicted by one network of every kind that
+held it out. The same rows stopped the training and weighed the kinds, so that :math:`s_1` is a little too small: it
+counts as if :math:`n_0 = 100` more rows had the factor 1.
 """
 
 from collections.abc import Sequence
@@ -29,19 +25,20 @@ from howsure.fitting.members import Member, kinds_of
 from howsure.fitting.tables import Fitted
 from howsure.prediction import Answer, Prediction
 
-__all__ = ["with_scale"]
+__all__ = ["with_width"]
 
 Array = NDArray[np.float64]
-FEWEST = 50  # held-out rows from which a factor is learned
-MOST = 5000  # of them that it is learned from
-GAIN = 0.5  # of the ratio ρ by which the mean of all networks is better than that of one of each kind
-NARROWEST, WIDEST = 0.5, 2.0  # a factor beyond these says that something else is wrong
+MIN_ROWS = 20  # held-out rows of a factor
+MAX_ROWS = 5000
+PRIOR_ROWS = 100  # n₀
+GAIN = 0.5  # of ρ, by which the mean of all networks is better than that of one of each kind
+NARROWEST, WIDEST = 0.5, 2.0  # bounds of the factor
 
 
-def with_scale(
+def with_width(
     fitted: Fitted, x: Array, y: Array, members: Sequence[Member], censored: NDArray[np.int8] | None = None
 ) -> Fitted:
-    """Return the model with the factors that its predictions are stretched by, if there are rows enough to learn them.
+    """Return the model with the factors of its networks' scales, if there are enough held-out rows to learn them.
 
     A single network stays as it is.
 
@@ -55,10 +52,10 @@ def with_scale(
     kind_of = torch.tensor(kinds_of(members), device="cpu")
     kinds = 1 + int(kind_of.max())
     rows, holders = _held_out(members, kind_of, kinds, len(x))
-    if len(members) == 1 or len(rows) < FEWEST:
+    if len(members) == 1 or len(rows) < MIN_ROWS:
         return fitted
     table, count = torch.from_numpy(x[rows]), len(members)
-    answer = fitted.faded_own(table.expand(count, *table.shape))
+    answer = fitted.own_with_evidence(table.expand(count, *table.shape))
     weights = torch.full((count,), 1 / count, dtype=torch.float64, device="cpu")
     weights = weights if fitted.weights is None else fitted.weights
     of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
@@ -66,15 +63,16 @@ def with_scale(
     single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
     targets = y.reshape(len(y), -1)[rows]
     known = None if censored is None else censored.reshape(len(y), -1)[rows] == 0
-    if known is not None and known.sum(0).min() < FEWEST:
+    if known is not None and known.sum(0).min() < MIN_ROWS:
         return fitted
     p = Prediction(single, members=0, weights=of_kinds)
     alone = torch.from_numpy(calibrate(p, targets, mask=known).factors)
     rho = _ratio(answer, weights, kind_of, kinds)
-    square = (alone.square() - GAIN * rho) / (1 + rho)
-    some = replace(fitted, scale=square.clamp(NARROWEST**2, WIDEST**2).sqrt())
-    some.training = fitted.training
-    return some
+    count_rows = torch.full_like(alone, len(rows)) if known is None else torch.from_numpy(known.sum(0)).to(alone)
+    square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - GAIN * rho
+    made = replace(fitted, width=square.clamp(NARROWEST**2, WIDEST**2).sqrt())
+    made.training = fitted.training
+    return made
 
 
 def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int) -> tuple[NDArray[np.int64], Tensor]:
@@ -83,7 +81,7 @@ def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int)
     for k, member in enumerate(members):
         holder[int(kind_of[k]), member.validation.numpy()] = k
     held = np.flatnonzero((holder >= 0).all(0))
-    held = held[np.linspace(0, len(held) - 1, min(len(held), MOST)).astype(np.int64)]
+    held = held[np.linspace(0, len(held) - 1, min(len(held), MAX_ROWS)).astype(np.int64)]
     return held, torch.from_numpy(holder[:, held])
 
 

@@ -32,22 +32,17 @@ from howsure.formulas.student_t import bound_nll, excess
 __all__ = [
     "ALPHA_MINUS_ONE_FLOOR",
     "BETA_FLOOR",
-    "KEEP_FLOOR",
     "NU_FLOOR",
     "Parameters",
-    "added_variance",
     "affine",
     "aleatoric_variance",
     "censored_nll",
+    "conjugate_evidence",
     "conjugate_update",
-    "discount",
     "entropy",
     "epistemic_variance",
     "evidence",
-    "fade",
-    "fade_settled",
     "from_raw",
-    "kept_share",
     "kl_divergence",
     "log_prob",
     "mutual_information",
@@ -55,7 +50,6 @@ __all__ = [
     "predictive_scale",
     "predictive_variance",
     "replicates_nll",
-    "settle",
     "variance_of_variance",
 ]
 
@@ -76,8 +70,6 @@ ALPHA_MINUS_ONE_FLOOR = 1e-6
 BETA_FLOOR = 1e-9
 
 # The smallest share of the evidence that `fade` keeps. With it and the floors above, 1/ν² is a float32 number, so that
-# gradients are finite. Intervals that are a million times as wide say all there is to say.
-KEEP_FLOOR = 1e-12
 
 
 def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
@@ -301,81 +293,30 @@ def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Paramet
     return Parameters(loc + scale * p.gamma, p.nu, p.alpha_minus_one, scale * (scale * p.beta))
 
 
-def discount(p: Parameters, keep: Tensor | float) -> Parameters:
-    r"""Return the parameters with a share w of the evidence: :math:`(\gamma, w\nu, 1 + w(\alpha-1), w\beta)`.
+def conjugate_evidence(
+    p: Parameters, scale: Tensor, inside: Tensor, added: Tensor, prior: Tensor, least_evidence: float
+) -> Parameters:
+    r"""Return the parameters with evidence by conjugacy, for targets of mean 0; see :mod:`howsure.nn.evidence`.
 
-    The prediction and the aleatoric variance stay the same, and the epistemic variance grows by the factor
-    :math:`1/w`. As :math:`w \to 0` no evidence is left (:math:`\nu \to 0, \alpha \to 1`).
-    """
-    return Parameters(p.gamma, keep * p.nu, keep * p.alpha_minus_one, keep * p.beta)
+    With :math:`b(v) = (1/v + 1/V_0)^{-1}`,
 
+    .. math:: T = s^2 + b(A), \quad E = b(E_0 + A), \quad \nu = T/E - 1, \quad
+              \beta = \frac{T \alpha \nu}{1 + \nu}, \quad \gamma' = \frac{\gamma V_0}{V_0 + A}.
 
-def added_variance(variance: Tensor, keep: Tensor) -> Tensor:
-    r"""Return :math:`(1/w - 1)v`, which is added to the predictive variance if a share w of the evidence is left.
-
-    Of a Normal Inverse-Gamma that is discounted, v is the epistemic variance; of a Gaussian that fades, its variance.
-    It is written such that it is never negative and exact for w near 1.
-    """
-    return variance * ((1 - keep) / keep)
-
-
-def fade(p: Parameters, keep: Tensor | float) -> Parameters:
-    r"""Return the parameters with a share w of the evidence, such that every predictive interval widens as w falls.
-
-    .. math:: \Bigl(\gamma,\; w\nu,\; \alpha',\; \beta\frac{\alpha'}\alpha\Bigr), \qquad \alpha' = 1 + w(\alpha-1)
-
-    This keeps :math:`\beta/\alpha`. The predictive Student t then has :math:`2\alpha'` degrees of freedom and the
-    squared scale :math:`(\beta/\alpha)(1 + 1/(w\nu))`, which grows without bound. (:func:`discount` keeps
-    :math:`\beta/(\alpha-1)`; its squared scale tends to :math:`\beta/\nu`, so that its central intervals can narrow.)
-
-    Fading by a and then by b is fading by ab, in all four parameters. A share below ``KEEP_FLOOR``, 1e-12, counts as
-    that.
-    """
-    w = kept_share(keep, p.nu)
-    kept = w * p.alpha_minus_one
-    # the ratio is 1 exactly for w = 1, so that nothing changes then
-    return Parameters(p.gamma, w * p.nu, kept, p.beta * ((1 + kept) / (1 + p.alpha_minus_one)))
-
-
-def settle(p: Parameters, keep: Tensor | float, typical: Parameters) -> Parameters:
-    r"""Return the parameters with what a network says where it knows little moved towards what it usually says.
-
-    .. math:: \nu_w = \min(\nu, \nu^w \nu_0^{1-w}), \qquad (\alpha-1)_w = (\alpha-1)^w (\alpha_0-1)^{1-w}, \qquad
-              (\beta/\alpha)_w = \max\bigl(\beta/\alpha,\; (\beta/\alpha)^w (\beta_0/\alpha_0)^{1-w}\bigr)
-
-    Away from its training data a network states any ν, α and β; α near 1 makes its variance huge, and β near 0 its
-    intervals narrow. With w = 1 nothing changes. γ stays as it is.
+    The predictive Student t then has the squared scale T, and its epistemic share is E/T.
 
     Args:
-        p: what the network says.
-        keep: w, the share of its evidence that counts.
-        typical: what it usually says, with the index 0 above; its γ does not count.
+        p: γ and α−1.
+        scale: s, the predictive scale that the network states.
+        inside: :math:`E_0`, the variance of the mean at the training rows.
+        added: A, the variance that is added away from the training rows.
+        prior: :math:`V_0`, the prior variance of the mean.
+        least_evidence: lower bound of ν.
     """
-    w = kept_share(keep, p.nu)
-
-    def between(own: Tensor, usual: Tensor) -> Tensor:
-        # exact for w = 1, and where the two are equal
-        return own * (usual / own).pow(1 - w)
-
-    nu = torch.minimum(p.nu, between(p.nu, typical.nu))
-    alpha_minus_one = between(p.alpha_minus_one, typical.alpha_minus_one)
-    own = p.beta / (1 + p.alpha_minus_one)
-    size = torch.maximum(own, between(own, typical.beta / (1 + typical.alpha_minus_one)))
-    changed = w < 1
-    beta = torch.where(changed, size * (1 + alpha_minus_one), p.beta)
-    return Parameters(p.gamma, nu, torch.where(changed, alpha_minus_one, p.alpha_minus_one), beta)
-
-
-def fade_settled(p: Parameters, settled: Parameters, keep: Tensor | float) -> Parameters:
-    r"""Return `fade` of settled parameters, with no more degrees of freedom than the network stated.
-
-    So every central interval of the predictive Student t widens as w falls, here too.
-    """
-    faded = fade(settled, keep)
-    kept = torch.minimum(faded.alpha_minus_one, p.alpha_minus_one)
-    return Parameters(p.gamma, faded.nu, kept, settled.beta * ((1 + kept) / (1 + settled.alpha_minus_one)))
-
-
-def kept_share(keep: Tensor | float, like: Tensor) -> Tensor:
-    """Return a share of evidence in the dtype and on the device of a parameter, and at least ``KEEP_FLOOR``."""
-    return torch.as_tensor(keep, dtype=like.dtype, device=like.device).clamp(min=KEEP_FLOOR)
+    kept = prior / (prior + added)
+    total = scale.square() + added * kept
+    mean = inside + added
+    mean = torch.minimum(mean * (prior / (prior + mean)), total / (1 + least_evidence))
+    nu = (total - mean) / mean
+    beta = (1 + p.alpha_minus_one) * (total - mean)
+    return Parameters(p.gamma * kept, nu, p.alpha_minus_one, beta)

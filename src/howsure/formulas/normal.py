@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from howsure.formulas.nig import kept_share
 from howsure.formulas.special import LOG_2PI, in_float64
 from howsure.formulas.student_t import excess
 
@@ -20,7 +19,6 @@ __all__ = [
     "censored_nll",
     "crps",
     "entropy",
-    "fade",
     "from_raw",
     "half_spread",
     "icdf",
@@ -30,7 +28,6 @@ __all__ = [
     "log_sf",
     "mean_absolute",
     "mean_distance",
-    "settle",
     "sf",
 ]
 
@@ -44,20 +41,6 @@ def from_raw(raw: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
     """
     loc, scale = raw.to(torch.promote_types(raw.dtype, torch.float32)).unbind(dim)
     return loc.clone(), softplus(scale, threshold=40) + SCALE_FLOOR  # a copy, because FSDP warns of views
-
-
-def settle(scale: Tensor, keep: Tensor | float, typical: Tensor) -> Tensor:
-    r"""Return :math:`\max(\sigma, \sigma^w\sigma_0^{1-w})`, a deviation that moves up to the usual one as w falls."""
-    w = kept_share(keep, scale)
-    return torch.maximum(scale, scale * (typical / scale).pow(1 - w))
-
-
-def fade(scale: Tensor, keep: Tensor | float) -> Tensor:
-    r"""Return the standard deviation with a share w of the evidence, :math:`\sigma/\sqrt w`.
-
-    Shares below 1e-12 count as that, as in :func:`howsure.formulas.nig.fade`.
-    """
-    return scale / kept_share(keep, scale).sqrt()
 
 
 def log_prob(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

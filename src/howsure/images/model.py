@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from howsure.distributions import Faded, StudentT
+from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
 from howsure.fitting.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.images.batches import Augmentation, to_network
@@ -148,22 +148,26 @@ class FittedImages:
         """
         return self._answer(raw_maps(self.networks, self._seen_by_networks(images), self._half), self._size(images))
 
-    def faded_answers(self, images: Tensor) -> Answer | Faded:
-        """Return the same with the share of each member's evidence that counts; without fading, :meth:`answers`."""
+    def answers_with_evidence(self, images: Tensor) -> tuple[Answer, Tensor | None]:
+        """Return the distributions of :meth:`answers` with less evidence for unfamiliar images, and the familiarity.
+
+        The evidence ν of a network is multiplied by the familiarity of the image, (members, N); a normal distribution
+        has its variance divided by it. Without ``fading`` the familiarity is None.
+        """
         if self.fading is None:
-            return self.answers(images)
+            return self.answers(images), None
         x, size = self._seen_by_networks(images), self._size(images)
         raw, features = maps_and_features(self.networks, x, self._half)
         looks = appearance(x[..., : size[0], : size[1]])
         shares = [fading(Seen(looks, pooled)) for fading, pooled in zip(self.fading, features, strict=True)]
-        answer = self._answer(raw, size)
-        assert not isinstance(answer, StudentT)
-        return Faded(answer, torch.stack(shares)[..., None, None], validate_args=False)
+        familiarity = torch.stack(shares)
+        return with_share(self._answer(raw, size), familiarity[..., None, None]), familiarity
 
     @torch.no_grad()
     def _predict_batch(self, batch: Tensor) -> Prediction:
         """Return the prediction of one batch of images, as :meth:`_inputs` returns them."""
-        return Prediction(self.faded_answers(batch), members=0)
+        answer, familiarity = self.answers_with_evidence(batch)
+        return Prediction(answer, members=0, familiarity=familiarity)
 
     def _batches(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the images in batches; no images are one batch without any."""
@@ -324,6 +328,18 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
         raise InputError("the tensors are not those of a network of this recipe")
 
 
+def with_share(answer: Answer, share: Tensor) -> Answer:
+    r"""Return distributions with a share w of the evidence: :math:`w\nu`, or :math:`\sigma/\sqrt w` of a normal one."""
+    if isinstance(answer, NormalInverseGamma):
+        w = share.to(answer.nu.dtype)
+        nu = answer.nu * w
+        return NormalInverseGamma(
+            answer.gamma, nu, alpha_minus_one=answer.alpha_minus_one, beta=answer.beta, validate_args=False
+        )
+    assert isinstance(answer, Normal)
+    return Normal(answer.loc, answer.scale / share.to(answer.scale.dtype).sqrt(), validate_args=False)
+
+
 @torch.no_grad()
 def _choose_power(model: FittedImages, pairs: Pairs) -> None:
     """Set the power of the one network's fading to the largest that costs these pairs no likelihood."""
@@ -335,16 +351,16 @@ def _choose_power(model: FittedImages, pairs: Pairs) -> None:
         known = ~part.maps.isnan()
         y = torch.where(known, part.maps, 0.0)
         fading.power.fill_(1.0)
-        given = model.faded_answers(part.images)
-        assert isinstance(given, Faded)
+        plain_answer = model.answers(part.images)
+        share = fading(model.seen(part.images)[0]).to(model.device)
 
-        def nll(keep: Tensor | float, given: Faded = given, y: Tensor = y, known: Tensor = known) -> Tensor:
-            each = -Faded(given.plain, keep, validate_args=False).predictive().log_prob(y)[0]
+        def nll(keep: Tensor, given: Answer = plain_answer, y: Tensor = y, known: Tensor = known) -> Tensor:
+            each = -with_share(given, keep[None, :, None, None]).predictive().log_prob(y)[0]
             return torch.where(known, each, 0.0).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
 
-        plain, seen = nll(1.0), known.any(2).any(1)
+        plain, seen = nll(torch.ones_like(share)), known.any(2).any(1)
         for power, found in rises.items():
-            found.append((nll(given.keep**power) - plain)[seen].double())
+            found.append((nll(share**power) - plain)[seen].double())
     fading.power.zero_()
     for power, found in rises.items():
         rise = torch.cat(found)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from howsure.metrics.scores import Mask, Predictive, Targets, documented, mean_of
+from howsure.metrics.scores import Mask, Predictive, Targets, mean_of
 from howsure.metrics.terms import at_targets, calibration_sums, coverage_sums, levels_of
 
 __all__ = ["PROBABILITIES", "calibration_curve", "calibration_error", "coverage", "coverage_curve", "pit"]
@@ -13,9 +13,13 @@ PROBABILITIES = np.linspace(0.025, 0.975, 39)
 Array = NDArray[np.float64]
 
 
-@documented
 def pit(prediction: Predictive, y: Targets, *, mask: Mask = None) -> Array:
     """Return the probability integral transform F(y) of each target.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         Values in [0, 1], of the shape of y, or one after the other for those that count; uniform if the prediction is
@@ -28,9 +32,14 @@ def pit(prediction: Predictive, y: Targets, *, mask: Mask = None) -> Array:
     return at_targets("cdf", prediction, y, mask).cpu().numpy()
 
 
-@documented
 def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask: Mask = None) -> float:
     """Return the share of targets in the central interval that should hold ``coverage`` of them.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the central interval states; several of them for a curve.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share in [0, 1]; ideally ``coverage``.
@@ -42,7 +51,6 @@ def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask:
     return float(coverage_curve(prediction, y, np.array([coverage]), mask=mask)[0])
 
 
-@documented
 def coverage_curve(
     prediction: Predictive, y: Targets, coverage: ArrayLike = PROBABILITIES, *, mask: Mask = None
 ) -> Array:
@@ -51,6 +59,12 @@ def coverage_curve(
     A y lies in the interval exactly if |2F(y) − 1| is at most its coverage; where zero has a probability of its own, as
     under ``target_transform="positive"``, if P(Y ≤ y) and P(Y ≥ y) are both at least (1 − coverage)/2. Where intervals
     have a guarantee, which stretches each coverage's by a factor of its own, it is those that count.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the central interval states; several of them for a curve.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share for each coverage; ideally the coverage itself.
@@ -62,7 +76,6 @@ def coverage_curve(
     return _shares(*coverage_sums(prediction, y, levels_of("coverage", coverage), mask))
 
 
-@documented
 def calibration_curve(
     prediction: Predictive,
     y: Targets,
@@ -75,6 +88,12 @@ def calibration_curve(
     A target with a probability of its own, a zero under ``target_transform="positive"``, counts by the share of that
     probability that lies below the quantile's (Czado et al. 2009).
 
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        quantiles: the probabilities of the quantiles at which the curve is read.
+        mask: True where a target counts; without it a missing target is an error.
+
     Returns:
         A share for each quantile; ideally its probability.
 
@@ -85,7 +104,6 @@ def calibration_curve(
     return _shares(*calibration_sums(prediction, y, levels_of("quantiles", quantiles), mask))
 
 
-@documented
 def calibration_error(
     prediction: Predictive,
     y: Targets,
@@ -94,6 +112,12 @@ def calibration_error(
     mask: Mask = None,
 ) -> float:
     """Return the root mean squared distance of the calibration curve from the diagonal (Kuleshov et al. 2018).
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        quantiles: the probabilities of the quantiles at which the curve is read.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A distance; 0 is ideal.

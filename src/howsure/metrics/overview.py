@@ -4,16 +4,21 @@ import numpy as np
 
 from howsure.metrics.calibration import calibration_error
 from howsure.metrics.calibration import coverage as share_inside
-from howsure.metrics.scores import Mask, Predictive, Targets, crps, documented, mae, mean_of, nll, rmse
+from howsure.metrics.scores import Mask, Predictive, Targets, crps, mae, mean_of, nll, rmse
 from howsure.metrics.terms import width_and_distance
 from howsure.prediction import as_prediction
 
 __all__ = ["summary"]
 
 
-@documented
 def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: Mask = None) -> dict[str, float]:
     """Return the usual metrics of a prediction, by name.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the central interval states; several of them for a curve.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         ``rmse``, ``mae``, ``nll``, ``crps`` and ``calibration_error`` as the functions of these names return them;

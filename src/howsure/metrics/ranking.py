@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howsure.errors import InputError
-from howsure.metrics.scores import Mask, Predictive, Targets, documented
+from howsure.metrics.scores import Mask, Predictive, Targets
 from howsure.metrics.terms import errors
 from howsure.prediction import Prediction, as_prediction, real_numbers
 
@@ -15,7 +15,6 @@ __all__ = ["aurg", "auroc", "ause", "retention_curve"]
 Array = NDArray[np.float64]
 
 
-@documented
 def retention_curve(
     prediction: Predictive,
     y: Targets,
@@ -30,6 +29,15 @@ def retention_curve(
     Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
     or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
     targets, or pixels, count as so many rows.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        uncertainty: what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part
+            that the prediction does not have is refused.
+        error: "rmse" or "mae", of the mean.
+        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         (share kept, error of the kept), both from all rows to the most certain ones.
@@ -85,7 +93,6 @@ def retention(distance: Array, score: Array, error: str, points: int) -> tuple[A
     return kept / rows, np.sqrt(curve) if error == "rmse" else curve
 
 
-@documented
 def ause(
     prediction: Predictive,
     y: Targets,
@@ -100,6 +107,15 @@ def ause(
     e(s) is the :func:`retention_curve` at the share s kept, the oracle the curve of the ranking by the true error. The
     trapezoidal rule over the shares of the curve; divided by the error of all rows, so free of units.
 
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        uncertainty: what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part
+            that the prediction does not have is refused.
+        error: "rmse" or "mae", of the mean.
+        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
+        mask: True where a target counts; without it a missing target is an error.
+
     Returns:
         An area, smaller is better; 0 is that of the ranking by the true error.
 
@@ -110,7 +126,6 @@ def ause(
     return area_above_oracle(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
 
 
-@documented
 def aurg(
     prediction: Predictive,
     y: Targets,
@@ -123,6 +138,15 @@ def aurg(
     """Return the area under the random gain (Poggi et al. 2020): ∫ (e(1) − e(s)) ds / e(1).
 
     The curve, the rule and the division are those of :func:`ause`.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        uncertainty: what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part
+            that the prediction does not have is refused.
+        error: "rmse" or "mae", of the mean.
+        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         An area, larger is better. A random ranking leaves the error of all rows at every share kept and has 0; a

@@ -1,10 +1,5 @@
 """How good a prediction is: ``(prediction, y) → float``, smaller is better, the mean over rows and targets."""
 
-import inspect
-import textwrap
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
 from torch import Tensor
 
@@ -14,33 +9,13 @@ from howsure.metrics.terms import Mask, Predictive, Targets, at_targets, errors,
 __all__ = ["Mask", "Predictive", "Targets", "crps", "interval_score", "mae", "nll", "rmse"]
 
 
-# the text of each argument, said once for all metrics
-ARGUMENTS = {
-    "prediction": "a prediction, or the distribution that one network answered with.",
-    "y": "targets, of the shape of the prediction.",
-    "coverage": "the probability that the central interval states; several of them for a curve.",
-    "quantiles": "the probabilities of the quantiles at which the curve is read.",
-    "uncertainty": 'what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part '
-    "that the prediction does not have is refused.",
-    "error": '"rmse" or "mae", of the mean.',
-    "points": "shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.",
-    "mask": "True where a target counts; without it a missing target is an error.",
-}
-Metric = TypeVar("Metric", bound=Callable[..., Any])
-
-
-def documented(metric: Metric) -> Metric:
-    """Add the arguments of a metric to its docstring, before what it returns."""
-    lines = [f"        {name}: {ARGUMENTS[name]}" for name in inspect.signature(metric).parameters]
-    wrapped = [textwrap.fill(line, 120, subsequent_indent=" " * 12) for line in lines]
-    before, after = (metric.__doc__ or "").split("    Returns:")
-    metric.__doc__ = "\n".join([f"{before}    Args:", *wrapped, "", f"    Returns:{after}"])
-    return metric
-
-
-@documented
 def rmse(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the root mean squared error of the mean.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The error, in the units of y.
@@ -52,9 +27,13 @@ def rmse(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     return float(np.sqrt(mean_of(errors(prediction, y, mask).square())))
 
 
-@documented
 def mae(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the mean absolute error of the mean.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The error, in the units of y.
@@ -66,9 +45,13 @@ def mae(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     return mean_of(errors(prediction, y, mask).abs())
 
 
-@documented
 def nll(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the negative log likelihood of the predictive distribution.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         Nats per target, for y in its own units: that of 1000 y is ln 1000 larger.
@@ -80,9 +63,13 @@ def nll(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     return -mean_of(at_targets("log_prob", prediction, y, mask))
 
 
-@documented
 def crps(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The score, in the units of y; that of a prediction without any spread is its absolute error.
@@ -94,9 +81,14 @@ def crps(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     return mean_of(at_targets("crps", prediction, y, mask))
 
 
-@documented
 def interval_score(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask: Mask = None) -> float:
     """Return the width of the central interval plus 2/(1−coverage) times the distance of y from it (Winkler 1972).
+
+    Args:
+        prediction: a prediction, or the distribution that one network answered with.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the central interval states; several of them for a curve.
+        mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The score, in the units of y.

@@ -3,7 +3,7 @@
 from howsure.nn.appearance import ImageFading
 from howsure.nn.density import FeatureDensity
 from howsure.nn.embedding import PiecewiseLinear
-from howsure.nn.fading import FadingEvidence
+from howsure.nn.evidence import ConjugateEvidence
 from howsure.nn.heads import (
     NIGConv1d,
     NIGConv2d,
@@ -20,7 +20,7 @@ from howsure.nn.unet import UNet
 
 __all__ = [
     "MLP",
-    "FadingEvidence",
+    "ConjugateEvidence",
     "FeatureDensity",
     "ImageFading",
     "NIGConv1d",

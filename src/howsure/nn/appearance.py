@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from howsure.errors import InputError, InputTypeError
-from howsure.formulas.nig import KEEP_FLOOR
 from howsure.nn.checks import check_counts
 from howsure.nn.density import FeatureDensity
 
@@ -35,6 +34,7 @@ TREND = 8  # principal components that the usual distance depends on
 SHARPEST = 3.0  # deviations along a principal component beyond which the usual distance changes no more
 FOLDS = 5
 
+MIN_SHARE = 1e-6  # of the evidence that counts, however far an image is
 AT_ONCE = 1 << 25  # comparisons of pixels with edges of bins that are kept at once
 
 
@@ -222,7 +222,7 @@ class ImageFading(nn.Module):
 
     def forward(self, seen: Seen) -> Tensor:
         distance = self.distance(seen)
-        return torch.where(distance <= self.reach, 1.0, (self.reach / distance).pow(self.power).clamp(min=KEEP_FLOOR))
+        return torch.where(distance <= self.reach, 1.0, (self.reach / distance).pow(self.power).clamp(min=MIN_SHARE))
 
     def extra_repr(self) -> str:
         return f"channels={list(self.channels)}"

@@ -126,18 +126,17 @@ class Population(nn.Module):
             )
         return x
 
-    def features(self, x: Tensor) -> Tensor:
-        """Return the outputs of the first hidden layer, (M, N, units), by which evidence fades.
+    def with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs (M, N, outputs) and the outputs of all hidden layers (M, N, units).
 
         A network without hidden layers has its inputs as features.
         """
         x = self._inputs(x)
-        return self._hidden(x, self.weights[0], self.biases[0]) if len(self.weights) > 1 else x
-
-    def forward_from(self, features: Tensor) -> Tensor:
-        """Return the outputs, (M, N, outputs), for what :meth:`features` returned."""
-        rest = slice(min(1, len(self.weights) - 1), None)
-        return self._pass(features, list(self.weights)[rest], list(self.biases)[rest])
+        layers = [x] if len(self.weights) == 1 else []
+        for weight, bias in list(zip(self.weights, self.biases, strict=True))[:-1]:
+            x = self._hidden(x, weight, bias)
+            layers.append(x)
+        return torch.baddbmm(self.biases[-1], x, output_major(self.weights[-1])), torch.cat(layers, -1)
 
     def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
         """Return the outputs for features (M, N, F), computed with these weights and biases."""

@@ -203,7 +203,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
     if not len(p):
         raise InputError("the table has no rows; a report needs at least one")
     table = model._read(features, model.encoding_)
-    x = model.encoding_.transform(table)
+    x = model.features_of(table)
     known = TrainingColumns(model)
     labels = _labels(table)
     threshold = model.unfamiliar_below_ or 0.0  # without fading there is no familiarity to compare
@@ -420,10 +420,10 @@ def _model_lines(model: Regressor, results: list[TargetResult]) -> list[tuple[st
             f"{len(model.encoding_.names):,}, from which networks see {len(model.encoding_.features):,} numbers",
         ),
     ]
-    power = model.fading_power_
-    fading = "none: this model does not say which rows are unlike the training rows"
-    if power is not None:
-        fading = f"evidence counts less away from the training rows (power {show(power)})"
+    threshold = model.unfamiliar_below_
+    fading = "not flagged: there are too few held-out rows, or the evidence is plain"
+    if threshold is not None:
+        fading = f"familiarity below {show(threshold)}, as for 1% of rows like the training rows"
     lines.append(("Unfamiliar rows", fading))
     if model.calibration_ is not None:
         lines.append(("Calibration", model.calibration_.method))

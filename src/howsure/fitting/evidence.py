@@ -1,0 +1,331 @@
+"""Evidence of a fitted table model by conjugacy; :mod:`howsure.nn.evidence` has the formulas.
+
+The ridge λ is learned without any row from outside: networks that are fitted for a few hundred steps to the inner part
+of the training rows predict the ends that were left out along several directions. λ is the smallest number under which
+these ends are as likely as under the best one, up to one standard error over directions: of several that explain the
+ends equally well, it is the most cautious.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from howsure.distributions import Mixture, NormalInverseGamma
+from howsure.fitting.censoring import log_likelihood, read_censored
+from howsure.fitting.members import Member, hold_out
+from howsure.formulas import nig
+from howsure.methods.base import Method, Recipe
+from howsure.nn.evidence import ConjugateEvidence, FeatureBasis
+
+__all__ = ["TableEvidence", "add_evidence", "extrapolation_folds", "learn_ridge", "unfamiliar_below"]
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Fold = tuple[Rows, Rows]  # inner rows, rows of both ends
+
+MIN_ROWS_FOR_FOLDS = 50
+MAX_FOLD_ROWS = 2000
+DIRECTIONS = 8  # along which both ends are left out: half of them features, the others random
+NETWORKS_PER_FOLD = 2
+LEFT_OUT_SHARE = 1 / 3  # of the rows, in both ends together
+FOLD_STEPS = 500
+RIDGES = tuple(float(v) for v in np.geomspace(1e-3, 1e5, 17))
+WORST_NLL = 1e4  # of a left-out row: more says nothing about λ
+EDGE_RIDGE = 1e-4  # without folds: of the mean eigenvalue
+EDGE_QUANTILE = 0.9  # of the leverage of held-out rows, beyond which the variance grows without folds
+RANK = 128  # directions of the features along which the inverse is exact
+MAX_TRAIN_ROWS = 4000  # of a network, from which its features are learned
+BATCH_ROWS = 500  # whose features are computed at once
+SCALE_QUANTILES = (0.01, 0.99)  # of a network's scale on training rows, which bound it everywhere
+PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
+MIN_EXCESS_DF = 1.0  # df − 2: the standard deviation of a Student t is then at most 1.74 scales
+MIN_EVIDENCE = 0.05  # a network's scale may be below that of its mean
+UNFAMILIAR_SHARE = 0.01  # of rows like the training rows that are flagged
+MIN_ROWS_FOR_THRESHOLD = 100
+
+
+class TableEvidence(nn.Module):
+    """Total scale, evidence and bounded mean of each network of a table model, for standardized targets.
+
+    Args:
+        leverage: of the features of each network.
+        targets: T.
+    """
+
+    typical: Tensor  # s̄, (M, 1, T)
+    lowest: Tensor  # bounds of s, (M, 1, T)
+    highest: Tensor
+    most_excess: Tensor  # largest α − 1 on training rows, (M, 1, T)
+    reference: Tensor  # h₀, (M, 1)
+    rate: Tensor  # κ, (M, 1)
+    median: Tensor  # of the leverage of held-out rows, (M, 1)
+    prior: Tensor  # V₀, ()
+
+    def __init__(self, leverage: ConjugateEvidence, targets: int) -> None:
+        super().__init__()
+        self.leverage = leverage
+        members = len(leverage.offset)
+        for name in ("typical", "lowest", "highest", "most_excess"):
+            self.register_buffer(name, torch.full((members, 1, targets), torch.nan))
+        for name in ("reference", "rate", "median"):
+            self.register_buffer(name, torch.full((members, 1), torch.nan))
+        self.register_buffer("prior", torch.tensor(PRIOR_VARIANCE))
+
+    def forward(
+        self, answer: NormalInverseGamma, features: Tensor, width: Tensor | float = 1.0
+    ) -> tuple[NormalInverseGamma, Tensor]:
+        """Return distributions (M, N, T) with evidence by conjugacy, and the familiarity of each row (M, N).
+
+        Args:
+            answer: distributions of the networks, (M, N, T).
+            features: of all hidden layers, (M, N, D).
+            width: factor of the scales of the networks, (T,).
+        """
+        leverage = self.leverage(features)
+        familiarity = (self.median / leverage).clamp(max=1)
+        excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2)
+        scale = width * nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta)
+        scale = torch.maximum(torch.minimum(scale, self.highest), self.lowest)
+        made = nig.conjugate_evidence(
+            nig.Parameters(answer.gamma, answer.nu, excess, answer.beta),
+            scale,
+            self.typical.square() * torch.minimum(leverage, self.reference).unsqueeze(-1),
+            self.typical.square() * (self.rate * (leverage - self.reference).clamp(min=0)).unsqueeze(-1),
+            self.prior,
+            MIN_EVIDENCE,
+        )
+        return NormalInverseGamma(
+            made.gamma, made.nu, alpha_minus_one=made.alpha_minus_one, beta=made.beta, validate_args=False
+        ), familiarity
+
+    def select(self, members: Sequence[int]) -> "TableEvidence":
+        """Return the same for copies of some of the networks."""
+        chosen = list(members)
+        some = TableEvidence(self.leverage.select(chosen), self.typical.shape[-1])
+        for name, buffer in self.named_buffers(recurse=False):
+            some.register_buffer(name, buffer[chosen] if buffer.ndim else buffer)
+        return some
+
+
+class _Learned(NamedTuple):
+    """What training rows show of each network: the basis of its features, and its scales."""
+
+    basis: FeatureBasis
+    typical: Tensor
+    lowest: Tensor
+    highest: Tensor
+    most_excess: Tensor
+    held_out: Tensor  # features of validation rows (M, n, D); of training rows where there are none
+
+
+def _learn(fitted: Any, x: Array, members: Sequence[Member]) -> _Learned:
+    """Return what the training rows of each network show, from at most ``MAX_TRAIN_ROWS`` of them."""
+    table = torch.from_numpy(x)
+    train, held_out = _equally_many([m.train for m in members]), _equally_many([m.validation for m in members])
+    if train.shape[1] < 2:  # one row has no spread
+        train = torch.cat([train, held_out], 1)
+    excess, scales, features = [], [], []
+    for batch in train.split(BATCH_ROWS, 1):
+        answer, own = fitted.own_with_features(table[batch])
+        scales.append(nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta))
+        excess.append(answer.alpha_minus_one)
+        features.append(own)
+    scale = torch.cat(scales, 1)
+    quantiles = torch.tensor(SCALE_QUANTILES, dtype=scale.dtype)
+    lowest, highest = scale.quantile(quantiles, dim=1, keepdim=True)
+    typical = scale.median(1, keepdim=True).values
+    clamped = torch.maximum(torch.minimum(scale, highest), lowest)
+    weights = (2 * (typical.log() - clamped.log()).mean(-1)).exp()
+    rows = torch.tensor([float(len(m.train)) for m in members], dtype=torch.float64)
+    layers = list(fitted.population.sizes[1:-1]) or [fitted.population.sizes[0]]
+    batches = zip(features, weights.split(BATCH_ROWS, 1), strict=True)
+    basis = FeatureBasis.fit(batches, layers=layers, rows=rows)
+    known = held_out if held_out.shape[1] else train
+    inner = torch.cat([fitted.own_with_features(table[batch])[1] for batch in known.split(BATCH_ROWS, 1)], 1)
+    largest = torch.cat(excess, 1).quantile(SCALE_QUANTILES[1], dim=1, keepdim=True)
+    return _Learned(basis, typical, lowest, highest, largest, inner)
+
+
+def _with_ridge(learned: _Learned, ridge: float | None) -> TableEvidence:
+    """Return the evidence with a ridge; None: relative to the edge of the training rows."""
+    basis = learned.basis
+    penalty = basis.values.mean(-1) * EDGE_RIDGE if ridge is None else ridge
+    evidence = TableEvidence(ConjugateEvidence.of(basis, penalty, rank=RANK), learned.typical.shape[-1])
+    held_out = evidence.leverage(learned.held_out).double()
+    median, edge = held_out.quantile(torch.tensor([0.5, EDGE_QUANTILE], dtype=torch.float64), dim=1)
+    evidence.median.copy_(median.unsqueeze(1))
+    evidence.reference.copy_((median if ridge is not None else edge).unsqueeze(1))
+    evidence.rate.copy_(torch.ones_like(edge).unsqueeze(1) if ridge is not None else 1 / edge.unsqueeze(1))
+    for name in ("typical", "lowest", "highest", "most_excess"):
+        getattr(evidence, name).copy_(getattr(learned, name))
+    return evidence
+
+
+def add_evidence(fitted: Any, x: Array, members: Sequence[Member], ridge: float | None) -> Any:
+    """Return the model with evidence by conjugacy.
+
+    Args:
+        fitted: a trained model.
+        x: what its networks saw of all rows.
+        members: the rows of each network, as it was fitted.
+        ridge: λ; None: the variance grows relative to the edge of the training rows.
+    """
+    some = replace(fitted, evidence=_with_ridge(_learn(fitted, x, members), ridge))
+    some.training = fitted.training
+    return some
+
+
+def unfamiliar_below(fitted: Any, x: Array, members: Sequence[Member]) -> float | None:
+    """Return the familiarity below which 1% of rows like the training rows lie; None for fewer than 100 held-out rows.
+
+    Each held-out row counts with the mean familiarity of the networks that held it out.
+    """
+    rows = _equally_many([m.validation for m in members])
+    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64)
+    weights = weights if fitted.weights is None else fitted.weights
+    total, count = torch.zeros(2, len(x), dtype=torch.float64)
+    table = torch.from_numpy(x)
+    for batch in rows.split(BATCH_ROWS, 1):
+        answer, features = fitted.own_with_features(table[batch])
+        familiarity = fitted.evidence(answer, features)[1].double()
+        for own, shares, weight in zip(batch, familiarity, weights, strict=True):
+            total[own] += weight * shares
+            count[own] += weight
+    known = count > 0
+    if int(known.sum()) < MIN_ROWS_FOR_THRESHOLD:
+        return None
+    return float(np.quantile((total[known] / count[known]).numpy(), UNFAMILIAR_SHARE, method="lower"))
+
+
+def _equally_many(rows: Sequence[Tensor]) -> Tensor:
+    """Return equally many rows of each network, (M, n): of more than ``MAX_TRAIN_ROWS`` some, spread over all."""
+    count = min(MAX_TRAIN_ROWS, *(len(r) for r in rows))
+    return torch.stack([r[torch.from_numpy(np.linspace(0, len(r) - 1, count).astype(np.int64))] for r in rows])
+
+
+# λ from left-out ends -------------------------------------------------------------------------------------------------
+
+
+def learn_ridge(
+    fit: Any,
+    method: Method,
+    x: Array,
+    y: Array,
+    rows: Rows,
+    seed: int,
+    *,
+    recipe: Recipe,
+    validation_fraction: float = 0.1,
+    censored: NDArray[np.int8] | None = None,
+    **options: Any,
+) -> float | None:
+    """Return λ as learned from left-out ends of the training rows.
+
+    It is None with fewer than 50 rows, without validation rows, or if fewer than two features vary: one direction does
+    not show how errors beyond the ends differ.
+
+    Args:
+        fit: :func:`howsure.fitting.fit`.
+        method, x, y, censored, **options: as for ``fit``.
+        recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
+        rows: those that count.
+        seed: of the directions and of the networks.
+        validation_fraction: of the rows that the networks learn from.
+    """
+    if len(rows) < MIN_ROWS_FOR_FOLDS or not validation_fraction:
+        return None
+    folds = extrapolation_folds(x, rows, seed)
+    if len(folds) < 2:
+        return None
+    if options.get("progress"):
+        sys.stderr.write("networks that do not see the ends of the data, to learn how evidence falls off\n")
+    seeds = [seed + k for k in range(NETWORKS_PER_FOLD)]
+    members = [m for inner, _ in folds for m in hold_out(inner, seeds, validation_fraction)]
+    fitted = fit(method, x, y, members, recipe=_short(recipe), censored=censored, **options)
+    return best_ridge(fitted, x, y, folds, members, read_censored(censored, y))
+
+
+def best_ridge(
+    fitted: Any,
+    x: Array,
+    y: Array,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    censored: NDArray[np.int8] | None = None,
+) -> float | None:
+    """Return the smallest ridge under which the ends of the folds are about as likely as under the best.
+
+    About is one standard error over the folds. It is None if networks of fewer than two folds could be trained.
+    """
+    usable = (fitted.training.best_score.isfinite() & ~fitted.training.diverged).cpu()
+    if not bool(usable.all()):
+        kept = [k for k in range(len(folds)) if bool(usable[NETWORKS_PER_FOLD * k : NETWORKS_PER_FOLD * (k + 1)].all())]
+        if len(kept) < 2:
+            return None
+        chosen = [NETWORKS_PER_FOLD * k + i for k in kept for i in range(NETWORKS_PER_FOLD)]
+        fitted, folds, members = fitted.select(chosen), [folds[k] for k in kept], [members[i] for i in chosen]
+    learned = _learn(fitted, x, members)
+    count = min(len(ends) for _, ends in folds)
+    ends = torch.from_numpy(np.repeat([own[:count] for _, own in folds], NETWORKS_PER_FOLD, axis=0))
+    answer, features = fitted.own_with_features(torch.from_numpy(x)[ends])
+    first = ends[::NETWORKS_PER_FOLD]
+    targets = torch.from_numpy(y).reshape(len(y), -1)[first]
+    known = None if censored is None else torch.from_numpy(censored.reshape(len(y), -1))[first]
+    scores = []
+    for ridge in RIDGES:
+        made = _with_ridge(learned, ridge)(answer, features)[0].affine(fitted.scale_y.loc, fitted.scale_y.scale)
+        each = torch.utils._pytree.tree_map(
+            lambda p: p.unflatten(0, (-1, NETWORKS_PER_FOLD)).movedim(1, 0), made.predictive()
+        )
+        nll = -log_likelihood(Mixture(each, dim=0, validate_args=False), targets, known)
+        scores.append(nll.clamp(max=WORST_NLL).nan_to_num(WORST_NLL).flatten(1).mean(1))
+    table = torch.stack(scores)  # (ridges, folds)
+    worse = table - table[table.mean(1).argmin()]
+    error = worse.std(1) / worse.shape[1] ** 0.5
+    return RIDGES[int((worse.mean(1) <= error).nonzero()[0])]
+
+
+def extrapolation_folds(x: Array, rows: Rows, seed: int) -> list[Fold]:
+    """Return folds along several directions: half of them features, the others random.
+
+    Of more than ``MAX_FOLD_ROWS`` rows, as many are drawn first. A table with one feature has one direction.
+    """
+    random = np.random.default_rng([seed, 2])
+    own = np.sort(random.choice(rows, MAX_FOLD_ROWS, replace=False)) if len(rows) > MAX_FOLD_ROWS else rows
+    part = x[own]
+    with np.errstate(over="ignore"):
+        spread = part.std(0)
+    varying = np.flatnonzero((spread > 0) & np.isfinite(spread))
+    scaled = (part[:, varying] - part[:, varying].mean(0)) / spread[varying]
+    if len(varying) < 2:
+        directions = [scaled[:, 0]] if len(varying) else []
+    else:
+        features = random.permutation(len(varying))[: DIRECTIONS // 2]
+        mixed = random.standard_normal((len(varying), DIRECTIONS - len(features)))
+        directions = [*scaled[:, features].T, *(scaled @ mixed).T]
+    folds = []
+    for values in directions:
+        # rows with the same value come in random order: where many share one, they are on both sides
+        order = np.lexsort((random.random(len(values)), values))
+        each = round(len(order) * LEFT_OUT_SHARE / 2)
+        folds.append((np.sort(own[order[each:-each]]), own[np.concatenate([order[:each], order[-each:]])]))
+    return folds
+
+
+def rows_of_a_fold(rows: int) -> int:
+    """Return the number of rows that the networks of :func:`learn_ridge` learn from, of a table of ``rows``."""
+    return round(min(rows, MAX_FOLD_ROWS) * (1 - LEFT_OUT_SHARE))
+
+
+def _short(recipe: Recipe) -> Recipe:
+    """Return the recipe with at most ``FOLD_STEPS`` steps."""
+    settings, steps = recipe.settings, min(FOLD_STEPS, recipe.settings.steps)
+    every = max(1, min(settings.evaluate_every, steps // 20))
+    warmup = min(1.0, settings.warmup * settings.steps / steps)
+    return replace(recipe, settings=replace(settings, steps=steps, warmup=warmup, evaluate_every=every))
