@@ -453,7 +453,7 @@ def test_parts_and_joined_predictions_keep_their_guarantee(case):
         np.testing.assert_allclose(p[2:5, 0].interval(0.8), whole[2:5, 0], rtol=1e-10)
     np.testing.assert_allclose(Prediction.cat([p[:7], p[7:]]).interval(0.8), whole, rtol=1e-10)
     np.testing.assert_allclose(pickle.loads(pickle.dumps(p)).interval(0.8), whole, rtol=1e-10)
-    np.testing.assert_allclose(p.computed().detach().to(torch.float64).interval(0.8), whole, rtol=1e-10)
+    np.testing.assert_allclose(p.detach().to(torch.float64).interval(0.8), whole, rtol=1e-10)
     frame = p.to_frame(coverage=[0.8, 0.9])
     first = "lower_0.8" if len(p.shape) == 1 else "y0_lower_0.8"
     np.testing.assert_allclose(frame[first], whole.reshape(30, -1)[:, 0])

@@ -17,9 +17,7 @@ QUICK = {"hidden": (16,), "steps": 5, "random_state": 0}  # a guarantee holds fo
 REGRESSORS = [
     hs.EvidentialRegressor(members=2, evidence="plain", inputs=("numbers", "bins"), **QUICK),
     hs.EnsembleRegressor(members=2, **QUICK),
-    hs.GaussianRegressor(**QUICK),
-    hs.DropoutRegressor(**QUICK),
-    hs.BayesRegressor(**QUICK),
+    hs.EnsembleRegressor(members=1, **QUICK),
 ]
 
 
@@ -31,7 +29,7 @@ def noisy(rows, seed=0, targets=None):
 
 
 @pytest.mark.parametrize("way", ["split", "cv+"])
-@pytest.mark.parametrize("model", REGRESSORS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", REGRESSORS, ids=lambda m: f"{type(m).__name__}-{m.members}")
 def test_every_regressor_has_intervals_with_a_guarantee(model, way, tmp_path):
     x, y = noisy(160)
     new_x, new_y = noisy(500, seed=1)
@@ -91,7 +89,7 @@ def test_rows_that_are_set_apart_leave_no_trace_in_the_model():
 
 def test_a_fold_model_knows_nothing_of_its_fold():
     x, y = noisy(64)
-    model = hs.GaussianRegressor(conformal="cv+", **QUICK).fit(x, y)
+    model = hs.EnsembleRegressor(members=1, conformal="cv+", **QUICK).fit(x, y)
     base = int(np.random.RandomState(0).randint(2**31 - 1))
     fold = conformal.deal_folds(np.full(64, -1), base)[3]
     x2, y2 = x.copy(), y.copy()
@@ -117,7 +115,7 @@ def test_groups_of_text_numbers_dates_and_several_targets(way, tmp_path):
         }
     )
     for groups in (["flag", "day"], 3, ["code", "site"], "site") if way == "split" else (["code", "day"], "site"):
-        model = hs.GaussianRegressor(conformal=way, conformal_groups=groups, **QUICK).fit(table, y)
+        model = hs.EnsembleRegressor(members=1, conformal=way, conformal_groups=groups, **QUICK).fit(table, y)
         p = model.predict_distribution(table)
         codes = p.guarantee.groups
         assert codes.min() >= 0, groups
@@ -138,7 +136,7 @@ def test_intervals_under_a_transform(kind, way, tmp_path):
     x, y = noisy(160)
     new_x, new_y = noisy(500, seed=1)
     y, new_y = np.exp(y), np.exp(new_y)
-    model = hs.GaussianRegressor(conformal=way, target_transform=kind, **QUICK).fit(x, y)
+    model = hs.EnsembleRegressor(members=1, conformal=way, target_transform=kind, **QUICK).fit(x, y)
     low, high = model.predict_interval(new_x).T
     assert (low >= 0).all()
     assert ((low <= new_y) & (new_y <= high)).mean() > 0.9 - 5 * math.sqrt(0.09 / (32 if way == "split" else 160))
@@ -157,19 +155,19 @@ def test_parameters_that_cannot_be_are_refused():
         ({"conformal": "split", "conformal_groups": "x"}, "no column 'x'"),
     ):
         with pytest.raises(hs.InputError, match=words):
-            hs.GaussianRegressor(**QUICK, **options).fit(x, y)
+            hs.EnsembleRegressor(members=1, **QUICK, **options).fit(x, y)
     for way, least in (("split", 18), ("cv+", 16)):
         with pytest.raises(hs.InputError, match=f"at least {least} rows"):
-            hs.GaussianRegressor(conformal=way, **QUICK).fit(x[: least - 1], y[: least - 1])
+            hs.EnsembleRegressor(members=1, conformal=way, **QUICK).fit(x[: least - 1], y[: least - 1])
     names = pd.DataFrame({"a": x[:, 0], "who": [f"person {k}" for k in range(40)]})
     with pytest.warns(UserWarning, match="left out"), pytest.raises(hs.InputError, match="which the model leaves out"):
-        hs.GaussianRegressor(conformal="split", conformal_groups="who", **QUICK).fit(names, y)
+        hs.EnsembleRegressor(members=1, conformal="split", conformal_groups="who", **QUICK).fit(names, y)
 
 
 @pytest.mark.parametrize("way", ["split", "cv+"])
 def test_a_forged_model_is_refused(way, tmp_path):
     x, y = noisy(40)
-    model = hs.GaussianRegressor(conformal=way, **QUICK).fit(x, y)
+    model = hs.EnsembleRegressor(members=1, conformal=way, **QUICK).fit(x, y)
     tensors, settings = load_model(model.save(tmp_path / "model"))
 
     def forged(tensors, settings):
@@ -195,7 +193,7 @@ def test_a_forged_model_is_refused(way, tmp_path):
 @pytest.mark.parametrize("way", ["split", "cv+"])
 def test_predictions_do_not_depend_on_the_callers_device_context_or_threads(way):
     x, y = noisy(40)
-    model = hs.GaussianRegressor(conformal=way, target_transform="positive", **QUICK).fit(x, np.exp(y))
+    model = hs.EnsembleRegressor(members=1, conformal=way, target_transform="positive", **QUICK).fit(x, np.exp(y))
     fresh, expected = pickle.loads(pickle.dumps(model)), model.predict_interval(x, 0.8)
     with torch.device("meta"):
         found = fresh.predict_distribution(x)

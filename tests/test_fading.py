@@ -484,8 +484,6 @@ def test_what_evidence_may_be():
             hs.EvidentialRegressor(**QUICK, evidence=wrong).fit(x, y)
     assert hs.EvidentialRegressor().evidence == "fading"
     assert hs.EnsembleRegressor().evidence == "plain"
-    with pytest.raises(TypeError, match="evidence"):
-        hs.GaussianRegressor(evidence="fading")
 
 
 @pytest.mark.parametrize("rows", [10, 49, 50])

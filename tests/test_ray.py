@@ -183,7 +183,7 @@ def test_errors_name_rows_of_the_file(cluster, tmp_path, small_spans):
     text = table(ROWS + 6).astype({"x": object})
     text.loc[ROWS + 3, "x"] = "large"
     text.to_csv(tmp_path / "in.csv", index=False)
-    model = hs.GaussianRegressor(steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
+    model = hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
     jobs = [(tmp_path / "in.csv", tmp_path / "out.parquet")]
     with pytest.raises(InputError, match=rf"in\.csv: column 'x' .*\(first: 'large' in row {ROWS + 3}\)"):
         ray_engine.predict(jobs, partial(predict_frame, model))
@@ -273,6 +273,6 @@ def test_the_command_line_starts_a_cluster_and_ends_it(model, tmp_path):
 def test_without_ray_the_command_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     table(3).to_parquet(tmp_path / "in.parquet")
-    with pytest.raises(InputError, match=r"pip install howsure\[ray\]"):
+    with pytest.raises(InputError, match=r'pip install "\.\[ray\]" in a checkout of howsure'):
         ray_engine.predict([(tmp_path / "in.parquet", tmp_path / "out.parquet")], partial(quick, 1.0))
     assert names(tmp_path) == ["in.parquet"]

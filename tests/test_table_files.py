@@ -266,7 +266,9 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch, name):
     path = saved(tmp_path, "x\n1\n", name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(hs.InputError, match=r"without pyarrow; install it with pip install 'howsure\[cli\]'"):
+    with pytest.raises(
+        hs.InputError, match=r'without pyarrow; install it with pip install "\.\[cli\]" in a checkout of howsure'
+    ):
         read_file(path)
 
 
@@ -501,7 +503,9 @@ def test_excel_says_what_it_leaves_out(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="the first sheet, 'Sheet', is read; not 'notes', 'more'"):
         assert len(read_file(path)) == 1
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(hs.InputError, match=r"without openpyxl; install it with pip install 'howsure\[excel\]'"):
+    with pytest.raises(
+        hs.InputError, match=r'without openpyxl; install it with pip install "\.\[excel\]" in a checkout of howsure'
+    ):
         read_file(path)
 
 
