@@ -87,6 +87,7 @@ proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
 
 faults: .venv/installed  ## kills, interrupts, forgeries, odd tables and mixtures by the hundred (about 20 minutes)
 	cd tests && ../$(BIN)/python -m faults
+	$(BIN)/python paper/tests/interrupts.py
 
 bench: .venv/installed  ## each prints its ratio last; benchmarks/README.md has them all, and what they compare
 	for name in intervals loss population predict tables uci; do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done

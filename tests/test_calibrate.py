@@ -11,7 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 import howsure as hs
 from howsure import metrics
 from howsure.distributions import Transform
-from howsure.prediction import Deferred, Prediction
+from howsure.prediction import Prediction
 
 
 def mixture(rows, targets=None, seed=0, members=3, **options):
@@ -97,16 +97,6 @@ def test_factors_of_rows_targets_and_images():
     assert labelled.scaled(2.0).to_frame().index.tolist() == list("abcd")
 
 
-def test_a_deferred_prediction_is_scaled_part_by_part():
-    p = mixture(30)
-    sizes, first = (12, 11, 7), [0, 12, 23]
-    deferred = Prediction(Deferred(lambda k: p[first[k] : first[k] + sizes[k]].answers, sizes, (30,), 3))
-    factor = np.linspace(0.5, 3, 30)
-    np.testing.assert_allclose(deferred.scaled(factor).interval(0.9), p.scaled(factor).interval(0.9), rtol=1e-12)
-    np.testing.assert_allclose(deferred.scaled(2).std, 2 * p.std)
-    np.testing.assert_array_equal(deferred.scaled(factor)[[25, 3]].std, p.scaled(factor)[[25, 3]].std)
-
-
 @pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, [1.0, 2.0], np.ones((3, 20)), np.ones((20, 3, 1)), []])
 def test_factors_that_cannot_be_are_refused(factor):
     with pytest.raises(hs.InputError, match="factor"):
@@ -180,11 +170,8 @@ def test_images_with_a_mask_have_one_scale_and_many_pixels_are_drawn_from(monkey
     drawn = hs.calibrate(answer, y, mask=mask).factors
     assert drawn == pytest.approx(whole.factors, rel=0.15)
     assert drawn != whole.factors
-    sizes = (2, 4)
-    deferred = Prediction(
-        Deferred(lambda k: Prediction(answer)[[0, 1] if k == 0 else [2, 3, 4, 5]].answers, sizes, p.shape, 1)
-    )
-    assert hs.calibrate(deferred, y, mask=mask).factors == pytest.approx(drawn, rel=1e-9)
+    batches = Prediction.cat([p[:2], p[2:]])
+    assert hs.calibrate(batches, y, mask=mask).factors == pytest.approx(drawn, rel=1e-9)
 
 
 def test_a_scale_lowers_the_nll_of_new_rows_and_corrects_their_coverage():

@@ -12,7 +12,6 @@ import howsure as hs
 import oracles
 from howsure.formulas import nig, normal, penalties, student_t, student_tail
 from howsure.methods import Evidential, Network, NormalLikelihood
-from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
 from oracles import exact
 
 LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "gaussian": (hs.normal_loss, hs.NormalHead)}
@@ -347,7 +346,7 @@ def test_one_clear_error_each(name, censored, error, message):
 # Methods --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [Evidential([0.0, 0.1]), NormalLikelihood(), MCDropout(), BayesByBackprop()])
+@pytest.mark.parametrize("method", [Evidential([0.0, 0.1]), NormalLikelihood()])
 def test_methods_learn_from_bounds(method):
     networks = method.build([0, 1], 2, method.outputs, Network((4,)))
     raw, y = torch.randn(2, 5, 1, method.outputs), torch.randn(2, 5, 1)
@@ -361,12 +360,6 @@ def test_methods_learn_from_bounds(method):
     tails = torch.where(bound > 0, answer.predictive().sf(y), answer.predictive().cdf(y))
     expected = torch.where(bound == 0, method.nll(answer, y), -tails.log())
     assert torch.allclose(method.nll(answer, y, bound), expected, rtol=1e-4)
-
-
-def test_least_squares_cannot():
-    method = LeastSquares()
-    with pytest.raises(hs.InputError, match="least squares has no likelihood to learn from censored targets"):
-        method.loss_of_raw(torch.zeros(2, 1), torch.zeros(2), None, torch.ones(2, dtype=torch.bool))
 
 
 # Recovery -------------------------------------------------------------------------------------------------------------

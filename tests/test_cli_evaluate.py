@@ -78,7 +78,7 @@ def test_several_targets_and_targets_without_names(tmp_path, capsys):
     found = json.loads(said.out)["targets"]
     for t, name in enumerate(("price", "rent")):
         assert found[name]["nll"] == pytest.approx(hs.metrics.nll(p[:, t], frame[name].to_numpy()), rel=1e-9)
-    fitted = hs.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]].to_numpy(), frame["price"])
+    fitted = hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]].to_numpy(), frame["price"])
     fitted.save(tmp_path / "unnamed")
     table = write(frame[["size", "price"]], tmp_path / "t.csv")
     said = shell(capsys, "evaluate", tmp_path / "unnamed", table)
@@ -92,7 +92,9 @@ def test_several_targets_and_targets_without_names(tmp_path, capsys):
 def test_a_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
-    fitted = hs.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame[["price"]])
+    fitted = hs.EnsembleRegressor(members=1, steps=5, device="cpu", target_transform="log").fit(
+        frame[["size"]], frame[["price"]]
+    )
     fitted.save(tmp_path / "m")
     said = shell(capsys, "evaluate", tmp_path / "m", table, "--json")
     own = json.loads(said.out)["targets"]["price"]

@@ -126,7 +126,7 @@ def test_the_last_tenth_in_time(table, tmp_path, capsys):
     assert "sold" in model.encoding_.names
     test = houses()[-12:]  # days are in order
     p = model.predict_distribution(pd.read_csv(table, dtype={"code": str})[model.encoding_.names][-12:])
-    nll = model.record_["scores"]["price"]["gaussian"]["nll"]
+    nll = model.record_["scores"]["price"]["ensemble"]["nll"]
     assert nll == pytest.approx(hs.metrics.nll(p, test["price"].to_numpy()), rel=1e-9)
 
 
@@ -165,7 +165,7 @@ def test_a_test_table_of_its_own(table, tmp_path, capsys):
     model = models.load(tmp_path / "m")
     assert model.record_["rows"] == 120
     p = model.predict_distribution(new[model.encoding_.names])
-    nll = model.record_["scores"]["price"]["gaussian"]["nll"]
+    nll = model.record_["scores"]["price"]["ensemble"]["nll"]
     assert nll == pytest.approx(hs.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
 
 
@@ -217,8 +217,7 @@ def test_quiet_leaves_scores_and_warnings(table, tmp_path, capsys):
 
 @pytest.mark.parametrize("method", list(Method))
 def test_every_method(method, table, tmp_path, capsys):
-    few = () if method == "gaussian" else ("--members", "2")
-    arguments = ("--method", method, "--steps", "20", "--device", "cpu", "--quiet", *few)
+    arguments = ("--method", method, *QUICK, "--quiet")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *arguments)
     assert said.code == 0, said.error
     model = models.load(tmp_path / "m")
@@ -249,7 +248,6 @@ def test_the_example_needs_no_file(tmp_path, capsys):
         (("--target", "price", "--split-by-time", "x"), "--split-by-time: houses.csv has no column 'x'"),
         (("--target", "price", "--split-by-time", "sold", "--split-by-group", "town"), "choose one"),
         (("--target", "price", "--split-by-group", "same"), "all rows are of one group"),
-        (("--target", "price", "--method", "gaussian", "--members", "3"), "gaussian is one network"),
         (("--target", "price", "--test", "missing.csv"), "missing.csv does not exist"),
         (("--target", "price", "--device", "tpu"), "unknown device 'tpu'"),
         (("--target", "few"), "has 9 rows with a target; at least 10 are needed"),

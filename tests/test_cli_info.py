@@ -19,8 +19,6 @@ from howsure.cli import app as application
 from howsure.cli import console, models
 from howsure.cli.info import _kernels
 from howsure.persistence import load_model, save_model
-from howsure_paper.datasets import uci
-from howsure_paper.toy import cubic
 from shell import houses, shell, write
 
 SCORES = {
@@ -56,7 +54,7 @@ def test_versions_device_and_kernels(capsys):
     pairs = dict(line.split("  ", 1) for line in said.out.splitlines() if line)
     assert pairs["torch"].strip() == torch.__version__
     assert pairs["howsure"].strip() == hs.__version__
-    assert "not used: the device is cpu, not cuda" in said.out
+    assert "by tensor operations and not by Triton: the device is cpu, not cuda" in said.out
     assert "kernel evidential_loss" in said.out
     assert shell(capsys, "info", "--device", "tpu").code == 2
 
@@ -65,7 +63,7 @@ def test_kernels_have_reasons(fitted):
     fitted.record_ = {}
     assert _kernels("cpu", fitted)["kernel evidential_loss"].startswith("used")
     frame = houses(60)
-    plain = hs.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    plain = hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     plain.record_ = {}
     assert _kernels("cpu", plain)["kernel evidential_loss"].startswith("not used: it is for the evidential method")
 
@@ -137,29 +135,6 @@ def test_a_model_of_images_is_refused(tmp_path, capsys, fitted):
     assert (said.code, "holds a model of images; the command line is for tables" in said.error) == (2, True)
 
 
-# Data ----------------------------------------------------------------------------------------------------------------
-
-
-def test_benchmark_sets_are_fetched(tmp_path, capsys, monkeypatch):
-    fetched = []
-    monkeypatch.setattr(uci, "download", lambda *arguments: fetched.append(arguments) or tmp_path / "uci" / "x")
-    said = shell(capsys, "data", "fetch", "yacht", "wine", "--data", tmp_path)
-    assert said.code == 0, said.error
-    assert fetched == [("yacht", tmp_path, uci.ORIGIN), ("wine", tmp_path, uci.ORIGIN)]
-    assert said.out.splitlines() == [str(tmp_path / "uci" / "x")] * 2
-    assert shell(capsys, "data", "fetch", "all", "--data", tmp_path, "--quiet").error == ""
-    assert len(fetched) == 2 + len(uci.SETS)
-
-
-def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
-    said = shell(capsys, "data", "fetch", "mars", "--data", tmp_path)
-    assert (said.code, "unknown set 'mars'; known are boston" in said.error) == (2, True)
-    said = shell(capsys, "data", "fetch", "yacht", "--data", tmp_path, "--origin", "http://127.0.0.1:1")
-    assert (said.code, "could not be fetched" in said.error) == (2, True)
-    monkeypatch.delenv("HOWSURE_DATA", raising=False)
-    assert "no data folder" in shell(capsys, "data", "fetch", "yacht").error
-
-
 # Kills ---------------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +176,7 @@ def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, m
     ("arguments", "sentence"),
     [
         (("fit", "--steps", "0"), "Invalid value for '--steps'"),
-        (("fit", "--method", "magic"), "'magic' is not one of 'evidential', 'gaussian'"),
+        (("fit", "--method", "magic"), "'magic' is not one of 'evidential', 'ensemble'"),
         (("predict", "model"), "Missing argument"),
         (("fit", "a.csv", "--traget", "y"), "No such option: --traget"),
         (("fits",), "No such command 'fits'"),
@@ -218,11 +193,10 @@ def test_a_mistyped_command_is_one_sentence(arguments, sentence, capsys):
 
 
 def test_no_verb_is_answered_with_help(capsys):
-    for arguments in ((), ("data",), ("reproduce",)):
-        said = shell(capsys, *arguments)
-        assert said.code == 2
-        assert "Usage: " in said.out + said.error
-        assert "Example: howsure" in said.out + said.error
+    said = shell(capsys)
+    assert said.code == 2
+    assert "Usage: " in said.out + said.error
+    assert "Example: howsure" in said.out + said.error
     assert shell(capsys, "--version") == (0, f"howsure {hs.__version__}\n", "")
 
 
@@ -321,19 +295,18 @@ class Finder:
         if name == {name!r}:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
-sys.argv = ["howsure", {verb!r}]
+sys.argv = ["howsure", "info"]
 from howsure.cli import main
 main()
 """
 
 
-@pytest.mark.parametrize(("name", "verb"), [("typer", "info"), ("torch", "info"), ("torch", "reproduce")])
-def test_an_interrupt_while_torch_is_imported_ends_with_130(name, verb):
+@pytest.mark.parametrize("name", ["typer", "torch"])
+def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPT.format(name=name, verb=verb)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
     )
-    resumes = "; the same command goes on where it was" if verb == "reproduce" else ""
-    assert (done.returncode, done.stderr) == (130, f"howsure: interrupted{resumes}\n")
+    assert (done.returncode, done.stderr) == (130, "howsure: interrupted\n")
 
 
 def verbs(command=None, path=()):
@@ -354,15 +327,11 @@ TRIED = {
     ("evaluate",): (("m", "no.csv"), "howsure.cli.models.load"),
     ("report",): (("m", "no.csv", "-o", "r.html"), "howsure.cli.models.load"),
     ("info",): (("m",), "howsure.cli.models.load"),
-    ("data", "fetch"): (("no such set", "--data", "."), "howsure_paper.datasets.folder.need_data"),
-    ("reproduce", "cubic"): (("--seeds", "0"), "howsure_paper.toy.cubic.run"),
-    ("reproduce", "page"): (("none",), "howsure.cli.reproduce.write_page"),
 }
 
 
 def test_verbs_that_are_tried_are_all():
-    own = {verb for verb in VERBS if verb[0] != "reproduce"}
-    assert own - {("export",)} == {verb for verb in TRIED if verb[0] != "reproduce"}  # exports have tests of their own
+    assert set(VERBS) - {("export",)} == set(TRIED)  # exports have tests of their own
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -371,7 +340,7 @@ def test_every_verb_has_an_example_quiet_and_seed(verb, capsys):
     assert said.code == 0
     assert f"Example: howsure {' '.join(verb)}" in said.out
     assert "--quiet" in VERBS[verb]
-    assert "--seed" in VERBS[verb] or verb[0] == "reproduce"  # a plan has seeds of its own
+    assert "--seed" in VERBS[verb]
 
 
 @pytest.mark.parametrize("verb", TRIED, ids=" ".join)
@@ -387,21 +356,7 @@ def test_every_verb_ends_with_2_and_130(verb, tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(interrupted, interrupt)
-    good = {("data", "fetch"): ("yacht", "--data", "."), ("reproduce", "cubic"): ()}.get(verb, bad)
-    assert shell(capsys, *verb, *good) == (130, "", "")
-
-
-def test_what_an_experiment_does_is_no_result(tmp_path, capsys, monkeypatch):
-    def run_quickly(_, context):
-        sys.stdout.write(f"penalty error: 2 networks, progress {context.progress}\n")
-        (tmp_path / "table.md").write_text("| a table |")
-        return [tmp_path / "table.md"]
-
-    monkeypatch.setattr(cubic, "run", run_quickly)
-    loud, quiet = (shell(capsys, "reproduce", "cubic", "--out", tmp_path, *more) for more in ((), ("--quiet",)))
-    assert (loud.error, quiet.error) == ("penalty error: 2 networks, progress True\n", "")
-    assert "| a table |" in quiet.out
-    assert quiet.out == loud.out
+    assert shell(capsys, *verb, *bad) == (130, "", "")
 
 
 def test_an_interrupt_ends_with_130(tmp_path):

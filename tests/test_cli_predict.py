@@ -117,15 +117,17 @@ def test_a_model_that_was_saved_from_python(tmp_path, capsys):
     found = predict_frame(models.load(tmp_path / "m"), frame)
     assert found["unfamiliar"].tolist() == (found["familiar"] < fitted.unfamiliar_below_).tolist()
     assert found["unfamiliar"][0]
-    plain = hs.GaussianRegressor(steps=5, device="cpu").fit(frame[["size"]], frame["price"])
+    plain = hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     assert list(predict_frame(plain, frame, keep=["id"])) == ["id", "mean", "std", "aleatoric_std", "lower", "upper"]
-    logarithm = hs.GaussianRegressor(steps=5, device="cpu", target_transform="log").fit(frame[["size"]], frame["price"])
+    logarithm = hs.EnsembleRegressor(members=1, steps=5, device="cpu", target_transform="log").fit(
+        frame[["size"]], frame["price"]
+    )
     assert list(predict_frame(logarithm, frame)) == ["median", "lower", "upper"]
 
 
 def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
     x = houses()[["size", "price"]].to_numpy()
-    hs.GaussianRegressor(steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
+    hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
     table = write(houses()[["size", "price"]], tmp_path / "n.csv")
     said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv")
     assert said.code == 0, said.error

@@ -72,9 +72,7 @@ REGRESSORS = {
     "fading ensemble": lambda: hs.EnsembleRegressor(
         members=2, steps=40, evidence="fading", inputs="trees", random_state=0
     ),
-    "gaussian": lambda: hs.GaussianRegressor(steps=40, random_state=0),
-    "dropout": lambda: hs.DropoutRegressor(samples=3, steps=40, random_state=0),
-    "bayes": lambda: hs.BayesRegressor(samples=3, steps=40, random_state=0),
+    "ensemble of one": lambda: hs.EnsembleRegressor(members=1, steps=40, random_state=0),
 }
 
 

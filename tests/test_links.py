@@ -6,10 +6,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "docs/recipes", "benchmarks", "paper", "paper/docs", "paper/docs/results", "paper/studies")
-PAGES = [page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
+PAPER = next(ROOT.glob("*/src/howsure_paper"), None)  # the source distribution has no second package
+PACKAGES = {"The library": ROOT / "src" / "howsure", "The paper": PAPER}
 
-pytestmark = pytest.mark.skipif(not (ROOT / "paper").exists(), reason="the source distribution has no paper/")
+
+def pages() -> list[Path]:
+    """Return the Markdown pages of the repository, without the templates of pages in the second package."""
+    if PAPER is None:
+        return []
+    folders = [ROOT / "docs", ROOT / "benchmarks", PAPER.parents[1]]
+    found = [page for folder in folders for page in folder.rglob("*.md") if PAPER not in page.parents]
+    return sorted([*ROOT.glob("*.md"), *found])
+
+
+pytestmark = pytest.mark.skipif(PAPER is None, reason="links lead to the second package, which is not here")
 
 
 def without_code(text: str) -> str:
@@ -24,7 +34,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_relative_links_lead_to_files_and_headings(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
         if link.startswith("http"):
@@ -50,13 +60,10 @@ def modules_in_table(heading: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("heading", "package"), [("The library", "src/howsure"), ("The paper", "paper/src/howsure_paper")]
-)
-def test_contributing_describes_every_module(heading, package):
-    described, folder = modules_in_table(heading), ROOT / package
+@pytest.mark.parametrize("heading", PACKAGES)
+def test_contributing_describes_every_module(heading):
+    described, folder = modules_in_table(heading), PACKAGES[heading]
     assert [name for name in described if not (folder / name).exists()] == []
-    present = {path.name + "/" if path.is_dir() else path.name for path in folder.iterdir()}
-    present = {name for name in present if name.endswith((".py", "/")) and not name.startswith("_")}
-    tracked = {name for name in present if any((folder / name).rglob("*.py")) or name.endswith(".py")}
-    assert sorted(tracked - set(described)) == []
+    modules = {path.name for path in folder.glob("*.py") if not path.name.startswith("_")}
+    packages = {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    assert sorted((modules | packages) - set(described)) == []

@@ -197,4 +197,6 @@ try:
 except hs.InputError as error:
     print(error)
 """
-    assert run(code) == "figures need matplotlib, which is not installed: pip install howsure[plot]"
+    assert run(code) == (
+        'figures need matplotlib, which is not installed: pip install ".[plot]" in a checkout of howsure'
+    )

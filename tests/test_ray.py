@@ -182,7 +182,7 @@ def test_errors_name_rows_of_the_file(cluster, tmp_path, small_spans):
     text = table(BATCH_ROWS + 6)
     text.loc[BATCH_ROWS + 3, "x"] = np.inf
     text.to_csv(tmp_path / "in.csv", index=False)
-    model = hs.GaussianRegressor(steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
+    model = hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(table(50)[["x"]], table(50)["x"])
     jobs = [(tmp_path / "in.csv", tmp_path / "out.parquet")]
     with pytest.raises(InputError, match=rf"in\.csv: column 'x' .*\(row {BATCH_ROWS + 3}\)"):
         ray_engine.predict(jobs, read_batches, partial(predict_frame, model))

@@ -25,7 +25,7 @@ def missing():
     try:
         import selenium  # noqa: F401
     except ModuleNotFoundError:
-        return "selenium is not installed: pip install howsure[browser]"
+        return 'selenium is not installed: pip install ".[browser]"'
     return "" if CHROMIUM and DRIVER else "chromium or chromedriver is not installed: apt-get install chromium-driver"
 
 

@@ -571,7 +571,8 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        'howsure.metrics.streaming needs torchmetrics; install it with pip install "howsure[torchmetrics]"\n'
+        "howsure.metrics.streaming needs torchmetrics; "
+        'install it with pip install ".[torchmetrics]" in a checkout of howsure\n'
     )
 
 

@@ -18,7 +18,7 @@ from howsure_paper.datasets.depth import DepthSet, load_nyu, split_scenes
 h5py = pytest.importorskip("h5py")
 Image = pytest.importorskip("PIL.Image")
 
-DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_nyu = pytest.mark.skipif(
     not (DATA / "nyu_v2_160x128.zip").is_file(), reason="no nyu_v2_160x128.zip; set HOWSURE_DATA"
 )

@@ -26,8 +26,6 @@ def checks(share: float) -> dict[str, Check]:
         "kills in howsure fit": lambda: commands.kills_in_fit(times(20)),
         "kills in howsure predict": lambda: commands.kills_in_predict(2 * times(10)),
         "interrupts of fit": lambda: processes.interrupts_of_fit(times(20)),
-        "interrupts of reproduce uci": lambda: processes.interrupts_of_reproduce("uci", times(20)),
-        "interrupts of reproduce depth": lambda: processes.interrupts_of_reproduce("depth", times(20)),
         "forged model folders": lambda: forgeries.check(times(100)),
         "odd tables through fit and predict": lambda: tables.check(times(300)),
         "odd files through the shell": lambda: odd_files.check(times(300)),

@@ -422,9 +422,8 @@ def _are_numbers(*values: Any) -> bool:
 def _shell_problem(case: Case, path: Path) -> str | None:
     """Return what is wrong with how the shell learns from and predicts a file, or None."""
     model, out = path.parent / "model", path.parent / "out.csv"
-    code, error = _shell(
-        "fit", path, "--target", TARGET, "-o", model, "--method", "ensemble", "--members", 1, "--steps", 5, "--quiet"
-    )
+    few = ("--method", "ensemble", "--members", 1, "--steps", 5, "--quiet")
+    code, error = _shell("fit", path, "--target", TARGET, "-o", model, *few)
     problem = _unclear(case, code, error)
     if problem is not None or code != 0:
         return problem or ("fit refused: " + error if case.plain else None)

@@ -3,7 +3,6 @@
 Each check returns (how many were tried, what failed).
 """
 
-import json
 import os
 import random
 import signal
@@ -153,68 +152,3 @@ def interrupts_of_fit(count: int = 20, seed: int = 0) -> Found:
 def command(*arguments: object) -> list[str]:
     """Return the command line of ``howsure`` in this source tree."""
     return [sys.executable, "-m", "howsure.cli", *map(str, arguments)]
-
-
-def interrupts_of_reproduce(name: str, count: int = 20, seed: int = 0, longest: float = 6.0) -> Found:
-    """Interrupt ``reproduce`` at random moments: it must exit with 130, its record holding finished results only.
-
-    The same command is then run to its end, and its numbers must be those of an undisturbed run.
-    """
-    choose, failed = random.Random(seed), []
-    with tempfile.TemporaryDirectory() as scratch:
-        quiet, disturbed = Path(scratch) / "quiet", Path(scratch) / "disturbed"
-        if (said := run([*_experiment(name), "--out", str(quiet)]).communicate()) and not _numbers(quiet):
-            return 1, [f"{name} did not run: {said[1][-500:]}"]
-        tried = 0
-        while tried < count:
-            process = run([*_experiment(name), "--out", str(disturbed)])
-            time.sleep(3 + choose.random() * longest)  # past the imports
-            if process.poll() is not None:  # nothing was left to do: begin anew
-                process.communicate()
-                if _numbers(disturbed) != _numbers(quiet):
-                    failed.append(f"{name}: after {tried} interrupts the numbers differ")
-                for path in sorted(disturbed.rglob("*"), reverse=True):
-                    path.rmdir() if path.is_dir() else path.unlink()
-                continue
-            process.send_signal(signal.SIGINT)
-            error = process.communicate(timeout=120)[1]
-            tried += 1
-            if process.returncode not in (130, -signal.SIGINT) or (
-                process.returncode == 130 and "interrupted" not in error
-            ):
-                failed.append(f"{name}, interrupt {tried}: exit {process.returncode}: {error[-300:]}")
-            failed += [f"{name}, interrupt {tried}: {wrong}" for wrong in _unfinished(disturbed, quiet)]
-        last = run([*_experiment(name), "--out", str(disturbed)])
-        last.communicate()
-        if last.returncode or _numbers(disturbed) != _numbers(quiet):
-            failed.append(f"{name}: the numbers after {tried} interrupts are not those of an undisturbed run")
-    return count, failed
-
-
-def _experiment(name: str) -> list[str]:
-    if name == "uci":
-        return command("reproduce", "uci", "--quick", "--sets", "diabetes", "--members", "2", "--device", "cpu")
-    return command(
-        "reproduce", "depth", "--quick", "--groups", "evidential;gaussian", "--steps", "60", "--device", "cpu"
-    )
-
-
-def _numbers(folder: Path) -> dict[str, object]:
-    """Return the scores of a record, without times."""
-    path = folder / "record.json"
-    if not path.exists():
-        return {}
-    results = json.loads(path.read_text(encoding="utf-8")).get("results", {})
-    if not results:
-        return {}
-    if any("splits" in r for methods in results.values() if isinstance(methods, dict) for r in methods.values()):
-        return {f"{name} {m}": r["splits"] for name, methods in results.items() for m, r in methods.items()}
-    return {name: [(t["rmse"], t["nll"]) for t in trials] for name, trials in results.items()}
-
-
-def _unfinished(disturbed: Path, quiet: Path) -> list[str]:
-    """Return which results in the record of an interrupted run are not those of a finished one."""
-    whole = _numbers(quiet)
-    return [
-        f"{key} is in the record, half-trained" for key, value in _numbers(disturbed).items() if value != whole[key]
-    ]

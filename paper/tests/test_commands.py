@@ -1,18 +1,20 @@
+import importlib.metadata
 import json
+import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 import torch
-from howsure.cli.reproduce import _plan_options, _value
+import typer
 from typer.testing import CliRunner
 
 import howsure as hs
-from howsure.cli.app import app
 from howsure.fitting import fit, hold_out
 from howsure.methods import Evidential, Network, Recipe
 from howsure.training import Settings, loop
+from howsure_paper.cli import _plan_options, _value, app
 from howsure_paper.datasets import uci as uci_data
 from howsure_paper.protocol import Context, find_runs, new_record, open_run, option, same_plan
 from howsure_paper.record import write_record
@@ -22,14 +24,14 @@ from howsure_paper.toy.plan import CubicPlan, DisentanglePlan
 from howsure_paper.uci import run as uci
 from howsure_paper.uci.methods import ReleasedEvidential
 from howsure_paper.uci.tables import compare
-from shell import shell
+from program import shell
 
 TINY = ["--iterations", "40", "--seeds", "2", "--hidden", "8", "--batch-size", "16"]
 TINY_PLAN = {"rows": 200, "iterations": 40, "seeds": 2, "hidden": (8,), "batch_size": 16}
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def quiet(folder, device="cpu"):
@@ -407,15 +409,15 @@ def test_the_authors_split_has_the_authors_sizes():
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
     for arguments, message in (
-        (("uci", "--sets", "mars"), "howsure: unknown set 'mars'; known are boston"),
-        (("uci", "--targets", "foo"), "howsure: unknown target 'foo'; known are standard, published"),
+        (("uci", "--sets", "mars"), "howsure-paper: unknown set 'mars'; known are boston"),
+        (("uci", "--targets", "foo"), "howsure-paper: unknown target 'foo'; known are standard, published"),
         (("disentangle", "--seeds", "1"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "ten"), "howsure: --hidden takes whole numbers from 1 to 10,000 with commas"),
+        (("cubic", "--hidden", "ten"), "howsure-paper: --hidden takes whole numbers from 1 to 10,000 with commas"),
         (("cubic", "--seeds", "0"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "100000,100000"), "howsure: --hidden takes whole numbers from 1 to 10,000"),
+        (("cubic", "--hidden", "100000,100000"), "howsure-paper: --hidden takes whole numbers from 1 to 10,000"),
         (("uci", "--sets", "yacht", "--data", tmp_path, "--out", tmp_path / "o"), "yacht: "),
     ):
-        said = shell(capsys, "reproduce", *arguments)
+        said = shell(capsys, *arguments)
         assert said.code == 2
         assert message in said.error
 
@@ -453,4 +455,169 @@ def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, m
 
 def test_help_shows_an_example():
     assert "Example: howsure-paper cubic" in call("cubic", "--help").output
-    assert CliRunner().invoke(app, ["--version"]).output.startswith("howsure 0.")
+
+
+def test_what_an_experiment_does_is_no_result(tmp_path, capsys, monkeypatch):
+    def run_quickly(_, context):
+        sys.stdout.write(f"penalty error: 2 networks, progress {context.progress}\n")
+        (tmp_path / "table.md").write_text("| a table |")
+        return [tmp_path / "table.md"]
+
+    monkeypatch.setattr(cubic, "run", run_quickly)
+    loud, quiet = (shell(capsys, "cubic", "--out", tmp_path, *more) for more in ((), ("--quiet",)))
+    assert (loud.error, quiet.error) == ("penalty error: 2 networks, progress True\n", "")
+    assert "| a table |" in quiet.out
+    assert quiet.out == loud.out
+
+
+# Data ----------------------------------------------------------------------------------------------------------------
+
+
+def test_benchmark_sets_are_fetched(tmp_path, capsys, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(uci_data, "download", lambda *arguments: fetched.append(arguments) or tmp_path / "uci" / "x")
+    said = shell(capsys, "data", "fetch", "yacht", "wine", "--data", tmp_path)
+    assert said.code == 0, said.error
+    assert fetched == [("yacht", tmp_path, uci_data.ORIGIN), ("wine", tmp_path, uci_data.ORIGIN)]
+    assert said.out.splitlines() == [str(tmp_path / "uci" / "x")] * 2
+    assert shell(capsys, "data", "fetch", "all", "--data", tmp_path, "--quiet").error == ""
+    assert len(fetched) == 2 + len(uci_data.SETS)
+
+
+def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
+    said = shell(capsys, "data", "fetch", "mars", "--data", tmp_path)
+    assert (said.code, "unknown set 'mars'; known are boston" in said.error) == (2, True)
+    said = shell(capsys, "data", "fetch", "yacht", "--data", tmp_path, "--origin", "http://127.0.0.1:1")
+    assert (said.code, "could not be fetched" in said.error) == (2, True)
+    monkeypatch.delenv("HOWSURE_DATA", raising=False)
+    assert "no data folder" in shell(capsys, "data", "fetch", "yacht").error
+
+
+# The program ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_verb_is_answered_with_help(capsys):
+    for arguments in ((), ("data",)):
+        said = shell(capsys, *arguments)
+        assert said.code == 2
+        assert "Usage: " in said.out + said.error
+        assert "Example: howsure-paper" in said.out + said.error
+
+
+def test_the_installed_command_is_the_one_that_is_tested():
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="howsure-paper")
+    assert script.value == "howsure_paper.__main__:main"
+
+
+# as if Ctrl-C were pressed while Python reads this module for the first time
+INTERRUPT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["howsure-paper", "cubic"]
+from howsure_paper.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "torch"])
+def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
+    )
+    said = "howsure-paper: interrupted; the same command goes on where it was\n"
+    assert (done.returncode, done.stderr) == (130, said)
+
+
+def test_without_typer_the_program_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; from howsure_paper.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        'howsure-paper: the command line needs typer and rich: pip install ".[cli]" in a checkout of howsure\n'
+    )
+
+
+def test_help_imports_no_matplotlib():
+    code = """
+import sys
+sys.argv = ["howsure-paper", "--help"]
+from howsure_paper.__main__ import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code
+print("loaded:", sorted({"matplotlib", "pandas", "sklearn"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert "cubic" in done.stdout
+    assert done.stdout.rstrip().endswith("loaded: []")
+
+
+def test_no_module_imports_large_packages():
+    """A module of a kernel needs Triton and is not imported here."""
+    code = """
+import importlib, pkgutil, sys
+import howsure_paper
+
+names = [module.name for module in pkgutil.walk_packages(howsure_paper.__path__, "howsure_paper.")]
+for name in names:
+    if not name.endswith("__main__") and name != "howsure_paper.small_networks":
+        importlib.import_module(name)
+large = {"matplotlib", "PIL", "h5py", "plotly"}
+print(len(names), sorted(large & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    count, found = done.stdout.strip().split(maxsplit=1)
+    assert int(count) > 40
+    assert found == "[]"
+
+
+def verbs(command=None, path=()):
+    """Yield all verbs with their options, as (words, names of options)."""
+    command = typer.main.get_command(app) if command is None else command
+    if hasattr(command, "commands"):
+        for name, each in command.commands.items():
+            yield from verbs(each, (*path, name))
+    else:
+        yield path, {name for parameter in command.params for name in parameter.opts}
+
+
+VERBS = dict(verbs())
+# of some verbs: bad input, good input, and the function that an interrupt comes in
+TRIED = {
+    ("data", "fetch"): (
+        ("no such set", "--data", "."),
+        ("yacht", "--data", "."),
+        "howsure_paper.datasets.folder.need_data",
+    ),
+    ("cubic",): (("--seeds", "0"), (), "howsure_paper.toy.cubic.run"),
+    ("page",): (("none",), ("none",), "howsure_paper.cli.write_page"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_has_an_example_and_quiet(verb, capsys):
+    said = shell(capsys, *verb, "--help")
+    assert said.code == 0
+    assert f"Example: howsure-paper {' '.join(verb)}" in said.out
+    assert "--quiet" in VERBS[verb]
+
+
+@pytest.mark.parametrize("verb", TRIED, ids=" ".join)
+def test_verbs_end_with_2_and_130(verb, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bad, good, interrupted = TRIED[verb]
+    said = shell(capsys, *verb, *bad, "--quiet")
+    assert said.code == 2, said
+    assert (said.out, len(said.error.splitlines())) == ("", 1)
+    assert said.error.startswith("howsure-paper: ")
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupted, interrupt)
+    assert shell(capsys, *verb, *good) == (130, "", "")

@@ -1,3 +1,5 @@
+"""The data sets of the benchmarks: the cubic toy and the UCI sets."""
+
 import contextlib
 import functools
 import hashlib
@@ -12,15 +14,11 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.data import splits
 from howsure_paper.datasets import uci
 from howsure_paper.datasets.cubic import cubic
 
-DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "uci").is_dir(), reason="no data folder; set HOWSURE_DATA")
-
-
-# Cubic, splits ------------------------------------------------------------------------------------------------------
 
 
 def test_cubic():
@@ -31,38 +29,14 @@ def test_cubic():
     assert np.array_equal(cubic(seed=3)[1], cubic(seed=3)[1])
 
 
+# UCI ----------------------------------------------------------------------------------------------------------------
+
+
 def check_partition(split, n):
     train, test = split
     assert sorted([*train, *test]) == list(range(n))
     assert len(train)
     assert len(test)
-
-
-def test_random_splits():
-    split = splits.random(100, 0.2, seed=1)
-    check_partition(split, 100)
-    assert len(split[1]) == 20
-    assert not np.array_equal(split[1], splits.random(100, 0.2, seed=2)[1])
-
-
-def test_gaps_and_tails():
-    feature = np.random.default_rng(0).permutation(30)
-    train, test = splits.gap(feature)
-    check_partition((train, test), 30)
-    assert sorted(feature[test]) == list(range(10, 20))
-    train, test = splits.tail(feature)
-    check_partition((train, test), 30)
-    assert sorted(feature[test]) == [*range(5), *range(25, 30)]
-
-
-def test_splits_that_cannot_be_made():
-    with pytest.raises(hs.InputError, match="cannot split 1 row;"):
-        splits.random(1)
-    with pytest.raises(hs.InputError, match="must lie between 0 and 1, got 1"):
-        splits.random(10, 1)
-
-
-# UCI ----------------------------------------------------------------------------------------------------------------
 
 
 @needs_data

@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+import howsure as hs
+from howsure.data import splits
+
+
+def check_partition(split, n):
+    train, test = split
+    assert sorted([*train, *test]) == list(range(n))
+    assert len(train)
+    assert len(test)
+
+
+def test_random_splits():
+    split = splits.random(100, 0.2, seed=1)
+    check_partition(split, 100)
+    assert len(split[1]) == 20
+    assert not np.array_equal(split[1], splits.random(100, 0.2, seed=2)[1])
+
+
+def test_gaps_and_tails():
+    feature = np.random.default_rng(0).permutation(30)
+    train, test = splits.gap(feature)
+    check_partition((train, test), 30)
+    assert sorted(feature[test]) == list(range(10, 20))
+    train, test = splits.tail(feature)
+    check_partition((train, test), 30)
+    assert sorted(feature[test]) == [*range(5), *range(25, 30)]
+
+
+def test_splits_that_cannot_be_made():
+    with pytest.raises(hs.InputError, match="cannot split 1 row;"):
+        splits.random(1)
+    with pytest.raises(hs.InputError, match="must lie between 0 and 1, got 1"):
+        splits.random(10, 1)
