@@ -1,18 +1,56 @@
-"""The exceptions of howsure: few, and each about something the caller can correct."""
+"""Exceptions of howsure. Each one is about something that the caller can correct."""
+
+from typing import Any
 
 __all__ = ["HowsureError", "InputError", "InputTypeError", "install_hint"]
 
 
 class HowsureError(Exception):
-    """Base of every error that howsure raises on purpose."""
+    """Base of every error that howsure raises on purpose.
+
+    Programs read the fields. ``str(error)`` is one sentence for people: the message, the row and the hint.
+
+    Args:
+        message: what is wrong, with the names of columns, arguments or files. Leave out the row and the remedy, because
+            ``str(error)`` adds them.
+        column: name of the column of a table.
+        row: position of the row in the table, counted from 0. A caller that passed a part of a larger table can raise
+            the error again with the position in the larger table.
+        value: the value that cannot be used.
+        hint: what the caller can do about it, as a clause that can follow a semicolon.
+
+    >>> str(InputError("column 'size' has '12 kg'", column="size", row=3, value="12 kg", hint="write numbers"))
+    "column 'size' has '12 kg' (row 3); write numbers"
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        column: str | None = None,
+        row: int | None = None,
+        value: Any = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.row = row
+        self.value = value
+        self.hint = hint
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f" (row {self.row})"
+        hint = "" if self.hint is None else f"; {self.hint}"
+        return f"{self.message}{row}{hint}"
 
 
 class InputError(HowsureError, ValueError):
-    """A value, shape, name or device that cannot be used; the message says which, where, and what to do."""
+    """A value, shape, name or device that cannot be used."""
 
 
 class InputTypeError(HowsureError, TypeError):
-    """An object or dtype of the wrong kind, such as integer targets."""
+    """An object or dtype of the wrong type, such as integer targets."""
 
 
 def install_hint(extra: str) -> str:
