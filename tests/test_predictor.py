@@ -11,7 +11,7 @@ import torch
 import howsure as hs
 from howsure.data.row_trees import MOST_LISTED, RowTrees
 from howsure.data.trees import Trees
-from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.errors import HowsureError, InputError, InputTypeError, UnreadableCellsWarning
 
 NAMES = ("mean", "std", "aleatoric_std", "epistemic_std", "familiarity")
 
@@ -171,7 +171,7 @@ def test_types_of_numbers_do_not_matter(numbers):
         ([], "empty"),
         ([1.0, [2.0], 3.0], "one row, or a list of rows"),
         ({"x0": 1.0}, "without names"),
-        ([1.0, 2.0, "many"], "x2"),
+        ([1.0, 2.0, b"3"], "x2"),
     ],
 )
 def test_wrong_rows_are_refused_with_a_sentence(numbers, rows, words):
@@ -190,8 +190,8 @@ def test_what_is_no_row_is_refused(numbers, rows):
     [
         ({"town": ...}, "lacks the column 'town'"),
         ({"garden": 1}, "beyond those of training: 'garden'"),
-        ({"size": "large"}, "size"),
-        ({"sold": "yesterday"}, "sold"),
+        ({"size": pd.Timestamp(0)}, "size"),
+        ({"sold": 3}, "sold"),
     ],
 )
 def test_wrong_values_of_a_row_by_name_are_refused(mixed, change, words):
@@ -200,6 +200,22 @@ def test_wrong_values_of_a_row_by_name_are_refused(mixed, change, words):
     row = {name: value for name, value in row.items() if value is not ...}
     with pytest.raises(HowsureError, match=words):
         model.predictor()(row)
+
+
+def test_a_text_that_cannot_be_read_is_missing_with_a_warning(mixed):
+    model, frame = mixed
+    row = frame.iloc[0].to_dict()
+    for column, text in (("size", "large"), ("sold", "yesterday")):
+        with pytest.warns(UnreadableCellsWarning) as caught:
+            found = model.predictor()(row | {column: text})
+        assert found == model.predictor()(row | {column: None})
+        assert (caught[0].message.column, caught[0].message.value) == (column, text)
+
+
+def test_errors_name_the_row_of_several(numbers):
+    with pytest.raises(InputError) as caught:
+        numbers[0].predictor()([[1.0, 2.0, 3.0], [1.0, 2.0, b"3"]])
+    assert (caught.value.column, caught.value.row, caught.value.value) == ("x2", 1, b"3")
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 1.5, True, "0.9"])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["HowsureError", "InputError", "InputTypeError", "install_hint"]
+__all__ = ["HowsureError", "InputError", "InputTypeError", "UnreadableCellsWarning", "install_hint"]
 
 
 class HowsureError(Exception):
@@ -51,6 +51,26 @@ class InputError(HowsureError, ValueError):
 
 class InputTypeError(HowsureError, TypeError):
     """An object or dtype of the wrong type, such as integer targets."""
+
+
+class UnreadableCellsWarning(UserWarning):
+    """Cells of a column of numbers, booleans or dates that cannot be read and count as missing.
+
+    Args:
+        column: name of the column.
+        count: number of cells.
+        row: position of the first one in the table, counted from 0.
+        value: the first one.
+    """
+
+    def __init__(self, column: str, count: int, row: int, value: str) -> None:
+        super().__init__(column, count, row, value)
+        self.column, self.count, self.row, self.value = column, count, row, value
+
+    def __str__(self) -> str:
+        cells = "1 cell" if self.count == 1 else f"{self.count} cells"
+        first = f"{self.value!r:.60} in row {self.row}"
+        return f"column {self.column!r}: {cells} cannot be read and count as missing (first: {first})"
 
 
 def install_hint(extra: str) -> str:

@@ -128,12 +128,6 @@ class Regressor(_ScikitLearn):
         'logarithm, without a mean of y; "auto": "positive" where it predicts held-out training rows better. None: '
         "targets as they are.",
     )
-    absolute_time: bool | str = _parameter(
-        "auto",
-        "Whether dates have their time since 1970 as a feature, beside their place in the day, week and year. "
-        '"auto": where it helps to predict the latest training rows from earlier ones.',
-    )
-
     conformal: str | None = _parameter(
         None,
         "Intervals with a guarantee, for new rows exchangeable with those of fit and on average over them. 'split': a "
@@ -264,8 +258,7 @@ class Regressor(_ScikitLearn):
                     f"conformal_groups names the column {encoder.name!r}, which the model leaves out ({encoder.why}); "
                     "make it a pandas category to keep it"
                 )
-        columns = tuple(encoder.adopt(column) for encoder, column in zip(encoders, table.columns, strict=True))
-        return replace(table, columns=columns, index=None)
+        return replace(table, index=None)
 
     def _fit_rows(
         self,
@@ -353,7 +346,7 @@ class Regressor(_ScikitLearn):
 
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
         """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
-        self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed, self.absolute_time)
+        self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
         if len(rows) == table.rows:
@@ -532,8 +525,6 @@ class Regressor(_ScikitLearn):
         _number("validation_fraction", self.validation_fraction, high=1)
         if self.patience is not None and _number("patience", self.patience, high=1, also="None or ") == 0:
             raise InputError("patience must be greater than 0, or None to take all steps, got 0")
-        if not (isinstance(self.absolute_time, bool) or self.absolute_time == "auto"):
-            raise InputError(f"absolute_time must be True, False or 'auto', got {self.absolute_time!r}")
         if self.target_transform is not None and self.target_transform not in ("positive", "log", "auto"):
             known = "'positive', 'log', 'auto' or None"
             raise InputError(f"target_transform must be {known}, got {self.target_transform!r}")

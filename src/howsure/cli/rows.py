@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-DECIMAL_COMMA = ("1000,0", "1.000,0", "1 000,0")  # templates of `howsure.data.numbers` that leave no doubt
 PART = 8_192  # rows that are predicted at once: more take memory, and no less time
 
 
@@ -147,13 +146,8 @@ def text_columns(model: "Regressor") -> list[str]:
     A file may hold nothing but codes such as 007, or numbers such as 1.234 with a point for thousands: its reader
     would take these for other numbers than the training rows had.
     """
-    plain = {
-        "number": ("", "number", "duration"),
-        "date": ("", "compact"),
-        "category": ("", "number", "boolean", "date"),
-    }
     encoders = model.encoding_.encoders
-    return [e.name for e in encoders if not e.left_out and e.content not in plain.get(e.kind, (e.content,))]
+    return [e.name for e in encoders if not e.left_out and e.content not in ("", "number", "duration")]
 
 
 def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
@@ -176,62 +170,26 @@ def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -
 
 def _numbers(values: "pd.Series[Any]", name: str, file: str | Path) -> Array:
     """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
-    import pandas as pd
-
     from howsure.data.columns import decide_kind, read_column
-    from howsure.data.encoders import describe_strays
-    from howsure.data.values import is_marker
 
     start = f"{file}: the target {name!r}"
     if values.isna().all():
-        raise InputError(f"{start} has no values")
-    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
-        found: Array = values.to_numpy(np.float64, na_value=np.nan)
-    elif (written := _with_decimal_comma(values)) is not None:
-        found = written
-    else:
-        try:
-            kind, content = decide_kind(name, values)
-        except InputError as error:
-            raise InputError(f"{start} must be numbers: {error}") from error
-        if (kind, content) != ("number", "number"):
-            first = values[values.notna()].iloc[0]
-            what, advice = _called(kind, content)
-            raise InputError(f"{start} must be numbers, and holds {what} (first: {str(first)!r}); {advice}")
-        column = read_column(name, values, kind, content)
-        found = column.values
-        if odd := [(text, count) for text, count in column.strays if not is_marker(text)]:
-            warnings.warn(f"{start}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
-    if np.isinf(found).any():
-        raise InputError(
-            f"{start} is infinite in row {int(np.isinf(found).argmax())}; give a number, or leave it empty"
-        )
-    return found
-
-
-def _with_decimal_comma(values: "pd.Series[Any]") -> Array | None:
-    """Return numbers that are written as 1.234,5 is, NaN where missing; None if one is not, or may mean another."""
-    from howsure.data.numbers import number_template, parse_with_template
-    from howsure.data.values import is_marker
-
-    present = np.flatnonzero(values.notna())
-    texts = [values.iloc[k] for k in present]
-    if not all(isinstance(text, str) for text in texts):
-        return None
-    template = number_template({text for text in texts if not is_marker(text)})
-    if template not in DECIMAL_COMMA:
-        return None
-    found = np.full(len(values), np.nan)
-    found[present] = [np.nan if is_marker(text) else parse_with_template(text, template) for text in texts]
-    return found
+        raise InputError(f"{start} has no values", column=name)
+    kind, content = decide_kind(name, values)
+    if kind != "number" or content == "duration":
+        first = values[values.notna()].iloc[0]
+        what, advice = _called(kind, content)
+        raise InputError(f"{start} must be numbers, and holds {what} (first: {str(first)!r})", column=name, hint=advice)
+    column = read_column(name, values, kind, content)
+    if column.unreadable is not None:
+        warnings.warn(column.unreadable, stacklevel=2)
+    return column.values
 
 
 def _called(kind: str, content: str) -> tuple[str, str]:
     """Return what a column holds that is no target, and what to do about it."""
     if kind == "number" and content == "duration":
         return "durations", "write them as numbers, such as seconds"
-    if kind == "number":
-        return "numbers with units or separators", "write them without these, as in 1234.5"
     if kind == "boolean":
         return "true and false", "write 1 and 0 if you mean these"
     if kind == "date":

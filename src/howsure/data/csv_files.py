@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from howsure.data.arrow_files import first_line, import_pyarrow, regroup, to_frame
 from howsure.data.csv_text import BLOCK, CsvText
-from howsure.data.values import parse_number
+from howsure.data.numbers import parse_number
 from howsure.errors import InputError
 
 __all__ = ["CsvReader"]
@@ -168,7 +170,7 @@ class CsvReader(CsvText):
         import pyarrow.compute as pc
 
         sample = texts[0].as_py()  # a cast that fails is slow: it fails for every value
-        if parse_number(sample) is None:
+        if np.isnan(parse_number(sample)):
             return None
         integers = self._cast(texts, self._pyarrow.int64()) if whole and sample.lstrip("-").isdigit() else None
         if integers is None:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import itertools
+import math
 import re
 import threading
 import warnings
@@ -16,8 +17,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from howsure.data.arrow_files import first_line
 from howsure.data.columns import check_unique
-from howsure.data.numbers import parse_with_template
-from howsure.data.values import parse_number, shorten
+from howsure.data.numbers import parse_number
+from howsure.data.values import shorten
 from howsure.errors import InputError
 
 __all__ = ["BLOCK", "CsvText"]
@@ -197,7 +198,7 @@ class CsvText:
         for separator, called in ((":", "colons"), (None, "blanks")):
             rows = [line.split(separator) for line in lines]
             alike = len(rows) > 1 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows)
-            if alike and sum(parse_number(field) is not None for field in rows[1]) > 1:  # "10 km" is one value
+            if alike and sum(not math.isnan(parse_number(field)) for field in rows[1]) > 1:  # "10 km" is one value
                 self._refuse(
                     f"its fields seem to be separated by {called}; use commas, semicolons or tabs", self._names_line
                 )
@@ -208,10 +209,10 @@ class CsvText:
         if len(names) > _MOST_COLUMNS:
             self._refuse(f"it has {len(names):,} columns; at most {_MOST_COLUMNS:,} can be read", self._names_line)
         numbers = [parse_number(name) for name in names if name]
-        written = [name for name, number in zip(filter(None, names), numbers, strict=True) if number is not None]
-        parts = any(number is not None and number % 1 for number in numbers)
+        written = [name for name, number in zip(filter(None, names), numbers, strict=True) if not math.isnan(number)]
+        parts = any(number % 1 > 0 for number in numbers)
         if written and len(written) == len(numbers):
-            if parts or any(number is not None and number < 0 for number in numbers):
+            if parts or any(number < 0 for number in numbers):
                 self._refuse(
                     f"its first line is all numbers ({shorten(written[0])}, …), not names of columns; put a line with "
                     "their names on top",
@@ -341,7 +342,7 @@ def _is_blank(record: list[str]) -> bool:
 def _number_share(rows: list[list[str]]) -> float:
     """Return the share of fields that are empty or numbers, with a decimal point or comma."""
     fields = [field.strip() for row in rows for field in row]
-    plain = sum(not f or parse_number(f) is not None or parse_with_template(f, "1000,0") is not None for f in fields)
+    plain = sum(not f or not math.isnan(parse_number(f)) or not math.isnan(parse_number(f, "1000,0")) for f in fields)
     return plain / max(len(fields), 1)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from howsure.data.columns import Column
 from howsure.data.encoders import Encoder
+from howsure.data.numbers import PLAIN
 from howsure.errors import InputError, InputTypeError
 from howsure.files import listed
 from howsure.fitting.row_networks import FEW, Moments, RowNetworks
@@ -112,8 +113,9 @@ class Predictor:
         for k, row in enumerate(rows):
             try:
                 features.append(self._encode(row))
-            except InputError as error:  # which knows one row, 0
-                raise InputError(str(error).replace(" in row 0", f" in row {k}")) from error
+            except InputError as error:
+                error.row = k  # it was raised for a table of this row
+                raise
         return self._of_features(np.concatenate(features))
 
     def _table_of(self, rows: list[list[Any]]) -> Any:
@@ -261,7 +263,7 @@ def _first(found: dict[str, Any]) -> dict[str, Any]:
 
 def _is_plain(encoder: Encoder) -> bool:
     """Return whether a column of numbers is its own feature."""
-    return encoder.kind == "number" and encoder.content in ("", "number") and len(encoder.features) == 1
+    return encoder.kind == "number" and encoder.content == PLAIN and len(encoder.features) == 1
 
 
 def _is_float(value: Any) -> bool:
@@ -271,7 +273,7 @@ def _is_float(value: Any) -> bool:
 
 def _column_of(encoder: Encoder, codes: dict[str, int], value: Any) -> Column:
     """Return one value as a column of a table: quickly if it is of the usual kind, else as a table is read."""
-    number = encoder.kind == "number" and encoder.content in ("", "number")
+    number = encoder.kind == "number" and encoder.content == PLAIN
     if number and isinstance(value, _NUMBERS) and not isinstance(value, bool) and _is_float(value):
         return Column(encoder.name, encoder.kind, np.array([float(value)]), encoder.content)
     if encoder.kind == "category" and isinstance(value, str) and value in codes:
