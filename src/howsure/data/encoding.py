@@ -22,7 +22,6 @@ __all__ = ["Encoding", "Scaling"]
 Array = NDArray[np.float64]
 
 MIN_ROWS_OF_CATEGORY = 5  # for a feature of its own, in a column with many categories
-IGNORED = 1e307  # the scale of a column that is to be ignored: divided by it, nearly every number is 0 in float32
 
 
 @dataclass(frozen=True)
@@ -259,12 +258,17 @@ def _median(values: Array) -> float:
 class Scaling:
     """Scaling of each column to zero mean and unit deviation, for each member of a population: both (M, 1, F).
 
-    A column that does not vary has the scale of its size, at least 1, or with ``ignore_constant`` one so large that
-    whatever comes later counts as no change: networks have learned nothing about it.
+    A column that does not vary has the scale of its size, at least 1. With ``ignore_constant`` it is ignored, because
+    networks have learned nothing about it: its scale is infinite, so that every number becomes 0.
     """
 
     loc: Tensor
     scale: Tensor
+
+    @property
+    def ignored(self) -> Tensor:
+        """Which columns each member ignores, (M, 1, F)."""
+        return self.scale.isinf()
 
     @classmethod
     def fit(cls, table: Tensor, rows: Sequence[Tensor], ignore_constant: bool = False) -> Self:
@@ -284,6 +288,10 @@ class Scaling:
     def __call__(self, x: Tensor) -> Tensor:
         """Return x, (M, N, F) or (N, F), scaled for every member, (M, N, F)."""
         return (x - self.loc) / self.scale
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return finite tensors for a model file: the infinite scale of an ignored column is a flag there."""
+        return {"loc": self.loc, "scale": self.scale.masked_fill(self.ignored, 1.0), "ignored": self.ignored}
 
     def select(self, members: Sequence[int]) -> "Scaling":
         """Return the scaling of some members."""
@@ -307,5 +315,5 @@ def _location_and_scale(part: Tensor, ignore_constant: bool) -> tuple[Tensor, Te
     std = (shifted - rest).square().mean(0).sqrt()
     constant = high - low <= 4 * torch.finfo(torch.float64).eps * units.abs().amax(0)
     loc = torch.where(constant, shift, shift + rest) * unit
-    fallback = torch.full_like(loc, IGNORED) if ignore_constant else loc.abs().clamp(min=1.0)
+    fallback = torch.full_like(loc, torch.inf) if ignore_constant else loc.abs().clamp(min=1.0)
     return loc, torch.where(constant, fallback, std * unit)
