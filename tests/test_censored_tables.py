@@ -93,15 +93,6 @@ def test_the_validation_score_is_the_censored_likelihood():
     assert fitted.training.best_score.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_search_scores_bounds_by_their_probability():
-    x, _, seen, censored = cut_off(100)
-    options = {"recipe": RECIPE, "device": "cpu", "candidates": (0.0, 0.1)}
-    found = search(Evidential(), x, seen, [np.arange(100)], censored=censored, **options)[0]
-    plain = search(Evidential(), x, seen, [np.arange(100)], **options)[0]
-    assert np.isfinite(found.scores).all()
-    assert not np.allclose(found.scores, plain.scores)
-
-
 def test_likelihood_of_values_and_bounds():
     law, known = hs.Normal(torch.zeros(3, dtype=torch.float64), 2.0), torch.tensor([0, 1, -1])
     y = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)

@@ -157,10 +157,8 @@ def as_numbers(frame, about):
             out[:, k] = [np.nan if v is None or v != v else column["codes"].get(str(v), -1) for v in values]
         elif column["kind"] == "date":
             out[:, k] = (values - pd.Timestamp(0)) / pd.Timedelta(seconds=1)
-        elif column["kind"] == "time":
-            out[:, k] = [v.hour * 3600 + v.minute * 60 + v.second for v in values]
         elif column["kind"] == "duration":
-            out[:, k] = values.dt.total_seconds()
+            out[:, k] = pd.to_timedelta(values.astype(str)).dt.total_seconds()
         elif column["kind"] != "ignored":
             out[:, k] = values.astype(float)
     return out
@@ -169,12 +167,12 @@ def as_numbers(frame, about):
 def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path):
     frame, y = mixed_table()
     with pytest.warns(UserWarning, match="left out"):
-        fitted = hs.EvidentialRegressor(members=3, steps=40, absolute_time=True, random_state=0).fit(frame, y)
+        fitted = hs.EvidentialRegressor(members=3, steps=40, random_state=0).fit(frame, y)
     path = hs.export_onnx(fitted, tmp_path / "model.onnx")
     about = json.loads((tmp_path / "model.columns.json").read_text())
     kinds = {column["name"]: column["kind"] for column in about["columns"]}
     assert list(kinds) == list(frame.columns)
-    assert set(kinds.values()) == {"number", "category", "date", "time", "duration", "boolean", "ignored"}
+    assert set(kinds.values()) == {"number", "category", "date", "duration", "boolean", "ignored"}
     assert any(encoder.means for encoder in fitted.encoding_.encoders)  # or this test shows less than it should
     new = frame.copy()
     new["code"] = new["code"].astype(object)
@@ -255,9 +253,17 @@ def test_trees_that_are_none_are_refused():
         ensemble_of(trees)
 
 
+def test_sizes_of_the_model_are_not_taken_for_the_number_of_rows(tmp_path):
+    x = np.random.default_rng(0).standard_normal((120, 89))
+    model = hs.EnsembleRegressor(members=2, steps=5, hidden=(89,), random_state=0).fit(x, x[:, 0])
+    path = hs.export_onnx(model, tmp_path / "model.onnx")
+    for rows in (1, 7, 89):
+        check(run(path, x[:rows]), model.predict_distribution(x[:rows]))
+
+
 def test_an_operation_that_onnx_does_not_have_is_named():
     x = torch.zeros(2)
-    recorder = Recorder(onnx)
+    recorder = Recorder(onnx, len(x))
     recorder.name_input(x, "x")
     with recorder, pytest.raises(HowsureError, match="digamma"):
         torch.digamma(x)

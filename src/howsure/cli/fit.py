@@ -284,22 +284,10 @@ def _divide(
         held_out, how = np.zeros(len(rows.y), bool), "a tenth at random"
         held_out[splits.random(len(rows.y), HELD_OUT, seed)[1]] = True
     train = rows.take(np.flatnonzero(~held_out))
-    with naming_rows(rows.table, rows.numbers):
-        apart = dataclasses.replace(rows, x=_without_strays(rows.x)).take(np.flatnonzero(held_out))
+    apart = rows.take(np.flatnonzero(held_out))
     if len(train.y) < 2:
         raise InputError(f"{how} leaves {len(train.y)} rows to learn from; choose the held-out rows in another way")
     return Division(train, apart, how, None if keep_holdout else rows)
-
-
-def _without_strays(x: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the columns with missing values for the few texts among numbers and dates that count as such.
-
-    All rows tell which these are. A model that learned from other rows may have met none of them, and would refuse one.
-    """
-    from howsure.data.table import read_table
-
-    strays = [column for column in read_table(x).columns if column.strays]
-    return x.assign(**{each.name: x[each.name].where(~np.isnan(each.values)) for each in strays})
 
 
 def _read_test(path: Path, rows: Rows, targets: list[str], csv: CsvOptions) -> Rows:

@@ -180,27 +180,20 @@ def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -
 
 def _numbers(values: "pd.Series[Any]", name: str) -> Array:
     """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
-    import pandas as pd
-
     from howsure.data.columns import decide_kind, read_column
-    from howsure.data.encoders import describe_strays
-    from howsure.data.values import is_marker
 
     start = f"the target {name!r}"
     if values.isna().all():
         raise InputError(f"{start} has no values", column=name)
-    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
-        found: Array = values.to_numpy(np.float64, na_value=np.nan)
-    else:
-        kind, content = decide_kind(name, values)
-        if kind != "number" or content == "duration":
-            first = values[values.notna()].iloc[0]
-            what = "durations" if kind == "number" else _HELD.get(kind, "text")
-            raise InputError(f"{start} must be numbers, not {what} such as {str(first)!r}", column=name, value=first)
-        column = read_column(name, values, kind, content)
-        found = column.values
-        if odd := [(text, count) for text, count in column.strays if not is_marker(text)]:
-            warnings.warn(f"{start}: taken for missing values: {describe_strays(odd)}", stacklevel=2)
+    kind, content = decide_kind(name, values)
+    if kind != "number" or content == "duration":
+        first = values[values.notna()].iloc[0]
+        what, advice = _called(kind, content)
+        raise InputError(f"{start} must be numbers, not {what}", column=name, value=first, hint=advice)
+    column = read_column(name, values, kind, content)
+    if column.unreadable is not None:
+        warnings.warn(column.unreadable, stacklevel=2)
+    found: Array = column.values
     if np.isinf(found).any():
         row = int(np.isinf(found).argmax())
         hint = "give a number, or leave the cell empty"
@@ -208,4 +201,12 @@ def _numbers(values: "pd.Series[Any]", name: str) -> Array:
     return found
 
 
-_HELD = {"boolean": "true and false", "date": "dates"}
+def _called(kind: str, content: str) -> tuple[str, str]:
+    """Return what a column holds that is no target, and what to do about it."""
+    if kind == "number" and content == "duration":
+        return "durations", "write them as numbers, such as seconds"
+    if kind == "boolean":
+        return "true and false", "write 1 and 0 if you mean these"
+    if kind == "date":
+        return "dates", "write them as numbers, such as days since a fixed date"
+    return "text", "numbers are predicted here; for classes use a classifier"

@@ -1,7 +1,6 @@
-"""Choose by training rows what becomes of a column: what is left out, target means, parts of dates, absolute time."""
+"""Choose by training rows what becomes of a column: what is left out, means of targets, cycles of dates."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howsure.data.columns import Column, name_parts
+from howsure.data.numbers import PLAIN
 
-__all__ = ["LIKE_NUMBERS", "TargetMeans", "absolute_time_helps", "date_parts", "reason_to_leave_out", "target_means"]
+__all__ = ["TargetMeans", "date_cycles", "reason_to_leave_out", "target_means"]
 
 Array = NDArray[np.float64]
 
-LEAST_ROWS = 20  # with a value; with fewer, that all values differ says little about a column
-FOLDS = 10  # in which the means are learned without the rows that they encode
-MOST_ROWS = 5000  # on which it is judged, at equal distances in time, whether trees need the time
-CLEARLY = 3.0  # standard errors by which means must explain the targets
+MIN_ROWS_TO_LEAVE_OUT = 20  # with a value; with fewer, that all values differ says little about a column
+FOLDS = 10  # the means of a fold's rows are learned from the others
+MIN_STANDARD_ERRORS = 3.0  # by which means must explain the targets
 
 
 # What is left out -----------------------------------------------------------------------------------------------------
@@ -32,30 +31,18 @@ def reason_to_leave_out(column: Column) -> str:
     if column.kind == "category" and column.content == "text" and not column.declared:
         texts = [text for text in column.values if text is not None]
         distinct = len(set(texts))
-        if len(texts) < LEAST_ROWS:
+        if len(texts) < MIN_ROWS_TO_LEAVE_OUT:
             return ""
         if distinct > 0.9 * len(texts):
-            hint = f", which {LIKE_NUMBERS}" if _look_like_numbers(texts) else ""
-            return f"{distinct} different texts in {len(texts)} rows{hint}"
+            return f"{distinct} different texts in {len(texts)} rows"
         if distinct > 0.5 * len(texts) and sum(len(t.split()) for t in texts) > 5 * len(texts):
             return f"sentences, {distinct} different ones in {len(texts)} rows"
-    if column.kind == "number" and column.content == "number" and _is_named_as_identifier(column.name):
+    if column.kind == "number" and column.content == PLAIN and _is_named_as_identifier(column.name):
         numbers = column.values[~np.isnan(column.values)]
-        whole = len(numbers) >= LEAST_ROWS and not (numbers % 1).any()
+        whole = len(numbers) >= MIN_ROWS_TO_LEAVE_OUT and not (numbers % 1).any()
         if whole and len(np.unique(numbers)) == len(numbers):
             return "whole numbers that are all different, with the name of an identifier"
     return ""
-
-
-LIKE_NUMBERS = "look like numbers with different units"
-_NUMBER_WITH_UNIT = re.compile(r"[^\w\s]?\s*[-+]?[0-9][0-9.,' ]*\s*[^\d]{0,12}")
-
-
-def _look_like_numbers(texts: list[str]) -> bool:
-    """Return whether nearly all texts are numbers with units or separators, such as "1,200" or "5 km", and no codes."""
-    if all(text.strip().isdigit() for text in texts):
-        return False
-    return sum(_NUMBER_WITH_UNIT.fullmatch(text.strip()) is not None for text in texts) > 0.9 * len(texts)
 
 
 _WHOLE_NAMES = frozenset(("index", "idx", "row", "rows", "rowid", "rownum", "rowname", "rownames", "record", "serial"))
@@ -161,7 +148,7 @@ def _explained(features: Array, z: Array) -> float:
     for x, t in zip(features.T, z.T, strict=True):
         if x.std() > 0 and t.std() > 0:
             r = float(np.corrcoef(x, t)[0, 1])
-            if r * np.sqrt(len(t)) > CLEARLY * np.sqrt(max(1 - r**2, 0)):
+            if r * np.sqrt(len(t)) > MIN_STANDARD_ERRORS * np.sqrt(max(1 - r**2, 0)):
                 best = max(best, r**2)
     return best
 
@@ -169,108 +156,16 @@ def _explained(features: Array, z: Array) -> float:
 # Dates ----------------------------------------------------------------------------------------------------------------
 
 _DAY = 86_400
-# a cycle that was not seen whole is a time in disguise: later dates would lie where no training row was
-_LEAST_SPANS = {"year": 360 * _DAY, "week": 6 * _DAY, "day": 20 * 3600}
+# training rows must span a cycle: the phase in part of a cycle is a time, and later rows lie outside the training range
+MIN_SPANS = {"year": 360 * _DAY, "week": 6 * _DAY, "day": 20 * 3600}
 
 
-def date_parts(column: Column) -> tuple[tuple[str, ...], str]:
-    """Return the cycles that a column of dates is described by, and why the others are left out."""
-    seconds = column.values[~np.isnan(column.values)]
-    if column.content == "time":
-        return ("time", "day"), "seconds since midnight, and their place in the day"
+def date_cycles(seconds: Array) -> tuple[str, ...]:
+    """Return the cycles in which dates vary, and which they span: some of "year", "week" and "day"."""
     if not len(seconds):
-        return (), ""
+        return ()
     days = np.floor(seconds / _DAY).astype("M8[D]")
-    months = days.astype("M8[M]")
-    of_month, of_year = (days - months).astype(int), months.astype(int) % 12
-    last_of_month = ((days + 1).astype("M8[M]") > months).all()
-    varies = {
-        "year": len(np.unique(of_year * 31 + of_month)) > 1,
-        "week": not (of_month == 0).all() and not last_of_month and len(np.unique(days.astype(int) % 7)) > 1,
-        "day": np.ptp(seconds % _DAY) > 0,
-    }
+    day_of_year = days - days.astype("M8[Y]")
+    phases = {"year": day_of_year, "week": days.astype(np.int64) % 7, "day": seconds % _DAY}
     span = np.ptp(seconds)
-    parts = tuple(part for part, long in _LEAST_SPANS.items() if varies[part] and span >= long)
-    short = [part for part, long in _LEAST_SPANS.items() if varies[part] and span < long]
-    why = f"its place in the {' and the '.join(parts)}" if parts else "no cycle is complete"
-    return parts, why + (f"; the rows are within less than a {short[0]}" if short else "")
-
-
-def absolute_time_helps(seconds: Array, x: Array, y: Array) -> str:
-    """Return how the time itself, beside the features x (N, F), helps to predict the latest rows from earlier ones.
-
-    Each of two models predicts the latest fifth of the rows with the time and without it. The mean squared error must
-    fall by 5 %, and by two standard errors of the differences in up to ten blocks of time. It must also fall on the
-    fifth before, so that one turn of the targets does not decide.
-
-    Returns:
-        "trend" if it helps a ridge regression, which continues a trend; "level" if it helps boosted trees alone, which
-        take the last level that they have seen; "" if it helps neither.
-    """
-    known = np.flatnonzero(~np.isnan(seconds))
-    order = known[np.argsort(seconds[known], kind="stable")]
-    if len(order) < 25 or len(np.unique(seconds[order])) < 10:
-        return ""
-    table = seconds[order], x[order], y[order]
-    if _helps_latest(_ridge, *table):
-        return "trend"
-    if len(order) >= 50:
-        chosen = order[np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).astype(int)]
-        if _helps_latest(_trees, seconds[chosen], x[chosen], y[chosen]):
-            return "level"
-    return ""
-
-
-Model = Callable[[Array, Array, Array], Array]  # (features, targets, new features) → predictions
-
-
-def _helps_latest(model: Model, time: Array, x: Array, y: Array) -> bool:
-    """Return whether the time helps a model on the latest fifth of rows in the order of time, and on the one before."""
-    latest, before = (_gains(model, time, x, y, part) for part in ((0.8, 1.0), (0.6, 0.8)))
-    if latest is None or before is None:
-        return False
-    (gains, error), error_before = latest, before[0].mean()
-    mean, deviation = gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains))
-    return bool(mean > 2 * deviation and mean > 0.05 * error and error_before > 0)
-
-
-def _gains(model: Model, time: Array, x: Array, y: Array, part: tuple[float, float]) -> tuple[Array, float] | None:
-    """Return by how much the squared error falls with the time in each block of a part of the rows, and its size."""
-    start, stop = (round(share * len(time)) for share in part)
-    early = np.arange(stop) < start
-    target = _standardised(y[:stop], early)
-    without = _standardised(x[:stop], early)
-    whole = np.concatenate([without, _standardised(time[:stop, None], early)], axis=1)
-    if not (np.isfinite(whole).all() and np.isfinite(target).all()):
-        return None
-    errors = [((model(f[early], target[early], f[~early]) - target[~early]) ** 2).mean(1) for f in (without, whole)]
-    gains = errors[0] - errors[1]
-    blocks = np.array_split(gains, min(10, len(gains)))
-    return np.array([block.mean() for block in blocks]), float(errors[0].mean())
-
-
-def _standardised(table: Array, rows: NDArray[np.bool_]) -> Array:
-    """Return the columns with mean 0 and deviation 1 in some rows; those that hardly vary there are 0."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        centred = table - table[rows].mean(0)
-        size = np.abs(table[rows]).max(0)
-        scale = centred[rows].std(0)
-    constant = ~(scale > 1e-12 * size)
-    return np.where(constant, 0.0, centred / np.where(constant, 1.0, scale))
-
-
-def _ridge(x: Array, y: Array, new: Array) -> Array:
-    """Return the predictions of a ridge regression with penalty 1 for new rows, from centred features and targets."""
-    weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
-    predicted: Array = new @ weights
-    return predicted
-
-
-def _trees(x: Array, y: Array, new: Array) -> Array:
-    """Return the predictions of boosted trees for new rows, one model a target."""
-    if not x.shape[1]:
-        return np.zeros((len(new), y.shape[1]))
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    trees = HistGradientBoostingRegressor(max_iter=50, min_samples_leaf=10, early_stopping=False, random_state=0)
-    return np.stack([trees.fit(x, t).predict(new) for t in y.T], axis=1)
+    return tuple(cycle for cycle, least in MIN_SPANS.items() if span >= least and len(np.unique(phases[cycle])) > 1)

@@ -1,7 +1,7 @@
 """Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -10,18 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.data.choices import (
-    LIKE_NUMBERS,
-    TargetMeans,
-    absolute_time_helps,
-    date_parts,
-    reason_to_leave_out,
-    target_means,
-)
-from howsure.data.columns import MOST_MIXED, Column, is_missing_text
-from howsure.data.encoders import DATE_PARTS, MOST_CATEGORIES, Encoder, demand, describe_strays, encoder_from
+from howsure.data.choices import TargetMeans, date_cycles, reason_to_leave_out, target_means
+from howsure.data.columns import Column
+from howsure.data.encoders import MAX_CATEGORIES, Encoder, demand, encoder_from
 from howsure.data.table import Table, open_table
-from howsure.data.values import parse_number
 from howsure.errors import InputError
 from howsure.files import listed
 
@@ -29,18 +21,18 @@ __all__ = ["Encoding", "Scaling"]
 
 Array = NDArray[np.float64]
 
-LEAST_ROWS = 5  # of a category that has a feature, where a column has many of them
-IGNORED = 1e307  # the scale of a column that is to be ignored: divided by it, nearly every number is 0 in float32
+MIN_ROWS_OF_CATEGORY = 5  # for a feature of its own, in a column with many categories
 
 
 @dataclass(frozen=True)
 class Encoding:
     """Rule learned from training rows that turns a table into numbers.
 
-    Numbers and booleans stay as they are, with the median of the training rows where they are missing, and a column
-    that says so if any were missing in training. A category gets columns of zeros and ones, and zeros in all of them if
-    it was not seen in training; one of many values is encoded by the means of its targets where that helps. A date is
-    where it lies in the year, the week and the day, and its seconds where those help. Identifiers are left out.
+    Numbers and booleans stay as they are, with the median of the training rows where they are missing. A column with
+    missing values has a feature that flags them. A category has features of zeros and ones, and zeros in all of them if
+    it was not seen in training. A column of many categories is encoded by the means of its targets where that helps.
+    A date is its seconds since 1970, clipped to the range of the training rows, and its place in the year, the week and
+    the day, where the training rows span these and vary in them. Identifiers are left out.
     """
 
     encoders: tuple[Encoder, ...]
@@ -52,9 +44,7 @@ class Encoding:
         return cls.fit_transform(table, None)[0]
 
     @classmethod
-    def fit_transform(
-        cls, table: Table, y: Array | None, seed: int = 0, absolute_time: bool | str = "auto"
-    ) -> tuple[Self, Array]:
+    def fit_transform(cls, table: Table, y: Array | None, seed: int = 0) -> tuple[Self, Array]:
         """Return the encoding that a table and its targets teach, and the features of its rows, (rows, features).
 
         Pass training rows only. Their own features are not those of :meth:`transform` where a category is encoded by
@@ -64,20 +54,15 @@ class Encoding:
             table: the training rows.
             y: their targets, (N,) or (N, T); without them, nothing is learned about targets.
             seed: of the folds.
-            absolute_time: whether dates have their seconds as a feature; "auto": where they help on the latest rows.
         """
         if table.rows == 0:
             raise InputError("the table has no rows to learn from")
         targets = None if y is None else y.reshape(table.rows, -1)
         learned = [_learn(column, targets, seed) for column in table.columns]
         if not any(encoder.features for encoder, _ in learned):  # there must be something to learn from
-            learned = [(_keep_all(column), None) for column in table.columns]
-        plain = cls(tuple(encoder for encoder, _ in learned), table.named)
-        means = [means for _, means in learned]
-        x = plain._features_of_training(table, means)
-        pairs = zip(plain.encoders, table.columns, strict=True)
-        timed = cls(tuple(_with_time(*pair, x, targets, absolute_time) for pair in pairs), table.named)
-        return timed, x if timed.features == plain.features else timed._features_of_training(table, means)
+            learned = [(_keep(column), None) for column in table.columns]
+        encoding = cls(tuple(encoder for encoder, _ in learned), table.named)
+        return encoding, encoding._features_of_training(table, [means for _, means in learned])
 
     def _features_of_training(self, table: Table, means: list[TargetMeans | None]) -> Array:
         """Return the features of training rows, with the means of the targets that were learned without each row."""
@@ -100,16 +85,13 @@ class Encoding:
 
     @property
     def notice(self) -> str:
-        """A warning that names columns that are left out and texts that count as missing; empty if there are none."""
+        """A warning about columns that are left out and cells that cannot be read; empty if there are none."""
         left_out = [encoder for encoder in self.encoders if encoder.left_out]
-        sentences = []
+        sentences = [encoder.unreadable for encoder in self.encoders if encoder.unreadable]
         if left_out:
             named = ", ".join(f"{encoder.name!r} ({encoder.why})" for encoder in left_out)
             sentences.append(f"left out as identifiers, names or free text: {named}. {_how_to_keep(left_out)}")
-        unread = [f"{encoder.name!r}: {encoder.unread}" for encoder in self.encoders if encoder.unread]
-        if unread:
-            sentences.append(f"taken for missing values, in column {'; '.join(unread)}.")
-        return " ".join(sentences)
+        return "; ".join(sentences)
 
     def to_frame(self) -> Any:
         """Return a pandas frame that says for every column what it was taken for, and why."""
@@ -117,7 +99,6 @@ class Encoding:
 
         rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
         frame = ColumnSummary(rows, columns=["taken for", "features", "missing", "why"], index=self.names)
-        frame["missing"] = frame["missing"].astype("Int64")
         frame.index.name = "column"
         return frame
 
@@ -133,13 +114,12 @@ class Encoding:
         return Table(columns, opened.rows, opened.named, opened.index)
 
     def transform(self, table: Table) -> Array:
-        """Return the numbers of a table, (rows, features)."""
-        order = self._order(table.names, table.named)
+        """Return the numbers of a table that :meth:`read` returned, or that holds training rows, (rows, features)."""
         out = np.zeros((table.rows, len(self.features)))
         first = 0
-        for encoder, k in zip(self.encoders, order, strict=True):
+        for encoder, column in zip(self.encoders, table.columns, strict=True):
             last = first + len(encoder.features)
-            encoder.encode(encoder.adopt(table.columns[k]), out[:, first:last])
+            encoder.encode(column, out[:, first:last])
             first = last
         return out
 
@@ -165,7 +145,7 @@ class Encoding:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Self:
-        """Return the encoding of the values that :meth:`to_dict` made, in this or an earlier version, or raise."""
+        """Return the encoding of the values that :meth:`to_dict` returned, which are checked."""
         demand(isinstance(state, dict) and set(state) == {"named", "columns"}, "it needs 'named' and 'columns' only")
         named, columns = state["named"], state["columns"]
         demand(isinstance(named, bool), "'named' is not a boolean")
@@ -181,107 +161,89 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
     if reason:
         return _left_out(column, reason), None
     encoder = _keep(column)
-    distinct = encoder.distinct or 0
-    present = len(column.values) - (encoder.missing or 0)
-    if column.kind != "category" or y is None or distinct <= MOST_CATEGORIES:
+    if column.kind != "category" or y is None or encoder.distinct <= MAX_CATEGORIES:
         return encoder, None
     counts = Counter(column.values)
-    frequent = tuple(c for c in encoder.categories if column.declared or counts[c] >= LEAST_ROWS)
+    frequent = tuple(c for c in encoder.categories if column.declared or counts[c] >= MIN_ROWS_OF_CATEGORY)
     features = f"the {len(frequent)} most frequent values have a feature each"
     means = target_means(column.values, y, seed)
     if means is not None:
         why = f"{features}; the mean target of a value explains {100 * means.gain:.0f} % of the variance of other rows"
         each = tuple(map(tuple, means.means.tolist()))
         return replace(encoder, categories=means.categories, means=each, frequent=frequent, why=why), means
-    if column.content == "text" and not column.declared and present < 3 * distinct:
-        return _left_out(column, f"{distinct} different texts in {present} rows, which do not explain the target"), None
+    present = len(column.values) - encoder.missing
+    if column.content == "text" and not column.declared and present < 3 * encoder.distinct:
+        reason = f"{encoder.distinct} different texts in {present} rows, which do not explain the target"
+        return _left_out(column, reason), None
     return replace(encoder, categories=frequent, why=f"{features}; values do not clearly explain the target"), None
-
-
-def _with_time(encoder: Encoder, column: Column, x: Array, y: Array | None, absolute_time: bool | str) -> Encoder:
-    """Return the encoder of a date with its absolute time among its parts, if that is asked for or helps."""
-    if encoder.kind != "date" or "time" in encoder.parts or encoder.missing == len(x):
-        return encoder
-    if absolute_time is True:
-        return replace(encoder, parts=("time", *encoder.parts))
-    if absolute_time is False or y is None:
-        return encoder
-    found = absolute_time_helps(column.values, x, y)
-    said = {
-        "trend": "the time itself helps on the latest rows",
-        "level": "the time itself, held within that of these rows, helps on the latest of them",
-        "": "the time itself does not clearly help on the latest rows",
-    }[found]
-    encoder = replace(encoder, why=f"{encoder.why}; {said}")
-    if not found:
-        return encoder
-    span = (float(np.nanmin(column.values)), float(np.nanmax(column.values))) if found == "level" else ()
-    return replace(encoder, parts=("time", *encoder.parts), span=span)
-
-
-def _keep_all(column: Column) -> Encoder:
-    """Return what a column teaches if nothing else is there to learn from: dates have every cycle."""
-    encoder = _keep(column)
-    return replace(encoder, parts=DATE_PARTS[1:]) if column.kind == "date" and not encoder.parts else encoder
 
 
 def _how_to_keep(left_out: Sequence[Encoder]) -> str:
     """Return what to do to keep columns that are left out, which depends on what they hold."""
     ways = {
-        "numbers in text, write them with one unit": any(LIKE_NUMBERS in e.why for e in left_out),
-        "other text, make it a category with .astype('category')": any(
-            e.kind == "category" and LIKE_NUMBERS not in e.why for e in left_out
-        ),
-        "whole numbers, give their column another name": any(e.kind == "number" for e in left_out),
+        "text, make it a category with .astype('category')": "category",
+        "whole numbers, give their column another name": "number",
     }
-    return f"To keep {'; '.join(way for way, use in ways.items() if use)}."
+    kinds = {encoder.kind for encoder in left_out}
+    return f"To keep {'; '.join(way for way, kind in ways.items() if kind in kinds)}."
 
 
 def _left_out(column: Column, reason: str) -> Encoder:
     encoder = _keep(column)
+    missing, distinct = encoder.missing, encoder.distinct
     return Encoder(
-        column.name,
-        column.kind,
-        content=column.content,
-        left_out=True,
-        missing=encoder.missing,
-        distinct=encoder.distinct,
-        why=reason,
+        column.name, column.kind, column.content, left_out=True, missing=missing, distinct=distinct, why=reason
     )
 
 
 def _keep(column: Column) -> Encoder:
-    """Return what a column teaches if it is kept, without its targets."""
-    name, kind, values = column.name, column.kind, column.values
-    if kind == "category":
-        counts = Counter(v for v in values if v is not None)
-        frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MOST_CATEGORIES]
-        missing, distinct = len(values) - sum(counts.values()), len(counts)
-        why = "declared a category" if column.declared else "text" if column.content == "text" else "categories"
-        if not column.declared and _are_mixed(column.content, counts):
-            why = "numbers and text in one column, with few different values"
-        if distinct > len(frequent):
-            why += f"; the {len(frequent)} most frequent values have a feature each"
-        own: dict[str, Any] = {"categories": tuple(sorted(frequent))}
-    else:
-        present = values[~np.isnan(values)]
-        missing, distinct = len(values) - len(present), len(np.unique(present))
-        parts, why = date_parts(column) if kind == "date" else ((), f"{distinct} different values")
-        own = {"fill": _median(present), "parts": parts}
-    if distinct < 2:
-        why = "it does not vary, and is ignored" if distinct else "it has no values"
-    notes: dict[str, Any] = {"missing": missing, "distinct": distinct, "why": why}
-    if column.strays:
-        unread = describe_strays(column.strays)
-        forgiving = not all(is_missing_text(text, kind, column.content) for text, _ in column.strays)
-        notes |= {"why": f"{why}; missing values are written as {unread}", "unread": unread, "forgiving": forgiving}
-    return Encoder(name, kind, flags_missing=missing > 0, content=column.content, **own, **notes)
+    """Return the encoding of a column that is kept, learned without its targets."""
+    encoder = _keep_category(column) if column.kind == "category" else _keep_numbers(column)
+    if encoder.distinct < 2:
+        encoder = replace(encoder, why="it does not vary, and is ignored" if encoder.distinct else "it has no values")
+    return encoder if column.unreadable is None else replace(encoder, unreadable=str(column.unreadable))
 
 
-def _are_mixed(content: str, categories: Iterable[str]) -> bool:
-    """Return whether the few categories of a column are numbers and text that nobody declared a category."""
-    spelled = [parse_number(category) is not None for category in categories]
-    return content == "object" or (content == "text" and len(spelled) <= MOST_MIXED and len(set(spelled)) == 2)
+def _keep_category(column: Column) -> Encoder:
+    counts = Counter(v for v in column.values if v is not None)
+    frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MAX_CATEGORIES]
+    missing, distinct = len(column.values) - sum(counts.values()), len(counts)
+    why = "declared a category" if column.declared else "text"
+    if distinct > len(frequent):
+        why += f"; the {len(frequent)} most frequent values have a feature each"
+    return Encoder(
+        column.name,
+        column.kind,
+        column.content,
+        flags_missing=missing > 0,
+        categories=tuple(sorted(frequent)),
+        missing=missing,
+        distinct=distinct,
+        why=why,
+    )
+
+
+def _keep_numbers(column: Column) -> Encoder:
+    """Return the encoding of a column of numbers, booleans or dates."""
+    present = column.values[~np.isnan(column.values)]
+    missing, distinct = len(column.values) - len(present), len(np.unique(present))
+    cycles = date_cycles(present) if column.kind == "date" else ()
+    why = f"{distinct} different values"
+    if column.kind == "date":
+        why = " and ".join(["its time", *([f"its place in the {' and the '.join(cycles)}"] if cycles else [])])
+    return Encoder(
+        column.name,
+        column.kind,
+        column.content,
+        fill=_median(present),
+        low=float(present.min()) if len(present) else 0.0,
+        high=float(present.max()) if len(present) else 0.0,
+        flags_missing=missing > 0,
+        cycles=cycles,
+        missing=missing,
+        distinct=distinct,
+        why=why,
+    )
 
 
 def _median(values: Array) -> float:
@@ -296,12 +258,17 @@ def _median(values: Array) -> float:
 class Scaling:
     """Scaling of each column to zero mean and unit deviation, for each member of a population: both (M, 1, F).
 
-    A column that does not vary has the scale of its size, at least 1, or with ``ignore_constant`` one so large that
-    whatever comes later counts as no change: networks have learned nothing about it.
+    A column that does not vary has the scale of its size, at least 1. With ``ignore_constant`` it is ignored, because
+    networks have learned nothing about it: its scale is infinite, so that every number becomes 0.
     """
 
     loc: Tensor
     scale: Tensor
+
+    @property
+    def ignored(self) -> Tensor:
+        """Which columns each member ignores, (M, 1, F)."""
+        return self.scale.isinf()
 
     @classmethod
     def fit(cls, table: Tensor, rows: Sequence[Tensor], ignore_constant: bool = False) -> Self:
@@ -321,6 +288,10 @@ class Scaling:
     def __call__(self, x: Tensor) -> Tensor:
         """Return x, (M, N, F) or (N, F), scaled for every member, (M, N, F)."""
         return (x - self.loc) / self.scale
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return finite tensors for a model file: the infinite scale of an ignored column is a flag there."""
+        return {"loc": self.loc, "scale": self.scale.masked_fill(self.ignored, 1.0), "ignored": self.ignored}
 
     def select(self, members: Sequence[int]) -> "Scaling":
         """Return the scaling of some members."""
@@ -344,5 +315,5 @@ def _location_and_scale(part: Tensor, ignore_constant: bool) -> tuple[Tensor, Te
     std = (shifted - rest).square().mean(0).sqrt()
     constant = high - low <= 4 * torch.finfo(torch.float64).eps * units.abs().amax(0)
     loc = torch.where(constant, shift, shift + rest) * unit
-    fallback = torch.full_like(loc, IGNORED) if ignore_constant else loc.abs().clamp(min=1.0)
+    fallback = torch.full_like(loc, torch.inf) if ignore_constant else loc.abs().clamp(min=1.0)
     return loc, torch.where(constant, fallback, std * unit)

@@ -1,208 +1,109 @@
-"""Read numbers that are written with a unit, a currency, separators of thousands or a decimal comma.
+"""Read numbers that are written as text: thousands separators, currency signs, percent signs and decimal commas.
 
-How a column writes them is kept as a template: the number 1000.0 as the column would write it, such as "$1,000.0",
-"1.000,0 km" or "1000,0 %". "$1000.0 K/M/B" says that numbers are followed by K, M or B for thousands, millions and
-billions, "₹1000.0 Lakh/Cr" the same of lakhs and crores.
+The *form* of a column says how its texts write numbers. It is ``PLAIN`` for a decimal point without a sign. Any other
+form is the number 1000 as the column would write it, without separators and with the sign at the end: "1000.0 $",
+"1000,0" or "1000.0 %".
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = ["dominant_template", "is_template", "number_template", "parse_with_template", "without_unit"]
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-_PREFIX = r"(?P<prefix>(?:[$€£¥₹]|USD|EUR|GBP|CHF|INR|Rs\.?)\s?)?"
-_SUFFIX = r"(?P<suffix>\s?(?:%|[^\W\d_]|[°µ$€£¥₹])[^\d\s]{0,6}(?:\s[^\d\s]{1,6})?[23]?)?"  # % or km/h, sq ft, m2
-_WRITTEN = re.compile(rf"(?P<sign>[-+])?{_PREFIX}(?P<number>[-+]?[0-9][0-9.,' \u00a0\u202f]*?){_SUFFIX}")
-_MARKS = {  # separator of thousands and decimal mark, by the number 1000.0 with them
-    "1000.0": ("", "."),
-    "1000,0": ("", ","),
-    "1,000.0": (",", "."),
-    "1.000,0": (".", ","),
-    "1 000,0": (" ", ","),
-    "1 000.0": (" ", "."),
-    "1'000.0": ("'", "."),
-}
-_FACTORS = {  # what stands behind numbers, and by what it multiplies them; by the end of the template
-    " K/M/B": {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9},
-    " Lakh/Cr": {"": 1.0, "Lakh": 1e5, "Lakhs": 1e5, "Lac": 1e5, "L": 1e5, "Cr": 1e7, "Crore": 1e7, "Crores": 1e7},
-}
-_PLAIN: dict[str, dict[int, str | None]] = {  # to a number as Python writes it, by the decimal mark
-    ".": {ord(","): None, ord(" "): None, ord("'"): None},
-    ",": {ord("."): None, ord(" "): None, ord("'"): None, ord(","): "."},
-}
+__all__ = ["PLAIN", "are_quantities", "is_number_form", "number_form", "parse_number", "parse_numbers"]
 
-Unit = tuple[str, str]  # what stands before the number, and what stands behind it
+PLAIN = "number"
+SEPARATORS = {".": ", '\u00a0\u202f", ",": ". '\u00a0\u202f"}  # of thousands, by the decimal mark
+SIGNS = r"[$€£¥₹%]|USD|EUR|GBP|CHF|JPY|INR"
+MAX_UNITS = 5  # a column with more endings than these has codes such as "12A", not quantities
+
+_FORM = re.compile(rf"1000(?P<mark>[.,])0(?: (?P<sign>{SIGNS}))?")
+_SIGN_AT_AN_END = re.compile(rf"^[-+]?\s?({SIGNS})|({SIGNS})$")
+_QUANTITY = re.compile(
+    rf"[-+]?\s?(?P<before>{SIGNS})?\s?[-+]?\d[\d.,']*\s?"
+    rf"(?P<after>{SIGNS}|(?!(?:st|nd|rd|th)$)(?:[^\W\d_]|°)[^\d\s]{{0,7}}(?:\s[^\d\s]{{1,3}})?[23]?)?"
+)
 
 
-def number_template(texts: Iterable[str]) -> str | None:
-    """Return how texts write numbers, with one unit and one way of writing, None if not all of them are such numbers.
+def number_form(texts: Sequence[str]) -> str:
+    """Return the form that reads most of the texts; `PLAIN` if two forms read equally many.
 
-    "1,200" counts as 1200, as long as commas have three digits behind them and no number above 999 lacks one;
-    otherwise the comma is a decimal one. Where no number is without a comma, the two differ by a unit only. K, M and B
-    are factors beside a currency or where several of them occur, and units otherwise.
-
-    >>> number_template(["$1,200", "$850"]), number_template(["3,5 km", "12 km"]), number_template(["A12", "A13"])
-    ('$1,000.0', '1000,0 km', None)
+    >>> number_form(["$1,200", "$850"]), number_form(["3,5", "12,75"]), number_form(["1,200", "850"])
+    ('1000.0 $', '1000,0', 'number')
     """
-    matches = []
-    for text in texts:
-        match = _taken_apart(text)
-        if match is None:
-            return None
-        matches.append(match)
-    unit = _common_unit({(prefix, suffix) for _, prefix, suffix in matches})
-    if unit is None:  # also of no texts
-        return None
-    sample = _common_marks([number for number, _, _ in matches])
-    return None if sample is None else f"{unit[0]}{sample}{unit[1]}"
+    series = pd.Series(texts, dtype=object)
+    read = {PLAIN: np.isfinite(parse_numbers(series, PLAIN)).sum()}
+    if read[PLAIN] < len(texts):
+        found = (match[1] or match[2] for text in texts if (match := _SIGN_AT_AN_END.search(text.strip())))
+        for sign in ("", *(sign for sign, _ in Counter(found).most_common(1))):
+            for mark in ".,":
+                form = f"1000{mark}0 {sign}".strip()
+                read[form] = np.isfinite(parse_numbers(series, form)).sum()
+    return max(read, key=lambda form: read[form])
 
 
-def dominant_template(counts: Mapping[str, int], most: float) -> str | None:
-    """Return how the texts with the most frequent unit write numbers.
+def is_number_form(text: str) -> bool:
+    """Return whether a text is the form of a column of numbers."""
+    return text == PLAIN or _FORM.fullmatch(text) is not None
 
-    Args:
-        counts: how often each text occurs.
-        most: how many rows may have texts that are no numbers; None is returned if there are more.
 
-    >>> dominant_template({"5 km": 20, "7 km": 3, "3 mi": 1, "far": 2}, most=2)
-    '1000.0 km'
+def parse_numbers(texts: "pd.Series[str]", form: str) -> NDArray[np.float64]:
+    """Return the numbers of texts that are written in a form, NaN for any other text."""
+    if _mark_and_sign(form)[0] == ".":
+        numbers: NDArray[np.float64] = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64).copy()
+    else:
+        numbers = np.full(len(texts), np.nan)
+    cells = texts.to_numpy(object)
+    for k in np.flatnonzero(np.isnan(numbers)):
+        numbers[k] = parse_number(cells[k], form)
+    return numbers
+
+
+def parse_number(text: str, form: str = PLAIN) -> float:
+    """Return the number that a text writes in a form, with its sign or without it; NaN for any other text.
+
+    >>> parse_number("$1,234.5", "1000.0 $"), parse_number("1.234,5", "1000,0"), parse_number("5 km")
+    (1234.5, 1234.5, nan)
     """
-    units: Counter[Unit] = Counter()
-    texts: dict[Unit, list[str]] = {}
-    for text, count in counts.items():
-        match = _taken_apart(text)
-        if match is None:
-            most -= count
-            if most < 0:
-                return None
-            continue
-        _, prefix, suffix = match
-        if suffix:  # all factors of a kind are one unit, and K, M and B may be absent
-            family = next((end for end, factors in _FACTORS.items() if suffix.strip() in factors), suffix)
-            suffix = "" if family == " K/M/B" else family
-        units[prefix, suffix] += count
-        texts.setdefault((prefix, suffix), []).append(text)
-    return number_template(texts[units.most_common(1)[0][0]]) if units else None
-
-
-def _common_unit(units: set[Unit]) -> Unit | None:
-    """Return the one unit of a column, with all factors as one; None if there are several."""
-    prefixes, suffixes = {prefix for prefix, _ in units}, {suffix.strip() for _, suffix in units}
-    prefix = next(iter(prefixes), "")
-    for end, known in _FACTORS.items():
-        factors = {known[suffix] for suffix in suffixes if suffix} if suffixes <= set(known) else set()
-        clear = len(factors) > 1 or (factors and prefix and end == " K/M/B") or (1e3 in factors and "" in suffixes)
-        if clear and len(prefixes) == 1:  # 3 beside 3B is a flat
-            return prefix, end
-    return next(iter(units)) if len(units) == 1 else None
-
-
-def _common_marks(numbers: list[str]) -> str | None:
-    """Return the number 1000.0 as all numbers would write it, None if they differ or leave it in doubt."""
-    for sample in ("1000.0", "1,000.0", "1.000,0", "1 000,0", "1 000.0", "1'000.0", "1000,0"):
-        group = _MARKS[sample][0]
-        grouped = any(group in number for number in numbers) if group else False
-        if grouped and any(re.match(rf"[-+]?(0{re.escape(group)}|\d{{4}})", number) for number in numbers):
-            continue  # a number above 999 without the mark, or 0,250: it is no separator of thousands
-        if sample == "1000,0" and _is_in_doubt(numbers):
-            return None
-        if (grouped or not group) and all(_pattern(sample).fullmatch(number) for number in numbers):
-            return sample
-    return None
-
-
-def _is_in_doubt(numbers: list[str]) -> bool:
-    """Return whether 1,200 stands beside 1200, so that the comma may as well be a slip as a decimal one."""
-    return all(re.fullmatch(r"[-+]?([1-9][0-9]{0,2},[0-9]{3}|[0-9]+)", number) for number in numbers)
-
-
-def parse_with_template(text: str, template: str) -> float | None:
-    """Return the number that a text means if it is written as the template, with its unit or without; else None.
-
-    The template says which mark is the decimal one. Separators of thousands may then be there or not, because whether
-    training rows had any depends on how large their numbers were.
-
-    >>> parse_with_template("$1,234.5", "$1000.0"), parse_with_template("1,2 km", "$1,000.0")
-    (1234.5, None)
-    """
-    prefix, sample, suffix = _parts(template)
-    match = _taken_apart(text)
+    mark, sign = _mark_and_sign(form)
+    match = _pattern(mark, sign).fullmatch(text.strip().replace("\u2212", "-"))
     if match is None:
-        return None
-    number, *unit = match
-    factor = 1.0
-    if suffix in _FACTORS:
-        if unit[1].strip() not in _FACTORS[suffix] or unit[0] not in ("", prefix):
-            return None
-        factor = _FACTORS[suffix][unit[1].strip()]
-    elif tuple(unit) not in (("", ""), (prefix, suffix)):
-        return None
-    if not _later_pattern(sample).fullmatch(number):
-        return None
-    return factor * float(number.translate(_PLAIN[_MARKS[sample][1]]))
+        return np.nan
+    digits = re.sub(f"[{SEPARATORS[mark]}]", "", match["number"]).replace(",", ".")
+    return -float(digits) if "-" in match["front"] else float(digits)
 
 
-def without_unit(text: str, template: str) -> str:
-    """Return a text without the unit of a template at its ends: "null" of "null km"."""
-    prefix, _, suffix = _parts(template)
-    return text.strip().removeprefix(prefix.strip()).removesuffix(suffix.strip()).strip()
+def are_quantities(texts: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which texts are a number with a unit or a currency sign; none if there are more than `MAX_UNITS` units.
 
-
-def is_template(text: str) -> bool:
-    """Return whether a text is a template of numbers."""
-    try:
-        return len(_parts(text)) == 3
-    except ValueError:
-        return False
-
-
-def _taken_apart(text: str) -> tuple[str, str, str] | None:
-    """Return a number with its sign in front, its prefix and its suffix; None if the text is no number with a unit.
-
-    Signs are before the currency or behind it, and brackets stand for a minus: -$5, $-5 and ($5) are the same.
+    >>> are_quantities(["12 kg", "0.5 kg", "heavy"]).tolist(), are_quantities(["1st", "2nd"]).tolist()
+    ([True, True, False], [False, False])
     """
-    text = text.strip().replace("\u2212", "-")
-    bracketed = text.startswith("(") and text.endswith(")")
-    match = _WRITTEN.fullmatch(text[1:-1].strip() if bracketed else text)
-    if match is None:
-        return None
-    number, prefix, suffix = match["number"], match["prefix"] or "", match["suffix"] or ""
-    number = number.strip().replace("\u00a0", " ").replace("\u202f", " ")
-    sign = "-" if bracketed else match["sign"] or ""
-    if sign and not number[0].isdigit():
-        return None  # two signs
-    return sign + number, prefix, suffix
+    matches = [_QUANTITY.fullmatch(text.strip()) for text in texts]
+    units = [(match["before"], match["after"]) if match else (None, None) for match in matches]
+    found = np.array([unit != (None, None) for unit in units], dtype=bool)
+    return found & (len(set(units) - {(None, None)}) <= MAX_UNITS)
 
 
-@lru_cache(maxsize=256)
-def _parts(template: str) -> tuple[str, str, str]:
-    """Return what stands before the number of a template, the number, and what stands behind it, or raise."""
-    match = _WRITTEN.fullmatch(template)
-    if match is None or match["sign"] or match["number"] not in _MARKS:
-        raise ValueError(f"{template!r} is no template of numbers")
-    return match["prefix"] or "", match["number"], match["suffix"] or ""
+def _mark_and_sign(form: str) -> tuple[str, str]:
+    """Return the decimal mark and the sign of a form."""
+    match = _FORM.fullmatch(form)
+    return (".", "") if match is None else (match["mark"], match["sign"] or "")
 
 
-def _grouped(group: str) -> str:
-    """Return the pattern of whole numbers with a separator: of thousands, or with commas also 4,79,000 as in India."""
-    mark = re.escape(group)
-    return rf"\d{{1,3}}(?:{mark}\d{{3}})+" + (r"|\d{1,2}(?:,\d{2})+,\d{3}" if group == "," else "")
-
-
-@lru_cache(maxsize=16)
-def _pattern(sample: str) -> re.Pattern[str]:
-    """Return the pattern of numbers that are written as 1000.0 is here."""
-    group, decimal = _MARKS[sample]
-    whole = rf"(?:{_grouped(group)}|\d{{1,3}})" if group else r"\d+"
-    return re.compile(rf"[-+]?{whole}(?:{re.escape(decimal)}\d+)?", re.ASCII)
-
-
-@lru_cache(maxsize=16)
-def _later_pattern(sample: str) -> re.Pattern[str]:
-    """Return the pattern of numbers with the same decimal mark, with separators of thousands or without."""
-    group, decimal = _MARKS[sample]
-    groups = (group,) if group else (",", " ", "'") if decimal == "." else (".", " ")
-    whole = "|".join((r"\d+", *map(_grouped, groups)))
-    return re.compile(rf"[-+]?(?:{whole})(?:{re.escape(decimal)}\d+)?", re.ASCII)
+@lru_cache(maxsize=64)
+def _pattern(mark: str, sign: str) -> re.Pattern[str]:
+    """Return the pattern of a number with optional thousands separators and an optional sign on either side."""
+    one = f"(?:{re.escape(sign)})?"
+    separator = f"[{SEPARATORS[mark]}]"
+    whole = rf"(?:[1-9]\d{{0,2}}(?P<separator>{separator})\d{{3}}(?:(?P=separator)\d{{3}})*|\d+)"
+    decimals = re.escape(mark)
+    return re.compile(
+        rf"(?P<front>[-+]?\s?{one}\s?|{one}\s?[-+]?)"
+        rf"(?P<number>(?:{whole}(?:{decimals}\d*)?|{decimals}\d+)(?:[eE][-+]?\d+)?)\s?{one}",
+        re.ASCII,
+    )

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from howsure.data.encoders import Encoder
+from howsure.data.numbers import PLAIN
 from howsure.estimators import Regressor
 
 __all__ = ["describe_columns", "describe_model"]
@@ -13,7 +14,6 @@ MEANINGS = {
     "duration": "seconds",
     "boolean": "1 for true, 0 for false",
     "date": "seconds since 1970-01-01 00:00 UTC",
-    "time": "seconds since midnight",
     "category": "the code of its text in codes; any other number for one that is not there",
     "ignored": "any number: the model leaves this column out",
 }
@@ -28,11 +28,11 @@ def _describe(encoder: Encoder) -> dict[str, Any]:
     kind: str = encoder.kind
     if encoder.left_out:
         kind = "ignored"
-    elif encoder.content in ("duration", "time"):
-        kind = encoder.content
+    elif encoder.content == "duration":
+        kind = "duration"
     found: dict[str, Any] = {"name": encoder.name, "kind": kind, "number": MEANINGS[kind]}
-    if kind in ("number", "date", "category") and encoder.content not in ("", "number"):
-        found["written"] = encoder.content  # how texts of the column were read: "1.000,0", "day first", "quarter"
+    if kind in ("number", "date", "category") and encoder.content != PLAIN:
+        found["written"] = encoder.content  # how texts of the column were read: "1000,0", "%d.%m.%Y", "ISO8601"
     if kind == "category":
         found["codes"] = {category: code for code, category in enumerate(encoder.categories)}
     return found

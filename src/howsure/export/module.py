@@ -94,22 +94,20 @@ class _Category:
 
 
 class _Date:
-    """Features of a date: its seconds, if they count, and its place in the year, the week and the day."""
+    """Features of a date: its seconds, clipped to the training range, and its place in some cycles."""
 
     def __init__(self, column: int, encoder: Encoder) -> None:
-        self.column, self.fill, self.parts, self.span = column, encoder.fill, encoder.parts, encoder.span
+        self.column, self.fill, self.cycles = column, encoder.fill, encoder.cycles
+        self.low, self.high = encoder.low, encoder.high
 
     def __call__(self, x: Tensor) -> Tensor:
         given = x[:, self.column]
         seconds = torch.where(given.isnan(), self.fill, given)
-        parts = []
-        if "time" in self.parts:
-            parts.append(seconds.clamp(*self.span) if self.span else seconds)
-        for part in self.parts:
-            if part != "time":
-                period = float(PERIODS[part])
-                angle = (2 * math.pi) * (seconds - period * (seconds / period).floor()) / period
-                parts += [(each * 10**DIGITS).round() / 10**DIGITS for each in (angle.sin(), angle.cos())]
+        parts = [seconds.clamp(self.low, self.high)]
+        for cycle in self.cycles:
+            period = float(PERIODS[cycle])
+            angle = (2 * math.pi) * (seconds - period * (seconds / period).floor()) / period
+            parts += [(each * 10**DIGITS).round() / 10**DIGITS for each in (angle.sin(), angle.cos())]
         return torch.stack(parts, 1)
 
 

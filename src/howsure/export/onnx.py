@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from howsure.errors import InputError, InputTypeError, install_hint
+from howsure.errors import HowsureError, InputError, InputTypeError, install_hint
 from howsure.estimators import Regressor
 from howsure.export.columns import describe_model
 from howsure.export.module import TableModule
-from howsure.export.tracing import ROWS, Recorder
+from howsure.export.tracing import Recorder
 from howsure.export.trees import Ensemble, ensemble_of
 from howsure.files import write_text, write_whole
 from howsure.formulas import quick_quantile
@@ -25,6 +25,7 @@ __all__ = ["OPSET", "OPSET_ML", "columns_file", "export_onnx"]
 
 OPSET = 20  # of ONNX's own operators
 OPSET_ML = 5  # of those for machine learning, of which TreeEnsemble is one
+EXAMPLE_ROWS = (89, 97, 101, 103)  # prime, so that no product of other sizes is a multiple of one
 IR_VERSION = 10  # of the file: what ONNX Runtime reads from version 1.20 on
 
 
@@ -107,16 +108,30 @@ def _import_onnx() -> Any:
 
 
 def _graph_of(onnx: Any, module: TableModule, trees: Ensemble | None) -> tuple[Any, list[str]]:
-    """Return the graph of a module as ONNX's own object, and the names of its outputs."""
-    x = torch.zeros(ROWS, len(module.columns.fill), dtype=torch.float64)
-    recorder = Recorder(onnx)
+    """Return the graph of a module as ONNX's own object, and the names of its outputs.
+
+    Examples of two sizes give the same graph, unless a size of the model was taken for the number of rows.
+    """
+    graphs: list[Any] = []
+    for rows in EXAMPLE_ROWS:
+        graph, names = _record(onnx, module, trees, rows)
+        if graph in graphs:
+            return graph, names
+        graphs.append(graph)
+    raise HowsureError("the number of rows cannot be told from the sizes of the model")
+
+
+def _record(onnx: Any, module: TableModule, trees: Ensemble | None, rows: int) -> tuple[Any, list[str]]:
+    """Return the graph that an example of some rows gives, and the names of its outputs."""
+    x = torch.zeros(rows, len(module.columns.fill), dtype=torch.float64)
+    recorder = Recorder(onnx, rows)
     recorder.name_input(x, "x")
     with torch.no_grad(), one_thread(), recorder:
         features = module.columns(x)
         sums = None
         if trees is not None:
             recorder.name_output(module.units(features), "features")
-            sums = torch.zeros(ROWS, len(module.baseline), dtype=torch.float64)
+            sums = torch.zeros(rows, len(module.baseline), dtype=torch.float64)
             recorder.nodes.append(_node_of(onnx, trees))
             recorder.name_input(sums, "sums")
         with _recording_loops(recorder.loop):

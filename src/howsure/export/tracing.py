@@ -18,9 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from howsure.errors import HowsureError
 
-__all__ = ["ROWS", "Recorder"]
-
-ROWS = 89  # of the example: a number that nothing else in a model is likely to be, and that says which sizes are open
+__all__ = ["Recorder"]
 
 _UNARY = {
     "neg": "Neg",
@@ -70,15 +68,18 @@ class Recorder(TorchDispatchMode):
 
     Args:
         onnx: the package.
+        rows: number of rows of the example, by which the dimension of the rows is recognised. A size of the model that
+            is a multiple of it would be taken for that dimension too.
 
     Attributes:
         nodes: in the order in which they were recorded.
         initializers: constants.
     """
 
-    def __init__(self, onnx: Any) -> None:
+    def __init__(self, onnx: Any, rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.onnx = onnx
+        self.rows = rows
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self._names: dict[int, str] = {}  # of tensors that depend on an input
@@ -131,7 +132,7 @@ class Recorder(TorchDispatchMode):
         return copy
 
     def _info(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> Any:
-        sizes = ["rows" if size == ROWS else size for size in shape]
+        sizes = ["rows" if size == self.rows else size for size in shape]
         return self.onnx.helper.make_tensor_value_info(name, self._kind(dtype), sizes)
 
     def used(self, outputs: Sequence[str]) -> tuple[list[Any], list[Any]]:
@@ -265,13 +266,13 @@ class Recorder(TorchDispatchMode):
         self._emit("Transpose", [self._value(x)], result, perm=[d % x.ndim for d in dims])
 
     def _on_view(self, result: Tensor, x: Tensor, *_: Any) -> None:
-        sizes = [-1 if size % ROWS == 0 else size for size in result.shape]
+        sizes = [-1 if size % self.rows == 0 else size for size in result.shape]
         self._emit("Reshape", [self._value(x), self._whole(sizes)], result)
 
     _on_unsafe_view = _on_reshape = _on_view
 
     def _on_expand(self, result: Tensor, x: Tensor, *_: Any, **__: Any) -> None:
-        parts = [self._rows() if size == ROWS else self._whole([size]) for size in result.shape]
+        parts = [self._rows() if size == self.rows else self._whole([size]) for size in result.shape]
         self._emit("Expand", [self._value(x), self._emit("Concat", parts, axis=0)], result)
 
     # Names ------------------------------------------------------------------------------------------------------------

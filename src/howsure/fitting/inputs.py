@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.data.encoding import IGNORED, Scaling
+from howsure.data.encoding import Scaling
 from howsure.data.trees import Trees
 from howsure.fitting.members import Member
 from howsure.nn.embedding import PiecewiseLinear, quantile_edges
@@ -71,7 +71,7 @@ class Inputs:
         blind = torch.zeros_like(scale_x.scale, dtype=torch.bool)
         for k, member in enumerate(members):
             blind[k, :, -self.columns_of_trees :] = not member.trees
-        return Scaling(scale_x.loc, torch.where(blind, IGNORED, scale_x.scale))
+        return Scaling(scale_x.loc, torch.where(blind, torch.inf, scale_x.scale))
 
     def embedding(self, scale_x: Scaling, members: Sequence[Member]) -> PiecewiseLinear | None:
         """Return the bins as members see them; None if there are none."""

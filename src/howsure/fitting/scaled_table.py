@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.data.encoding import IGNORED, Scaling
+from howsure.data.encoding import Scaling
 from howsure.errors import InputError
 from howsure.fitting.members import Member
 from howsure.training.batches import pad_rows
@@ -64,7 +64,8 @@ class ScaledTable:
             return t.float().to(device)
 
         def inner(own: Scaling, shared: Scaling) -> Scaling:
-            return Scaling(ready((own.loc - shared.loc) / shared.scale), ready(own.scale / shared.scale))
+            scale = torch.where(own.ignored, torch.inf, own.scale / shared.scale)
+            return Scaling(ready((own.loc - shared.loc) / shared.scale), ready(scale))
 
         return cls(
             ready(first_x(x)[0]),
@@ -106,11 +107,11 @@ class ScaledTable:
 
 
 def _common(own: Scaling) -> Scaling:
-    """Return the first member's scaling, or where a column is constant for it, that of a member for which it is not."""
+    """Return the first member's scaling, or where it ignores a column, that of a member that does not."""
     varies = own.scale.argmin(0, keepdim=True)
     first, other = own.select([0]), Scaling(own.loc.gather(0, varies), own.scale.gather(0, varies))
-    constant = first.scale == IGNORED
-    return Scaling(torch.where(constant, other.loc, first.loc), torch.where(constant, other.scale, first.scale))
+    loc, scale = (torch.where(first.ignored, a, b) for a, b in ((other.loc, first.loc), (other.scale, first.scale)))
+    return Scaling(loc, scale)
 
 
 def check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:

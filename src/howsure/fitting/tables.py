@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from howsure.data.encoding import IGNORED, Scaling
+from howsure.data.encoding import Scaling
 from howsure.data.trees import Trees
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
@@ -260,7 +260,7 @@ class Fitted:
         """Return for each network whether it sees bins, and whether it sees trees."""
         embedding = self.population._embedding
         bins = [False] * self.population.members if embedding is None else embedding.seen
-        trees = [self.trees is not None and float(s) < IGNORED for s in self.scale_x.scale[:, 0, -1]]
+        trees = [self.trees is not None and not ignored for ignored in self.scale_x.ignored[:, 0, -1].tolist()]
         return list(zip(bins, trees, strict=True))
 
     def with_trees(self, x: ArrayLike) -> Array:
@@ -315,7 +315,7 @@ class Fitted:
         """Return all that the model knows: tensors by name, and plain values."""
         tensors = {f"population.{name}": p for name, p in self.population.state_dict().items()}
         for side, scaling in (("x", self.scale_x), ("y", self.scale_y)):
-            tensors |= {f"{side}.loc": scaling.loc, f"{side}.scale": scaling.scale}
+            tensors |= {f"{side}.{name}": t for name, t in scaling.tensors().items()}
         if self.trees is not None:
             tensors |= {f"trees.{name}": t for name, t in self.trees.tensors().items()}
         if self.weights is not None:
@@ -555,13 +555,15 @@ def _check_weights(weights: dict[str, Tensor], members: int, sizes: Sequence[int
 
 def _scaling(tensors: dict[str, Tensor], side: str, shape: tuple[int, int, int]) -> Scaling:
     """Return the scaling of x or y that a model was saved with."""
-    loc, scale = tensors[f"{side}.loc"], tensors[f"{side}.scale"]
+    loc, scale, ignored = (tensors[f"{side}.{name}"] for name in ("loc", "scale", "ignored"))
     for tensor in (loc, scale):
         if tuple(tensor.shape) != shape or tensor.dtype != torch.float64:
             raise InputError(f"the scaling of {side} is {tensor.dtype} {tuple(tensor.shape)}, not float64 {shape}")
     if not bool((scale > 0).all()):
         raise InputError(f"the scaling of {side} has a scale that is not greater than 0")
-    return Scaling(loc, scale)
+    if tuple(ignored.shape) != shape or ignored.dtype != torch.bool:
+        raise InputError(f"the ignored columns of {side} are {ignored.dtype} {tuple(ignored.shape)}, not bool {shape}")
+    return Scaling(loc, scale.masked_fill(ignored, torch.inf))
 
 
 def _embedding(tensors: dict[str, Tensor], members: int, first: int) -> PiecewiseLinear:

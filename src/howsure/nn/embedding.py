@@ -86,7 +86,7 @@ class PiecewiseLinear(nn.Module):
 
         Args:
             edges: of the bins of each feature, as :func:`quantile_edges` returns them, for x.
-            loc, scale: (M, 1, F), in float64. A member for which a feature was constant sees no bins of it.
+            loc, scale: (M, 1, F), in float64. A member sees no bins of a feature whose scale is infinite.
             sees: whether a member sees any bins.
         """
         ordinal = [torch.arange(max(0, len(e) - 1), device=loc.device) for e in edges]  # of each bin of a feature
@@ -95,7 +95,7 @@ class PiecewiseLinear(nn.Module):
         width = torch.cat([e[1:] - e[:-1] for e in edges])
         slope = scale[..., column] / width
         offset = (loc[..., column] - left) / width - 0.5
-        seen = torch.tensor(list(sees), device=loc.device).view(-1, 1, 1) & (slope.abs() < 1e30)
+        seen = torch.tensor(list(sees), device=loc.device).view(-1, 1, 1) & slope.isfinite()
         first = torch.cat([each == 0 for each in ordinal])
         last = torch.cat([each == len(each) - 1 for each in ordinal])
         low, high = torch.where(first, -1.5, -0.5), torch.where(last, 1.5, 0.5)

@@ -224,7 +224,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
         "columns_left_out": max(0, len(model.encoding_.names) - MOST_COLUMNS),
         "sections": sections,
         "odd_columns": odd,
-        "odd_note": _odd_note(known, odd, table.rows),
+        "odd_note": _odd_note(odd, table.rows),
         "threshold": threshold,
         "figures": {f"{k}-{c.name}": c.figure for k, s in enumerate(sections) for c in s.charts},
         "several": len(sections) > 1,
@@ -392,15 +392,12 @@ def _notes(result: TargetResult, rows: int) -> list[str]:
     return notes
 
 
-def _odd_note(known: TrainingColumns, odd: list[ColumnShare], rows: int) -> str:
+def _odd_note(odd: list[ColumnShare], rows: int) -> str:
     """Return what counts as unusual here, and that there is nothing if so."""
     rule = (
-        "A number is unusual if it lies outside of the range of the training rows"
-        if known.has_ranges
-        else "This model keeps the mean and the spread of its training rows, not their range: a number is unusual if "
-        "it lies more than three spreads from the mean"
+        "A number is unusual if it lies outside of the range of the training rows; a category if it was not in "
+        "training; a missing value if the column never lacked one."
     )
-    rule += "; a category if it was not in training; a missing value if the column never lacked one."
     return rule if odd else f"{rule} None of the {rows:,} rows has such a value."
 
 

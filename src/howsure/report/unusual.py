@@ -1,9 +1,8 @@
 """Which columns make rows unlike the training rows, by what a fitted regressor keeps of these.
 
-A model keeps no training rows. It keeps the mean and the spread of every number, its range if a network sees bins of it
-(:mod:`howsure.nn.embedding`), the values of every category, and whether a column had missing values. A value is
-*unusual* if it lies outside of this range, or where no range is kept more than `FAR` spreads from the mean; if its
-category was not among those kept; or if it is missing and never was in training.
+A model keeps no training rows. It keeps the mean, the spread and the range of every number, the values of every
+category, and whether a column had missing values (:class:`howsure.data.encoders.Encoder`). A value is *unusual* if it
+lies outside the range, if its category was not among those kept, or if it is missing and never was in training.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howsure.data.encoders import Encoder
-from howsure.data.encoding import IGNORED
 from howsure.data.table import Column, Table
 from howsure.estimators import Regressor
 from howsure.fitting import Fitted
@@ -21,7 +19,7 @@ from howsure.report.words import percent, show
 __all__ = ["FAR", "ColumnShare", "Reason", "TrainingColumns"]
 
 Array = NDArray[np.float64]
-FAR = 3.0  # spreads from the mean beyond which a number is unusual, where its range is not known
+FAR = 3.0  # spreads: a column whose mean moved by these is ranked like one with unusual values in all rows
 MOVED = 0.5  # spreads by which the mean of a column has moved if that is worth a line
 NOTABLE = 2.0  # spreads from which a number is named as a reason for one row
 MOST_COLUMNS = 50  # of a row whose familiarity is computed with a usual value in their place
@@ -52,22 +50,21 @@ class ColumnShare:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a model keeps of one column of numbers: mean and spread of the training rows, and their range if it does."""
+    """What a model keeps of one column of numbers: mean, spread and range of the training rows."""
 
     mean: float
     spread: float
-    low: float | None
-    high: float | None
-    constant: bool
+    low: float
+    high: float
+
+    @property
+    def constant(self) -> bool:
+        """Whether all training rows had one value."""
+        return self.low == self.high
 
     def unusual(self, values: Array) -> NDArray[np.bool_]:
         """Return whether each value is unusual; a missing one is not."""
-        if self.constant:
-            return np.abs(values - self.mean) > 1e-6 * max(abs(self.mean), 1e-300)
-        if self.low is None or self.high is None:
-            return np.abs(values - self.mean) > FAR * self.spread
-        slack = 1e-5 * self.spread + 1e-6 * np.abs(values)  # edges are kept in float32
-        return (values < self.low - slack) | (values > self.high + slack)
+        return (values < self.low) | (values > self.high)
 
 
 class TrainingColumns:
@@ -84,17 +81,6 @@ class TrainingColumns:
         )
         self._typical = loc.mean(0)
         self._spread = np.median(scale, axis=0)
-        self._edges: dict[int, tuple[float, float]] = _range_of_bins(self.fitted)
-        for k, encoder in enumerate(self.encoders):
-            first = int(self._first[k])
-            if encoder.kind in ("number", "boolean") and encoder.distinct == 2 and first not in self._edges:
-                found = _two_values(encoder.fill, loc[:, first], scale[:, first])
-                self._edges |= {} if found is None else {first: found}
-
-    @property
-    def has_ranges(self) -> bool:
-        """Whether the model keeps the range of any column."""
-        return bool(_range_of_bins(self.fitted))
 
     def unusual(self, table: Table) -> list[NDArray[np.bool_]]:
         """Return for each column whether the value of each row is unusual."""
@@ -153,20 +139,12 @@ class TrainingColumns:
         return slice(self._first[k], self._first[k + 1])
 
     def _kept(self, k: int) -> _Kept | None:
-        """Return what is kept of a column of numbers or of a date; None of one that is no such column."""
+        """Return what is kept of a column of numbers or dates; None of one that is no such column or has no values."""
         encoder = self.encoders[k]
-        if encoder.left_out or encoder.kind == "category" or not encoder.features:
+        if encoder.kind == "category" or not encoder.features or not encoder.distinct:
             return None
-        if encoder.kind == "date":
-            if encoder.span:
-                return _Kept(encoder.fill, 1.0, encoder.span[0], encoder.span[1], False)
-            if "time" not in encoder.parts:
-                return None
         feature = int(self._first[k])
-        spread = float(self._spread[feature])
-        constant = spread >= IGNORED / 2
-        low, high = self._edges.get(feature, (None, None))
-        return _Kept(float(self._typical[feature]), 1.0 if constant else spread, low, high, constant)
+        return _Kept(float(self._typical[feature]), float(self._spread[feature]), encoder.low, encoder.high)
 
     def _unusual(self, k: int, column: Column) -> NDArray[np.bool_]:
         encoder, none = self.encoders[k], np.zeros(len(column.values), dtype=bool)
@@ -176,18 +154,13 @@ class TrainingColumns:
             missing = np.array([value is None for value in column.values], dtype=bool)
             seen = {None, *encoder.categories}
             odd = np.array([value not in seen for value in column.values], dtype=bool)
-            odd &= self._all_categories_kept(encoder)
+            odd &= encoder.distinct == len(encoder.categories)  # rare categories of many are not kept
         else:
             missing = np.isnan(column.values)
             kept = self._kept(k)
-            odd = none if kept is None else kept.unusual(np.where(missing, kept.mean, column.values))
+            odd = none if kept is None else kept.unusual(np.where(missing, kept.low, column.values))
         found: NDArray[np.bool_] = odd | (missing & (encoder.missing == 0))
         return found
-
-    @staticmethod
-    def _all_categories_kept(encoder: Encoder) -> bool:
-        """Return whether a category that is not kept cannot have been in training: rare ones of many are not kept."""
-        return encoder.distinct is not None and encoder.distinct == len(encoder.categories)
 
     def _reason(self, k: int, column: Column, row: int) -> Reason | None:
         encoder, value = self.encoders[k], column.values[row]
@@ -216,9 +189,9 @@ class TrainingColumns:
         said = show_value(encoder, value)
         if kept.constant:
             return f"{said}; it was always {show_value(encoder, kept.mean)} in training, and the model ignores it"
-        if odd and kept.low is not None and kept.high is not None:
+        if odd:
             return f"{said}, {side} all training rows ({_span(encoder, kept.low, kept.high)})"
-        if encoder.distinct == 2 and kept.low is not None and kept.high is not None:
+        if encoder.distinct == 2:
             share = (kept.mean - kept.low) / (kept.high - kept.low)
             return f"{said}, which {percent(share if value > kept.mean else 1 - share)} of the training rows had"
         distance = show(abs(value - kept.mean) / kept.spread, 2)
@@ -251,56 +224,8 @@ def _in_words(encoder: Encoder, kept: _Kept) -> str:
     """Return what is kept of a column of numbers."""
     if kept.constant:
         return f"always {show_value(encoder, kept.mean)}"
-    if kept.low is None or kept.high is None:
-        spread = f" ± {show(kept.spread, 3)}" if encoder.kind != "date" else ""
-        return f"mean {show_value(encoder, kept.mean)}{spread}"
     mean = "" if encoder.kind == "date" else f", mean {show(kept.mean, 3)}"
     return _span(encoder, kept.low, kept.high) + mean
-
-
-def _range_of_bins(fitted: Fitted) -> dict[int, tuple[float, float]]:
-    """Return the smallest and the largest training value of each feature that a network sees in bins.
-
-    The place in a bin is offset + slope · (x − loc)/scale, −½ at its lower edge and ½ at its upper one.
-    """
-    embedding = fitted.population._embedding
-    if embedding is None or not any(embedding.seen):
-        return {}
-    member = embedding.seen.index(True)
-    slope, offset = (t[member, 0].double().cpu() for t in (embedding.slope, embedding.offset))
-    column = embedding.column.cpu()
-    loc, scale = (t[member, 0].double().cpu()[column] for t in (fitted.scale_x.loc, fitted.scale_x.scale))
-    edges: dict[int, tuple[float, float]] = {}
-    used = slope != 0
-    for feature in column[used].unique().tolist():
-        mine = used & (column == feature)
-        low = loc[mine] + scale[mine] * (-0.5 - offset[mine]) / slope[mine]
-        high = loc[mine] + scale[mine] * (0.5 - offset[mine]) / slope[mine]
-        step = 10 ** np.floor(np.log10(1e-5 * float(scale[mine][0])))  # float32 keeps no more of them
-        edges[int(feature)] = _rounded(float(low.min()), step), _rounded(float(high.max()), step)
-    return edges
-
-
-def _two_values(fill: float, loc: Array, scale: Array) -> tuple[float, float] | None:
-    """Return the two values of a column that has no others, by its median and each network's mean and spread.
-
-    If a, the median, is one of them, and a share p of the rows has the other one, b, then mean − a = p(b − a) and the
-    variance is p(1−p)(b − a)²; hence b = a + (variance + (mean − a)²)/(mean − a). None if networks do not agree on it:
-    then the median is neither, as happens where both are equally frequent.
-    """
-    shift = loc - fill
-    varies = (scale < IGNORED / 2) & (shift != 0)
-    if varies.sum() < 2:
-        return None
-    other = fill + (scale[varies] ** 2 + shift[varies] ** 2) / shift[varies]
-    if np.ptp(other) > 1e-5 * abs(other.mean() - fill):
-        return None
-    value = _rounded(float(other.mean()), 10 ** np.floor(np.log10(1e-5 * float(np.median(scale[varies])))))
-    return min(fill, value), max(fill, value)
-
-
-def _rounded(value: float, step: float) -> float:
-    return float(np.round(value / step) * step) + 0.0  # not −0
 
 
 # Numbers in words -----------------------------------------------------------------------------------------------------
@@ -311,8 +236,6 @@ def show_value(encoder: Encoder, value: float) -> str:
     if encoder.kind == "boolean" and value in (0.0, 1.0):
         return "true" if value else "false"
     if encoder.kind == "date":
-        if encoder.content == "time":
-            return f"{int(value) // 3600:02d}:{int(value) // 60 % 60:02d}"
         return str(np.datetime64(round(value), "s")).replace("T", " ").removesuffix(" 00:00:00")
     return show(value)
 
