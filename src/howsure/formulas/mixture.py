@@ -26,6 +26,7 @@ from torch import Tensor
 from howsure.formulas import normal, student_tail
 from howsure.formulas.special import LOG_2PI, rho_excess
 from howsure.threads import one_thread
+from howsure.tracing import is_traced
 
 __all__ = ["entropy", "half_spread", "log_mean_exp", "mean", "quantile", "spread_of_means", "steps", "without_idle"]
 
@@ -140,15 +141,9 @@ def quantile(
         upper: whether q is the upper tail, (rows,); else it is the lower one.
         weights: of the members, (members, rows).
     """
-    found: Tensor = (_quantile if _is_traced(loc) else _quantile_of_rows)(df, loc, scale, q, upper, weights)
+    # the operator is for those who trace: it loads torch's compiler
+    found: Tensor = (_quantile if is_traced(loc.detach()) else _quantile_of_rows)(df, loc, scale, q, upper, weights)
     return found
-
-
-def _is_traced(x: Tensor) -> bool:
-    """Return whether somebody records or transforms operations. The operator is for them: it loads torch's compiler."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return True
-    return type(x) not in (Tensor, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack() > 0
 
 
 @one_thread()

@@ -27,7 +27,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 SIZE, TILES, WARPS = 256, 8, 8
 PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS = 256, 1, 2
-MOST_SUMMED = 8192  # sums of blocks that one program adds up in less time than torch needs
 MANY = 1 << 22  # targets from which a block takes several tiles; fewer are divided among all processors
 
 _L = tl.constexpr(tuple(LOG1P))
@@ -41,55 +40,53 @@ def run(
     raw: Tensor,
     y: Tensor,
     weight: Tensor | float,
-    *,
-    outer: int,
-    inner: int,
+    counts: Tensor | float,
     penalty: str,
-    mask: Tensor | None,
-    counts: Tensor | None,
-    scale: Tensor | float,
-    upstream: Tensor | None,
+    *,
     losses: Tensor | None,
     gradient: Tensor | None,
     want_sum: bool,
 ) -> Tensor | None:
     """Compute losses and gradients into the tensors ``losses`` and ``gradient``, and return the sum of the losses.
 
-    What is None is left out, and so is the sum if it is not wanted.
-
     Args:
-        raw: raw outputs that lie in memory as (outer, 4, inner); ``inner`` = 1 has the four side by side.
-        y: targets that lie in memory as (outer, inner); so do mask, counts and upstream, where there are any.
-        weight: λ, a number, a tensor with one, or one for each target.
-        outer, inner: sizes as above.
+        raw: raw outputs (outer, 4, inner), contiguous; ``inner`` = 1 has the four side by side.
+        y: targets (outer, inner).
+        weight: λ, a number, a tensor with one number, or one for each target.
+        counts: the factor of losses and gradients, in the same three forms. A target with 0 may be NaN.
         penalty: a key of ``PENALTY_CODES``.
-        mask: True where a target counts.
-        counts: how much each target counts.
-        scale: what losses and gradients are multiplied by, a number or a tensor with one.
-        upstream: what each gradient is multiplied by besides.
-        losses: one number for each target.
-        gradient: as raw.
-        want_sum: whether the sum of the losses is wanted, which goes without ``losses``.
+        losses: memory for one number for each target, or None.
+        gradient: memory as that of raw, or None.
+        want_sum: whether to return the sum; else None is returned.
     """
-    planar = inner > 1
+    outer, _, inner = raw.shape
     size, tiles, warps = _shape(outer, inner)
-    per_map = triton.cdiv(inner if planar else outer, size * tiles)
-    blocks = per_map * outer if planar else per_map
-    number, plain = not isinstance(weight, Tensor), not isinstance(scale, Tensor)
+    per_map = triton.cdiv(inner if inner > 1 else outer, size * tiles)
+    blocks = per_map * outer if inner > 1 else per_map
     sums = torch.empty(blocks, dtype=torch.float32, device=raw.device) if want_sum else None
-    _loss_and_gradient[(blocks,)](
-        raw, y, None if number else weight, mask, counts, None if plain else scale, upstream, losses, gradient, sums,
-        outer, inner, per_map, weight if number else 0.0, scale if plain else 1.0,
-        PENALTY=PENALTY_CODES[penalty],
-        WEIGHT=0 if not isinstance(weight, Tensor) else (1 if weight.numel() == 1 else 2),
-        PLANAR=planar,
-        FAST=not INTERPRETED,
-        SIZE=size,
-        TILES=tiles,
-        num_warps=warps,
-        enable_fp_fusion=True,
-    )  # fmt: skip
-    return None if sums is None else _sum_of(sums)
+    (weights, weight_number, weight_form), (factors, factor, form) = _argument(weight), _argument(counts)
+    if y.numel():
+        _loss_and_gradient[(blocks,)](
+            raw, y.contiguous(), weights, factors, losses, gradient, sums,
+            outer, inner, per_map, weight_number, factor,
+            PENALTY=PENALTY_CODES[penalty],
+            WEIGHT=weight_form,
+            COUNTS=form,
+            PLANAR=inner > 1,
+            FAST=not INTERPRETED,
+            SIZE=size,
+            TILES=tiles,
+            num_warps=warps,
+            enable_fp_fusion=True,
+        )  # fmt: skip
+    return None if sums is None else sums.sum()
+
+
+def _argument(x: Tensor | float) -> tuple[Tensor | None, float, int]:
+    """Return a tensor, a number and their form: 0 for a number, 1 for one number in memory, 2 for one each target."""
+    if not isinstance(x, Tensor):
+        return None, x, 0
+    return x.contiguous(), 0.0, 2 if x.ndim else 1
 
 
 def _shape(outer: int, inner: int) -> tuple[int, int, int]:
@@ -101,24 +98,6 @@ def _shape(outer: int, inner: int) -> tuple[int, int, int]:
     if inner > 1:
         return PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS
     return SIZE, TILES if outer >= MANY else 1, WARPS
-
-
-def _sum_of(sums: Tensor) -> Tensor:
-    """Return the sum of a few thousand numbers."""
-    if len(sums) > MOST_SUMMED:
-        return sums.sum()
-    total = torch.empty((), dtype=torch.float32, device=sums.device)
-    _add_up[(1,)](sums, total, len(sums), SIZE=4096, num_warps=8)
-    return total
-
-
-@triton.jit
-def _add_up(values, total, size, SIZE: tl.constexpr):
-    found = tl.zeros((SIZE,), tl.float32)
-    for start in range(0, size, SIZE):
-        k = start + tl.arange(0, SIZE)
-        found += tl.load(values + k, mask=k < size, other=0.0)
-    tl.store(total, tl.sum(found, 0))
 
 
 def scale_by(gradient: Tensor, upstream: Tensor) -> Tensor:
@@ -142,18 +121,18 @@ def _scale(values, factor, size, stride, SIZE: tl.constexpr):
 
 @triton.jit
 def _loss_and_gradient(
-    raw, y, weight, mask, counts, scale, upstream, losses, gradient, sums,
-    outer, inner, per_map, weight_number, scale_number,
-    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
+    raw, y, weight, counts, losses, gradient, sums,
+    outer, inner, per_map, weight_number, count_number,
+    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, COUNTS: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
     SIZE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Compute ``TILES`` times ``SIZE`` targets, which lie side by side and in planar form within one map."""
     block = tl.program_id(0)
-    shared_weight, factor = weight_number, scale_number
+    shared_weight, shared_count = weight_number, count_number
     if WEIGHT == 1:
         shared_weight = tl.load(weight).to(tl.float32)
-    if scale is not None:
-        factor *= tl.load(scale).to(tl.float32)
+    if COUNTS == 1:
+        shared_count = tl.load(counts).to(tl.float32)
     total = tl.zeros((SIZE,), tl.float32)
     for tile in range(TILES):
         if PLANAR:
@@ -175,33 +154,24 @@ def _loss_and_gradient(
             even, odd = tl.split(tl.reshape(all_four, (SIZE, 2, 2)))
             gamma, raw_alpha = tl.split(even)
             raw_nu, raw_beta = tl.split(odd)
-        counted = inside
-        if mask is not None:
-            counted = inside & (tl.load(mask + e, mask=inside, other=0) != 0)
+        lam, factor, counted = shared_weight, shared_count, inside
+        if COUNTS == 2:
+            factor = tl.load(counts + e, mask=inside, other=0.0).to(tl.float32)
+            counted = inside & (factor != 0)
             # what does not count may be NaN
             gamma, raw_nu = tl.where(counted, gamma, 0.0), tl.where(counted, raw_nu, 0.0)
             raw_alpha, raw_beta = tl.where(counted, raw_alpha, 0.0), tl.where(counted, raw_beta, 0.0)
         target = tl.load(y + e, mask=counted, other=0.0).to(tl.float32)
-        lam = shared_weight
         if WEIGHT == 2:
             lam = tl.load(weight + e, mask=counted, other=0.0).to(tl.float32)
-        each = factor
-        if counts is not None:
-            each *= tl.load(counts + e, mask=counted, other=0.0).to(tl.float32)
-        if upstream is not None:
-            each *= tl.load(upstream + e, mask=counted, other=0.0).to(tl.float32)
-
         value, _, by_gamma, by_nu, by_alpha, by_beta = loss_and_slopes(
-            gamma, raw_nu, raw_alpha, raw_beta, target, lam, each, PENALTY, FAST
+            gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PENALTY, FAST
         )
         if losses is not None:
-            tl.store(losses + e, tl.where(counted, value, 0.0).to(losses.dtype.element_ty), mask=inside)
+            tl.store(losses + e, value.to(losses.dtype.element_ty), mask=inside)
         if sums is not None:
-            total += tl.where(counted, value, 0.0)
+            total += tl.where(inside, value, 0.0)
         if gradient is not None:
-            if mask is not None:  # a factor that is 0 would leave what is infinite NaN
-                by_gamma, by_nu = tl.where(counted, by_gamma, 0.0), tl.where(counted, by_nu, 0.0)
-                by_alpha, by_beta = tl.where(counted, by_alpha, 0.0), tl.where(counted, by_beta, 0.0)
             kind = gradient.dtype.element_ty
             if PLANAR:
                 tl.store(gradient + at, by_gamma.to(kind), mask=inside)
