@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
 import howsure as hs
-from howsure.nn import MLP, FeatureDensity, UNet
+from howsure.nn import FeatureDensity, UNet
 
 CONVS = {
     (hs.nn.NIGConv1d, functional.conv1d, nn.Conv1d): (11,),
@@ -131,7 +131,7 @@ def test_bad_input_is_named():
         hs.nn.NIGConv2d(8, kernel_size=0)
 
 
-@pytest.mark.parametrize("head", [*(kind(8) for kind in HEADS), MLP(8), FeatureDensity(8)])
+@pytest.mark.parametrize("head", [*(kind(8) for kind in HEADS), FeatureDensity(8)])
 def test_features_are_tensors_that_fit(head):
     name = type(head).__name__
     for x in (np.zeros((5, 8)), [[0.0] * 8], None):
