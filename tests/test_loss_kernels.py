@@ -21,7 +21,7 @@ import howsure as hs
 import oracles
 from howsure.formulas import nig, penalties
 from howsure.kernels import polynomials
-from howsure.kernels.evidential_loss import _in_order, _planes, evidential_loss_from_raw
+from howsure.kernels.evidential_loss import evidential_loss_from_raw
 from howsure.methods import Evidential, Network
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # NumPy's, of lanes that nobody reads
@@ -217,24 +217,6 @@ def test_tensors_that_do_not_lie_in_order(kernel):
     assert torch.allclose(loss, truth)
     grads = [torch.autograd.grad(each, raw)[0] for each in (loss, truth)]
     assert torch.allclose(*grads, atol=1e-6)
-
-
-def test_outputs_in_order_are_not_copied():
-    maps = torch.randn(2, 4, 3, 5)
-    for raw, dim, outer, inner in (
-        (maps, 1, 2, 15),
-        (maps.movedim(1, -1), -1, 2, 15),
-        (maps.to(memory_format=torch.channels_last), 1, 30, 1),
-        (torch.randn(4, 30).t(), 1, 1, 30),
-        (torch.randn(30, 4), 1, 30, 1),
-    ):
-        found, place = _in_order(raw, dim)
-        assert found is raw
-        planes = _planes(found, dim, place)
-        assert planes.shape == (outer, 4, inner)
-        assert planes.data_ptr() == raw.data_ptr()
-    raw = torch.randn(6, 8)[:, ::2]
-    assert _in_order(raw, 1)[0] is not raw
 
 
 @kernels

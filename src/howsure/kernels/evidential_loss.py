@@ -15,9 +15,8 @@ Triton kernel (:mod:`howsure.kernels.evidential_loss_triton`) for CUDA.
 
 import functools
 import importlib.util
-import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,15 +37,6 @@ LARGEST_Q = 1e37
 
 # Targets that are computed at once on a CPU: their dozen intermediate results stay in its cache.
 PART = 1 << 17
-
-
-class _Plan(NamedTuple):
-    """Static arguments of the loss: a penalty of PENALTIES or "none"; and whether each target keeps its own loss."""
-
-    penalty: str
-    each: bool
-    dim: int
-    triton: bool
 
 
 def evidential_loss_from_raw(
@@ -82,20 +72,21 @@ def evidential_loss_from_raw(
     >>> evidential_loss_from_raw(raw, y)
     tensor(0.9267, grad_fn=<_LossFromRawBackward>)
     """
-    dim = dim % raw.ndim - raw.ndim
-    if raw.shape[dim] != 4 or raw.movedim(dim, -1).shape[:-1] != y.shape:
+    rows = raw.movedim(dim, -1)
+    if rows.shape[-1] != 4 or rows.shape[:-1] != y.shape:
         raise InputError(f"raw outputs of shape {tuple(raw.shape)} do not fit targets of shape {tuple(y.shape)}")
     if penalty not in PENALTIES or reduction not in ("mean", "sum", "none"):
         raise InputError(f"unknown penalty {penalty!r} or reduction {reduction!r}")
-    if not isinstance(weight, Tensor) and weight == 0:
-        penalty = "none"
-    if isinstance(weight, Tensor):
-        weight = weight.to(_at_least_float32(raw, y))
+    if not isinstance(weight, Tensor):
+        penalty = penalty if weight else "none"
+    elif weight.numel() == 1:
+        weight = weight.reshape(()) if weight.device == y.device else weight.item()
+    else:
+        weight = weight.to(_at_least_float32(raw, y)).expand(y.shape).reshape(-1)
     counts = _counts(raw, y, mask, sample_weight, reduction)
-    loss: Tensor = _LossFromRaw.apply(
-        raw, y, weight, counts, _Plan(penalty, reduction == "none", dim, uses_triton(raw, y))
-    )
-    return loss
+    each = reduction == "none"
+    loss: Tensor = _LossFromRaw.apply(rows.reshape(-1, 4), y.reshape(-1), weight, counts, penalty, each)
+    return loss.view(y.shape) if each else loss
 
 
 def uses_triton(raw: Tensor, y: Tensor) -> bool:
@@ -119,6 +110,7 @@ def _counts(
     counts = counts.to(_at_least_float32(raw, y))
     if mask is not None:
         counts = torch.where(mask, counts, 0.0)
+    counts = counts.reshape(-1)
     if reduction != "mean":
         return counts
     total = counts.sum(dtype=torch.float64)
@@ -130,19 +122,23 @@ def _at_least_float32(raw: Tensor, y: Tensor) -> torch.dtype:
 
 
 class _LossFromRaw(torch.autograd.Function):
+    """Loss of raw outputs (N, 4) and targets (N,); weight and counts are numbers, one in memory, or (N,)."""
+
     @staticmethod
     def forward(
-        ctx: Any, raw: Tensor, y: Tensor, weight: Tensor | float, counts: Tensor | float, plan: _Plan
+        ctx: Any, raw: Tensor, y: Tensor, weight: Tensor | float, counts: Tensor | float, penalty: str, each: bool
     ) -> Tensor:
+        ctx.penalty, ctx.each, ctx.triton = penalty, each, uses_triton(raw, y)
         # Losses one by one have an upstream gradient each: the kernel rather computes theirs when it has that. Those of
         # float16 are computed then, too, because it can be a factor that keeps them inside the range of float16.
-        late = raw.dtype == torch.float16 or (plan.triton and plan.each)
-        loss, ctx.gradient = _compute(raw, y, weight, counts, plan, True, ctx.needs_input_grad[0] and not late)
+        late = raw.dtype == torch.float16 or (ctx.triton and each)
+        gradient = raw.new_empty(raw.shape) if ctx.needs_input_grad[0] and not late else None
+        losses = y.new_empty(y.shape, dtype=_at_least_float32(raw, y)) if each else None
+        total = _backend(ctx.triton)(raw, y, weight, counts, penalty, losses=losses, gradient=gradient)
+        ctx.gradient = gradient
         ctx.save_for_backward(raw, y, *(t for t in (weight, counts) if isinstance(t, Tensor)))
         ctx.numbers = tuple(None if isinstance(t, Tensor) else t for t in (weight, counts))
-        ctx.plan = plan
-        assert loss is not None
-        return loss
+        return total if losses is None else losses
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -150,20 +146,20 @@ class _LossFromRaw(torch.autograd.Function):
         raw, y, *others = ctx.saved_tensors
         rest = iter(others)
         weight, counts = (next(rest) if number is None else number for number in ctx.numbers)
-        plan: _Plan = ctx.plan
-        if plan.each and isinstance(counts, Tensor):
+        if ctx.each and isinstance(counts, Tensor):
             upstream = torch.where(counts != 0, upstream, 0.0)  # what does not count may have NaN upstream
         if torch.is_grad_enabled() or _is_batched(upstream):
-            gradient = _by_formulas(raw, y, weight, counts, plan, upstream)
+            gradient = _by_formulas(raw, y, weight, counts, ctx.penalty, ctx.each, upstream)
         elif gradient is None:
-            _, gradient = _compute(raw, y, weight, counts * upstream, plan, False, True)
-        elif plan.triton:
+            gradient = raw.new_empty(raw.shape)
+            _backend(ctx.triton)(raw, y, weight, counts * upstream, ctx.penalty, losses=None, gradient=gradient)
+        elif ctx.triton:
             from howsure.kernels.evidential_loss_triton import scale_by
 
             gradient = scale_by(gradient, upstream)
         else:
-            gradient = gradient.mul_(upstream.unsqueeze(plan.dim) if plan.each else upstream)
-        return gradient, None, None, None, None
+            gradient = gradient.mul_(upstream.unsqueeze(-1))
+        return gradient, None, None, None, None, None
 
 
 def _is_batched(upstream: Tensor) -> bool:
@@ -173,75 +169,36 @@ def _is_batched(upstream: Tensor) -> bool:
 
 
 def _by_formulas(
-    raw: Tensor, y: Tensor, weight: Tensor | float, counts: Tensor | float, plan: _Plan, upstream: Tensor
+    raw: Tensor,
+    y: Tensor,
+    weight: Tensor | float,
+    counts: Tensor | float,
+    penalty: str,
+    each: bool,
+    upstream: Tensor,
 ) -> Tensor:
     """Return the gradient by the formulas, which can be differentiated again where gradients are recorded."""
     own, again = raw, torch.is_grad_enabled()
     with torch.enable_grad():
         if isinstance(counts, Tensor):
             counted = counts != 0
-            own, y = torch.where(counted.unsqueeze(plan.dim), raw, 0.0), torch.where(counted, y, 0.0)
-        parameters = nig.from_raw(own, plan.dim)
+            own, y = torch.where(counted.unsqueeze(-1), raw, 0.0), torch.where(counted, y, 0.0)
+        parameters = nig.from_raw(own)
         loss = nig.nll(y, *parameters)
-        if plan.penalty != "none":
-            loss = loss + weight * penalties.PENALTIES[plan.penalty](y, *parameters)
-        loss = loss * counts if plan.each else (loss * counts).sum()
+        if penalty != "none":
+            loss = loss + weight * penalties.PENALTIES[penalty](y, *parameters)
+        loss = loss * counts if each else (loss * counts).sum()
     (gradient,) = torch.autograd.grad(loss, raw, upstream, create_graph=again)
     return gradient
 
 
-def _compute(
-    raw: Tensor,
-    y: Tensor,
-    weight: Tensor | float,
-    counts: Tensor | float,
-    plan: _Plan,
-    want_loss: bool,
-    want_gradient: bool,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the loss and its gradient by the raw outputs, each if it is wanted."""
-    raw, place = _in_order(raw, plan.dim)
-    planes = _planes(raw, plan.dim, place)
-    outer, _, inner = planes.shape
-    gradient = torch.empty_like(raw) if want_gradient else None
-    slopes = None if gradient is None else _planes(gradient, plan.dim, place)
-    losses = y.new_empty((outer, inner), dtype=_at_least_float32(raw, y)) if want_loss and plan.each else None
-    run = _by_tensors
-    if plan.triton:
-        from howsure.kernels.evidential_loss_triton import run
-    weight, counts = (_factor(t, y, outer, inner) for t in (weight, counts))
-    want_sum = want_loss and not plan.each
-    total = run(
-        planes, y.reshape(outer, inner), weight, counts, plan.penalty,
-        losses=losses, gradient=slopes, want_sum=want_sum,
-    )  # fmt: skip
-    return total if losses is None else losses.view(y.shape), gradient
+def _backend(triton: bool) -> Callable[..., Tensor]:
+    """Return the function that computes losses and gradients into memory, and returns the sum of the losses."""
+    if not triton:
+        return _by_tensors
+    from howsure.kernels.evidential_loss_triton import run
 
-
-def _in_order(raw: Tensor, dim: int) -> tuple[Tensor, int]:
-    """Return raw outputs, and the position of ``dim`` in the order of their memory; copied if it lies in no order."""
-    for place in reversed(range(raw.ndim)):
-        if raw.movedim(dim, place).is_contiguous():
-            return raw, place
-    return raw.contiguous(), dim % raw.ndim
-
-
-def _planes(x: Tensor, dim: int, place: int) -> Tensor:
-    """Return a view of shape (outer, 4, inner) of outputs in order.
-
-    Maps whose channels lie side by side ("channels last") have inner = 1, as outputs in the last dimension have.
-    """
-    moved = x.movedim(dim, place)
-    return moved.reshape(math.prod(moved.shape[:place]), 4, math.prod(moved.shape[place + 1 :]))
-
-
-def _factor(x: Tensor | float, y: Tensor, outer: int, inner: int) -> Tensor | float:
-    """Return a number, a tensor with one number on the device of y, or a tensor of shape (outer, inner)."""
-    if not isinstance(x, Tensor):
-        return x
-    if x.numel() == 1:
-        return x.reshape(()) if x.device == y.device else x.item()
-    return x.expand(y.shape).reshape(outer, inner)
+    return run
 
 
 # Tensor operations --------------------------------------------------------------------------------------------------
@@ -256,45 +213,32 @@ def _by_tensors(
     *,
     losses: Tensor | None,
     gradient: Tensor | None,
-    want_sum: bool,
-) -> Tensor | None:
+) -> Tensor:
     """Compute losses and gradients by tensor operations; arguments as of the Triton kernel's ``run``."""
     dtype = _at_least_float32(raw, y)
     total = y.new_zeros((), dtype=torch.float64 if y.device.type != "mps" else dtype)
-    for part in _parts(y):
-        rows, targets = raw[part[0], :, part[1]].movedim(1, 0).to(dtype).contiguous(), y[part].to(dtype)
+    step = PART if y.device.type == "cpu" else max(1, len(y))
+    for part in (slice(first, first + step) for first in range(0, len(y), step)):
+        rows, targets = raw[part].t().to(dtype).contiguous(), y[part].to(dtype)
         lam, count = (t[part] if isinstance(t, Tensor) and t.ndim else t for t in (weight, counts))
         if isinstance(count, Tensor) and count.ndim:
             counted = count != 0
             rows, targets = torch.where(counted, rows, 0.0), torch.where(counted, targets, 0.0)
-        want_loss = want_sum or losses is not None
-        value, slopes = _closed_form(rows, targets, lam, penalty, want_loss, gradient is not None)
-        if losses is not None and value is not None:
-            losses[part] = value * count
-        elif value is not None:
-            total = total + (value * count if isinstance(count, Tensor) else value).sum()
+        value, slopes = _closed_form(rows, targets, lam, penalty, gradient is not None)
+        value = value * count
+        if losses is not None:
+            losses[part] = value
+        else:
+            total = total + value.sum()
         if gradient is not None and slopes is not None:
-            gradient[part[0], :, part[1]] = slopes.mul_(count).movedim(0, 1)
-    if not want_sum:
-        return None
-    total = total if isinstance(counts, Tensor) else total * counts
+            gradient[part] = slopes.mul_(count).t()
     return total.to(dtype)
 
 
-def _parts(y: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of targets (outer, inner) with at most ``PART`` targets each on a CPU; elsewhere one with all."""
-    outer, inner = y.shape
-    part = PART if y.device.type == "cpu" else max(1, y.numel())
-    rows = max(1, part // max(1, inner))
-    for first in range(0, outer, rows):
-        for start in range(0, inner, part):
-            yield slice(first, first + rows), slice(start, start + part)
-
-
 def _closed_form(
-    rows: Tensor, y: Tensor, weight: Tensor | float, penalty: str, want_loss: bool, want_gradient: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return losses, and their derivatives by raw outputs as (4, …), of raw outputs (4, …) and targets (…)."""
+    rows: Tensor, y: Tensor, weight: Tensor | float, penalty: str, want_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return losses, and their derivatives by raw outputs (4, N), of raw outputs (4, N) and targets (N,)."""
     nu, a, beta = softplus(rows[1:], threshold=40).unbind(0)
     nu, a, beta = nu.add_(NU_FLOOR), a.add_(ALPHA_MINUS_ONE_FLOOR), beta.add_(BETA_FLOOR)
     residual, inverse = y - rows[0], nu.reciprocal()
@@ -309,11 +253,9 @@ def _closed_form(
     if penalty == "standard_score":
         unit = weight * ((1 + a) / width).sqrt_()
     score = None if penalty == "none" else unit * residual.abs()
-    loss = None
-    if want_loss:
-        loss = width.log().mul_(0.5).sub_(half_log).add_(0.5 * LOG_2PI).addcmul_(exponent, fit)
-        if score is not None:
-            loss.addcmul_(score, evidence)
+    loss = width.log().mul_(0.5).sub_(half_log).add_(0.5 * LOG_2PI).addcmul_(exponent, fit)
+    if score is not None:
+        loss.addcmul_(score, evidence)
     if not want_gradient:
         return loss, None
     slope = exponent / (1 + q)

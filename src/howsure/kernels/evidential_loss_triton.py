@@ -25,8 +25,8 @@ __all__ = ["INTERPRETED", "inverse", "log", "loss_and_slopes", "run", "scale_by"
 # in the interpreter, which runs kernels on a CPU for tests, there is no machine code
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
+# Each thread has one target at a time, so that wide loads need no exchange between threads.
 SIZE, TILES, WARPS = 256, 8, 8
-PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS = 256, 1, 2
 MANY = 1 << 22  # targets from which a block takes several tiles; fewer are divided among all processors
 
 _L = tl.constexpr(tuple(LOG1P))
@@ -45,41 +45,36 @@ def run(
     *,
     losses: Tensor | None,
     gradient: Tensor | None,
-    want_sum: bool,
-) -> Tensor | None:
-    """Compute losses and gradients into the tensors ``losses`` and ``gradient``, and return the sum of the losses.
+) -> Tensor:
+    """Compute losses and gradients into the tensors ``losses`` and ``gradient``, or return the sum of the losses.
 
     Args:
-        raw: raw outputs (outer, 4, inner), contiguous; ``inner`` = 1 has the four side by side.
-        y: targets (outer, inner).
-        weight: λ, a number, a tensor with one number, or one for each target.
+        raw: raw outputs (N, 4).
+        y: targets (N,).
+        weight: λ, a number, a tensor with one number, or (N,).
         counts: the factor of losses and gradients, in the same three forms. A target with 0 may be NaN.
         penalty: a key of ``PENALTY_CODES``.
-        losses: memory for one number for each target, or None.
-        gradient: memory as that of raw, or None.
-        want_sum: whether to return the sum; else None is returned.
+        losses: contiguous memory (N,), or None for the sum.
+        gradient: contiguous memory (N, 4), or None.
     """
-    outer, _, inner = raw.shape
-    size, tiles, warps = _shape(outer, inner)
-    per_map = triton.cdiv(inner if inner > 1 else outer, size * tiles)
-    blocks = per_map * outer if inner > 1 else per_map
-    sums = torch.empty(blocks, dtype=torch.float32, device=raw.device) if want_sum else None
+    tiles = TILES if len(y) >= MANY else 1
+    blocks = triton.cdiv(len(y), SIZE * tiles)
+    sums = torch.empty(blocks, dtype=torch.float32, device=raw.device)
     (weights, weight_number, weight_form), (factors, factor, form) = _argument(weight), _argument(counts)
-    if y.numel():
+    if len(y):
         _loss_and_gradient[(blocks,)](
-            raw, y.contiguous(), weights, factors, losses, gradient, sums,
-            outer, inner, per_map, weight_number, factor,
+            raw.contiguous(), y.contiguous(), weights, factors, losses, gradient, None if losses is not None else sums,
+            len(y), weight_number, factor,
             PENALTY=PENALTY_CODES[penalty],
             WEIGHT=weight_form,
             COUNTS=form,
-            PLANAR=inner > 1,
             FAST=not INTERPRETED,
-            SIZE=size,
+            SIZE=SIZE,
             TILES=tiles,
-            num_warps=warps,
+            num_warps=WARPS,
             enable_fp_fusion=True,
         )  # fmt: skip
-    return None if sums is None else sums.sum()
+    return sums.sum()
 
 
 def _argument(x: Tensor | float) -> tuple[Tensor | None, float, int]:
@@ -87,17 +82,6 @@ def _argument(x: Tensor | float) -> tuple[Tensor | None, float, int]:
     if not isinstance(x, Tensor):
         return None, x, 0
     return x.contiguous(), 0.0, 2 if x.ndim else 1
-
-
-def _shape(outer: int, inner: int) -> tuple[int, int, int]:
-    """Return the targets of a tile, the tiles of a block and its warps.
-
-    With the four side by side each thread has one target at a time, so that wide loads need no exchange between
-    threads; in planar form it has four, so that loads are wide.
-    """
-    if inner > 1:
-        return PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS
-    return SIZE, TILES if outer >= MANY else 1, WARPS
 
 
 def scale_by(gradient: Tensor, upstream: Tensor) -> Tensor:
@@ -122,11 +106,11 @@ def _scale(values, factor, size, stride, SIZE: tl.constexpr):
 @triton.jit
 def _loss_and_gradient(
     raw, y, weight, counts, losses, gradient, sums,
-    outer, inner, per_map, weight_number, count_number,
-    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, COUNTS: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
+    size, weight_number, count_number,
+    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, COUNTS: tl.constexpr, FAST: tl.constexpr,
     SIZE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``TILES`` times ``SIZE`` targets, which lie side by side and in planar form within one map."""
+    """Compute ``TILES`` times ``SIZE`` targets."""
     block = tl.program_id(0)
     shared_weight, shared_count = weight_number, count_number
     if WEIGHT == 1:
@@ -135,25 +119,14 @@ def _loss_and_gradient(
         shared_count = tl.load(counts).to(tl.float32)
     total = tl.zeros((SIZE,), tl.float32)
     for tile in range(TILES):
-        if PLANAR:
-            along = ((block % per_map) * TILES + tile) * SIZE + tl.arange(0, SIZE)
-            which = (block // per_map).to(tl.int64)
-            inside = along < inner
-            e = which * inner + along
-            at = which * 4 * inner + along
-            gamma = tl.load(raw + at, mask=inside, other=0.0).to(tl.float32)
-            raw_nu = tl.load(raw + at + inner, mask=inside, other=0.0).to(tl.float32)
-            raw_alpha = tl.load(raw + at + 2 * inner, mask=inside, other=0.0).to(tl.float32)
-            raw_beta = tl.load(raw + at + 3 * inner, mask=inside, other=0.0).to(tl.float32)
-        else:  # the four of a target side by side: one wide load, taken apart in registers
-            start = (block.to(tl.int64) * TILES + tile) * SIZE
-            e = start + tl.arange(0, SIZE)
-            inside = e < outer
-            at = 4 * e[:, None] + tl.arange(0, 4)[None, :]
-            all_four = tl.load(raw + at, mask=inside[:, None], other=0.0).to(tl.float32)
-            even, odd = tl.split(tl.reshape(all_four, (SIZE, 2, 2)))
-            gamma, raw_alpha = tl.split(even)
-            raw_nu, raw_beta = tl.split(odd)
+        # the four of a target side by side: one wide load, taken apart in registers
+        e = (block.to(tl.int64) * TILES + tile) * SIZE + tl.arange(0, SIZE)
+        inside = e < size
+        at = 4 * e[:, None] + tl.arange(0, 4)[None, :]
+        all_four = tl.load(raw + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        even, odd = tl.split(tl.reshape(all_four, (SIZE, 2, 2)))
+        gamma, raw_alpha = tl.split(even)
+        raw_nu, raw_beta = tl.split(odd)
         lam, factor, counted = shared_weight, shared_count, inside
         if COUNTS == 2:
             factor = tl.load(counts + e, mask=inside, other=0.0).to(tl.float32)
@@ -172,15 +145,9 @@ def _loss_and_gradient(
         if sums is not None:
             total += tl.where(inside, value, 0.0)
         if gradient is not None:
-            kind = gradient.dtype.element_ty
-            if PLANAR:
-                tl.store(gradient + at, by_gamma.to(kind), mask=inside)
-                tl.store(gradient + at + inner, by_nu.to(kind), mask=inside)
-                tl.store(gradient + at + 2 * inner, by_alpha.to(kind), mask=inside)
-                tl.store(gradient + at + 3 * inner, by_beta.to(kind), mask=inside)
-            else:
-                together = tl.join(tl.join(by_gamma, by_alpha), tl.join(by_nu, by_beta))
-                tl.store(gradient + at, tl.reshape(together, (SIZE, 4)).to(kind), mask=inside[:, None])
+            together = tl.join(tl.join(by_gamma, by_alpha), tl.join(by_nu, by_beta))
+            together = tl.reshape(together, (SIZE, 4)).to(gradient.dtype.element_ty)
+            tl.store(gradient + at, together, mask=inside[:, None])
     if sums is not None:
         tl.store(sums + block, tl.sum(total, 0))
 

@@ -23,9 +23,8 @@ class UNet(nn.Module):
     block doubles the size of its map, concatenates the encoder's map of that size, and convolves twice. The head
     computes in float32 at least, also under ``torch.autocast``.
 
-    The dropout layers are in ``drops``, in training mode or not like any layer. They draw from ``generator``, which must
-    be on the network's device, or from torch's global generator if that is None. To compile the network for CUDA, leave it
-    None.
+    The dropout layers are in ``drops``. They draw from ``generator``, which must be on the network's device, or from
+    torch's global generator if that is None. To compile the network for CUDA, leave it None.
 
     Args:
         outputs: raw outputs per pixel; four for an evidential answer.
