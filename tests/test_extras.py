@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from howsure.training.progress import Progress
-
 EXTRAS = ("matplotlib", "typer", "rich", "PIL", "h5py")
 # importing a module that sys.modules maps to None raises ModuleNotFoundError, as if it were not installed
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
@@ -62,35 +60,6 @@ def test_the_command_line_without_typer_says_what_to_install(arguments):
     assert "pip install howsure[cli]" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
-
-
-class Terminal:
-    """A stream that says that it is a terminal, and keeps what is written to it."""
-
-    def __init__(self):
-        self.text = ""
-
-    def isatty(self):
-        return True
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def test_progress_without_rich_is_plain_lines(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    terminal = Terminal()
-    with Progress(total=100, stream=terminal) as progress:
-        progress.shown -= 10  # as if two seconds had passed
-        progress.update(50, {"loss": 0.5, "score": 0.25, "running": 2})
-    assert terminal.text.startswith("step 50/100  loss 0.5000  validation 0.2500  running 2  ")
-    assert terminal.text.endswith(" s left\n")
-    assert "\x1b" not in terminal.text
 
 
 def test_no_module_imports_large_extras():
