@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 from howsure.errors import InputError
 from howsure.formulas import nig, penalties
 from howsure.formulas.nig import ALPHA_MINUS_ONE_FLOOR, BETA_FLOOR, NU_FLOOR
-from howsure.formulas.special import LOG_2PI, rho_from_one
+from howsure.formulas.special import LOG_2PI, rho, rho_prime
 from howsure.kernels.polynomials import RHO, RHO_PRIME
 
 __all__ = ["PENALTIES", "evidential_loss_from_raw", "uses_triton"]
@@ -283,12 +283,12 @@ def _closed_form(
 def _rho(a: Tensor) -> tuple[Tensor, Tensor]:
     """Return ρ(1 + a) = ln Γ(a + 3/2) − ln Γ(a + 1) and its derivative, for a > 0."""
     if a.dtype != torch.float32:
-        return rho_from_one(1 + a)
+        return rho(1 + a), rho_prime(1 + a)
     z = a + 0.75
     inverse = z.reciprocal()
     u = inverse * inverse
-    rho = _horner(u, RHO).mul_(u).add_(z.log_(), alpha=0.5)
-    return rho, _horner(u, RHO_PRIME).mul_(u).add_(0.5).mul_(inverse)
+    value = _horner(u, RHO).mul_(u).add_(z.log_(), alpha=0.5)
+    return value, _horner(u, RHO_PRIME).mul_(u).add_(0.5).mul_(inverse)
 
 
 def _horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
