@@ -7,7 +7,8 @@ they do is written out in ``loss_peers.py``, and the name says so.
 
     python benchmarks/bench_loss.py [--device cuda] [--rows 42000000] [--compile] [--maps] [--out FOLDER]
 
-On a GPU each way is timed by itself with CUDA events around a call. ``--maps`` adds 32 maps of 160 × 128, the size of a
+The ways take turns, so that other work on the machine slows down all of them; on a GPU, CUDA events around a call
+measure its time. ``--maps`` adds 32 maps of 160 × 128, the size of a
 training step for depth, also as twenty calls in one CUDA graph, where the GPU's own work is left.
 """
 
@@ -35,48 +36,58 @@ BYTES = 36  # of an element: 16 of raw outputs, 4 of its target, 16 of gradients
 
 
 def ours(raw: Tensor, y: Tensor, weight: float, **options: Any) -> Tensor:
-    """Return the loss as the library computes it."""
+    """Return the loss as training code calls it, parameters of the distribution included."""
     return hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, weight=weight, **options)
+
+
+def from_raw(raw: Tensor, y: Tensor, weight: float, **options: Any) -> Tensor:
+    """Return the loss computed from raw outputs, without parameters."""
+    return hs.kernels.evidential_loss_from_raw(raw, y, weight, **options)
 
 
 def formulas(raw: Tensor, y: Tensor, weight: float) -> Tensor:
     """Return the mean loss by the library's formulas and autograd."""
-    return ours(raw, y, weight, kernel="formulas")
+    answer = hs.NormalInverseGamma.from_raw(raw)
+    answer.raw = None
+    return hs.evidential_loss(answer, y, weight=weight)
 
 
 def gradient_of(f: Callable[..., Tensor], raw: Tensor, y: Tensor, upstream: Any = None) -> Callable[[], Any]:
     return lambda: torch.autograd.grad(f(raw, y, WEIGHT), raw, upstream)
 
 
-def milliseconds(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
-    """Return the times of so many calls, sorted, after five to warm up."""
-    times = []
-    for k in range(5 + repeats):
-        if device.type == "cuda":
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(1_000_000)  # so that the host is ahead, and waits for nothing between kernels
-            start.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            taken = start.elapsed_time(end)
-        else:
-            began = time.perf_counter()
-            call()
-            taken = 1e3 * (time.perf_counter() - began)
-        if k >= 5:
-            times.append(taken)
-    return sorted(times)
+def once(call: Callable[[], Any], device: torch.device) -> float:
+    """Return the milliseconds that a call takes."""
+    if device.type == "cuda":
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(1_000_000)  # so that the host is ahead, and waits for nothing between kernels
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end)
+    began = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - began)
 
 
-def copy_times(source: Tensor, device: torch.device, repeats: int) -> list[float]:
-    """Return the times of copies of a tensor, whose memory is free again afterwards."""
-    target = torch.empty_like(source)
-    return milliseconds(lambda: target.copy_(source), device, repeats)
+def in_rounds(ways: dict[str, Callable[[], Any]], device: torch.device, repeats: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each way in each round, after five rounds to warm up.
+
+    A round calls every way once, so that other work on the machine slows down all of them.
+    """
+    rounds = [{name: once(call, device) for name, call in ways.items()} for _ in range(5 + repeats)][5:]
+    return {name: [each[name] for each in rounds] for name in ways}
+
+
+def ratio(times: dict[str, list[float]], name: str, other: str) -> float:
+    """Return the median over the rounds of the time of one way over that of another."""
+    return statistics.median(a / b for a, b in zip(times[name], times[other], strict=True))
 
 
 def describe(times: list[float]) -> dict[str, float]:
     """Return the median and the tenth and ninetieth percentile."""
+    times = sorted(times)
     tenth = len(times) // 10
     return {"median": statistics.median(times), "low": times[tenth], "high": times[-1 - tenth]}
 
@@ -107,24 +118,30 @@ def measure(rows: int, device: torch.device, repeats: int, compiled: bool) -> di
     """Return the times of every way for a table of so many rows, and the speed of a copy."""
     raw = torch.randn(rows, 4, device=device, requires_grad=True)
     y = torch.randn(rows, device=device)
-    copied = describe(copy_times(raw.detach(), device, repeats))
-    ways: dict[str, Callable[[], Any]] = {"howsure": gradient_of(ours, raw, y)}
+    target = torch.empty_like(raw)
+    ways: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(raw.detach())}
+    ways["from raw outputs"] = gradient_of(from_raw, raw, y)
+    ways["howsure"] = gradient_of(ours, raw, y)
     ways["howsure, formulas"] = gradient_of(formulas, raw, y)
     ways["naive"] = gradient_of(naive, raw, y)
     ways |= {name: gradient_of(f, raw, y) for name, f in peers().items()}
     if compiled:
         ways["naive, compiled"] = gradient_of(torch.compile(naive, fullgraph=True), raw, y)
         ways["howsure, formulas, compiled"] = gradient_of(torch.compile(formulas, fullgraph=True), raw, y)
-    one_by_one = lambda raw, y, weight: ours(raw, y, weight, reduction="none")  # noqa: E731
-    ways["howsure, upstream gradient 2"] = gradient_of(lambda *a: 2 * ours(*a), raw, y)
-    ways['howsure, reduction="none"'] = gradient_of(one_by_one, raw, y, torch.rand_like(y))
+    one_by_one = lambda raw, y, weight: from_raw(raw, y, weight, reduction="none")  # noqa: E731
+    ways["from raw outputs, upstream gradient 2"] = gradient_of(lambda *a: 2 * from_raw(*a), raw, y)
+    ways['from raw outputs, reduction="none"'] = gradient_of(one_by_one, raw, y, torch.rand_like(y))
     half = raw.detach().bfloat16().requires_grad_()
-    ways["howsure, bfloat16"] = gradient_of(ours, half, y)
-    result: dict[str, Any] = {"rows": rows, "copy": copied, "ways": {}}
-    for name, call in ways.items():
-        result["ways"][name] = describe(milliseconds(call, device, repeats))
-        if device.type == "cuda" and name == "howsure":
-            result["extra bytes"] = extra_memory(call, raw)
+    ways["from raw outputs, bfloat16"] = gradient_of(from_raw, half, y)
+    times = in_rounds(ways, device, repeats)
+    result: dict[str, Any] = {"rows": rows, "ways": {name: describe(each) for name, each in times.items()}}
+    result["ratios"] = {
+        "copy / from raw outputs": ratio(times, "copy", "from raw outputs"),
+        "from raw outputs / naive": ratio(times, "from raw outputs", "naive"),
+        "howsure / naive": ratio(times, "howsure", "naive"),
+    }
+    if device.type == "cuda":
+        result["extra bytes"] = extra_memory(ways["from raw outputs"], raw)
     return result
 
 
@@ -132,10 +149,10 @@ def measure_maps(device: torch.device, repeats: int) -> dict[str, Any]:
     """Return the times for 32 maps of 160 × 128, with the host's work and, on a GPU, of calls in one CUDA graph."""
     raw = torch.randn(32, 4, 160, 128, device=device, requires_grad=True)
     y = torch.randn(32, 160, 128, device=device)
-    kernel = lambda raw, y, weight: hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw, 1), y, weight)  # noqa: E731
-    ways = {"howsure": gradient_of(kernel, raw, y)}
+    kernel = functools.partial(hs.kernels.evidential_loss_from_raw, dim=1)
+    ways = {"from raw outputs": gradient_of(kernel, raw, y)}
     beside = raw.detach().to(memory_format=torch.channels_last).requires_grad_()
-    ways["howsure, channels last"] = gradient_of(kernel, beside, y)
+    ways["from raw outputs, channels last"] = gradient_of(kernel, beside, y)
     flat = raw.detach().movedim(1, -1).reshape(-1, 4).requires_grad_()
     ways |= {name: gradient_of(f, flat, y.flatten()) for name, f in {"naive": naive, **peers()}.items()}
     result: dict[str, Any] = {"graphs": {}, "with the host": {}}
@@ -143,7 +160,7 @@ def measure_maps(device: torch.device, repeats: int) -> dict[str, Any]:
         result["with the host"][name] = describe(host_times(call, device, repeats))
         if device.type == "cuda":
             several = captured(functools.partial(repeat, call, CALLS), device)
-            times = milliseconds(several, device, repeats)
+            times = in_rounds({name: several}, device, repeats)[name]
             result["graphs"][name] = describe([each / CALLS for each in times])
     return result
 
@@ -168,19 +185,19 @@ def host_times(call: Callable[[], Any], device: torch.device, repeats: int) -> l
 
 def show(result: dict[str, Any], device: torch.device) -> None:
     """Print the table of `measure`: times on a GPU, elsewhere ratios alone."""
-    mine = result["ways"]["howsure"]["median"]
+    mine = result["ways"]["from raw outputs"]["median"]
     for name, times in result["ways"].items():
         spread = (
             f"{times['median']:8.3f} ms ({times['low']:.3f} to {times['high']:.3f})" if device.type == "cuda" else ""
         )
-        print(f"{name:34s} {spread} {times['median'] / mine:6.2f} times howsure")
+        print(f"{name:34s} {spread} {times['median'] / mine:6.2f} times")
 
 
 def show_maps(result: dict[str, Any]) -> None:
     for kind, ways in result.items():
         for name, times in ways.items():
-            ratio = times["median"] / ways["howsure"]["median"]
-            print(f"32 maps of 160 × 128, {kind:14s} {name:34s} {1e3 * times['median']:8.1f} µs {ratio:6.1f} times")
+            more = times["median"] / ways["from raw outputs"]["median"]
+            print(f"32 maps of 160 × 128, {kind:14s} {name:34s} {1e3 * times['median']:8.1f} µs {more:6.1f} times")
 
 
 def main() -> None:
@@ -196,7 +213,7 @@ def main() -> None:
     rows = options.rows or (42_000_000 if device.type == "cuda" else 1_000_000)
     torch.manual_seed(0)
     print(f"{rows} rows, float32, torch {torch.__version__}, {device_label(device)}")
-    errors = {name: worst_error(f, device) for name, f in {"howsure": ours, "naive": naive}.items()}
+    errors = {name: worst_error(f, device) for name, f in {"howsure": from_raw, "naive": naive}.items()}
     for name, error in errors.items():
         print(f"{name:10s} worst error for α up to 1e6: {error:.1e} nat")
     result = {"errors": errors, **measure(rows, device, options.repeats, options.compile)}
@@ -204,15 +221,17 @@ def main() -> None:
     if options.maps:
         result["maps"] = measure_maps(device, options.repeats)
         show_maps(result["maps"])
-    copied, mine = result["copy"]["median"], result["ways"]["howsure"]["median"]
-    share = (BYTES * copied) / (32 * mine)
+    copied, quick = (result["ways"][name]["median"] for name in ("copy", "from raw outputs"))
     if device.type == "cuda":
-        print(f"copy: {32e-9 * rows / copied:.2f} TB/s; howsure {36e-9 * rows / mine:.2f} TB/s")
+        print(f"copy: {32e-9 * rows / copied:.2f} TB/s; from raw outputs {36e-9 * rows / quick:.2f} TB/s")
         print(f"memory beyond the gradient: {result['extra bytes'] / 2**10:.0f} KiB")
     if options.out:
         write_record(options.out, {"run": "bench_loss", "environment": environment(device), **result})
-    print(f"bytes per second of howsure / copy on {device_label(device)}: {share:.2f}")
-    print(f"time of naive / howsure on {device_label(device)}: {result['ways']['naive']['median'] / mine:.2f}")
+    label, ratios = device_label(device), result["ratios"]
+    share = BYTES / 32 * ratios["copy / from raw outputs"]
+    print(f"bytes per second of evidential_loss_from_raw / copy on {label}: {share:.2f}")
+    print(f"time of evidential_loss_from_raw / naive on {label}: {ratios['from raw outputs / naive']:.3f}")
+    print(f"time of evidential_loss(from_raw(raw), y) / naive on {label}: {ratios['howsure / naive']:.3f}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch import Tensor
 from devices import device_label
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.estimators import EvidentialRegressor
-from howsure.nn import MLP, Population
+from howsure.nn import Population
 from howsure.training import resolve_device
 from howsure_paper.baselines import DropoutPopulation
 from howsure_paper.timing import synchronized_time
@@ -29,13 +29,13 @@ HIDDEN = (128, 128), (256, 256, 256)
 
 def predictors(hidden: tuple[int, ...], device: torch.device) -> dict[str, Callable[[Tensor], tuple[Tensor, ...]]]:
     """Return, by name, the functions to compare: from features to the mean, and to both variances where there are."""
-    plain = MLP(FEATURES, hidden, 1, "silu").to(device).eval()
-    one = MLP(FEATURES, hidden, 4, "silu").to(device).eval()
+    plain = Population([0], FEATURES, hidden, 1, "silu").to(device).eval()
+    one = Population([0], FEATURES, hidden, 4, "silu").to(device).eval()
     five = Population(range(5), FEATURES, hidden, 2, "silu").to(device).eval()
     dropped = DropoutPopulation([0], FEATURES, hidden, 2, "silu", dropout=0.1).to(device).thin([0], 5).eval()
 
     def evidential(x: Tensor) -> tuple[Tensor, ...]:
-        answer = NormalInverseGamma.from_raw(one(x))
+        answer = NormalInverseGamma.from_raw(one(x)[0])
         return answer.prediction, answer.aleatoric_variance, answer.epistemic_variance
 
     def spread(population: Population) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -46,7 +46,7 @@ def predictors(hidden: tuple[int, ...], device: torch.device) -> dict[str, Calla
         return answer
 
     return {
-        "plain, one output": lambda x: (plain(x)[:, 0],),
+        "plain, one output": lambda x: (plain(x)[0, :, 0],),
         "evidential": evidential,
         "ensemble of 5": spread(five),
         "dropout, 5 draws": spread(dropped),

@@ -113,8 +113,9 @@ def test_log_tails_of_students_t_against_scipy(df):
     y = torch.tensor([-30.0, -2.0, 0.0, 0.4, 7.0], dtype=torch.float64)
     n, loc, scale = (torch.tensor(v, dtype=torch.float64) for v in (df, 0.5, 2.0))
     law = stats.t(df, 0.5, 2.0)
-    assert student_t.log_sf(y, n, loc, scale).numpy() == pytest.approx(np.log(law.sf(y)), rel=1e-9)
-    assert student_t.log_cdf(y, n, loc, scale).numpy() == pytest.approx(np.log(law.cdf(y)), rel=1e-9)
+    for side, tail in ((1, law.sf), (-1, law.cdf)):
+        found = student_t.censored_nll(y, torch.tensor(side), n, loc, scale)
+        assert -found.numpy() == pytest.approx(np.log(tail(y)), rel=1e-9)
     sign = torch.tensor([1, -1, 0, 1, -1])
     expected = [-law.logsf(-30), -law.logcdf(-2), -law.logpdf(0), -law.logsf(0.4), -law.logcdf(7)]
     assert student_t.censored_nll(y, sign, n, loc, scale).numpy() == pytest.approx(np.array(expected), rel=1e-9)
@@ -124,8 +125,9 @@ def test_log_tails_of_the_normal_against_scipy():
     y = torch.tensor([-1e5, -40.0, -1.0, 0.5, 3.0, 40.0, 1e5])
     loc, scale = torch.tensor(0.5), torch.tensor(2.0)
     law = stats.norm(0.5, 2.0)
-    assert normal.log_sf(y, loc, scale).numpy() == pytest.approx(law.logsf(y.numpy()), rel=1e-6)
-    assert normal.log_cdf(y, loc, scale).numpy() == pytest.approx(law.logcdf(y.numpy()), rel=1e-6)
+    for side, log_tail in ((1, law.logsf), (-1, law.logcdf)):
+        found = normal.censored_nll(y, torch.tensor(side), loc, scale)
+        assert -found.numpy() == pytest.approx(log_tail(y.numpy()), rel=1e-6)
 
 
 def test_gradients_of_the_normals_tails_against_mpmath():
@@ -185,8 +187,8 @@ def test_each_entry_is_value_or_bound(name):
 def test_without_bounds_nothing_changes(name):
     loss_of, head_of = LOSSES[name]
     answer, y = head_of(3)(torch.randn(5, 3)), torch.randn(5)
-    by_formulas = {"kernel": "formulas"} if name == "evidential" else {}  # which bounds go by, too
-    plain = loss_of(answer, y, reduction="none", **by_formulas)
+    answer.raw = None  # the formulas, as with bounds
+    plain = loss_of(answer, y, reduction="none")
     for nothing in (torch.zeros(5, dtype=torch.int8), torch.zeros(5, dtype=torch.bool)):
         assert torch.equal(loss_of(answer, y, censored=nothing, reduction="none"), plain)
     ones = torch.tensor([1, 0, 0, 1, 1])

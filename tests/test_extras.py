@@ -5,8 +5,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-from howsure.training.progress import Progress
-
 EXTRAS = ("matplotlib", "typer", "rich", "PIL", "h5py")
 # importing a module that sys.modules maps to None raises ModuleNotFoundError, as if it were not installed
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
@@ -63,35 +61,6 @@ def test_the_command_line_without_typer_says_what_to_install():
     assert done.stdout == ""
 
 
-class Terminal:
-    """A stream that says that it is a terminal, and keeps what is written to it."""
-
-    def __init__(self):
-        self.text = ""
-
-    def isatty(self):
-        return True
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def test_progress_without_rich_is_plain_lines(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    terminal = Terminal()
-    with Progress(total=100, stream=terminal) as progress:
-        progress.shown -= 10  # as if two seconds had passed
-        progress.update(50, {"loss": 0.5, "score": 0.25, "running": 2})
-    assert terminal.text.startswith("step 50/100  loss 0.5000  validation 0.2500  running 2  ")
-    assert terminal.text.endswith(" s left\n")
-    assert "\x1b" not in terminal.text
-
-
 def test_no_module_imports_large_extras():
     """Only modules that are made of a package's own classes are not imported here."""
     code = """
@@ -110,6 +79,55 @@ print(len(names), sorted(large & set(sys.modules)))
     count, found = run(code).split(maxsplit=1)
     assert int(count) > 50
     assert found == "[]"
+
+
+def test_imports_change_no_global_state():
+    """Except torch's registries of classes: of safe ones to load (for `torch.load`), of pytrees and of divergences."""
+    code = """
+import importlib, locale, logging, multiprocessing, os, pkgutil, random, signal, sys, threading, warnings
+import numpy as np, pandas as pd, sklearn, torch, torch.distributions, torch.serialization
+import torch.utils.data._utils.collate as collate
+from sklearn import get_config
+
+def state():
+    return {
+        "torch numbers": (torch.get_default_dtype(), torch.get_num_threads(), torch.get_num_interop_threads()),
+        "torch gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()),
+        "torch random": torch.get_rng_state().tolist(),
+        "torch backends": (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32,
+                           torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision(),
+                           torch.are_deterministic_algorithms_enabled()),
+        "torch collate": dict(collate.default_collate_fn_map),
+        "torch validation": torch.distributions.Distribution._validate_args,
+        "numpy": (np.geterr(), repr(np.random.get_state()), np.get_printoptions()),
+        "random": random.getstate(),
+        "pandas": {name: pd.get_option(name) for name in ("display.max_rows", "display.precision")},
+        "sklearn": get_config(),
+        "warnings": list(warnings.filters),
+        "environment": dict(os.environ),
+        "paths": (list(sys.path), os.getcwd()),
+        "hooks": (sys.excepthook, sys.displayhook, threading.excepthook, sys.gettrace()),
+        "logging": (list(logging.getLogger().handlers), logging.getLogger().level),
+        "signals": {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)},
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "threads": threading.active_count(),
+    }
+
+before, safe = state(), set(torch.serialization.get_safe_globals())
+import howsure
+apart = {"howsure.metrics.streaming", "howsure.kernels.evidential_loss_triton"}  # of torchmetrics' and Triton's classes
+for module in pkgutil.walk_packages(howsure.__path__, "howsure."):
+    if not module.name.endswith("__main__") and module.name not in apart:
+        importlib.import_module(module.name)
+        after = state()
+        changed = [name for name in before if before[name] != after[name]]
+        assert not changed, (module.name, changed)
+added = set(torch.serialization.get_safe_globals()) - safe
+print(sorted(each.__name__ for each in added if each.__module__.startswith("howsure.")))
+assert all(each.__module__.startswith("howsure.distributions.") for each in added)
+"""
+    assert run(code) == "['Faded', 'Mixture', 'Normal', 'NormalInverseGamma', 'StudentT']"
 
 
 def test_help_imports_no_matplotlib():

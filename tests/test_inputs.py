@@ -102,8 +102,6 @@ def test_a_population_refuses_an_embedding_of_another_size(table):
     networks = Population([0], 36).embed(embedding)
     assert networks.in_features == 4
     assert networks(torch.zeros(5, 4)).shape == (1, 5, 4)
-    with pytest.raises(InputError, match="plain network"):
-        networks.member(0)
 
 
 # Rows that are held out -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from scipy import integrate, optimize, stats
 import howsure as hs
 from faults.mixtures import check
 from howsure.formulas import mixture as formulas
+from howsure.formulas import quadrature
 
 METHODS = ("log_prob", "cdf", "sf", "icdf", "isf", "crps")
 
@@ -256,7 +257,7 @@ def test_rows_are_independent_of_their_company(monkeypatch):
     crps, entropy = m.crps(y), m.entropy()
     assert crps.shape == (2, 3, 5)
     assert entropy.shape == (3, 5)
-    monkeypatch.setitem(formulas._AT_ONCE, "cpu", 8)
+    monkeypatch.setitem(quadrature.VALUES_AT_ONCE, "cpu", 8)
     for i in range(3):
         for j in range(5):
             alone = hs.Mixture(hs.StudentT(df[i, :, j], loc[i, :, j], 0.5))

@@ -13,6 +13,7 @@ from torch.utils import _pytree
 import howsure as hs
 from howsure.distributions import Faded, Transform, Transformed
 from howsure.formulas import mixture as formulas
+from howsure.formulas import quadrature
 from howsure.prediction import Prediction
 
 KINDS = ("normal", "student")
@@ -304,7 +305,7 @@ def test_many_rows_in_parts_and_empty_batches(monkeypatch):
     each = components("student", (3, 40))
     m = hs.Mixture(each, weights=torch.tensor([1.0, 2.0, 3.0]))
     whole = m.icdf(0.2), m.crps(0.1), m.entropy()
-    monkeypatch.setitem(formulas._AT_ONCE, "cpu", 8)
+    monkeypatch.setitem(quadrature.VALUES_AT_ONCE, "cpu", 8)
     monkeypatch.setattr("howsure.formulas.student_tail.CHUNK", 16)
     for one, other in zip(whole, (m.icdf(0.2), m.crps(0.1), m.entropy()), strict=True):
         assert torch.allclose(one, other, rtol=1e-10)

@@ -153,12 +153,11 @@ def test_dropout_draws_from_a_generator_what_torch_would_with_the_same_seed():
         assert torch.equal(net(x), expected[0])
         for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
             assert torch.equal(copied(x), expected[1])  # a copy goes on from the same state, on its own
-        with net.eval().sampling():
-            assert torch.equal(net(x), expected[1])
+        net.eval().drops.train()
+        assert torch.equal(net(x), expected[1])
         assert torch.equal(torch.get_rng_state(), before)
         net.generator = None
-        with net.sampling():
-            net(x)
+        net(x)
         assert not torch.equal(torch.get_rng_state(), before)
     assert UNet(**SMALL).generator is None
     assert net.state_dict().keys() == UNet(**SMALL).state_dict().keys()
@@ -181,26 +180,6 @@ def test_a_float64_default_changes_nothing():
     for a, b in zip(expected, got, strict=True):
         assert b.dtype == torch.float32
         assert torch.equal(a, b)
-
-
-def test_sampling_turns_dropout_on_and_restores():
-    net = UNet(dropout=0.5, **SMALL).eval()
-    x = torch.randn(2, 3, 8, 8)
-    whole = net(x)
-    assert torch.equal(whole, net(x))
-    with net.sampling() as same:
-        assert same is net
-        assert not torch.equal(net(x), net(x))
-        assert [m for m in net.modules() if m.training] == list(net.drops)
-    assert not any(m.training for m in net.modules())
-    assert torch.equal(net(x), whole)
-    with pytest.raises(RuntimeError, match="on purpose"), net.sampling():
-        raise RuntimeError("on purpose")
-    assert not any(m.training for m in net.modules())
-    net.train()
-    with net.sampling():
-        assert not torch.equal(net(x), net(x))
-    assert all(m.training for m in net.modules())
 
 
 def test_features_are_means_of_the_blocks_outputs_in_the_same_pass():
@@ -257,8 +236,9 @@ def test_the_network_traces_to_one_graph(autocast):
     for a, b in zip(eager_gradient, gradient, strict=True):
         assert torch.allclose(a, b, rtol=1e-3, atol=0.05 if autocast else 1e-5)
     assert torch.equal(compiled(x), compiled(x))
-    with net.sampling():
-        assert not torch.equal(compiled(x), compiled(x))
+    net.drops.train()
+    assert not torch.equal(compiled(x), compiled(x))
+    net.drops.eval()
     assert torch.allclose(compiled(x), step(x), rtol=0.02 if autocast else 1e-5)
 
 

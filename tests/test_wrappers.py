@@ -207,10 +207,15 @@ def test_a_mixture_keeps_its_weights_in_float64():
     assert ANSWERS["Mixture with weights"]().to(torch.float32).weights.dtype == torch.float64
 
 
+def collate(rows):
+    """The recipe of docs/distributed.md."""
+    return tree_map(lambda *values: default_collate(values), *rows)
+
+
 @EVERY
-def test_default_collate_stacks_answers(name):
+def test_collate_recipe_stacks_answers(name):
     answers = [ANSWERS[name]() for _ in range(3)]
-    batch = default_collate(answers)
+    batch = collate(answers)
     assert type(batch) is type(answers[0])
     assert batch.batch_shape == (3, 5)
     y = torch.full((3, 5), 0.3)
@@ -221,10 +226,10 @@ def test_default_collate_stacks_answers(name):
     assert torch.allclose(got, expected)
 
 
-def test_a_loader_makes_batches_of_answers_beside_targets():
+def test_collate_recipe_in_a_loader():
     whole, y = nig(6), torch.arange(6.0)
     rows = [(tree_map(lambda leaf, k=k: leaf[k], whole), y[k]) for k in range(6)]
-    batches = list(DataLoader(rows, batch_size=4))
+    batches = list(DataLoader(rows, batch_size=4, collate_fn=collate))
     assert [answer.batch_shape for answer, _ in batches] == [(4,), (2,)]
     assert torch.equal(torch.cat([answer.gamma for answer, _ in batches]), whole.gamma)
 

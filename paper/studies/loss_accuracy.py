@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from howsure.formulas import nig
-from howsure.kernels.evidential_loss import evidential_loss, obstacle
+from howsure.kernels.evidential_loss import evidential_loss_from_raw, uses_triton
 from howsure.training import resolve_device
 from howsure_paper.record import environment, write_record
 
@@ -55,10 +55,10 @@ def exact_terms(y: mp.mpf, gamma: mp.mpf, nu: mp.mpf, a: mp.mpf, beta: mp.mpf) -
     ]  # fmt: skip
 
 
-def worst_errors(kernel: str, raw: Tensor, y: Tensor, device: torch.device) -> dict[str, float]:
+def worst_errors(raw: Tensor, y: Tensor, device: torch.device) -> dict[str, float]:
     """Return the largest error of the loss and of each gradient, relative to the size of its terms."""
     mine = raw.clone().to(device).requires_grad_()
-    loss = evidential_loss(mine, y.to(device), WEIGHT, kernel=kernel)
+    loss = evidential_loss_from_raw(mine, y.to(device), WEIGHT, reduction="none")
     (gradient,) = torch.autograd.grad(loss.sum(), mine)
     parameters = nig.from_raw(raw.double())
     slopes = torch.sigmoid(raw.double())
@@ -83,13 +83,11 @@ def main() -> None:
     mp.mp.dps = 50
     device = resolve_device(options.device)
     raw, y = draw(options.points)
-    there = raw.to(device)
     results: dict[str, Any] = {}
-    for kernel in ("tensors", "triton"):
-        if kernel == "triton" and (why_not := obstacle(there, there)):
-            print(f"triton: not tried, {why_not}")
-            continue
-        results[kernel] = worst_errors(kernel, raw, y, device)
+    for place in {torch.device("cpu"), device}:
+        there = raw.to(place)
+        kernel = "triton" if uses_triton(there, there) else f"tensors on {place.type}"
+        results[kernel] = worst_errors(raw, y, place)
         print(kernel, ", ".join(f"{name} {error:.1e}" for name, error in results[kernel].items()))
     if options.out:
         record = {"run": "loss_accuracy", "environment": environment(device), "points": options.points}

@@ -101,7 +101,8 @@ def everything(kind):
     x = torch.linspace(-2, 2, 45, dtype=torch.float32).view(9, 5)
     drawn = population.draw([1, 0], 3) if kind == "bayes" else population.thin([1, 0], 3)
     divergence = [population.divergence()] if kind == "bayes" else []
-    own = [*population.parameters(), *population.buffers(), population(x), population.member(0).eval()(x), *divergence]
+    first = population.select([0]).eval()(x)
+    own = [*population.parameters(), *population.buffers(), population(x), first, *divergence]
     return [t.detach() for t in (*own, *drawn.parameters(), drawn.eval()(x))]
 
 

@@ -259,8 +259,6 @@ def test_dead_channels_of_the_papers_head_are_counted():
         network.head[0].weight.zero_()
         network.head[0].bias.copy_(torch.tensor([1.0, -1.0, 0.5, -2.0]))
     assert alive_channels(network, images(5)) == [1.0, 0.0, 1.0, 0.0]
-    with pytest.raises(hs.InputError, match="head='paper'"):
-        UNet(4, width=4, blocks=2).squeezed(torch.zeros(1, 3, 8, 8))
 
 
 def test_the_sign_of_the_gradient_of_a_linear_model():

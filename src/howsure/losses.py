@@ -6,24 +6,23 @@ The paper's penalty has the unit of y. Train on standardised targets, or tune λ
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.distributions._base import count_invalid, fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import normal as normal_formulas
 from howsure.formulas import penalties
-from howsure.formulas.nig import censored_nll, from_raw, nll
+from howsure.formulas.nig import Parameters, censored_nll, from_raw, nll
 from howsure.formulas.penalties import EXTRA_TERMS, Penalty
-from howsure.kernels.evidential_loss import KERNELS
 from howsure.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
-from howsure.kernels.evidential_loss import evidential_loss as loss_of_raw
+from howsure.kernels.evidential_loss import evidential_loss_from_raw
+from howsure.tracing import is_traced
 
 __all__ = ["evidential_loss", "normal_loss"]
 
@@ -39,7 +38,6 @@ def evidential_loss(
     sample_weight: Tensor | None = None,
     censored: Tensor | None = None,
     reduction: str = "mean",
-    kernel: str | None = None,
 ) -> Tensor:
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
 
@@ -60,12 +58,15 @@ def evidential_loss(
             are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
-        kernel: how the loss is computed. None chooses: in training one pass from the raw outputs to loss and gradients,
-            where that is possible, by ``"triton"`` on CUDA and by ``"tensors"``, tensor operations, elsewhere; else
-            ``"formulas"``, which autograd differentiates. A kernel that is asked for and cannot be used is an error.
 
     Returns:
         A scalar, or with ``reduction="none"`` a tensor of the shape of the answer.
+
+    One pass computes the loss and its gradient by the raw outputs (:mod:`howsure.kernels`) if the answer has raw
+    outputs (``nig.raw is not None``), the penalty is "error" or "standard_score", and nothing else is to be
+    differentiated or added: no extra terms, no censored targets, no gradients by y, weight or sample_weight, no hook on
+    a parameter, and no ``torch.compile``, ``torch.func`` or forward-mode differentiation at work. Otherwise autograd
+    differentiates the formulas. Both compute the same numbers, up to rounding.
 
     Values of the tensors ``weight``, ``sample_weight`` and ``censored`` are checked on the CPU only, and not inside
     ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or break the
@@ -81,31 +82,25 @@ def evidential_loss(
     penalty_of = penalties.lookup(penalty)
     if not isinstance(extra or {}, Mapping):
         raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
-    kept = nig.raw_outputs
-    like = nig.gamma if kept is None else kept[0]
-    y, mask = fit_target(y, nig.batch_shape, like, mask)
+    y, mask = fit_target(y, nig.batch_shape, nig.gamma, mask)
     weight = _checked_weight("weight", weight, y)
+    _check_reduction(reduction)
     if isinstance(weight, Tensor):  # λ in float64 does not make a loss of float32 one of float64
-        weight = weight.to(torch.promote_types(torch.promote_types(like.dtype, y.dtype), torch.float32))
-    if kernel not in (None, "formulas", *KERNELS):
-        raise InputError(f"unknown kernel {kernel!r}; known are formulas, {', '.join(KERNELS)}")
-    why_not = None if kernel == "formulas" else _obstacle(nig, y, weight, penalty_of, extra, sample_weight, censored)
-    if kernel not in (None, "formulas") and why_not:
-        raise InputError(f"the kernel {kernel!r} of the evidential loss cannot be used: {why_not}")
-    if kept is not None and kernel != "formulas" and why_not is None:
-        _check_reduction(reduction)
+        weight = weight.to(torch.promote_types(y.dtype, torch.float32))
+    raw = _usable_raw(nig, y, weight, sample_weight)
+    if raw is not None and penalty in KERNEL_PENALTIES and not extra and censored is None:
         if sample_weight is not None:
             sample_weight = _checked_sample_weight(sample_weight, y, mask)
-        options: Any = {"mask": mask, "sample_weight": sample_weight, "reduction": reduction, "kernel": kernel}
-        return loss_of_raw(kept[0], y, weight, penalty=penalty_of.__name__, dim=kept[1], **options)
-    y = without_masked(y, mask)
-    # masked entries may be NaN, in y and in the answer
-    if mask is None:
-        parameters: Sequence[Tensor] = nig.parameters
-    elif kept is not None:  # masked before the softplus, whose slope at NaN is NaN
-        parameters = from_raw(torch.where(mask.unsqueeze(kept[1]), kept[0], 0.0), kept[1])
-    else:
-        parameters = [torch.where(mask, p, 1.0) for p in nig.parameters]
+        return evidential_loss_from_raw(
+            raw, y, weight, str(penalty), mask=mask, sample_weight=sample_weight, reduction=reduction
+        )
+    parameters = nig.parameters
+    if mask is not None:  # masked entries may be NaN, in y and in the answer
+        y = torch.where(mask, y, 0.0)
+        if raw is None:
+            parameters = Parameters(*(torch.where(mask, p, 1.0) for p in parameters))
+        else:  # masked before the softplus, whose slope at NaN is NaN
+            parameters = from_raw(torch.where(mask.unsqueeze(-1), raw, 0.0))
     nearest = y  # for penalties
     if censored is None:
         loss = nll(y, *parameters)
@@ -120,33 +115,14 @@ def evidential_loss(
     return reduce_loss(loss, mask, sample_weight, reduction)
 
 
-def _obstacle(
-    nig: NormalInverseGamma,
-    y: Tensor,
-    weight: float | Tensor,
-    penalty: Penalty,
-    extra: Mapping[str, float] | None,
-    sample_weight: Tensor | None,
-    censored: Tensor | None,
-) -> str | None:
-    """Return why the loss is computed by the formulas and not by a kernel, in words; None if a kernel will do."""
-    tensors = [t for t in (y, weight, sample_weight) if isinstance(t, Tensor)]
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    found = {
-        f"it has the penalties {' and '.join(KERNEL_PENALTIES)}, not this one": penalty
-        not in [penalties.PENALTIES[name] for name in KERNEL_PENALTIES],
-        "there are extra terms": bool(extra),
-        "targets are censored": censored is not None,
-        "gradients by y, weight or sample_weight are wanted": any(t.requires_grad for t in tensors),
-        f"the answer is a {type(nig).__name__}, whose parameters may be others": type(nig) is not NormalInverseGamma,
-        "it is for training, from the raw outputs of a head: for an answer of from_raw whose raw outputs require "
-        "gradients, whose parameters nobody has asked for yet, and outside of torch.compile and torch.func": traced
-        or nig.raw_outputs is None,
-    }
-    obstacle = next((words for words, applies in found.items() if applies), None)
-    if obstacle is None and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        return "it is differentiated in forward mode"
-    return obstacle
+def _usable_raw(nig: NormalInverseGamma, *others: Any) -> Tensor | None:
+    """Return the raw outputs of an answer, or None if gradients or transforms must pass through its parameters."""
+    tensors = [t for t in others if isinstance(t, Tensor)]
+    if nig.raw is None or is_traced(nig.raw, *tensors) or any(t.requires_grad for t in tensors):
+        return None
+    if nig.raw._version != nig.raw_version:  # changed in place since
+        return None
+    return None if any(p._backward_hooks or p.retains_grad for p in nig.parameters) else nig.raw
 
 
 def normal_loss(
@@ -220,13 +196,8 @@ def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
     bounds = _of_shape("censored", censored, y)
     if mask is not None:
         bounds = torch.where(mask, bounds, 0)
-    if bounds.device.type != "cpu" or torch.compiler.is_compiling():
-        return bounds
     valid = bounds.sign() == bounds
-    try:
-        if valid.all():
-            return bounds
-    except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
+    if not _is_readable(bounds) or bool(valid.all()):
         return bounds
     raise InputError(
         f"censored must be 0 (y is the value), 1 (at least y) or -1 (at most y); {count_invalid(bounds, valid)}"
@@ -271,16 +242,18 @@ def checked_number(name: str, weight: Any) -> float:
 
 def check_values(name: str, weight: Tensor) -> Tensor:
     """Return the tensor, or raise an error if a value is negative or not finite and reading it costs nothing."""
-    if weight.device.type != "cpu" or torch.compiler.is_compiling() or not weight.numel():
+    if not _is_readable(weight) or not weight.numel():
         return weight
     least, greatest = torch.aminmax(weight.detach())
-    try:
-        if least >= 0 and greatest < torch.inf:
-            return weight
-    except RuntimeError:  # inside vmap or a tracer a tensor has no values yet
+    if least >= 0 and greatest < torch.inf:
         return weight
     valid = (weight >= 0) & (weight < torch.inf)
     raise InputError(f"{name} must be finite and at least 0; {count_invalid(weight, valid)}")
+
+
+def _is_readable(x: Tensor) -> bool:
+    """Return whether values can be read without making a GPU wait or breaking a graph."""
+    return x.device.type == "cpu" and not is_traced(x)
 
 
 def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:

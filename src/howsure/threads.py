@@ -54,16 +54,11 @@ def one_thread() -> Iterator[int]:
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Return the function of every item, computed without gradients, by so many threads if there are several items."""
+    """Apply ``function`` to each item in a pool of ``threads`` threads; several threads record no gradients."""
     if threads == 1 or len(items) == 1:
         return [function(item) for item in items]
 
-    def alone(item: Item) -> Result:
-        with one_thread(), torch.no_grad():  # which belong to a thread, both
-            return function(item)
-
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(alone, items))
+    return list(stream_in_threads(function, items, threads))
 
 
 def stream_in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
@@ -75,7 +70,7 @@ def stream_in_threads(function: Callable[[Item], Result], items: Iterable[Item],
     """
 
     def alone(item: Item) -> Result:
-        with one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad():  # both belong to a thread
             return function(item)
 
     pending: deque[Future[Result]] = deque()

@@ -88,14 +88,13 @@ def _kernels(device: str, model: "Regressor | None") -> dict[str, str]:
 
 def _loss_kernel(method: Any, like: "Tensor") -> str:
     """Return how the loss of a method is computed on the device of a tensor, and why."""
-    from howsure.kernels.evidential_loss import PENALTIES, obstacle
+    from howsure.kernels.evidential_loss import PENALTIES, uses_triton
     from howsure.methods import Evidential
 
     if not isinstance(method, Evidential) or method.penalty not in PENALTIES:
         return f"not used: it is for the evidential method with the penalty {' or '.join(PENALTIES)}"
-    why_not = obstacle(like, like) if like.device.type == "cuda" else f"the device is {like.device.type}, not cuda"
-    one_pass = "used: loss and gradient in one pass from raw outputs"
-    return f"{one_pass}, by tensor operations and not by Triton: {why_not}" if why_not else f"{one_pass}, by Triton"
+    how = "by Triton" if uses_triton(like, like) else f"by tensor operations on {like.device.type}"
+    return f"used: loss and gradient in one pass from raw outputs, {how}"
 
 
 # The model -----------------------------------------------------------------------------------------------------------

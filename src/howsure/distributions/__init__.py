@@ -10,5 +10,6 @@ from howsure.distributions.transformed import Transform, Transformed
 
 __all__ = ["Mixture", "Normal", "NormalInverseGamma", "StudentT", "Transform", "Transformed"]
 
-# torch.load reads saved answers with weights_only=True, its default: they consist of tensors, shapes and numbers
+# The one global state that an import changes, because torch.load could not read saved answers otherwise: its default,
+# weights_only=True, takes classes of this list only. Answers consist of tensors, shapes and numbers.
 add_safe_globals([Normal, Mixture, NormalInverseGamma, StudentT])

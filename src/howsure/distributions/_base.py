@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from howsure.errors import InputError, InputTypeError
 
@@ -126,8 +125,7 @@ class TensorTree:
     """Base class of what consists of tensors and of parts that do, and that torch's tools should see into.
 
     A subclass is a pytree node and a dataclass. Its fields are arguments of its constructor, so that
-    ``dataclasses.replace`` works; that validates if the original did. Read fields with ``getattr``: a field may be
-    computed when it is first asked for.
+    ``dataclasses.replace`` works; that validates if the original did.
     """
 
     validate_args: InitVar[bool | None] = field(default=None, kw_only=True)
@@ -169,14 +167,6 @@ class TensorTree:
 
 # the default of an InitVar is what dataclasses.replace passes on: as this object validates, so does its copy
 TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args", None))  # type: ignore[attr-defined]
-
-
-def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    """Return a batch of several answers, as the ``default_collate`` of a ``DataLoader`` makes it of several tensors."""
-    return _pytree.tree_map(lambda *leaves: collate(leaves, collate_fn_map=collate_fn_map), *batch)
-
-
-default_collate_fn_map[TensorTree] = _collate  # torch's own place for further types
 
 
 def class_name(x: Any) -> str:

@@ -1,13 +1,13 @@
 """The evidential distribution itself, as a ``torch.distributions`` object."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.distributions import Distribution, constraints, register_kl
+from torch import Tensor
+from torch.distributions import constraints, register_kl
 from torch.types import _size
 
 from howsure.distributions._base import (
@@ -19,6 +19,7 @@ from howsure.distributions._base import (
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
+from howsure.tracing import is_traced
 
 __all__ = ["NormalInverseGamma"]
 
@@ -94,6 +95,11 @@ class NormalInverseGamma(TreeDistribution):
         :math:`\gamma` is the first output; :math:`\nu, \alpha-1, \beta` are the softplus of the others plus a small
         floor (:func:`howsure.formulas.nig.from_raw`), and so valid by construction.
 
+        While gradients are recorded, the attribute ``raw`` holds the raw outputs, with the four in the last dimension:
+        :func:`howsure.evidential_loss` computes its gradient from them in one pass. ``raw`` is None if there are no
+        gradients to record, in a compiled or transformed function, and for whatever is made of the answer: a copy,
+        other units, another dtype or device, a part of it. Set it to None to send gradients through the parameters.
+
         Args:
             raw: floating-point outputs, of any shape.
             dim: the dimension of size 4, which is removed: (N, 4) → (N,), (N, T, 4) → (N, T).
@@ -104,55 +110,24 @@ class NormalInverseGamma(TreeDistribution):
                 f"{cls.__name__}.from_raw: dimension {dim} of raw must have size 4 (gamma, nu, alpha, beta), "
                 f"but raw has shape {tuple(raw.shape)}"
             )
-        if not _may_wait(raw):
-            return cls._from_leaves(nig.from_raw(raw, dim))
-        new = cls.__new__(cls)
-        new.__dict__["_kept"] = raw, dim % raw.ndim - raw.ndim, raw._version
-        rest = raw.shape[:dim] + raw.shape[dim % raw.ndim + 1 :]
-        Distribution.__init__(new, rest, cls.event, validate_args=False)
+        new = cls._from_leaves(nig.from_raw(raw, dim))
+        trains = raw.requires_grad and torch.is_grad_enabled()
+        if trains and cls is NormalInverseGamma and not is_traced(raw):  # a subclass may have other parameters
+            new.raw, new.raw_version = raw.movedim(dim, -1), raw._version
         return new
 
-    # Raw outputs ------------------------------------------------------------------------------------------------------
+    def _set_leaves(self, values: Iterable[Any], validate_args: bool | None) -> None:
+        super()._set_leaves(values, validate_args)
+        self.raw: Tensor | None = None
+        self.raw_version = 0
 
-    # In training, `from_raw` keeps the raw outputs, and the leaves are computed when one is first asked for, so that a
-    # loss can go from raw outputs to their gradients in one pass. Once there are leaves, raw outputs are forgotten:
-    # what hung a hook on a leaf, as FSDP does, must see the gradient pass there.
-    @property
-    def raw_outputs(self) -> tuple[Tensor, int] | None:
-        """The raw outputs and their dimension of size 4, as long as no parameter has been asked for; else None."""
-        if any(name in self.__dict__ for name in self.leaves):
-            return None
-        return self._kept_raw()
-
-    def _kept_raw(self) -> tuple[Tensor, int] | None:
-        """Return the raw outputs and their dimension, if they are still kept; raise an error if they have changed."""
-        kept = self.__dict__.get("_kept")
-        if kept is None:
-            return None
-        raw, dim, version = kept
-        if not torch.compiler.is_compiling() and raw._version != version:  # a compiler does not know versions
-            raise InputError(
-                f"{type(self).__name__}: the raw outputs, or a tensor that shares their memory, were changed in place "
-                "after from_raw; give it a copy, raw.clone(), or ask for a parameter before the change"
-            )
-        return raw, dim
-
-    def __getattr__(self, name: str) -> Any:
-        kept = self._kept_raw() if name in type(self).leaves else None
-        if kept is not None:
-            # whoever asks may have switched gradients off; the answer was made while they were on
-            with torch.inference_mode(False), torch.enable_grad():
-                leaves = nig.from_raw(*kept)
-            for leaf, value in zip(self.leaves, leaves, strict=True):
-                self.__dict__.setdefault(leaf, value)  # one that was set meanwhile stays
-            self.__dict__.pop("_kept", None)
-        if name in self.__dict__:  # also where another thread has just computed it
-            return self.__dict__[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.leaves:
+            object.__setattr__(self, "raw", None)  # the raw outputs are those of the parameters before
+        object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        self.parameters  # noqa: B018  computes the leaves: what is saved and copied consists of them
-        return dict(self.__dict__)
+        return {**self.__dict__, "raw": None}
 
     # Parameters -------------------------------------------------------------------------------------------------------
 
@@ -273,15 +248,6 @@ class NormalInverseGamma(TreeDistribution):
                 f"the distribution's {tuple(self.batch_shape)}"
             )
         return self._from_leaves(nig.conjugate_update(observed, *self.parameters, dim=along))
-
-
-def _may_wait(raw: Tensor) -> bool:
-    """Return whether the parameters may be computed later: in training, of a plain tensor, outside of tracers."""
-    if not (raw.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling():
-        return False
-    if type(raw) not in (Tensor, nn.Parameter) or torch._C._are_functorch_transforms_active():
-        return False
-    return forward_ad.unpack_dual(raw).tangent is None  # or it is differentiated in forward mode
 
 
 @register_kl(NormalInverseGamma, NormalInverseGamma)  # type: ignore[untyped-decorator]

@@ -5,52 +5,28 @@ should be float64. Results have the shape (rows,). Weights are at least 0 and su
 (None) all members count the same. A member of weight 0 is left out, whatever its parameters are, NaN included.
 
 Quantiles are found by Halley's method within a bracket. For normal members the mean distance has a closed form; else
-it and the entropy are integrated numerically, row by row: the real
-line is cut into panels with eight Gauss–Legendre nodes each. Every member limits the length of a panel, and the
-shortest limit counts: two scales in the body of a normal member, a threefold growth of the distance along a heavy tail,
-no limit where the member has no mass left. So a narrow member is resolved beside or inside a broad one, wherever it
-lies, and eight overlapping members need hardly more panels than one.
-
-The panels depend on the parameters but are held fixed in differentiation, which is exact up to the error of the
-quadrature.
+it and the entropy are integrated by :mod:`howsure.formulas.quadrature`, which is exact in differentiation up to the
+error of the quadrature.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.formulas import normal, student_tail
-from howsure.formulas.special import LOG_2PI, rho_excess
+from howsure.formulas import normal, quadrature, student_tail
+from howsure.formulas.quadrature import select
 from howsure.threads import one_thread
+from howsure.tracing import is_traced
 
 __all__ = ["entropy", "half_spread", "log_mean_exp", "mean", "quantile", "spread_of_means", "steps", "without_idle"]
 
-_TAIL = 1e-9  # mass of a member that lies beyond its outermost panel, on either side
-_NORMAL_REACH = 6.0  # the normal quantile of that mass
-_BODY_STEP = 2.0  # length of a panel in the body of a member, in units of its scale
-_TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a panel along a heavy tail
-_AT_ONCE = {"cpu": (1 << 15) - 1}  # numbers in an array: these stay in the cache, and one thread works on them
-_ELSEWHERE = 1 << 22  # the same on a GPU
+_TAIL = (1e-9, 6.0)  # mass of a member beyond its outermost panel, and the normal quantile of that mass
 _FEW = 64  # rows from which on it pays to search for the rest alone
 _CLOSE = 1e-4  # relative distance of a tail from its level from which on Halley's steps are not doubted
 _LARGEST_EXPONENT = 80.0  # of what is added with weight 0: its exponential is finite, also in float32
-
-
-def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]]:
-    """Return nodes and weights on [0, 1], and the matrix that integrates the interpolant from 0 to each node."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    degrees = np.eye(count)
-    values = np.polynomial.legendre.legvander(nodes, count - 1)
-    sums = np.stack([np.polynomial.legendre.legval(nodes, np.polynomial.legendre.legint(d, lbnd=-1)) for d in degrees])
-    partial = sums.T @ np.linalg.inv(values) / 2
-    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist(), partial.tolist()
-
-
-_NODES, _WEIGHTS, _PARTIAL = _panel_rule(8)
 
 
 def mean(x: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tensor:
@@ -140,15 +116,9 @@ def quantile(
         upper: whether q is the upper tail, (rows,); else it is the lower one.
         weights: of the members, (members, rows).
     """
-    found: Tensor = (_quantile if _is_traced(loc) else _quantile_of_rows)(df, loc, scale, q, upper, weights)
+    # the operator is for those who trace: it loads torch's compiler
+    found: Tensor = (_quantile if is_traced(loc.detach()) else _quantile_of_rows)(df, loc, scale, q, upper, weights)
     return found
-
-
-def _is_traced(x: Tensor) -> bool:
-    """Return whether somebody records or transforms operations. The operator is for them: it loads torch's compiler."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return True
-    return type(x) not in (Tensor, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack() > 0
 
 
 @one_thread()
@@ -163,7 +133,7 @@ def _quantile_of_rows(
     found = []
     for first in range(0, len(q), step):
         rows = slice(first, first + step)
-        n, m, s, w = _select(rows, df, loc, scale, weights)
+        n, m, s, w = select(rows, df, loc, scale, weights)
         standard = _Normal() if n is None else _Student(student_tail.shape_of(n))
         found.append(sign[rows] * _search(standard, sign[rows] * m, s, q[rows], w))
     return torch.cat(found) if found else loc.new_empty(0)
@@ -256,7 +226,7 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
             if count == 0:
                 break
             keep = open_rows.nonzero().squeeze(1)
-            standard, (loc, scale, weights) = standard.select(keep), _select(keep, loc, scale, weights)
+            standard, (loc, scale, weights) = standard.select(keep), select(keep, loc, scale, weights)
             x, q, left, right, index = x[keep], q[keep], left[keep], right[keep], index[keep]
             open_rows, before = open_rows[keep], before[keep]
         tail, density, slope = standard.at((x - loc) / scale)
@@ -286,18 +256,14 @@ def half_spread(df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor |
     if df is None:
         return _normal_half_spread(loc, scale, weights)
 
-    def integral(edges: Tensor, df: Tensor, *shape: Any) -> Tensor:
-        x, h = _nodes(edges)
-        density = _density(x, df, *shape)
-        below, below_area = _tail_beyond(edges[0], df, *shape)
-        above, above_area = _tail_beyond(edges[-1], df, *shape)
-        inside = h.unsqueeze(1) * torch.einsum("kl,plr->pkr", edges.new_tensor(_PARTIAL), density)
-        weights = edges.new_tensor(_WEIGHTS).unsqueeze(1)
-        mass = h * (weights * density).sum(1)
-        # sum each tail from its own end, so that neither is a small difference of large numbers
-        lower = below + (mass.cumsum(0) - mass).unsqueeze(1) + inside
-        upper = above + (mass.flip(0).cumsum(0).flip(0).unsqueeze(1) - inside)
-        return (h * (weights * lower * upper).sum(1)).sum(0) + below_area + above_area
+    def integral(edges: Tensor, *own: Any) -> Tensor:
+        x, h = quadrature.nodes(edges)
+        (below, below_area), (above, above_area) = (
+            quadrature.tail_beyond(edges[0], *own),
+            quadrature.tail_beyond(edges[-1], *own),
+        )
+        lower, upper, _ = quadrature.both_tails(h, quadrature.density(x, *own), below, above)
+        return quadrature.total(h, lower * upper) + below_area + above_area
 
     return _integrate(integral, df, loc, scale, weights)
 
@@ -321,46 +287,34 @@ def entropy(df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | Non
     r"""Return the differential entropy, :math:`-\int p\ln p`."""
     df, loc, scale = without_idle(df, loc, scale, weights)
 
-    def integral(edges: Tensor, df: Tensor | None, *shape: Any) -> Tensor:
-        x, h = _nodes(edges)
-        density = _density(x, df, *shape)
-        surprise = -density * density.clamp(min=torch.finfo(density.dtype).tiny).log()  # 0 where there is no density
-        return (h * (edges.new_tensor(_WEIGHTS).unsqueeze(1) * surprise).sum(1)).sum(0)
+    def integral(edges: Tensor, *own: Any) -> Tensor:
+        x, h = quadrature.nodes(edges)
+        p = quadrature.density(x, *own)
+        return quadrature.total(h, -p * p.clamp(min=torch.finfo(p.dtype).tiny).log())  # 0 where there is no density
 
     return _integrate(integral, df, loc, scale, weights)
 
 
-@one_thread()
 def _integrate(
     integral: Callable[..., Tensor], df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """Return ``integral(edges, *parameters)`` of all rows, block by block; NaN where a parameter is not finite.
+    """Return ``integral(edges, *parameters)`` of all rows; NaN where a parameter is not finite.
 
-    The parameters are those of :func:`_density_parameters`, and the weights.
+    The parameters are those of :func:`howsure.formulas.quadrature.density`.
     """
     if loc.shape[1] == 0:
         return loc.sum(0)
     valid = torch.stack([p.isfinite().all(0) for p in (df, loc, scale, weights) if p is not None]).all(0)
     loc = loc - loc.detach().mean(0)  # a common offset would only cost digits
-    prepared = (*_density_parameters(df, loc, scale), weights)
-    at_once = _AT_ONCE.get(loc.device.type, _ELSEWHERE)
-    step = max(1, at_once // len(loc))
-    blocks = []
-    for first in range(0, loc.shape[1], step):
-        block = slice(first, first + step)
-        edges = _edges(*_select(block, df, loc, scale))
-        parameters = _select(block, *prepared)
-        # group rows that need about equally many panels, so that one difficult row does not slow down the others
-        counts, order = (edges[1:] > edges[:-1]).sum(0).sort(descending=True)
-        parts, panels, start = [], counts.tolist(), 0
-        while start < len(panels):
-            count = max(1, panels[start])
-            rows = order[start : start + max(1, at_once // (count * len(_NODES)))]
-            part: Tensor = _Recomputed.apply(integral, edges[: count + 1, rows], *_select(rows, *parameters))  # type: ignore[no-untyped-call]
-            parts.append(part)
-            start += len(rows)
-        blocks.append(torch.cat(parts)[order.argsort()])
-    return torch.where(valid, torch.cat(blocks), math.nan)
+    prepared = (*quadrature.density_parameters(df, loc, scale), weights)
+
+    def of_rows(edges: Tensor, rows: Tensor) -> Tensor:
+        found: Tensor = _Recomputed.apply(integral, edges, *select(rows, *prepared))  # type: ignore[no-untyped-call]
+        return found.unsqueeze(0)
+
+    distance = quadrature.reach(df, scale, _TAIL)
+    ends = (loc - distance).amin(0), (loc + distance).amax(0)
+    return torch.where(valid, quadrature.by_panels(of_rows, df, loc, scale, distance, *ends).squeeze(0), math.nan)
 
 
 class _Recomputed(torch.autograd.Function):
@@ -390,78 +344,3 @@ class _Recomputed(torch.autograd.Function):
 
         found = iter(torch.func.vjp(of_given, *given)[1](grad))
         return None, None, *(next(found) if there else None for there in ctx.present)
-
-
-def _select(rows: Tensor | slice, *parameters: Tensor | None) -> tuple[Any, ...]:
-    """Return some rows of each parameter that there is."""
-    return tuple(None if p is None else p[:, rows] for p in parameters)
-
-
-def _nodes(edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nodes of all panels, (panels, 8, rows), and the panels' lengths, (panels, rows)."""
-    h = edges[1:] - edges[:-1]
-    return edges[:-1].unsqueeze(1) + h.unsqueeze(1) * edges.new_tensor(_NODES).unsqueeze(1), h
-
-
-def _density_parameters(df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-    """Return df, loc, what the distance from loc is multiplied with, and the log density at loc."""
-    if df is None:
-        return None, loc, 1 / scale, -0.5 * LOG_2PI - scale.log()
-    return df, loc, 1 / (scale * df.sqrt()), rho_excess(0.5 * df) - 0.5 * LOG_2PI - scale.log()
-
-
-def _density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the density of the mixture at x, (…, rows)."""
-    total = torch.zeros_like(x)
-    for k in range(len(loc)):  # one member after the other, so that what is computed at once stays small
-        each = _log_density(x, None if df is None else df[k], loc[k], factor[k], peak[k]).exp()
-        total = total + (each if weights is None else weights[k] * each)
-    return total / len(loc) if weights is None else total
-
-
-def _log_density(x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor) -> Tensor:
-    """Return log densities of members at x; the parameters are those of :func:`_density_parameters`."""
-    u = (x - loc) * factor
-    if df is None:
-        return peak - 0.5 * u * u
-    return torch.addcmul(peak, torch.log1p(u * u), -0.5 * (df + 1))
-
-
-def _tail_beyond(
-    edge: Tensor, df: Tensor, loc: Tensor, factor: Tensor, peak: Tensor, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return the mass beyond the outermost edge, and the integral of that tail."""
-    distance = (edge - loc).abs()
-    mass = _log_density(edge, df, loc, factor, peak).exp() * distance / df
-    return _average(mass, weights), _average(mass * distance / (df - 1), weights)
-
-
-@torch.no_grad()
-def _edges(df: Tensor | None, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return the edges of the panels, (panels + 1, rows); a row with fewer panels than others repeats its last edge."""
-    reach = scale * _NORMAL_REACH
-    if df is not None:
-        root, step = scale * df.sqrt(), (_BODY_STEP * df.rsqrt()).clamp(max=_TAIL_STEP)
-        reach = root * torch.sinh(_student_reach(df))
-    low, high = loc - reach, loc + reach
-    edges, end = [low.amin(0)], high.amax(0)
-    for _ in range(100 * (1 + len(loc))):  # only parameters beyond the resolution of float64 need so many
-        rows = (edges[-1] < end).nonzero().squeeze(1)
-        if len(rows) == 0:
-            break
-        x, m, first, last = edges[-1][rows], loc[:, rows], low[:, rows], high[:, rows]
-        if df is None:
-            stop = x + _BODY_STEP * scale[:, rows]
-        else:
-            stop = m + root[:, rows] * torch.sinh(torch.asinh((x - m) / root[:, rows]) + step[:, rows])
-        stop = torch.where(x < last, torch.maximum(stop, first), math.inf).amin(0)
-        edges.append(edges[-1].index_copy(0, rows, torch.minimum(stop, end[rows])))
-    return torch.stack(edges)
-
-
-def _student_reach(df: Tensor) -> Tensor:
-    """Return a tight upper bound on asinh(t/√n), where t is the quantile with the mass `_TAIL` above it."""
-    x = _NORMAL_REACH**2 / (df - 0.5).clamp(min=0.3)
-    light = 0.5 * x + torch.log1p((-torch.expm1(-x)).sqrt())  # from the normal quantile, as in `student_t`
-    heavy = math.log(2) - math.log(_TAIL) / df  # from the power of the distance that a heavy tail follows
-    return torch.minimum(light, heavy)

@@ -23,9 +23,7 @@ __all__ = [
     "half_spread",
     "icdf",
     "isf",
-    "log_cdf",
     "log_prob",
-    "log_sf",
     "mean_absolute",
     "mean_distance",
     "sf",
@@ -65,16 +63,6 @@ def cdf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def sf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return P(Y > y) = 1 − cdf(y), with full relative accuracy in the upper tail."""
     return in_float64(lambda y, loc, scale: _lower((loc - y) / scale), y, loc, scale)
-
-
-def log_cdf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return ln P(Y ≤ y), also where the probability itself is below the smallest float."""
-    return in_float64(lambda y, loc, scale: -_bound_nll(loc - y, scale), y, loc, scale)
-
-
-def log_sf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return ln P(Y > y), also where the probability itself is below the smallest float."""
-    return in_float64(lambda y, loc, scale: -_bound_nll(y - loc, scale), y, loc, scale)
 
 
 def censored_nll(y: Tensor, censored: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

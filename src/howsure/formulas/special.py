@@ -14,7 +14,6 @@ are those of :math:`\mu` times :math:`-2(1-4^{-k})`. The difference of two ``lga
 All functions work in the dtype of their argument (float32 or float64), and autograd differentiates them.
 """
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -23,6 +22,7 @@ from torch import Tensor
 
 __all__ = [
     "LOG_2PI",
+    "RHO_SERIES",
     "binet",
     "binet_prime",
     "gap",
@@ -32,7 +32,6 @@ __all__ = [
     "rho",
     "rho_excess",
     "rho_excess_prime",
-    "rho_from_one",
     "rho_prime",
 ]
 
@@ -40,9 +39,9 @@ LOG_2PI = math.log(2 * math.pi)
 
 # B_{2k} / (2k(2k-1)), k = 1 … 8
 _BINET = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
-_RHO = tuple(-2 * (1 - 4.0**-k) * c for k, c in enumerate(_BINET, start=1))
+RHO_SERIES = tuple(-2 * (1 - 4.0**-k) * c for k, c in enumerate(_BINET, start=1))
 _BINET_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(_BINET, start=1))
-_RHO_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(_RHO, start=1))
+_RHO_PRIME = tuple(-(2 * k - 1) * c for k, c in enumerate(RHO_SERIES, start=1))
 
 
 def _series_threshold(dtype: torch.dtype) -> int:
@@ -91,7 +90,7 @@ def rho(alpha: Tensor) -> Tensor:
     r"""Return :math:`\rho(\alpha) = \ln\Gamma(\alpha+\tfrac12) - \ln\Gamma(\alpha)` for every :math:`\alpha > 0`."""
     small, shifted, arguments = _shift_to_series(alpha)
     back = torch.where(small, _rho_recurrence(arguments), 0.0)
-    return 0.5 * shifted.log() + _odd_series(_RHO, shifted) - back
+    return 0.5 * shifted.log() + _odd_series(RHO_SERIES, shifted) - back
 
 
 def rho_prime(alpha: Tensor) -> Tensor:
@@ -99,43 +98,12 @@ def rho_prime(alpha: Tensor) -> Tensor:
     return 0.5 / alpha + rho_excess_prime(alpha)
 
 
-@functools.cache
-@torch.inference_mode(False)
-def _steps_and_pairs(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the steps of the recurrence, and the coefficients of the series for ρ and ρ', (terms, 2).
-
-    Made once for each device: a CUDA graph cannot record how numbers come there.
-    """
-    pairs = list(zip(_terms(_RHO, dtype), _terms(_RHO_PRIME, dtype), strict=True))
-    steps = torch.arange(_series_threshold(dtype), dtype=dtype, device=device)
-    return steps, torch.tensor(pairs, dtype=dtype, device=device)
-
-
-def rho_from_one(alpha: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`\rho(\alpha)` and :math:`\rho'(\alpha)` for α ≥ 1, in few operations and without gradients.
-
-    Every α is raised by the recurrence, also one that is large enough for the series: from 1 on that costs no digits.
-    """
-    steps, pairs = (t.view(*t.shape, *[1] * alpha.ndim) for t in _steps_and_pairs(alpha.dtype, alpha.device))
-    arguments = alpha + steps
-    half = 0.5 / arguments
-    shifted = alpha + len(steps)
-    r = shifted.reciprocal()
-    r2 = r * r
-    # both series at once, by Horner's rule with the coefficients in a first dimension
-    total = pairs[-1]
-    for k in range(len(pairs) - 2, -1, -1):
-        total = torch.addcmul(pairs[k], total, r2)
-    value = torch.addcmul(0.5 * shifted.log() - torch.log1p(half).sum(0), total[0], r)
-    return value, torch.addcmul((half / (arguments + 0.5)).sum(0), 0.5 + total[1] * r, r)
-
-
 def rho_excess(alpha: Tensor) -> Tensor:
     r"""Return :math:`\rho(\alpha) - \tfrac12\ln\alpha`, which tends to :math:`-1/(8\alpha)`."""
     small, shifted, arguments = _shift_to_series(alpha)
     first = arguments[..., 0]
     back = 0.5 * (shifted.log() - first.log()) - _rho_recurrence(arguments)
-    return _odd_series(_RHO, shifted) + torch.where(small, back, 0.0)
+    return _odd_series(RHO_SERIES, shifted) + torch.where(small, back, 0.0)
 
 
 def rho_excess_prime(alpha: Tensor) -> Tensor:

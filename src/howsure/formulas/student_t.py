@@ -33,9 +33,7 @@ __all__ = [
     "half_spread",
     "icdf",
     "isf",
-    "log_cdf",
     "log_prob",
-    "log_sf",
     "mean_distance",
     "sf",
     "variance",
@@ -87,16 +85,6 @@ def cdf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return P(Y > y) = 1 − cdf(y), with full relative accuracy in the upper tail."""
     return in_float64(lambda y, df, loc, scale: _lower((loc - y) / scale, df), y, df, loc, scale)
-
-
-def log_cdf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return ln P(Y ≤ y), also where the probability itself is below the smallest float."""
-    return in_float64(lambda y, df, loc, scale: -bound_nll(loc - y, scale * df.sqrt(), df), y, df, loc, scale)
-
-
-def log_sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return ln P(Y > y), also where the probability itself is below the smallest float."""
-    return in_float64(lambda y, df, loc, scale: -bound_nll(y - loc, scale * df.sqrt(), df), y, df, loc, scale)
 
 
 def censored_nll(y: Tensor, censored: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.formulas.special import half_line_rule
+from howsure.formulas.special import RHO_SERIES, half_line_rule
 
 __all__ = [
     "Shape",
@@ -49,8 +49,6 @@ _FEW = 128  # numbers below which all powers are taken at once
 _STEPS = 8  # of the recurrence
 _CENTRE = 3.75  # r at the middle of the range of 1/(r + centre)
 _POINTS = 24, 10  # Chebyshev points in 1/(r + centre), and in 1/m
-_BINET = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
-_RHO = tuple(-2 * (1 - 4.0**-k) * c for k, c in enumerate(_BINET, start=1))
 
 
 def chebyshev_points(count: int) -> NDArray[np.float64]:
@@ -126,8 +124,8 @@ def shape_of(df: Tensor) -> Shape:
     # Γ(α+½)/Γ(α) at α = n/2 from its value at α + 8, by Stirling's series; the steps have the factors of the recurrence
     inverse = 2 / m
     square = inverse * inverse
-    series = torch.full_like(df, _RHO[-1])
-    for coefficient in reversed(_RHO[:-1]):
+    series = torch.full_like(df, RHO_SERIES[-1])
+    for coefficient in reversed(RHO_SERIES[:-1]):
         series = series * square + coefficient
     height = torch.sqrt(m / (2 * math.pi * df)) * torch.exp(series * inverse) / growth[-1]
     table = torch.tensor(_TABLE, dtype=df.dtype, device=df.device)

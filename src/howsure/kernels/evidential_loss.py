@@ -9,15 +9,14 @@ derivatives written out. With :math:`r = y - \gamma`, :math:`q = r^2 / (2\beta(1
           \frac{\partial L}{\partial\alpha} = \ln(1+q) - \rho'(\alpha), \quad
           \frac{\partial L}{\partial\beta} = \frac{\frac12 - k}\beta.
 
-There are two forms: tensor operations, on every device, in parts that fit into a processor's cache; and a Triton
-kernel (:mod:`howsure.kernels.evidential_loss_triton`) for CUDA. :func:`obstacle` says why the second cannot be used.
+There are two implementations: tensor operations for every device, in parts that fit into a processor's cache; and a
+Triton kernel (:mod:`howsure.kernels.evidential_loss_triton`) for CUDA.
 """
 
 import functools
 import importlib.util
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,57 +25,35 @@ from torch.nn.functional import softplus
 from howsure.errors import InputError
 from howsure.formulas import nig, penalties
 from howsure.formulas.nig import ALPHA_MINUS_ONE_FLOOR, BETA_FLOOR, NU_FLOOR
-from howsure.formulas.special import LOG_2PI, rho_from_one
+from howsure.formulas.special import LOG_2PI, rho, rho_prime
 from howsure.kernels.polynomials import RHO, RHO_PRIME
 
-__all__ = ["KERNELS", "PENALTIES", "evidential_loss", "obstacle"]
+__all__ = ["PENALTIES", "evidential_loss_from_raw", "uses_triton"]
 
-KERNELS = ("triton", "tensors")
 PENALTIES = ("error", "standard_score")
 
-# Largest q: what overflows would become NaN. It is reached where errors are 1e18 times as large as expected.
-LARGEST = 1e37
+# Largest q: an infinite q would become NaN. It is reached where errors are 1e18 times as large as expected.
+LARGEST_Q = 1e37
 
 # Targets that are computed at once on a CPU: their dozen intermediate results stay in its cache.
-PART = 1 << 16
+PART = 1 << 17
 
 
-class _Plan(NamedTuple):
-    """What is computed, and how."""
-
-    penalty: str  # of PENALTIES, or "none"
-    reduction: str
-    dim: int
-    triton: bool
-
-
-class _Given(NamedTuple):
-    """What it is computed from; ``scale`` is what a sum of losses is multiplied by."""
-
-    raw: Tensor
-    y: Tensor
-    weight: Tensor | float
-    mask: Tensor | None
-    sample_weight: Tensor | None
-    scale: Tensor | float
-
-
-def evidential_loss(
+def evidential_loss_from_raw(
     raw: Tensor,
     y: Tensor,
-    weight: Tensor | float,
-    *,
+    weight: Tensor | float = 0.01,
     penalty: str = "error",
+    *,
     dim: int = -1,
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
-    reduction: str = "none",
-    kernel: str | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
-    """Return the negative log likelihood plus ``weight`` times a penalty.
+    """Return the evidential loss of raw outputs; the backward pass finds their gradient already computed.
 
-    Only ``raw`` gets a gradient. With ``create_graph=True`` the backward pass computes it by the formulas instead,
-    which can be differentiated again.
+    It is :func:`howsure.evidential_loss` without most of its checks and without an answer object. Only ``raw`` gets a
+    gradient. With ``create_graph=True``, and for many gradients at once, the formulas compute it instead.
 
     Args:
         raw: four raw outputs along ``dim``, floating point.
@@ -84,37 +61,38 @@ def evidential_loss(
         weight: λ, a number or a tensor that broadcasts to y.
         penalty: "error" or "standard_score".
         dim: the dimension of size 4.
-        mask: True where a target counts. What does not count may be NaN.
-        sample_weight: how much each target counts, of the shape of y.
+        mask: True where a target counts. Targets that do not count may be NaN, and so may their raw outputs.
+        sample_weight: how much each target counts, of the shape of y; a target with weight 0 does not count.
         reduction: "mean" over the targets that count, "sum", or "none".
-        kernel: "triton", "tensors", or None for Triton where it can be used.
 
     Raises:
-        InputError: for a kernel that is unknown or cannot be used here.
+        InputError: for shapes that do not fit, and an unknown penalty or reduction.
+
+    >>> raw, y = torch.zeros(3, 4, requires_grad=True), torch.zeros(3)
+    >>> evidential_loss_from_raw(raw, y)
+    tensor(0.9267, grad_fn=<_LossFromRawBackward>)
     """
-    if kernel not in (None, *KERNELS):
-        raise InputError(f"unknown kernel {kernel!r}; known are {', '.join(KERNELS)}")
-    triton = kernel == "triton" or (kernel is None and raw.device.type == "cuda")
-    why_not = obstacle(raw, y) if triton else None
-    if kernel == "triton" and why_not:
-        raise InputError(f"the kernel 'triton' of the evidential loss cannot be used: {why_not}")
-    plan = _Plan(penalty, reduction, dim % raw.ndim - raw.ndim, triton and why_not is None)
-    if not isinstance(weight, Tensor) and weight == 0:
-        plan = plan._replace(penalty="none")
-    loss: Tensor = _EvidentialLoss.apply(raw, y, weight, mask, sample_weight, plan)
-    return loss
+    rows = raw.movedim(dim, -1)
+    if rows.shape[-1] != 4 or rows.shape[:-1] != y.shape:
+        raise InputError(f"raw outputs of shape {tuple(raw.shape)} do not fit targets of shape {tuple(y.shape)}")
+    if penalty not in PENALTIES or reduction not in ("mean", "sum", "none"):
+        raise InputError(f"unknown penalty {penalty!r} or reduction {reduction!r}")
+    if not isinstance(weight, Tensor):
+        penalty = penalty if weight else "none"
+    elif weight.numel() == 1:
+        weight = weight.reshape(()) if weight.device == y.device else weight.item()
+    else:
+        weight = weight.to(_at_least_float32(raw, y)).expand(y.shape).reshape(-1)
+    counts = _counts(raw, y, mask, sample_weight, reduction)
+    each = reduction == "none"
+    loss: Tensor = _LossFromRaw.apply(rows.reshape(-1, 4), y.reshape(-1), weight, counts, penalty, each)
+    return loss.view(y.shape) if each else loss
 
 
-def obstacle(raw: Tensor, y: Tensor) -> str | None:
-    """Return why the Triton kernel cannot be used for these raw outputs and targets, in words; None if it can."""
-    for name, tensor in (("raw outputs", raw), ("targets", y)):
-        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            return f"{name} are {tensor.dtype}, and it computes in float32"
-    if not _has_triton():
-        return "Triton is not installed"
-    if raw.device.type != "cuda" and not _interpreted():
-        return f"the device is {raw.device.type}, not cuda"
-    return None
+def uses_triton(raw: Tensor, y: Tensor) -> bool:
+    """Return whether the Triton kernel computes the loss: on CUDA, if Triton is installed, unless in float64."""
+    known = (torch.float32, torch.bfloat16, torch.float16)
+    return raw.is_cuda and raw.dtype in known and y.dtype in known and _has_triton()
 
 
 @functools.cache
@@ -122,85 +100,66 @@ def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-@functools.cache
-def _interpreted() -> bool:
-    from howsure.kernels import evidential_loss_triton
+def _counts(
+    raw: Tensor, y: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str
+) -> Tensor | float:
+    """Return the factor of each target's loss before losses are summed: a number, or a tensor with 0 where masked."""
+    if mask is None and sample_weight is None:
+        return 1 / y.numel() if reduction == "mean" and y.numel() else 1.0
+    counts = torch.ones_like(y) if sample_weight is None else sample_weight
+    counts = counts.to(_at_least_float32(raw, y))
+    if mask is not None:
+        counts = torch.where(mask, counts, 0.0)
+    counts = counts.reshape(-1)
+    if reduction != "mean":
+        return counts
+    total = counts.sum(dtype=torch.float64)
+    return counts / torch.where(total > 0, total, 1.0)
 
-    return evidential_loss_triton.INTERPRETED
+
+def _at_least_float32(raw: Tensor, y: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(raw.dtype, y.dtype), torch.float32)
 
 
-class _EvidentialLoss(torch.autograd.Function):
+class _LossFromRaw(torch.autograd.Function):
+    """Loss of raw outputs (N, 4) and targets (N,); weight and counts are numbers, one in memory, or (N,)."""
+
     @staticmethod
     def forward(
-        ctx: Any,
-        raw: Tensor,
-        y: Tensor,
-        weight: Tensor | float,
-        mask: Tensor | None,
-        sample_weight: Tensor | None,
-        plan: _Plan,
+        ctx: Any, raw: Tensor, y: Tensor, weight: Tensor | float, counts: Tensor | float, penalty: str, each: bool
     ) -> Tensor:
-        compute = _by_triton if plan.triton else _by_tensors
+        ctx.penalty, ctx.each, ctx.triton = penalty, each, uses_triton(raw, y)
         # Losses one by one have an upstream gradient each: the kernel rather computes theirs when it has that. Those of
         # float16 are computed then, too, because it can be a factor that keeps them inside the range of float16.
-        late = raw.dtype == torch.float16 or (plan.triton and plan.reduction == "none")
-        wanted = ctx.needs_input_grad[0] and not late
-        scale = _scale(y, mask, sample_weight, plan.reduction)
-        given = _Given(raw, y, weight, mask, sample_weight, scale)
-        loss, gradient = compute(given, plan, None, True, wanted)
-        ctx.save_for_backward(*(t for t in given if isinstance(t, Tensor)))
-        ctx.arguments = tuple(isinstance(t, Tensor) or t for t in given)
-        ctx.plan, ctx.gradient = plan, gradient
-        assert loss is not None
-        return loss
+        late = raw.dtype == torch.float16 or (ctx.triton and each)
+        gradient = raw.new_empty(raw.shape) if ctx.needs_input_grad[0] and not late else None
+        losses = y.new_empty(y.shape, dtype=_at_least_float32(raw, y)) if each else None
+        total = _backend(ctx.triton)(raw, y, weight, counts, penalty, losses=losses, gradient=gradient)
+        ctx.gradient = gradient
+        ctx.save_for_backward(raw, y, *(t for t in (weight, counts) if isinstance(t, Tensor)))
+        ctx.numbers = tuple(None if isinstance(t, Tensor) else t for t in (weight, counts))
+        return total if losses is None else losses
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradient, ctx.gradient = ctx.gradient, None  # a second backward pass computes it again
-        saved = iter(ctx.saved_tensors)
-        given = _Given(*(next(saved) if t is True else t for t in ctx.arguments))
-        plan: _Plan = ctx.plan
-        if plan.reduction == "none" and given.mask is not None:
-            upstream = torch.where(given.mask, upstream, 0.0)  # 0 times what is infinite or NaN would be NaN
-        if torch.is_grad_enabled():
-            gradient = _differentiable(given, plan, upstream)
-        elif gradient is not None:
-            gradient = _times(gradient, upstream, plan)
+        raw, y, *others = ctx.saved_tensors
+        rest = iter(others)
+        weight, counts = (next(rest) if number is None else number for number in ctx.numbers)
+        if ctx.each and isinstance(counts, Tensor):
+            upstream = torch.where(counts != 0, upstream, 0.0)  # what does not count may have NaN upstream
+        if torch.is_grad_enabled() or _is_batched(upstream):
+            gradient = _by_formulas(raw, y, weight, counts, ctx.penalty, ctx.each, upstream)
+        elif gradient is None:
+            gradient = raw.new_empty(raw.shape)
+            _backend(ctx.triton)(raw, y, weight, counts * upstream, ctx.penalty, losses=None, gradient=gradient)
+        elif ctx.triton:
+            from howsure.kernels.evidential_loss_triton import scale_by
+
+            gradient = scale_by(gradient, upstream)
         else:
-            compute, batched = _by_triton if plan.triton else _by_tensors, _is_batched(upstream)
-            each = upstream if plan.reduction == "none" and not batched else None
-            if plan.reduction != "none" and not batched:
-                given = given._replace(scale=given.scale * upstream)
-            _, gradient = compute(given, plan, each, False, True)
-            if batched and gradient is not None:
-                gradient = _times(gradient, upstream, plan)
+            gradient = gradient.mul_(upstream.unsqueeze(-1))
         return gradient, None, None, None, None, None
-
-
-def _scale(y: Tensor, mask: Tensor | None, sample_weight: Tensor | None, reduction: str) -> Tensor | float:
-    """Return what a sum of losses is multiplied by: of a mean, 1 over what counts, or 1 if nothing does."""
-    if reduction != "mean" or not y.numel():
-        return 1.0
-    if mask is None and sample_weight is None:
-        return 1 / y.numel()
-    if sample_weight is None:
-        total = mask.sum(dtype=torch.float64)  # type: ignore[union-attr]
-    else:
-        counted = sample_weight if mask is None else torch.where(mask, sample_weight, 0.0)
-        total = counted.sum(dtype=torch.float64)
-    return torch.where(total > 0, 1 / total, 1.0)
-
-
-def _times(gradient: Tensor, upstream: Tensor, plan: _Plan) -> Tensor:
-    """Return the gradient times one number, or one for each target, in place."""
-    each = upstream.unsqueeze(plan.dim) if plan.reduction == "none" else upstream
-    if _is_batched(upstream):
-        return (gradient * each).to(gradient.dtype)
-    if not plan.triton:
-        return gradient.mul_(each)
-    from howsure.kernels.evidential_loss_triton import scale_by
-
-    return scale_by(gradient, upstream)
 
 
 def _is_batched(upstream: Tensor) -> bool:
@@ -209,133 +168,84 @@ def _is_batched(upstream: Tensor) -> bool:
     return bool(kinds.is_batchedtensor(upstream) or kinds.is_legacy_batchedtensor(upstream))
 
 
-def _differentiable(given: _Given, plan: _Plan, upstream: Tensor) -> Tensor:
-    """Return the gradient by the formulas, as a tensor that can be differentiated again."""
-    raw, y, weight, mask, sample_weight, scale = given
-    own = raw if mask is None else torch.where(mask.unsqueeze(plan.dim), raw, 0.0)
-    parameters = nig.from_raw(own, plan.dim)
-    y = y if mask is None else torch.where(mask, y, 0.0)
-    loss = nig.nll(y, *parameters)
-    if plan.penalty != "none":
-        loss = loss + weight * penalties.PENALTIES[plan.penalty](y, *parameters)
-    if sample_weight is not None:
-        loss = loss * sample_weight
-    if mask is not None:
-        loss = torch.where(mask, loss, 0.0)
-    if plan.reduction != "none":
-        loss = loss.sum() * scale
-    (gradient,) = torch.autograd.grad(loss, raw, upstream, create_graph=True)
+def _by_formulas(
+    raw: Tensor,
+    y: Tensor,
+    weight: Tensor | float,
+    counts: Tensor | float,
+    penalty: str,
+    each: bool,
+    upstream: Tensor,
+) -> Tensor:
+    """Return the gradient by the formulas, which can be differentiated again where gradients are recorded."""
+    own, again = raw, torch.is_grad_enabled()
+    with torch.enable_grad():
+        if isinstance(counts, Tensor):
+            counted = counts != 0
+            own, y = torch.where(counted.unsqueeze(-1), raw, 0.0), torch.where(counted, y, 0.0)
+        parameters = nig.from_raw(own)
+        loss = nig.nll(y, *parameters)
+        if penalty != "none":
+            loss = loss + weight * penalties.PENALTIES[penalty](y, *parameters)
+        loss = loss * counts if each else (loss * counts).sum()
+    (gradient,) = torch.autograd.grad(loss, raw, upstream, create_graph=again)
     return gradient
 
 
-# Triton -------------------------------------------------------------------------------------------------------------
+def _backend(triton: bool) -> Callable[..., Tensor]:
+    """Return the function that computes losses and gradients into memory, and returns the sum of the losses."""
+    if not triton:
+        return _by_tensors
+    from howsure.kernels.evidential_loss_triton import run
 
-
-def _by_triton(
-    given: _Given, plan: _Plan, upstream: Tensor | None, want_loss: bool, want_gradient: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return losses and gradients by the kernel, each if it is wanted."""
-    from howsure.kernels import evidential_loss_triton as twin
-
-    raw, y, weight, mask, sample_weight, scale = given
-    raw, outer, inner = _in_order(raw, plan.dim)
-    each = plan.reduction == "none"
-    gradient = torch.empty_like(raw) if want_gradient else None
-    if not y.numel():
-        return y.new_zeros(y.shape if each else (), dtype=torch.float32) if want_loss else None, gradient
-    losses = torch.empty(y.shape, dtype=torch.float32, device=y.device) if want_loss and each else None
-    if isinstance(weight, Tensor) and (weight.device != raw.device or weight.numel() != 1):
-        on_cpu = weight.device != raw.device  # a number, as losses.evidential_loss sees to
-        weight = weight.item() if on_cpu else weight.expand(y.shape).contiguous()
-    rows = (t if t is None else t.contiguous() for t in (y, mask, sample_weight, upstream))
-    y, mask, sample_weight, upstream = rows  # type: ignore[assignment]
-    total = twin.run(
-        raw, y, weight,
-        outer=outer, inner=inner, penalty=plan.penalty, mask=mask, counts=sample_weight, scale=scale,
-        upstream=upstream, losses=losses, gradient=gradient, want_sum=want_loss and not each,
-    )  # fmt: skip
-    return losses if each else total, gradient
-
-
-def _in_order(raw: Tensor, dim: int) -> tuple[Tensor, int, int]:
-    """Return raw outputs that lie in memory as (outer, 4, inner) in the order of the targets, and the two sizes.
-
-    Maps whose channels lie side by side ("channels last") have inner = 1, as outputs in the last dimension have. Only
-    what lies in no such order is copied.
-    """
-    rest = raw.movedim(dim, -1).shape[:-1]
-    for place in reversed(range(raw.ndim)):
-        if raw.movedim(dim, place).is_contiguous():
-            return raw, rest[:place].numel(), rest[place:].numel()
-    return _in_order(raw.contiguous(), dim)
+    return run
 
 
 # Tensor operations --------------------------------------------------------------------------------------------------
 
 
 def _by_tensors(
-    given: _Given, plan: _Plan, upstream: Tensor | None, want_loss: bool, want_gradient: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return losses and gradients by tensor operations, each if it is wanted."""
-    raw, y, weight, mask, sample_weight, scale = given
-    dtype = torch.promote_types(torch.promote_types(raw.dtype, y.dtype), torch.float32)
-    each = plan.reduction == "none"
-    gradient = torch.empty_like(raw) if want_gradient else None
-    loss = y.new_empty(y.shape, dtype=dtype) if want_loss and each else None
-    total: Any = y.new_zeros((), dtype=torch.float64 if y.device.type != "mps" else dtype)
-    weight = weight.expand(y.shape) if isinstance(weight, Tensor) and weight.ndim else weight
-    by_four = None if gradient is None else gradient.movedim(plan.dim, 0)
-    four = raw.movedim(plan.dim, 0)
-    for part in _parts(y.shape) if y.device.type == "cpu" else ((...,),):
-        rows = four[:, *part].to(dtype).contiguous()
-        targets, counted = y[part].to(dtype), None if mask is None else mask[part]
-        if counted is not None:
+    raw: Tensor,
+    y: Tensor,
+    weight: Tensor | float,
+    counts: Tensor | float,
+    penalty: str,
+    *,
+    losses: Tensor | None,
+    gradient: Tensor | None,
+) -> Tensor:
+    """Compute losses and gradients by tensor operations; arguments as of the Triton kernel's ``run``."""
+    dtype = _at_least_float32(raw, y)
+    total = y.new_zeros((), dtype=torch.float64 if y.device.type != "mps" else dtype)
+    step = PART if y.device.type == "cpu" else max(1, len(y))
+    for part in (slice(first, first + step) for first in range(0, len(y), step)):
+        rows, targets = raw[part].t().to(dtype).contiguous(), y[part].to(dtype)
+        lam, count = (t[part] if isinstance(t, Tensor) and t.ndim else t for t in (weight, counts))
+        if isinstance(count, Tensor) and count.ndim:
+            counted = count != 0
             rows, targets = torch.where(counted, rows, 0.0), torch.where(counted, targets, 0.0)
-        own = weight[part] if isinstance(weight, Tensor) and weight.ndim else weight
-        value, slopes = _closed_form(rows, targets, own, plan.penalty, want_loss, want_gradient)
-        times = None if sample_weight is None else sample_weight[part].to(dtype)
-        if value is not None:
-            value = value if times is None else value * times
-            value = value if counted is None else torch.where(counted, value, 0.0)
-            if loss is not None:
-                loss[part] = value
-            else:
-                total = total + value.sum()
-        if slopes is not None and by_four is not None:
-            factor: Any = scale if times is None else scale * times
-            factor = factor if upstream is None else factor * upstream[part]
-            slopes = slopes * factor if isinstance(factor, Tensor) else slopes.mul_(factor)
-            by_four[:, *part] = slopes if counted is None else torch.where(counted, slopes, 0.0)
-    if want_loss and not each:
-        loss = (total * scale).to(dtype)
-    return loss, gradient
-
-
-def _parts(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Yield slices of the first dimensions with about ``PART`` targets each."""
-    size = math.prod(shape)
-    if size <= PART:
-        yield (slice(None),) if shape else ()
-    elif size // shape[0] > PART:
-        for k in range(shape[0]):
-            yield from ((slice(k, k + 1), *rest) for rest in _parts(shape[1:]))
-    else:
-        rows = PART * shape[0] // size
-        for first in range(0, shape[0], rows):
-            yield (slice(first, first + rows),)
+        value, slopes = _closed_form(rows, targets, lam, penalty, gradient is not None)
+        value = value * count
+        if losses is not None:
+            losses[part] = value
+        else:
+            total = total + value.sum()
+        if gradient is not None and slopes is not None:
+            gradient[part] = slopes.mul_(count).t()
+    return total.to(dtype)
 
 
 def _closed_form(
-    rows: Tensor, y: Tensor, weight: Tensor | float, penalty: str, want_loss: bool, want_gradient: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return losses, and their derivatives by raw outputs as (4, …), of raw outputs (4, …) and targets (…)."""
+    rows: Tensor, y: Tensor, weight: Tensor | float, penalty: str, want_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return losses, and their derivatives by raw outputs (4, N), of raw outputs (4, N) and targets (N,)."""
     nu, a, beta = softplus(rows[1:], threshold=40).unbind(0)
     nu, a, beta = nu.add_(NU_FLOOR), a.add_(ALPHA_MINUS_ONE_FLOOR), beta.add_(BETA_FLOOR)
     residual, inverse = y - rows[0], nu.reciprocal()
     spread = inverse + 1
     width = beta * spread
     part = residual / (2 * width)
-    q = (residual * part).clamp_(max=LARGEST)
+    q = (residual * part).clamp_(max=LARGEST_Q)
     fit, exponent = torch.log1p(q), a + 1.5
     evidence = torch.add(a, nu, alpha=2).add_(1)
     half_log, rho_prime = _rho(a)  # ln of 2π times the width, minus 2ρ, is one logarithm less
@@ -343,11 +253,9 @@ def _closed_form(
     if penalty == "standard_score":
         unit = weight * ((1 + a) / width).sqrt_()
     score = None if penalty == "none" else unit * residual.abs()
-    loss = None
-    if want_loss:
-        loss = width.log().mul_(0.5).sub_(half_log).add_(0.5 * LOG_2PI).addcmul_(exponent, fit)
-        if score is not None:
-            loss.addcmul_(score, evidence)
+    loss = width.log().mul_(0.5).sub_(half_log).add_(0.5 * LOG_2PI).addcmul_(exponent, fit)
+    if score is not None:
+        loss.addcmul_(score, evidence)
     if not want_gradient:
         return loss, None
     slope = exponent / (1 + q)
@@ -375,12 +283,12 @@ def _closed_form(
 def _rho(a: Tensor) -> tuple[Tensor, Tensor]:
     """Return ρ(1 + a) = ln Γ(a + 3/2) − ln Γ(a + 1) and its derivative, for a > 0."""
     if a.dtype != torch.float32:
-        return rho_from_one(1 + a)
+        return rho(1 + a), rho_prime(1 + a)
     z = a + 0.75
     inverse = z.reciprocal()
     u = inverse * inverse
-    rho = _horner(u, RHO).mul_(u).add_(z.log_(), alpha=0.5)
-    return rho, _horner(u, RHO_PRIME).mul_(u).add_(0.5).mul_(inverse)
+    value = _horner(u, RHO).mul_(u).add_(z.log_(), alpha=0.5)
+    return value, _horner(u, RHO_PRIME).mul_(u).add_(0.5).mul_(inverse)
 
 
 def _horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

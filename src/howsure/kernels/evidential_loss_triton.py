@@ -25,9 +25,8 @@ __all__ = ["INTERPRETED", "inverse", "log", "loss_and_slopes", "run", "scale_by"
 # in the interpreter, which runs kernels on a CPU for tests, there is no machine code
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
+# Each thread has one target at a time, so that wide loads need no exchange between threads.
 SIZE, TILES, WARPS = 256, 8, 8
-PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS = 256, 1, 2
-MOST_SUMMED = 8192  # sums of blocks that one program adds up in less time than torch needs
 MANY = 1 << 22  # targets from which a block takes several tiles; fewer are divided among all processors
 
 _L = tl.constexpr(tuple(LOG1P))
@@ -41,84 +40,48 @@ def run(
     raw: Tensor,
     y: Tensor,
     weight: Tensor | float,
-    *,
-    outer: int,
-    inner: int,
+    counts: Tensor | float,
     penalty: str,
-    mask: Tensor | None,
-    counts: Tensor | None,
-    scale: Tensor | float,
-    upstream: Tensor | None,
+    *,
     losses: Tensor | None,
     gradient: Tensor | None,
-    want_sum: bool,
-) -> Tensor | None:
-    """Compute losses and gradients into the tensors ``losses`` and ``gradient``, and return the sum of the losses.
-
-    What is None is left out, and so is the sum if it is not wanted.
+) -> Tensor:
+    """Compute losses and gradients into the tensors ``losses`` and ``gradient``, or return the sum of the losses.
 
     Args:
-        raw: raw outputs that lie in memory as (outer, 4, inner); ``inner`` = 1 has the four side by side.
-        y: targets that lie in memory as (outer, inner); so do mask, counts and upstream, where there are any.
-        weight: λ, a number, a tensor with one, or one for each target.
-        outer, inner: sizes as above.
+        raw: raw outputs (N, 4).
+        y: targets (N,).
+        weight: λ, a number, a tensor with one number, or (N,).
+        counts: the factor of losses and gradients, in the same three forms. A target with 0 may be NaN.
         penalty: a key of ``PENALTY_CODES``.
-        mask: True where a target counts.
-        counts: how much each target counts.
-        scale: what losses and gradients are multiplied by, a number or a tensor with one.
-        upstream: what each gradient is multiplied by besides.
-        losses: one number for each target.
-        gradient: as raw.
-        want_sum: whether the sum of the losses is wanted, which goes without ``losses``.
+        losses: contiguous memory (N,), or None for the sum.
+        gradient: contiguous memory (N, 4), or None.
     """
-    planar = inner > 1
-    size, tiles, warps = _shape(outer, inner)
-    per_map = triton.cdiv(inner if planar else outer, size * tiles)
-    blocks = per_map * outer if planar else per_map
-    number, plain = not isinstance(weight, Tensor), not isinstance(scale, Tensor)
-    sums = torch.empty(blocks, dtype=torch.float32, device=raw.device) if want_sum else None
-    _loss_and_gradient[(blocks,)](
-        raw, y, None if number else weight, mask, counts, None if plain else scale, upstream, losses, gradient, sums,
-        outer, inner, per_map, weight if number else 0.0, scale if plain else 1.0,
-        PENALTY=PENALTY_CODES[penalty],
-        WEIGHT=0 if not isinstance(weight, Tensor) else (1 if weight.numel() == 1 else 2),
-        PLANAR=planar,
-        FAST=not INTERPRETED,
-        SIZE=size,
-        TILES=tiles,
-        num_warps=warps,
-        enable_fp_fusion=True,
-    )  # fmt: skip
-    return None if sums is None else _sum_of(sums)
+    tiles = TILES if len(y) >= MANY else 1
+    blocks = triton.cdiv(len(y), SIZE * tiles)
+    sums = torch.empty(blocks, dtype=torch.float32, device=raw.device)
+    (weights, weight_number, weight_form), (factors, factor, form) = _argument(weight), _argument(counts)
+    if len(y):
+        _loss_and_gradient[(blocks,)](
+            raw.contiguous(), y.contiguous(), weights, factors, losses, gradient, None if losses is not None else sums,
+            len(y), weight_number, factor,
+            PENALTY=PENALTY_CODES[penalty],
+            WEIGHT=weight_form,
+            COUNTS=form,
+            FAST=not INTERPRETED,
+            SIZE=SIZE,
+            TILES=tiles,
+            num_warps=WARPS,
+            enable_fp_fusion=True,
+        )  # fmt: skip
+    return sums.sum()
 
 
-def _shape(outer: int, inner: int) -> tuple[int, int, int]:
-    """Return the targets of a tile, the tiles of a block and its warps.
-
-    With the four side by side each thread has one target at a time, so that wide loads need no exchange between
-    threads; in planar form it has four, so that loads are wide.
-    """
-    if inner > 1:
-        return PLANAR_SIZE, PLANAR_TILES, PLANAR_WARPS
-    return SIZE, TILES if outer >= MANY else 1, WARPS
-
-
-def _sum_of(sums: Tensor) -> Tensor:
-    """Return the sum of a few thousand numbers."""
-    if len(sums) > MOST_SUMMED:
-        return sums.sum()
-    total = torch.empty((), dtype=torch.float32, device=sums.device)
-    _add_up[(1,)](sums, total, len(sums), SIZE=4096, num_warps=8)
-    return total
-
-
-@triton.jit
-def _add_up(values, total, size, SIZE: tl.constexpr):
-    found = tl.zeros((SIZE,), tl.float32)
-    for start in range(0, size, SIZE):
-        k = start + tl.arange(0, SIZE)
-        found += tl.load(values + k, mask=k < size, other=0.0)
-    tl.store(total, tl.sum(found, 0))
+def _argument(x: Tensor | float) -> tuple[Tensor | None, float, int]:
+    """Return a tensor, a number and their form: 0 for a number, 1 for one number in memory, 2 for one each target."""
+    if not isinstance(x, Tensor):
+        return None, x, 0
+    return x.contiguous(), 0.0, 2 if x.ndim else 1
 
 
 def scale_by(gradient: Tensor, upstream: Tensor) -> Tensor:
@@ -142,75 +105,49 @@ def _scale(values, factor, size, stride, SIZE: tl.constexpr):
 
 @triton.jit
 def _loss_and_gradient(
-    raw, y, weight, mask, counts, scale, upstream, losses, gradient, sums,
-    outer, inner, per_map, weight_number, scale_number,
-    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, PLANAR: tl.constexpr, FAST: tl.constexpr,
+    raw, y, weight, counts, losses, gradient, sums,
+    size, weight_number, count_number,
+    PENALTY: tl.constexpr, WEIGHT: tl.constexpr, COUNTS: tl.constexpr, FAST: tl.constexpr,
     SIZE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``TILES`` times ``SIZE`` targets, which lie side by side and in planar form within one map."""
+    """Compute ``TILES`` times ``SIZE`` targets."""
     block = tl.program_id(0)
-    shared_weight, factor = weight_number, scale_number
+    shared_weight, shared_count = weight_number, count_number
     if WEIGHT == 1:
         shared_weight = tl.load(weight).to(tl.float32)
-    if scale is not None:
-        factor *= tl.load(scale).to(tl.float32)
+    if COUNTS == 1:
+        shared_count = tl.load(counts).to(tl.float32)
     total = tl.zeros((SIZE,), tl.float32)
     for tile in range(TILES):
-        if PLANAR:
-            along = ((block % per_map) * TILES + tile) * SIZE + tl.arange(0, SIZE)
-            which = (block // per_map).to(tl.int64)
-            inside = along < inner
-            e = which * inner + along
-            at = which * 4 * inner + along
-            gamma = tl.load(raw + at, mask=inside, other=0.0).to(tl.float32)
-            raw_nu = tl.load(raw + at + inner, mask=inside, other=0.0).to(tl.float32)
-            raw_alpha = tl.load(raw + at + 2 * inner, mask=inside, other=0.0).to(tl.float32)
-            raw_beta = tl.load(raw + at + 3 * inner, mask=inside, other=0.0).to(tl.float32)
-        else:  # the four of a target side by side: one wide load, taken apart in registers
-            start = (block.to(tl.int64) * TILES + tile) * SIZE
-            e = start + tl.arange(0, SIZE)
-            inside = e < outer
-            at = 4 * e[:, None] + tl.arange(0, 4)[None, :]
-            all_four = tl.load(raw + at, mask=inside[:, None], other=0.0).to(tl.float32)
-            even, odd = tl.split(tl.reshape(all_four, (SIZE, 2, 2)))
-            gamma, raw_alpha = tl.split(even)
-            raw_nu, raw_beta = tl.split(odd)
-        counted = inside
-        if mask is not None:
-            counted = inside & (tl.load(mask + e, mask=inside, other=0) != 0)
+        # the four of a target side by side: one wide load, taken apart in registers
+        e = (block.to(tl.int64) * TILES + tile) * SIZE + tl.arange(0, SIZE)
+        inside = e < size
+        at = 4 * e[:, None] + tl.arange(0, 4)[None, :]
+        all_four = tl.load(raw + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        even, odd = tl.split(tl.reshape(all_four, (SIZE, 2, 2)))
+        gamma, raw_alpha = tl.split(even)
+        raw_nu, raw_beta = tl.split(odd)
+        lam, factor, counted = shared_weight, shared_count, inside
+        if COUNTS == 2:
+            factor = tl.load(counts + e, mask=inside, other=0.0).to(tl.float32)
+            counted = inside & (factor != 0)
             # what does not count may be NaN
             gamma, raw_nu = tl.where(counted, gamma, 0.0), tl.where(counted, raw_nu, 0.0)
             raw_alpha, raw_beta = tl.where(counted, raw_alpha, 0.0), tl.where(counted, raw_beta, 0.0)
         target = tl.load(y + e, mask=counted, other=0.0).to(tl.float32)
-        lam = shared_weight
         if WEIGHT == 2:
             lam = tl.load(weight + e, mask=counted, other=0.0).to(tl.float32)
-        each = factor
-        if counts is not None:
-            each *= tl.load(counts + e, mask=counted, other=0.0).to(tl.float32)
-        if upstream is not None:
-            each *= tl.load(upstream + e, mask=counted, other=0.0).to(tl.float32)
-
         value, _, by_gamma, by_nu, by_alpha, by_beta = loss_and_slopes(
-            gamma, raw_nu, raw_alpha, raw_beta, target, lam, each, PENALTY, FAST
+            gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PENALTY, FAST
         )
         if losses is not None:
-            tl.store(losses + e, tl.where(counted, value, 0.0).to(losses.dtype.element_ty), mask=inside)
+            tl.store(losses + e, value.to(losses.dtype.element_ty), mask=inside)
         if sums is not None:
-            total += tl.where(counted, value, 0.0)
+            total += tl.where(inside, value, 0.0)
         if gradient is not None:
-            if mask is not None:  # a factor that is 0 would leave what is infinite NaN
-                by_gamma, by_nu = tl.where(counted, by_gamma, 0.0), tl.where(counted, by_nu, 0.0)
-                by_alpha, by_beta = tl.where(counted, by_alpha, 0.0), tl.where(counted, by_beta, 0.0)
-            kind = gradient.dtype.element_ty
-            if PLANAR:
-                tl.store(gradient + at, by_gamma.to(kind), mask=inside)
-                tl.store(gradient + at + inner, by_nu.to(kind), mask=inside)
-                tl.store(gradient + at + 2 * inner, by_alpha.to(kind), mask=inside)
-                tl.store(gradient + at + 3 * inner, by_beta.to(kind), mask=inside)
-            else:
-                together = tl.join(tl.join(by_gamma, by_alpha), tl.join(by_nu, by_beta))
-                tl.store(gradient + at, tl.reshape(together, (SIZE, 4)).to(kind), mask=inside[:, None])
+            together = tl.join(tl.join(by_gamma, by_alpha), tl.join(by_nu, by_beta))
+            together = tl.reshape(together, (SIZE, 4)).to(gradient.dtype.element_ty)
+            tl.store(gradient + at, together, mask=inside[:, None])
     if sums is not None:
         tl.store(sums + block, tl.sum(total, 0))
 

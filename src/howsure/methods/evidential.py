@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from howsure.distributions import NormalInverseGamma
 from howsure.formulas.penalties import Penalty
-from howsure.kernels.evidential_loss import PENALTIES
-from howsure.kernels.evidential_loss import evidential_loss as loss_and_gradient
+from howsure.kernels.evidential_loss import PENALTIES, evidential_loss_from_raw
 from howsure.losses import evidential_loss
 from howsure.methods.base import Method, Network
 from howsure.nn import Population
@@ -74,7 +73,7 @@ class Evidential(Method):
     ) -> Tensor:
         if not self.one_pass or censored is not None:
             return super().loss_of_raw(raw, y, networks, censored)
-        return loss_and_gradient(raw, y, self._weight(networks), penalty=str(self.penalty))
+        return evidential_loss_from_raw(raw, y, self._weight(networks), str(self.penalty), reduction="none")
 
     def _weight(self, networks: nn.Module | None) -> Tensor | float:
         """Return λ, one number or one for each member."""

@@ -14,12 +14,10 @@ from howsure.nn.heads import (
     NormalConv3d,
     NormalHead,
 )
-from howsure.nn.mlp import MLP
 from howsure.nn.population import Population
 from howsure.nn.unet import UNet
 
 __all__ = [
-    "MLP",
     "ConjugateEvidence",
     "FeatureDensity",
     "ImageFading",

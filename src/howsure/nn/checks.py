@@ -1,6 +1,5 @@
 """Checks of what modules are built from and called with."""
 
-from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from howsure.errors import InputError, InputTypeError
 
-__all__ = ["check_counts", "check_features", "check_sizes", "is_whole"]
+__all__ = ["check_counts", "check_features", "is_whole"]
 
 
 def is_whole(value: Any) -> bool:
@@ -23,17 +22,6 @@ def check_counts(**counts: int) -> None:
             raise InputTypeError(f"{name} must be a whole number, got {count!r}")
         if count < 1:
             raise InputError(f"{name} must be at least 1, got {count}")
-
-
-def check_sizes(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
-    """Return so many sizes, all equal if one number was given; raise an error if they are not whole numbers ≥ least."""
-    sizes = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,) * count
-    if len(sizes) != count or not all(is_whole(size) for size in sizes):
-        several = "" if count == 1 else f" or {count} of them"
-        raise InputTypeError(f"{name} must be a whole number{several}, got {value!r}")
-    if min(sizes) < least:
-        raise InputError(f"{name} must be at least {least}, got {value!r}")
-    return tuple(int(size) for size in sizes)
 
 
 def check_features(owner: object, x: Any, size: int) -> None:

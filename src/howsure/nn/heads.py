@@ -15,7 +15,7 @@ from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig, normal
 from howsure.formulas.transforms import inverse_softplus
-from howsure.nn.checks import check_counts, check_features, check_sizes
+from howsure.nn.checks import check_counts, check_features
 from howsure.nn.exact import ExactConv1d, ExactConv2d, ExactConv3d, ExactLinear, call_exactly
 
 __all__ = [
@@ -233,18 +233,14 @@ class _Conv(_Head):
         check_counts(in_channels=in_channels, targets=count, groups=groups)
         if in_channels % groups or count % groups:
             raise InputError(f"groups = {groups} must divide in_channels = {in_channels} and targets = {count}")
-        kernel, strides, dilations = (
-            check_sizes(name, value, len(self.axes))
-            for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
-        )
         self.in_channels, self.targets = in_channels, targets
         self.conv: ExactConv1d | ExactConv2d | ExactConv3d = self.layer_type(
             in_channels,
             count * self.parameters_per_target,
-            kernel,
-            stride=strides,
-            padding=_checked_padding(padding, kernel, strides, dilations),
-            dilation=dilations,
+            kernel_size,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
             groups=groups,
             padding_mode=padding_mode,
             device=device,
@@ -378,24 +374,6 @@ class NormalConv3d(_Conv3d, _Normal):
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
-
-
-def _checked_padding(
-    padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
-) -> str | tuple[int, ...]:
-    """Return the padding as torch's convolutions take it, or raise an error."""
-    if not isinstance(padding, str):
-        return check_sizes("padding", padding, len(kernel), least=0)
-    if padding not in ("same", "valid"):
-        raise InputError(f"padding must be 'same', 'valid' or whole numbers, got {padding!r}")
-    if padding == "same" and any(s > 1 for s in stride):
-        half = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))
-        numbers = half[0] if len(set(half)) == 1 else half
-        raise InputError(
-            f"padding='same' keeps the size of a map, and stride={stride} does not; "
-            f"write padding={numbers} for a map of the size divided by the stride, or any other numbers"
-        )
-    return padding
 
 
 def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None:

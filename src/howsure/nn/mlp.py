@@ -1,4 +1,4 @@
-"""A plain multi-layer perceptron, and functions it shares with a population of them."""
+"""Layers of multi-layer perceptrons: their activations, sizes and initial weights."""
 
 import itertools
 import math
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from howsure.errors import InputError, InputTypeError
-from howsure.nn.checks import check_features, is_whole
+from howsure.nn.checks import is_whole
 
-__all__ = ["ACTIVATIONS", "MLP", "draw_layers"]
+__all__ = ["ACTIVATIONS", "draw_layers"]
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"relu": functional.relu, "silu": functional.silu, "gelu": functional.gelu, "tanh": torch.tanh}
@@ -66,46 +66,3 @@ def check_architecture(activation: str) -> None:
     """Raise an error for an unknown activation."""
     if activation not in ACTIVATIONS:
         raise InputError(f"unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
-
-
-class MLP(nn.Module):
-    """Multi-layer perceptron from features (…, F) to (…, outputs), with an activation after each layer but the last.
-
-    Parameters are float32, whatever torch's default dtype is; ``.double()`` and ``.to`` change them afterwards.
-
-    Args:
-        in_features: F.
-        hidden: number of units in each hidden layer.
-        outputs: number of outputs.
-        activation: a name in ``ACTIVATIONS``: "relu", "silu", "gelu" or "tanh".
-        seed: the initial weights follow from it; torch's generator is untouched.
-
-    >>> MLP(8, hidden=(50,), outputs=4)(torch.zeros(3, 8)).shape
-    torch.Size([3, 4])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden: Sequence[int] = (50,),
-        outputs: int = 4,
-        activation: str = "relu",
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        self.sizes = layer_sizes(in_features, hidden, outputs)
-        check_architecture(activation)
-        self.activation = activation
-        drawn = draw_layers(self.sizes, seed)
-        self.weights = nn.ParameterList(weight for weight, _ in drawn)
-        self.biases = nn.ParameterList(bias for _, bias in drawn)
-
-    def forward(self, x: Tensor) -> Tensor:
-        check_features(self, x, self.sizes[0])
-        *inner, last = zip(self.weights, self.biases, strict=True)
-        for weight, bias in inner:
-            x = ACTIVATIONS[self.activation](functional.linear(x, weight.mT, bias))
-        return functional.linear(x, output_major(last[0]).mT, last[1])
-
-    def extra_repr(self) -> str:
-        return f"sizes={self.sizes}, activation={self.activation}"

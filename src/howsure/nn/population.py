@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from howsure.errors import InputError, InputTypeError
 from howsure.nn.checks import is_whole
 from howsure.nn.embedding import PiecewiseLinear
-from howsure.nn.mlp import ACTIVATIONS, MLP, check_architecture, draw_layers, layer_sizes, output_major
+from howsure.nn.mlp import ACTIVATIONS, check_architecture, draw_layers, layer_sizes, output_major
 
 __all__ = ["Population", "per_member"]
 
@@ -47,7 +47,8 @@ def _checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 class Population(nn.Module):
     """M independent multi-layer perceptrons of one shape: features (M, N, F) or (N, F) → (M, N, outputs).
 
-    The first dimension of every parameter is the member. Member i starts with the weights of ``MLP(seed=seeds[i])``.
+    The first dimension of every parameter is the member. The weights at the start of
+    member i depend on ``seeds[i]`` alone.
     Parameters are float32, whatever torch's default dtype is.
 
     Args:
@@ -169,20 +170,6 @@ class Population(nn.Module):
     def _bare(self) -> "Population":
         """Return an object of the class that :meth:`select` returns, before its ``__init__``."""
         return Population.__new__(Population)
-
-    def member(self, i: int) -> MLP:
-        """Return a copy of member i as a plain network."""
-        if self._embedding is not None:
-            raise InputError("a plain network has no embedding; take select([i]) of the population")
-        first, *hidden, last = self.sizes
-        mlp = MLP(first, hidden, last, self.activation, self.seeds[i])
-        mlp.to(self.weights[0])
-        with torch.no_grad():
-            for mine, theirs in zip(self.weights, mlp.weights, strict=True):
-                theirs.copy_(mine[i])
-            for mine, theirs in zip(self.biases, mlp.biases, strict=True):
-                theirs.copy_(mine[i, 0])
-        return mlp
 
     def extra_repr(self) -> str:
         return f"members={self.members}, sizes={self.sizes}, activation={self.activation}"

@@ -1,9 +1,7 @@
 """A U-Net that predicts maps: the network of Amini et al. (2020) for monocular depth, with a better head by default."""
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Self, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +23,8 @@ class UNet(nn.Module):
     block doubles the size of its map, concatenates the encoder's map of that size, and convolves twice. The head
     computes in float32 at least, also under ``torch.autocast``.
 
-    Dropout draws from ``generator``, which must be on the network's device, or from torch's global generator if that is
-    None. To compile the network for CUDA, leave it None.
+    The dropout layers are in ``drops``. They draw from ``generator``, which must be on the network's device, or from
+    torch's global generator if that is None. To compile the network for CUDA, leave it None.
 
     Args:
         outputs: raw outputs per pixel; four for an evidential answer.
@@ -123,12 +121,6 @@ class UNet(nn.Module):
             maps.append(block(drop(max_pool2d(maps[-1], 2))))
         return maps
 
-    def squeezed(self, x: Tensor) -> Tensor:
-        """Return the four channels to which the paper's head reduces its input, (N, 4, H, W), after the ReLU."""
-        if len(self.head) == 1:
-            raise InputError("only an evidential network with head='paper' squeezes its answer")
-        return relu(call_exactly(self.head[0], self._decode(self._encode(x))))
-
     def _decode(self, maps: list[Tensor]) -> Tensor:
         """Return the output of the last decoder block, (N, width, H, W), from the outputs of the encoder blocks."""
         *skips, x = maps
@@ -159,24 +151,6 @@ class UNet(nn.Module):
                 f"UNet with {len(self.encoder)} blocks expects heights and widths that are multiples of {step}, "
                 f"got {sizes[0]}×{sizes[1]}; the next that fit are {height}×{width}: resize, pad or crop the images"
             )
-
-    @contextmanager
-    def sampling(self) -> Iterator[Self]:
-        """Switch dropout on inside the context, in training and in evaluation; each pass is then a Monte Carlo draw.
-
-        >>> net = UNet(width=4, blocks=2, dropout=0.5).eval()
-        >>> x = torch.ones(1, 3, 8, 8)
-        >>> with net.sampling():
-        ...     draws = torch.stack([net(x) for _ in range(5)])
-        """
-        before = [drop.training for drop in self.drops]
-        try:
-            for drop in self.drops:
-                drop.train()
-            yield self
-        finally:
-            for drop, mode in zip(self.drops, before, strict=True):
-                drop.train(mode)
 
 
 class _Dropout2d(nn.Dropout2d):

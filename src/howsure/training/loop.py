@@ -202,8 +202,7 @@ def train(
         checkpoint: file to write while training. If it exists, the run continues from it, to the same result as
             without the interruption. Delete it to start anew.
         identity: identifies data, seeds and method. A checkpoint with another identity is refused.
-        progress: show a progress bar on a terminal, or plain lines elsewhere. None says once how long the run may take,
-            if that is more than a minute.
+        progress: whether to show a progress bar after two seconds; None shows one on a terminal only.
 
     Returns:
         The scores, the best steps, and which members diverged or stopped early.

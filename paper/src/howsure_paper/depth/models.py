@@ -155,11 +155,11 @@ class _Pass:
             if not self.draw:
                 maps = self.network(x)
                 return maps
-            before = self.network.generator
+            before, self.network.generator = self.network.generator, self.generator
             try:
-                with self.network.sampling():
-                    self.network.generator = self.generator
-                    maps = self.network(x)
+                self.network.drops.train()
+                maps = self.network(x)
             finally:
                 self.network.generator = before
+                self.network.drops.eval()
         return maps

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from howsure import metrics
 from howsure.distributions import Normal, NormalInverseGamma
@@ -267,8 +267,15 @@ def histogram_scores(train: Tensor, images: Mapping[str, Tensor]) -> dict[str, T
 @torch.no_grad()
 def alive_channels(network: UNet, images: Tensor) -> list[float]:
     """Return the share of pixels at which each channel of the squeeze in the paper's head is not zero."""
+    parts: list[Tensor] = []
+
+    def count(_layer: nn.Module, _inputs: tuple[Tensor, ...], squeezed: Tensor) -> None:
+        parts.append((squeezed > 0).float().mean((0, 2, 3)) * len(squeezed))
+
     network.eval()
-    parts = [(network.squeezed(_padded(network, x)) > 0).float().mean((0, 2, 3)) * len(x) for x in images.split(32)]
+    with network.head[0].register_forward_hook(count):  # its first layer is the squeeze, before the ReLU
+        for x in images.split(32):
+            network(_padded(network, x))
     return [float(share) for share in torch.stack(parts).sum(0) / len(images)]
 
 
