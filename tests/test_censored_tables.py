@@ -51,8 +51,8 @@ def test_upper_bounds_are_the_mirror_image():
     "regressor",
     [
         hs.EvidentialRegressor(members=2),
-        hs.EvidentialRegressor(members=1, evidence="plain", evidence_weight="auto"),
-        hs.EvidentialRegressor(members=1, evidence="plain", target_transform="auto"),
+        hs.EvidentialRegressor(members=1, evidence="plain"),
+        hs.EvidentialRegressor(members=1, evidence="plain", target_transform="positive"),
         hs.EnsembleRegressor(members=2),
         hs.EnsembleRegressor(members=1),
     ],
@@ -134,17 +134,6 @@ def test_one_clear_error_each(censored, error, message):
         model.fit(x, y, censored=censored)
     with pytest.raises(error, match=message):
         fit(Evidential(), x, y, hold_out(np.arange(10), [0]), recipe=RECIPE, device="cpu", censored=censored)
-
-
-def test_guarantees_need_values():
-    x, _, seen, censored = cut_off(100)
-    for conformal in ("split", "cv+"):
-        model = hs.EvidentialRegressor(
-            members=1, hidden=(16,), steps=5, device="cpu", evidence="plain", conformal=conformal
-        )
-        with pytest.raises(hs.InputError, match="compares intervals with values of y, which censored targets do not"):
-            model.fit(x, seen, censored=censored)
-        assert model.fit(x, seen, censored=np.zeros(100)).predict(x).shape == (100,)
 
 
 def test_kinds_of_networks_are_weighed_by_values_and_bounds():

@@ -74,8 +74,7 @@ def test_what_a_model_is(folder, fitted, capsys):
     for words in (
         "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)",
         "targets",
-        f"fades with power {fitted.fading_power_:g}; rows are flagged below a familiarity of "
-        f"{fitted.unfamiliar_below_:.3g}",
+        "evidence  conjugate" if fitted.unfamiliar_below_ is None else f"familiarity of {fitted.unfamiliar_below_:.3g}",
         "price: scores on 10 held-out rows (a tenth at random)",
         "The model was then fitted to all 100 rows.",
         "town    category",
@@ -94,7 +93,7 @@ def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
     said = shell(capsys, "info", tmp_path / "m")
     assert said.code == 0, said.error
     assert "scores on" not in said.out
-    assert f"flagged below a familiarity of {fitted.unfamiliar_below_:.3g}" in said.out
+    assert "conjugate" in said.out
 
 
 def test_the_record_is_part_of_the_model(folder, fitted):

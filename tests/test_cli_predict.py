@@ -109,7 +109,7 @@ def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys
 
 
 def test_a_model_that_was_saved_from_python(tmp_path, capsys):
-    """It has a flag too; without fading there is none, and one network of this kind has no doubt."""
+    """An evidential model has a flag. One normal network has neither a flag nor an epistemic part."""
     frame = houses()
     fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     fitted.save(tmp_path / "m")

@@ -13,7 +13,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.deploy import Summaries, summaries
-from howsure.nn import FadingEvidence, UNet
+from howsure.nn import UNet
 
 NAMES = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper"]
 
@@ -32,19 +32,6 @@ class Raw(nn.Module):
 
     def forward(self, raw):
         return self.kind.from_raw(raw)
-
-
-class FadingNetwork(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(5, 16), nn.SiLU()), hs.NIGHead(16, targets=2)
-        with torch.no_grad():
-            self.fading = FadingEvidence.fit(self.body(torch.randn(200, 5)), self.body(torch.randn(100, 5)))
-
-    def forward(self, x):
-        features = self.body(x)
-        share = self.fading(features).unsqueeze(-1)
-        return hs.Faded(self.head(features), share, validate_args=False)
 
 
 class Maps(nn.Module):
@@ -141,19 +128,20 @@ def test_gaussian_answers():
 
 
 @torch.no_grad()
-def test_fading_evidence():
-    net, x = FadingNetwork(), 10 * torch.randn(9, 5)
-    found = hs.Deploy(net, loc=torch.tensor([1.0, 2.0]), scale=[3.0, 4.0])(x)
-    assert found["familiarity"].shape == (9,)
-    assert found["familiarity"].min() < 0.1
-    assert_agrees(found, hs.Prediction(net(x).affine(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))))
-    plain, typical = net(x).plain, hs.NormalInverseGamma(0.0, 1.0, 3.0, 2.0)
-    settled = hs.Faded(plain, net(x).keep, plain.settle(net(x).keep, typical))
-    assert_agrees(summaries(settled), hs.Prediction(settled))
-    several = together([FadingNetwork() for _ in range(3)], x)
-    assert_agrees(summaries(several, members=0), hs.Prediction(several, members=0))
-    gaussian = hs.Faded(hs.Normal(torch.randn(6, 2, 2), torch.rand(6, 2, 2) + 0.1), torch.rand(6, 1, 1) + 0.01)
-    assert_agrees(summaries(gaussian), hs.Prediction(gaussian))
+def test_two_targets_in_their_own_units():
+    net, x = network(head=hs.NIGHead(32, targets=2)), 10 * torch.randn(9, 5)
+    loc, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    found = hs.Deploy(net, loc=loc, scale=scale.tolist())(x)
+    assert_agrees(found, hs.Prediction(net(x).affine(loc, scale)))
+
+
+@torch.no_grad()
+def test_summaries_from_parameters_are_those_of_a_prediction_with_familiarity():
+    answer = together([network(k) for k in range(3)], torch.randn(9, 5))
+    known = hs.Prediction(answer, members=0, familiarity=torch.rand(9))
+    assert known.default_decomposition == "paper"
+    found = Summaries(members=0, from_parameters=True)(answer)
+    assert_agrees({**found, "familiarity": known.familiarity}, known)
 
 
 @torch.no_grad()
@@ -347,10 +335,9 @@ def test_onnx_of_extreme_parameters(tmp_path, members):
 
 @pytest.mark.extras
 @torch.no_grad()
-def test_onnx_of_gaussian_and_fading_networks(tmp_path):
+def test_onnx_of_gaussian_networks_and_two_targets(tmp_path):
     x = 10 * torch.randn(50, 5)
-    gaussian, fading = network(head=hs.NormalHead(32)), FadingNetwork()
-    for net in (gaussian, fading):
+    for net in (network(head=hs.NormalHead(32)), network(head=hs.NIGHead(32, targets=2))):
         hs.deploy.to_onnx(hs.Deploy(net), tmp_path / "net.onnx", x[:2], input_names=["features"])
         assert_agrees(session(tmp_path / "net.onnx")(x), hs.Prediction(net(x)))
     nets = [network(k, hs.NormalHead(32)) for k in range(3)]

@@ -46,8 +46,6 @@ class Answering(nn.Module):
 
     def forward(self, x):
         answer = self.net(x)
-        if self.form == "faded":
-            return hs.Faded(answer, torch.full_like(x[:, 0], 0.5), validate_args=False)
         if self.form == "mixture":
             leaves = {name: torch.stack([leaf, leaf + 0.1], 1) for name, leaf in answer.predictive().to_dict().items()}
             return hs.Mixture(hs.StudentT(**leaves, validate_args=False), dim=1, validate_args=False)
@@ -57,8 +55,6 @@ class Answering(nn.Module):
 
 
 def loss_of(output, y, **arguments):
-    if isinstance(output, hs.Faded):
-        output = output.faded()
     if isinstance(output, dict):
         output = output["answers"][0]
     if isinstance(output, hs.Normal):
@@ -159,7 +155,6 @@ CASES = {
     "DDP, static graph": (ddp, {"static_graph": True}),
     "DDP, unused parameters": (ddp, UNUSED),
     "DDP, Gaussian": (ddp, {**UNUSED, "head": hs.NormalHead}),
-    "DDP, faded": (ddp, {**UNUSED, "form": "faded"}),
     "DDP, mixture": (ddp, {**UNUSED, "form": "mixture"}),
     "DDP, nested": (ddp, {**UNUSED, "form": "nested"}),
     "FSDP2, root": (fsdp2, {"kinds": ()}),

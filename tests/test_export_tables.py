@@ -59,7 +59,7 @@ def check(found, p, coverage=0.9, rtol=1e-6):
 
 @pytest.fixture(scope="module")
 def model():
-    """A mixture that sees numbers, bins and trees, with weights, fading and a width."""
+    """A mixture that sees numbers, bins and trees, with weights, evidence and a width."""
     x, y = table()
     return hs.EvidentialRegressor(members=4, steps=80, random_state=0).fit(x, y)
 
@@ -69,9 +69,7 @@ REGRESSORS = {
     "one network": lambda: hs.EvidentialRegressor(members=1, steps=40, random_state=0),
     "plain evidence": lambda: hs.EvidentialRegressor(members=3, steps=40, evidence="plain", random_state=0),
     "ensemble": lambda: hs.EnsembleRegressor(members=3, steps=40, random_state=0),
-    "fading ensemble": lambda: hs.EnsembleRegressor(
-        members=2, steps=40, evidence="fading", inputs="trees", random_state=0
-    ),
+    "ensemble with trees": lambda: hs.EnsembleRegressor(members=2, steps=40, inputs="trees", random_state=0),
     "ensemble of one": lambda: hs.EnsembleRegressor(members=1, steps=40, random_state=0),
 }
 
@@ -217,7 +215,6 @@ def test_files_that_are_there_stay_unless_told_otherwise(model, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"conformal": "split"}, "conformal='split'"),
         ({"target_transform": "positive"}, "target_transform='positive'"),
         ({"hidden": ()}, "hidden layers"),
     ],

@@ -64,19 +64,13 @@ def quantities(answer: hs.NormalInverseGamma, y: torch.Tensor) -> dict[str, torc
         "predictive entropy": t.entropy(),
         "posterior variance": answer.update(y).predictive_variance,
         "other units": answer.affine(1e6, 1e6).predictive_variance,
-        "discounted": answer.discount(1e-3).predictive_variance,
-        "faded": answer.fade(1e-3).predictive_variance,
-        "scale of almost no evidence": answer.fade(1e-12).predictive().scale,
-        "log_prob of almost no evidence": answer.fade(1e-12).predictive().log_prob(y),
     }
 
 
 def tails(answer: hs.NormalInverseGamma, y: torch.Tensor) -> dict[str, torch.Tensor]:
     t = answer.predictive()
     level = torch.full_like(y, 0.05)
-    wide = answer.fade(1e-12).predictive()
-    faded = {"faded sf": wide.sf(y), "faded isf": wide.isf(level), "faded crps": wide.crps(y)}
-    return {"cdf": t.cdf(y), "sf": t.sf(y), "icdf": t.icdf(level), "isf": t.isf(level), "crps": t.crps(y), **faded}
+    return {"cdf": t.cdf(y), "sf": t.sf(y), "icdf": t.icdf(level), "isf": t.isf(level), "crps": t.crps(y)}
 
 
 def check_finite(raw: torch.Tensor, y: torch.Tensor, mixed: bool) -> None:

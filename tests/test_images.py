@@ -494,7 +494,7 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
         FittedImages.load(table)
 
 
-# Evidence that fades --------------------------------------------------------------------------------------------------
+# Evidence of images -------------------------------------------------------------------------------------------------
 
 
 BRIEF = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
@@ -527,10 +527,8 @@ def test_less_is_said_about_images_unlike_those_of_training():
     assert outside.decompose("paper").aleatoric == pytest.approx(before.decompose("paper").aleatoric, rel=1e-5)
     assert outside.decompose("paper").epistemic == pytest.approx(before.decompose("paper").epistemic / share, rel=1e-4)
     assert np.all(np.ptp(outside.interval(0.9), axis=-1) > 1.5 * np.ptp(before.interval(0.9), axis=-1))
-    alpha, nu = (getattr(before.answers, name)[0] for name in ("alpha", "nu"))
-    w = torch.from_numpy(share)
-    assert torch.allclose(outside.answers.alpha[0] - 1, w * (alpha - 1), rtol=1e-4, atol=1e-6)
-    assert torch.allclose(outside.answers.nu[0], w * nu, rtol=1e-4)
+    assert torch.equal(outside.answers.alpha_minus_one, before.answers.alpha_minus_one)
+    assert torch.allclose(outside.answers.nu[0], torch.from_numpy(share) * before.answers.nu[0], rtol=1e-4)
     assert "fading" in repr(model)
     assert "fading" not in repr(plain)
 
@@ -542,8 +540,12 @@ def test_answers_before_fading_are_those_of_the_networks():
     assert torch.equal(model.answers(x).nu, plain.answers(x).nu)
     (gradient,) = torch.autograd.grad(model.answers(x).gamma.sum(), x)
     assert gradient.abs().max() > 0
-    assert type(plain.faded_answers(x)) is hs.NormalInverseGamma
-    assert np.array_equal(model.predict(noise()).plain_answers.nu, plain.predict(noise()).answers.nu)
+    answer, familiarity = plain.answers_with_evidence(x)
+    assert type(answer) is hs.NormalInverseGamma
+    assert familiarity is None
+    faded, familiarity = model.answers_with_evidence(x.detach())
+    share = familiarity[..., None, None].to(faded.nu.dtype)
+    assert torch.allclose(faded.nu, share * plain.predict(noise()).answers.nu, rtol=1e-5)
 
 
 def test_a_prediction_in_batches_fades_as_a_whole_one(monkeypatch):
@@ -602,7 +604,7 @@ def test_plain_evidence_and_too_few_images():
         fit_images(images, depth, evidence="fade", **quick)
 
 
-def test_fading_is_saved_and_models_without_it_are_read(tmp_path):
+def test_evidence_is_saved_and_models_without_it_are_read(tmp_path):
     model, plain, _ = two_models(members=2)
     again = FittedImages.load(model.save(tmp_path / "model"))
     for mine, theirs in zip(again.fading, model.fading, strict=True):
@@ -610,10 +612,7 @@ def test_fading_is_saved_and_models_without_it_are_read(tmp_path):
             torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
         )
     assert np.array_equal(again.predict(noise()).std, model.predict(noise()).std)
-    tensors, settings = plain.state()
-    assert settings.pop("fading") is False  # as in models of earlier versions
-    save_model(tmp_path / "earlier", tensors, settings)
-    assert FittedImages.load(tmp_path / "earlier").fading is None
+    assert FittedImages.load(plain.save(tmp_path / "plain")).fading is None
 
 
 def forge(tensors, name, change):

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import howsure as hs
 from howsure import EnsembleRegressor, EvidentialRegressor, InputError
-from howsure.fitting import Fitted, Member, duration, fit
+from howsure.fitting import Fitted, Member, fit
 from howsure.fitting.inputs import Inputs
 from howsure.fitting.members import hold_in_turn
 from howsure.fitting.stacking import stacked, stacking_weights
@@ -336,21 +336,6 @@ def test_a_model_without_its_trees_is_refused(table):
     tensors, settings = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu").state()
     with pytest.raises(InputError, match="another number of inputs"):
         Fitted.from_state({k: t for k, t in tensors.items() if not k.startswith("trees.")}, settings)
-
-
-def test_a_long_fit_says_so_before_it_begins(table, capfd, monkeypatch):
-    x, y = table
-    monkeypatch.setattr(duration, "WORTH_SAYING", 0.0)
-    EvidentialRegressor(members=2, steps=10).fit(x, y)
-    assert "fitting 120 rows may take up to" in capfd.readouterr().err
-    EvidentialRegressor(members=2, steps=10, verbose=False).fit(x, y)
-    assert capfd.readouterr().err == ""
-
-
-def test_the_estimate_grows_with_the_work():
-    small = Recipe(Network((16,)), Settings(steps=10), 16)
-    large = Recipe(Network((256, 256)), Settings(steps=1000), 256)
-    assert duration.training_seconds(large, 10, 4, 8) > 20 * duration.training_seconds(small, 10, 4, 1)
 
 
 def test_a_large_table_holds_out_a_bounded_number_of_rows():

@@ -69,13 +69,3 @@ def test_a_fitted_model_travels_between_processes(rows):
     found = joblib.Parallel(n_jobs=2, backend="loky")(work(part) for part in (rows[0][:30], rows[0][30:]))
     assert np.allclose(np.concatenate(found), model.predict(rows[0]), rtol=1e-12, atol=1e-12)
 
-
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_the_folds_of_guaranteed_intervals_run_where_joblib_is_told_to(rows, backend):
-    x, y = rows
-    model = hs.EvidentialRegressor(members=1, steps=10, random_state=0, device="cpu", conformal="cv+")
-    alone = model.fit(x, y).predict_interval(x)
-    with joblib.parallel_config(backend, n_jobs=2):
-        together = model.fit(x, y).predict_interval(x)
-    assert np.array_equal(alone, together)
-    assert len({id(fold) for fold in model.fold_models_}) == 8

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from torch.utils import _pytree
 
 import howsure as hs
-from howsure.distributions import Faded, Transform, Transformed
+from howsure.distributions import Transform, Transformed
 from howsure.formulas import mixture as formulas
 from howsure.formulas import quadrature
 from howsure.prediction import Prediction
@@ -396,19 +396,19 @@ def test_what_is_no_weight_is_refused():
 
 def answers(kind, members=2, shape=(6,), dtype=torch.float64):
     answer = nig(members, shape, dtype)
-    keep = torch.rand(members, *shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype) + 1e-3
-    typical = answer.settle(0.5, nig(members, shape, dtype, seed=7)) if kind == "settled" else None
     return {
         "evidential": answer,
         "normal": hs.Normal(answer.gamma, answer.beta.sqrt()),
         "student": answer.predictive(),
-        "fading": Faded(answer, keep.clamp(max=1.0)),
-        "settled": Faded(answer, keep.clamp(max=1.0), typical),
-        "fading normal": Faded(hs.Normal(answer.gamma, answer.beta.sqrt()), keep.clamp(max=1.0)),
     }[kind]
 
 
-ANSWERS = ("evidential", "normal", "student", "fading", "settled", "fading normal")
+ANSWERS = ("evidential", "normal", "student")
+
+
+def shares(*shape):
+    """Familiarity of each member for each row."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
 def stated(p, y):
@@ -426,12 +426,14 @@ def stated(p, y):
 
 
 @pytest.mark.parametrize("transform", [None, Transform("positive", 2.0, 0.1), Transform("log")])
-@pytest.mark.parametrize("kind", ANSWERS)
-def test_a_prediction_counts_weights_as_repeated_members(kind, transform):
+@pytest.mark.parametrize(("kind", "known"), [*((kind, False) for kind in ANSWERS), ("evidential", True)])
+def test_a_prediction_counts_weights_as_repeated_members(kind, transform, known):
     answer, y = answers(kind), np.linspace(0.1, 3, 6)
-    p = Prediction(answer, 0, [1, 3], transform=transform)
+    familiarity = shares(2, 6) if known else None
+    p = Prediction(answer, 0, [1, 3], transform=transform, familiarity=familiarity)
     assert p.weights.tolist() == [0.25, 0.75]
-    repeated = stated(Prediction(chosen(answer, REPEATED), 0, transform=transform), y)
+    same = None if familiarity is None else familiarity[REPEATED]
+    repeated = stated(Prediction(chosen(answer, REPEATED), 0, transform=transform, familiarity=same), y)
     found = stated(p, y)
     assert found.keys() == repeated.keys()
     for name, expected in repeated.items():
@@ -439,8 +441,8 @@ def test_a_prediction_counts_weights_as_repeated_members(kind, transform):
 
 
 def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
-    answer, y = answers("fading", 3, (30, 2)), np.full((30, 2), 0.2)
-    p = Prediction(answer, members=0, weights=np.array([0.2, 0.5, 0.3]))
+    answer, y = answers("evidential", 3, (30, 2)), np.full((30, 2), 0.2)
+    p = Prediction(answer, members=0, weights=np.array([0.2, 0.5, 0.3]), familiarity=shares(3, 30))
     whole = stated(p, y)
     for same in (
         copy.copy(p),
@@ -451,7 +453,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
         p.to(torch.float64),
         _pytree.tree_map(lambda leaf: leaf + 0.0, p),
         Prediction.cat([p[:10], p[10:]]),
-        Prediction.cat([p[:10], Prediction(p[10:]._given, 0, p.weights)]),
+        Prediction.cat([p[:10], Prediction(p[10:]._given, 0, p.weights, familiarity=p._familiarity[10:])]),
     ):
         assert same.weights == pytest.approx(p.weights, abs=1e-15)
         for name, value in stated(same, y).items():
@@ -528,12 +530,11 @@ def test_maps_one_row_and_figures():
     p = Prediction(answers("normal", 2, (4, 3, 5)), 0, [1, 3])
     assert p.familiarity is None
     assert p.mean.shape == (4, 3, 5)
-    fading = Prediction(answers("fading", 2, (4, 3, 5)), 0, [1, 3])
-    keep = fading._given.keep.numpy()
-    assert fading.familiarity == pytest.approx((0.25 * keep[0] + 0.75 * keep[1]).mean((1, 2)))
-    single = Prediction(answers("fading", 2, ()), 0, [1, 3])
+    known = Prediction(answers("evidential", 2, (4, 3, 5)), 0, [1, 3], familiarity=shares(2, 4))
+    assert known.familiarity == pytest.approx((0.25 * shares(2, 4)[0] + 0.75 * shares(2, 4)[1]).numpy())
+    single = Prediction(answers("evidential", 2, ()), 0, [1, 3], familiarity=shares(2))
     assert single.familiarity.shape == single.std.shape == ()
-    row = Prediction(answers("fading", 2, (1,)), 0, [1, 3])
+    row = Prediction(answers("evidential", 2, (1,)), 0, [1, 3], familiarity=shares(2, 1))
     assert row.to_frame().shape == (1, 7)
     plt = pytest.importorskip("matplotlib.pyplot")
     figure = Prediction(answers("normal", 2, (30,)), 0, [1, 3]).plot(np.zeros(30))

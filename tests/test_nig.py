@@ -356,13 +356,6 @@ def test_affine_is_a_change_of_units():
     assert torch.equal(moved.alpha_minus_one, p.alpha_minus_one)
 
 
-def test_discount_keeps_prediction_and_noise():
-    p = parameters(POINTS[0])
-    q = nig.discount(p, 0.25)
-    assert torch.allclose(nig.aleatoric_variance(*q[2:]), nig.aleatoric_variance(*p[2:]))
-    assert torch.allclose(nig.epistemic_variance(*q[1:]), 4 * nig.epistemic_variance(*p[1:]))
-
-
 def test_raw_outputs_reach_alpha_minus_one_exactly():
     raw = torch.tensor([[1.0, -30.0, -30.0, -30.0], [1.0, 20.5, 20.5, 20.5]], dtype=torch.float64)
     low, high = nig.from_raw(raw).alpha_minus_one

@@ -54,7 +54,7 @@ def members_of(kind: str, members: int, rows: int, seed: int = 0) -> tuple[torch
         return 2 + 2 * normal().exp(), 0.3 * normal(), (0.3 * normal()).exp()
     if kind == "degrees":
         return 2 + 2 * 10 ** (-6 + 14 * uniform()), normal(), 10 ** (-2 + 4 * uniform())
-    if kind == "faded":
+    if kind == "heavy":
         return 2 + 2 * 10 ** (-6 + 3 * uniform()), normal(), 10 ** (2 * uniform())
     assert kind == "far"
     return 2 + 2 * 10 ** (-6 + 14 * uniform()), normal() * 10 ** (6 * uniform()), 10 ** (-3 + 6 * uniform())
@@ -76,7 +76,7 @@ def relative_errors(df, loc, scale, coverage, weights=None, normal=False):
 
 
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.999])
-@pytest.mark.parametrize("kind", ["alike", "degrees", "faded", "far"])
+@pytest.mark.parametrize("kind", ["alike", "degrees", "heavy", "far"])
 def test_ends_of_mixtures(kind, coverage):
     # seven members of equal weight, so that no level lies on a flat part between members far apart
     df, loc, scale = members_of(kind, 7, 400)

@@ -63,8 +63,9 @@ def mixture(rows):
     return hs.Mixture(evidential(3, rows).predictive(), weights=torch.tensor([1.0, 2.0, 0.0]))
 
 
-def faded(rows):
-    return hs.Faded(evidential(rows), torch.rand(rows).clamp(min=0.05))
+def with_familiarity(rows):
+    """Evidence that was computed: the paper's decomposition is the default."""
+    return hs.Prediction(evidential(rows), familiarity=torch.rand(rows))
 
 
 def positive(rows):
@@ -80,7 +81,7 @@ ANSWERS = {
     "two targets": lambda rows: evidential(rows, 2),
     "images": lambda rows: evidential(rows, 3, 5),
     "mixture": mixture,
-    "faded": faded,
+    "familiarity": with_familiarity,
     "members": lambda rows: hs.Prediction(evidential(rows, 4), members=-1),
     "positive": positive,
 }
@@ -426,7 +427,7 @@ def test_collections_compute_shared_intervals_once():
 
 def test_the_summary_is_that_of_the_whole_data():
     together = streaming.summary(0.8, prefix="val_")
-    parts = batches(ANSWERS["faded"], True)
+    parts = batches(ANSWERS["familiarity"], True)
     for part in parts:
         together.update(*part)
     p, y, mask = whole(parts)

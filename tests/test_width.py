@@ -1,4 +1,4 @@
-"""The factor that mixtures are stretched by."""
+"""The factor of the scales of a mixture's networks."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import howsure as hs
 from howsure import EvidentialRegressor, InputError
 from howsure.distributions import NormalInverseGamma
 from howsure.fitting import Member, width
-from howsure.fitting.width import with_scale
+from howsure.fitting.width import with_width
 
 ROWS = 400
 
@@ -24,9 +24,9 @@ class FakeModel:
         loc = torch.from_numpy(self.y + error).unsqueeze(-1)
         # many observations: a Student t that is nearly normal, of this deviation
         self.answer = NormalInverseGamma(loc, nu=1e6, alpha=1e6, beta=1e6 * stated**2)
-        self.weights = self.scale = None
+        self.weights = self.width = None
 
-    def faded_own(self, x):
+    def own_with_evidence(self, x):
         return self.answer
 
 
@@ -36,10 +36,10 @@ def factor_of(monkeypatch, own, common, stated, members):
     parts = rows.reshape(members, -1)
     each = [Member(rows, parts[k], k) for k in range(members)]
     kept = {}
-    monkeypatch.setattr(width, "replace", lambda _, scale: kept.update(scale=scale) or model)
+    monkeypatch.setattr(width, "replace", lambda _, width: kept.update(width=width) or model)
     model.training = None
-    with_scale(model, np.zeros((ROWS, 1)), model.y, each)
-    return float(kept["scale"][0])
+    with_width(model, np.zeros((ROWS, 1)), model.y, each)
+    return float(kept["width"][0])
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
@@ -68,18 +68,28 @@ def table():
     return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=600)
 
 
-def test_predictions_are_stretched_about_their_means(table):
+def test_the_factor_multiplies_the_scales_of_the_networks(table):
+    x, y = table
+    options = {"members": 3, "steps": 100, "inputs": "numbers", "evidence": "plain", "random_state": 0}
+    as_it_is = EvidentialRegressor(calibrated=False, **options).fit(x, y)
+    widened = EvidentialRegressor(**options).fit(x, y)
+    assert as_it_is.width_ is None
+    p, q = as_it_is.predict_distribution(x), widened.predict_distribution(x)
+    assert np.allclose(p.mean, q.mean)
+    assert np.allclose(q.answers.beta, p.answers.beta * widened.width_[0] ** 2)
+
+
+def test_evidence_leaves_the_mean_near_the_rows_and_uses_the_factor(table):
     x, y = table
     options = {"members": 3, "steps": 100, "inputs": "numbers", "random_state": 0}
-    as_it_is = EvidentialRegressor(calibrated=False, **options).fit(x, y)
-    stretched = EvidentialRegressor(**options).fit(x, y)
-    assert as_it_is.scale_ is None
-    p, q = as_it_is.predict_distribution(x), stretched.predict_distribution(x)
+    plain, widened = (EvidentialRegressor(calibrated=c, **options).fit(x, y) for c in (False, True))
+    p, q = plain.predict_distribution(x), widened.predict_distribution(x)
     assert np.allclose(p.mean, q.mean)
-    assert np.allclose(q.std, p.std * stretched.scale_[0] ** q.familiarity)
-    assert q.familiarity.min() < 0.9 < q.familiarity.max()
-    far = np.full((1, 2), 1e4)  # where nothing was learned, the factor says nothing
-    assert np.allclose(stretched.predict_distribution(far).std, as_it_is.predict_distribution(far).std, rtol=1e-3)
+    assert np.array_equal(p.familiarity, q.familiarity)
+    inside = q.familiarity == 1
+    assert inside.any()
+    ratio = (q.std / p.std)[inside]
+    assert np.median(ratio) == pytest.approx(widened.width_[0], rel=0.1)
 
 
 def test_it_is_saved(table, tmp_path):
@@ -87,15 +97,15 @@ def test_it_is_saved(table, tmp_path):
     both = np.column_stack([y, 5 * y])
     model = EvidentialRegressor(members=3, steps=60, inputs="numbers", random_state=0).fit(x, both)
     again = hs.load(model.save(tmp_path / "model"))
-    assert model.scale_.shape == (2,)
-    assert np.array_equal(again.scale_, model.scale_)
+    assert model.width_.shape == (2,)
+    assert np.array_equal(again.width_, model.width_)
     assert np.array_equal(again.predict_distribution(x).std, model.predict_distribution(x).std)
 
 
 def test_a_single_network_or_few_rows_stay_as_they_are(table):
     x, y = table
-    assert EvidentialRegressor(members=1, steps=20).fit(x, y).scale_ is None
-    assert EvidentialRegressor(members=3, steps=20).fit(x[:60], y[:60]).scale_ is None
-    assert EvidentialRegressor(members=3, steps=20, validation_fraction=0).fit(x, y).scale_ is None
-    with pytest.raises(InputError, match="calibrated must be True or False"):
+    assert EvidentialRegressor(members=1, steps=20).fit(x, y).width_ is None
+    assert EvidentialRegressor(members=3, steps=20).fit(x[:60], y[:60]).width_ is None
+    assert EvidentialRegressor(members=3, steps=20, validation_fraction=0).fit(x, y).width_ is None
+    with pytest.raises(InputError, match="calibrated"):
         EvidentialRegressor(calibrated="yes").fit(x, y)

@@ -34,9 +34,6 @@ ANSWERS = {
     "Mixture": lambda: hs.Mixture(nig(3, 5).predictive()),
     "Mixture, members last": lambda: hs.Mixture(normal(5, 3), dim=-1),
     "Mixture with weights": lambda: hs.Mixture(nig(3, 5).predictive(), weights=torch.tensor([1.0, 0.0, 3.0])),
-    "Faded": lambda: hs.Faded(nig(5), torch.rand(5)),
-    "Faded Normal": lambda: hs.Faded(normal(5), torch.rand(5)),
-    "Faded, settled": lambda: hs.Faded(nig(5), torch.rand(5), nig(5)),
 }
 EVERY = pytest.mark.parametrize("name", ANSWERS)
 
@@ -92,8 +89,6 @@ def test_replace_validates_where_the_original_did():
         dataclasses.replace(hs.NormalInverseGamma(torch.zeros(5), 1.0, 2.0, 1.0), gamma=bad)
     # a wrapper takes apart and rebuilds the answer of a network that has diverged, whose step a scaler then leaves out
     assert dataclasses.replace(nig(5), gamma=bad).gamma.isnan().all()
-    faded = hs.Faded(nig(5), torch.rand(5), validate_args=False)
-    assert dataclasses.replace(faded, keep=bad).keep.isnan().all()
 
 
 def test_a_class_derived_from_ours_is_seen_into_as_well():
@@ -171,16 +166,16 @@ def test_dicts_of_something_else_are_refused():
     with pytest.raises(hs.InputError, match="all weights are 0"):
         hs.Mixture.from_dict({**weights, "weights": torch.tensor([[1.0, 1, 1]] * 4 + [[0.0, 0, 0]])})
     with pytest.raises(hs.InputError, match="got nothing"):
-        hs.Faded.from_dict({})
+        hs.Mixture.from_dict({})
 
 
 def test_data_parallel_gathers_dicts(monkeypatch):
     """Its function for tensors needs GPUs; here ``torch.cat`` stands for it, and the rest is torch's."""
     monkeypatch.setattr(scatter_gather.Gather, "apply", lambda device, dim, *parts: torch.cat(parts, dim))
-    faded = [ANSWERS["Faded"](), ANSWERS["Faded"]()]
-    together = hs.Faded.from_dict(scatter_gather.gather([each.to_dict() for each in faded], "cpu"))
+    parts = [nig(5), nig(5)]
+    together = hs.NormalInverseGamma.from_dict(scatter_gather.gather([each.to_dict() for each in parts], "cpu"))
     assert together.batch_shape == (10,)
-    assert torch.equal(together.keep, torch.cat([each.keep for each in faded]))
+    assert torch.equal(together.nu, torch.cat([each.nu for each in parts]))
 
 
 # Devices, batches, files, copies ------------------------------------------------------------------------------------
@@ -418,11 +413,11 @@ def test_compile_and_export_of_a_mixtures_quantiles(tmp_path):
 def test_lightning_looks_into_answers():
     apply_to_collection = pytest.importorskip("lightning_utilities.core.apply_func").apply_to_collection
     raw = torch.randn(5, 4, requires_grad=True)
-    for answer in (hs.NormalInverseGamma.from_raw(raw), hs.Faded(hs.NormalInverseGamma.from_raw(raw), torch.rand(5))):
-        detached = apply_to_collection({"loss": raw.sum(), "answer": answer}, torch.Tensor, torch.Tensor.detach)
-        assert type(detached["answer"]) is type(answer)
-        assert not any(leaf.requires_grad for leaf in leaves_of(detached["answer"]))
-        assert all(map(torch.equal, leaves_of(detached["answer"]), leaves_of(answer)))
+    answer = hs.NormalInverseGamma.from_raw(raw)
+    detached = apply_to_collection({"loss": raw.sum(), "answer": answer}, torch.Tensor, torch.Tensor.detach)
+    assert type(detached["answer"]) is type(answer)
+    assert not any(leaf.requires_grad for leaf in leaves_of(detached["answer"]))
+    assert all(map(torch.equal, leaves_of(detached["answer"]), leaves_of(answer)))
 
 
 @pytest.mark.extras
@@ -438,8 +433,7 @@ def test_accelerate_works_on_dicts():
 
 @pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")  # what other packages warn of is not ours to change
-@pytest.mark.parametrize("kind", ["NormalInverseGamma", "Faded"])
-def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path, kind):
+def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path):
     transformers = pytest.importorskip("transformers")
 
     class Model(torch.nn.Module):
@@ -450,8 +444,7 @@ def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path, kind):
         def forward(self, x, labels=None):
             answer = self.net(x)
             loss = None if labels is None else hs.evidential_loss(answer, labels)
-            shown = answer if kind == "NormalInverseGamma" else hs.Faded(answer, x[:, 0].sigmoid())
-            return {"loss": loss, "answer": shown.to_dict()}
+            return {"loss": loss, "answer": answer.to_dict()}
 
     rows = [{"x": torch.randn(3), "labels": torch.randn(())} for _ in range(11)]
     model = Model()
@@ -461,9 +454,9 @@ def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path, kind):
     )  # fmt: skip
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
     trainer.train()
-    found = getattr(hs, kind).from_dict(trainer.predict(rows).predictions)
+    found = hs.NormalInverseGamma.from_dict(trainer.predict(rows).predictions)
     assert found.batch_shape == (11,)
     with torch.no_grad():
         expected = model(torch.stack([row["x"] for row in rows]))["answer"]
-    leaves = leaves_of(getattr(hs, kind).from_dict(expected))
+    leaves = leaves_of(hs.NormalInverseGamma.from_dict(expected))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(leaves_of(found), leaves, strict=True))

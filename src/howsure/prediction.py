@@ -146,7 +146,7 @@ class Prediction:
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
         elif weights is not None and members is None:
             raise InputError("weights= says how much each member counts; say with members= along which dimension")
-        # with the members in dimension 0, and with the share of evidence that counts where there is fading
+        # with the members in dimension 0
         self._given: Answer = _members_first(answer, members)
         self.members, *shape = self._given.batch_shape
         self.shape = tuple(shape)

@@ -30,7 +30,7 @@ def models() -> list[Any]:
     quick = {"hidden": (4,), "steps": 10, "random_state": 0}
     return [
         (hs.EvidentialRegressor(members=2, **quick).fit(x, y), x),
-        (hs.EvidentialRegressor(members=1, evidence_weight="auto", **quick).fit(x, two), x),
+        (hs.EvidentialRegressor(members=1, **quick).fit(x, two), x),
         (hs.EnsembleRegressor(members=2, **quick).fit(x, y), x),
         (hs.EnsembleRegressor(members=1, **quick).fit(x, y), x),
     ]

@@ -39,7 +39,7 @@ FIT = """
     X, y = rng.random((120, 3)), rng.random(120)
     model = hs.EvidentialRegressor(members=2, hidden=(8,), steps=30, random_state=0).fit(X, y)
     before, parameters = model.predict(X), model.get_params()
-    model.set_params(steps=1_000_000, patience=None)
+    model.set_params(steps=1_000_000, validation_fraction=0.0)
     print("ready", flush=True)
     try:
         model.fit(X, y)

@@ -69,8 +69,6 @@ NU_FLOOR = 1e-6
 ALPHA_MINUS_ONE_FLOOR = 1e-6
 BETA_FLOOR = 1e-9
 
-# The smallest share of the evidence that `fade` keeps. With it and the floors above, 1/ν² is a float32 number, so that
-
 
 def from_raw(raw: Tensor, dim: int = -1) -> Parameters:
     r"""Return :math:`(\gamma, \nu, \alpha - 1, \beta)` from four raw outputs of a network along ``dim``.

@@ -272,7 +272,7 @@ class FittedImages:
         loc, scale = (float(settings[name]) for name in ("loc", "scale"))
         if not abs(loc) <= LARGEST or not 1 / LARGEST <= scale <= LARGEST:
             raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
-        fades = settings.get("fading", False)  # models of earlier versions do not
+        fades = settings["fading"]
         if type(fades) is not bool:
             raise InputError(f"fading is true or false, not {fades!r}")
         networks, fadings = [], []
