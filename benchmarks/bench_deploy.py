@@ -1,14 +1,13 @@
-"""Compares ``model.predictor()`` and exported ONNX graphs with ``predict_distribution``: numbers and time.
+"""Compares exported ONNX graphs with ``predict_distribution``: numbers and time.
 
 Numbers: a default regressor is fitted to the training rows of a UCI set, written as an ONNX graph, and asked for its
 test rows in ONNX Runtime; so are eight networks that see numbers alone. The error of mean, deviations and ends of the
 90 % interval is relative to the number, or to the standard deviation of the row where that is larger. The same for
 ``hs.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
 
-Time: mean and both deviations of one row, and of 65,536 rows, by ``model.predictor()`` and by graphs in ONNX Runtime:
+Time: mean and both deviations of one row, and of 65,536 rows, by ``predict_distribution`` and by graphs in ONNX Runtime:
 the exported one, with the same outputs, and one of the networks alone, from scaled features to raw outputs in float32,
-without trees, bins, fading and moments. ``predictor(single=True)`` computes single rows in float64, too. ONNX Runtime
-has one thread for one row, and all for many. Ways take turns.
+without trees, bins, evidence and moments. ONNX Runtime has one thread for one row, and all for many. Ways take turns.
 
     python benchmarks/bench_deploy.py [--data DATA] [--sets boston,concrete] [--steps 200] [--rows 65536]
 
@@ -146,22 +145,28 @@ def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, fl
     return {name: statistics.median(each) for name, each in times.items()}
 
 
+def moments(model: hs.EvidentialRegressor, x: np.ndarray) -> tuple[Any, ...]:
+    p = model.predict_distribution(x)
+    return p.mean, p.aleatoric_std, p.epistemic_std
+
+
 def speed(model: hs.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
     """Return the median seconds of each way to predict these rows."""
     population = model.fitted_.population
     seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
-    given = x[0] if len(x) == 1 else x
-    ways: dict[str, Callable[[], Any]] = {}
+    ways: dict[str, Callable[[], Any]] = {"predict_distribution": functools.partial(moments, model, x)}
     for single, name in ((False, "float64"), (True, "float32")):
-        ways[f"predictor, {name}"] = functools.partial(model.predictor(single=single), given)
         file = hs.export_onnx(model, folder / f"{name}.onnx", coverage=None, single=single, force=True)
         ways[f"exported, {name}"] = functools.partial(session_of(file, threads), {"x": x})
     ways["networks alone"] = functools.partial(session_of(plain_graph(model), threads), {"x": seen})
     return seconds_of(ways, repeats)
 
 
-COMPARED = (("predictor, float64", "exported, float64"), ("predictor, float32", "exported, float32"))
-COMPARED = (*COMPARED, ("predictor, float32", "networks alone"))
+COMPARED = (
+    ("predict_distribution", "exported, float64"),
+    ("predict_distribution", "exported, float32"),
+    ("exported, float32", "networks alone"),
+)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The cubic problem of the paper: train on |x| ≤ 4, and see where a model knows that it does not know.
 
-Three models: one evidential network as in the paper; a mixture of twelve, whose spread identifies the noise; and the
-same mixture with evidence that fades away from the training data, as that of `EvidentialRegressor` does by default.
+Three models: one evidential network as in the paper, a mixture of twelve with the evidence that its networks output, and
+the same mixture with evidence by conjugacy, which is the default of `EvidentialRegressor`.
 
     python examples/cubic.py            # writes out/cubic.png
     python examples/cubic.py --help
@@ -9,6 +9,8 @@ same mixture with evidence that fades away from the training data, as that of `E
 
 import argparse
 import time
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -54,9 +56,11 @@ def predict(net: nn.Module, x: np.ndarray) -> hs.Prediction:
         return hs.Prediction(net(torch.tensor(x, dtype=torch.float32)))
 
 
-def without_fading(p: hs.Prediction) -> hs.Prediction:
-    """Return what the networks of a mixture said before their evidence faded."""
-    return hs.Prediction(p.plain_answers, members=0, weights=p.weights)
+def plain(model: hs.EvidentialRegressor) -> hs.EvidentialRegressor:
+    """Return the same networks with the evidence that they output."""
+    some = copy(model)
+    some.fitted_ = replace(model.fitted_, evidence=None)
+    return some
 
 
 def report(answers: dict) -> None:
@@ -85,7 +89,7 @@ def report(answers: dict) -> None:
     print(
         "\nThe likelihood fixes the sum of the two parts, not the split of one network: see paper/docs/errata.md, E15."
     )
-    print("What the third model does beyond the data: docs/epistemic.md.")
+    print("Evidence by conjugacy: docs/epistemic.md.")
 
 
 def half_interval(p: hs.Prediction, coverage: float) -> np.ndarray:
@@ -144,12 +148,12 @@ def main() -> None:
     # one smooth column: bins and trees add nothing to it, and know nothing beyond the data
     model = hs.EvidentialRegressor(options.members, options.weight, inputs="numbers", random_state=options.seed)
     model.fit(x, y)
-    print(f"  {model.training_['steps']} steps; evidence fades with the power {model.fading_power_:g} of the distance")
+    print(f"  {model.training_['steps']} steps")
     mixture = f"mixture of {options.members}"
     answers = {
         "one network, as in the paper": lambda x: predict(net, x),
-        f"{mixture}, plain": lambda x: without_fading(model.predict_distribution(x)),
-        f"{mixture}, fading": model.predict_distribution,
+        f"{mixture}, plain": plain(model).predict_distribution,
+        f"{mixture}, conjugate": model.predict_distribution,
     }
     report(answers)
     path = options.out / "cubic.png"

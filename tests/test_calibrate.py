@@ -203,15 +203,15 @@ def test_targets_at_the_means_have_no_scale():
         hs.calibrate(p, [math.inf] * 5)
     with pytest.raises(hs.InputError, match="shape"):
         hs.calibrate(p, np.arange(4.0))
-    with pytest.raises(hs.InputError, match="known are scale, isotonic"):
-        hs.calibrate(p, np.arange(5.0), "platt")
-    with pytest.raises(hs.InputError, match="unknown method None"):
-        hs.calibrate(p, np.arange(5.0), None)
+    with pytest.raises(hs.InputError, match="platt"):
+        hs.calibrate(p, np.arange(5.0), method="platt")
+    with pytest.raises(hs.InputError, match="None"):
+        hs.calibrate(p, np.arange(5.0), method=None)
     for shape in ((), (0,), (5, 0)):
         with pytest.raises(hs.InputError, match="no targets"):
             hs.calibrate(hs.Normal(torch.zeros(shape), 1.0), np.zeros(shape))
-    with pytest.raises(hs.InputError, match="unknown method"):
-        hs.calibrate(p, np.arange(5.0), np.array(["scale", "isotonic"]))
+    with pytest.raises(hs.InputError, match="unknown"):
+        hs.calibrate(p, np.arange(5.0), method=np.array(["scale", "isotonic"]))
     with pytest.raises(hs.InputError, match="Prediction takes"):
         hs.calibrate(np.zeros(5), np.arange(5.0))
 
@@ -225,7 +225,7 @@ def test_the_map_is_the_isotonic_regression_of_ranks():
     stated = p.cdf(y)
     ranks = stats.rankdata(stated) / 401
     regression = IsotonicRegression(out_of_bounds="clip").fit(stated, ranks)
-    found = hs.calibrate(p, y, "isotonic").apply(p).cdf(y)
+    found = hs.calibrate(p, y, method="isotonic").apply(p).cdf(y)
     np.testing.assert_allclose(found, regression.predict(stated), atol=1e-12)
 
 
@@ -233,7 +233,7 @@ def test_the_map_is_the_isotonic_regression_of_ranks():
 def test_quantiles_and_probabilities_of_a_map_are_inverse(targets):
     p = mixture(300, targets=targets, seed=12)
     y = p.mean + 2 * (p.sample(1, seed=5)[0] - p.mean) + 1
-    after = hs.calibrate(p, y, "isotonic").apply(p)
+    after = hs.calibrate(p, y, method="isotonic").apply(p)
     for q in (0.03, 0.5, 0.98):
         np.testing.assert_allclose(after.cdf(after.quantile(q)), q, atol=1e-8)
     ends = after.interval(0.8)
@@ -251,7 +251,7 @@ def test_a_map_corrects_what_a_scale_cannot():
     mean = g.normal(size=6000)
     y = mean + g.exponential(size=6000)
     p = Prediction(hs.Normal(torch.from_numpy(mean), 1.0))
-    map_, scale = (hs.calibrate(p[:2000], y[:2000], method).apply(p[2000:]) for method in ("isotonic", "scale"))
+    map_, scale = (hs.calibrate(p[:2000], y[:2000], method=method).apply(p[2000:]) for method in ("isotonic", "scale"))
     new = y[2000:]
     for q in (0.1, 0.5, 0.9):
         assert abs((new <= map_.quantile(q)).mean() - q) < 5 * math.sqrt(q * (1 - q) / 2000)
@@ -264,23 +264,23 @@ def test_a_map_corrects_what_a_scale_cannot():
 def test_a_map_of_many_rows_is_thinned_and_ties_and_atoms_are_fine():
     p = Prediction(hs.Normal(torch.zeros(20_000), 1.0))
     y = 2 * np.random.default_rng(14).normal(size=20_000)
-    calibration = hs.calibrate(p, y, "isotonic")
+    calibration = hs.calibrate(p, y, method="isotonic")
     assert len(calibration.numbers[0]) <= 1001
     found = calibration.apply(p[:3]).quantile([0.1, 0.9])
     np.testing.assert_allclose(found, [stats.norm.ppf([0.1, 0.9], scale=2)] * 3, atol=0.1)
-    tied = hs.calibrate(p[:10], np.zeros(10), "isotonic").apply(p[:10])
+    tied = hs.calibrate(p[:10], np.zeros(10), method="isotonic").apply(p[:10])
     np.testing.assert_allclose(tied.cdf(np.zeros(10)), 0.5)
     zeros = Prediction(hs.Normal(torch.zeros(1000), 1.0), transform=Transform("positive", 1.0, 0.7))
-    atoms = hs.calibrate(zeros, zeros.sample(1, seed=0)[0], "isotonic")
+    atoms = hs.calibrate(zeros, zeros.sample(1, seed=0)[0], method="isotonic")
     stated, observed = np.array(atoms.numbers[0]).T
     assert np.abs(stated - observed).max() < 5 * 0.5 / math.sqrt(1000)
-    far = hs.calibrate(p[:50], np.full(50, 1e9), "isotonic").apply(p[:50])
+    far = hs.calibrate(p[:50], np.full(50, 1e9), method="isotonic").apply(p[:50])
     assert np.isfinite(far.interval(0.9)).all()
 
 
 def test_a_map_refuses_what_it_cannot_answer():
     p = mixture(50)
-    after = hs.calibrate(p, p.mean + 1, "isotonic").apply(p)
+    after = hs.calibrate(p, p.mean + 1, method="isotonic").apply(p)
     for q in (-0.1, 1.1, [], [[0.5]]):
         with pytest.raises(hs.InputError, match="quantiles"):
             after.quantile(q)
@@ -302,7 +302,7 @@ def test_a_map_refuses_what_it_cannot_answer():
 @pytest.mark.parametrize("targets", [None, 2])
 def test_a_calibration_survives_json_and_pickle(method, targets):
     p = mixture(60, targets=targets)
-    calibration = hs.calibrate(p, p.mean + 1.0 + 0.1 * p.std, method)
+    calibration = hs.calibrate(p, p.mean + 1.0 + 0.1 * p.std, method=method)
     back = hs.calibration.Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
     assert back == calibration == pickle.loads(pickle.dumps(calibration))
     np.testing.assert_array_equal(back.apply(p).interval(0.9), calibration.apply(p).interval(0.9))

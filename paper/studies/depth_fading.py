@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from depth_unfamiliar import METHOD, shifted_images
-from howsure.distributions import Faded
 from howsure.images import FittedImages, Pairs, fit_images
+from howsure.images.model import with_share
 from howsure.metrics import auroc
 from howsure.nn import FeatureDensity
 from howsure.nn.appearance import COLOURS, ImageFading, Seen
@@ -136,9 +136,9 @@ def image_nll(model: FittedImages, pairs: Pairs, keep: Tensor | None) -> Tensor:
     device, found = model.device, []
     shares = torch.ones(len(pairs)) if keep is None else keep
     for part, share in zip(pairs.chunks(), shares.split(48), strict=True):
-        faded = Faded(model.answers(part.images), share.to(device)[:, None, None], validate_args=False)
+        answer = with_share(model.answers(part.images), share.to(device)[:, None, None])
         maps = part.maps.to(device)
-        each = -Prediction(faded, members=0).distribution.log_prob(maps.nan_to_num())
+        each = -Prediction(answer, members=0).distribution.log_prob(maps.nan_to_num())
         known = ~maps.isnan()
         found.append(torch.where(known, each, 0.0).sum((1, 2)) / known.sum((1, 2)).clamp(min=1))
     return torch.cat(found).cpu().double()
@@ -196,7 +196,7 @@ def seconds(model: FittedImages, images: Tensor) -> dict[str, dict[str, float]]:
     faded = model.fit_fading(images)
     with torch.no_grad():
         for count in (1, min(32, len(images))):
-            for name, answers in (("plain", model.answers), ("fading", faded.faded_answers)):
+            for name, answers in (("plain", model.answers), ("fading", lambda x: faded.answers_with_evidence(x)[0])):
                 call = captured(partial(_predictive, answers, images[:count]), images.device)
                 found[name][str(count)] = median_seconds(call, images.device)
     return found

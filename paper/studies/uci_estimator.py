@@ -5,8 +5,7 @@ test rows of a split are the lowest and highest sixth of one feature, at most 2,
 standard ones: what is said of rows unlike the training rows.
 
     python paper/studies/uci_estimator.py --data DATA [--sets yacht,energy] [--splits 10] [--evidence plain]
-        [--inputs numbers] [--uncalibrated] [--conformal split] [--tails] [--device cuda]
-        [--jobs 4]
+        [--inputs numbers] [--uncalibrated] [--tails] [--device cuda] [--jobs 4]
 
 Splits that the record in the folder has already are not run again, so that a run that was cut short can be continued.
 With more than one of --jobs, splits run in processes of their own, each with one thread.
@@ -62,7 +61,6 @@ def scores_of(name: str, k: int, data: str, device: str, tails: bool, parameters
         "seconds": seconds,
         "device": str(resolve_device(device)),
         "inputs": model.inputs_,
-        "fading_power": model.fading_power_,
         "training": model.training_,
     }
 
@@ -99,15 +97,14 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(uci.SETS), help="names with commas (default: all nine)")
     parser.add_argument("--splits", type=int, help="splits of each set, from the first on (default: all)")
     parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
-    parser.add_argument("--evidence", default="fading", help="fading or plain")
+    parser.add_argument("--evidence", default="conjugate", help="conjugate or plain")
     parser.add_argument("--inputs", default="auto", help="what networks see: auto, numbers, bins or trees")
     parser.add_argument("--uncalibrated", action="store_true", help="mixtures as they are, without a factor")
-    parser.add_argument("--conformal", choices=("split", "cv+"), help="intervals with a guarantee (default: without)")
     parser.add_argument("--tails", action="store_true", help="test rows are the ends of each feature in turn")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     chosen = {"steps": options.steps, "evidence": options.evidence, "inputs": options.inputs}
-    chosen |= {"calibrated": not options.uncalibrated, "conformal": options.conformal}
+    chosen["calibrated"] = not options.uncalibrated
     parameters = EvidentialRegressor(**chosen).get_params()
     record = new_record("uci_estimator", resolve_device(options.device), parameters=parameters, sets={})
     if before := find_record(options.out):

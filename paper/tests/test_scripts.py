@@ -24,7 +24,7 @@ ARGUMENTS = {
     "benchmarks/bench_deploy.py": "--steps 20 --rows 100 --repeats 2",
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
     "benchmarks/bench_inputs.py": "--rows 80 --repeats 1 --steps 10",
-    "benchmarks/bench_fading.py": f"--rows 60 --fits 1 --repeats 2 --steps 20 {CPU}",
+    "benchmarks/bench_bounds.py": "--tables 6 --jobs 1 --steps 10",
     "benchmarks/bench_intervals.py": "--small",
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
@@ -39,10 +39,7 @@ ARGUMENTS = {
     "paper/studies/depth_heads.py": f"{UNET} --seeds 1 {RECORD}",
     "paper/studies/depth_recipe.py": f"{UNET} --only nearer {RECORD}",
     "paper/studies/depth_unfamiliar.py": f"{UNET} --seeds 1 {RECORD}",
-    "paper/studies/fading_cubic.py": f"--activations silu --seeds 2 --members 2 --steps 20 {RECORD}",
-    "paper/studies/fading_shifts.py": f"--data {{data}} --steps 20 {RECORD}",
-    "paper/studies/fading_tables.py": f"--sets yacht --features 1 --splits 1 --steps 5 {RECORD}",
-    "paper/studies/fading_truth.py": f"--rows 60 --refits 3 --seeds 2 --members 2 --draws 2 --steps 20 {RECORD}",
+    "paper/studies/evidence_tables.py": f"--sets yacht --features 1 --splits 1 --steps 5 {RECORD}",
     "paper/studies/loss_accuracy.py": f"--points 20 {RECORD}",
     "paper/studies/members.py": f"--sets yacht --splits 2 --steps 20 {RECORD}",
     "paper/studies/real_tables.py": f"--data {{data}} --splits 1 --steps 20 {RECORD}",
@@ -219,30 +216,6 @@ def test_claims_are_those_of_the_records():
     nll = [np.mean([t[kind]["nll"] for t in trials]) for kind in ("fading", "plain")]
     assert f"test NLL {nll[0]:.3f} instead of {nll[1]:.3f}".replace("-", "−") in said["studies"]
 
-    rows = record("fading_cubic")["rows"]
-    held = {
-        kind: [
-            sum(sum(row["holds"]) for row in rows if (row["activation"], row["kind"]) == (activation, kind))
-            for activation in ("silu", "relu", "tanh")
-        ]
-        for kind in ("fading", "plain")
-    }
-    with_fading = "{} of 20 ends ±6 with silu, at {} with relu and at {} with tanh".format(*held["fading"])
-    assert f"{with_fading}, instead of {{}}, {{}} and {{}}".format(*held["plain"]) in said["studies"]
-
-    stated = record("fading_truth")["stated"].values()
-    medians = {
-        name: [np.median({**s["reference"], **s["evidential"]}[name]["|x| < 3.8"]) for s in stated]
-        for name in (
-            "evidential mixture, fading",
-            "networks refitted to fresh data",
-            "one network, the paper's β/(ν(α−1))",
-        )
-    }
-    mixture, truth, paper = ("{:.2f}, {:.2f} and {:.2f}".format(*values) for values in medians.values())
-    claim = f"the fading mixture states {mixture} where refitted networks scatter by {truth}"
-    assert f"{claim}; the paper's formula states {paper}" in said["studies"]
-
     rows = record("members")["rows"]
     means = {
         (name, count): np.mean([row["nll"] for row in rows if (row["set"], row["members"]) == (name, count)])
@@ -261,57 +234,3 @@ def test_claims_are_those_of_the_records():
     runs = record("uci_estimator")["sets"]
     assert all(np.mean([run["nll"] for run in runs[name]]) < TABLE_1[name]["evidential"].nll for name in uci.SETS)
     assert not any(any(run["training"]["diverged"]) for name in uci.SETS for run in runs[name])
-
-
-KINDS_OF_FADING = {
-    "plain": "truth at ±6 inside the 90 % interval, plain",
-    "fading": "the same, fading",
-    "power 2": "truth at ±6 inside with a power of 2",
-}
-ROWS_ON_DOUBT = {  # of the page's table, and of the record
-    "**networks refitted to fresh data**": "networks refitted to fresh data",
-    "**their error**": "  their error",
-    "evidential mixture, fading": "evidential mixture, fading",
-    "evidential mixture, plain": "evidential mixture, plain",
-    "deep ensemble of eight": "deep ensemble",
-    "MC dropout": "MC dropout",
-    "Bayes by backprop": "Bayes by backprop",
-    "one network, the paper's β/(ν(α−1))": "one network, the paper's β/(ν(α−1))",
-    "one network, fading: what it adds": "one network, fading",
-    "half of the 68 % interval, fading mixture": "  half of its 68 % interval",
-    "half of the 68 % interval, plain mixture": "  half of its 68 % interval, plain",
-}
-
-
-def cells(page, label):
-    """Return the cells of the one row of a page's tables that has this label."""
-    (row,) = (line for line in page.splitlines() if line.startswith(f"| {label} |"))
-    return [cell.strip().strip("*") for cell in row.split("|")[2:-1]]
-
-
-@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no records")
-def test_claims_about_doubt_are_those_of_the_records():
-    page = (ROOT / "docs" / "epistemic.md").read_text().replace("\\|", "¦")
-    rows = json.loads((RESULTS / "fading_cubic" / "record.json").read_text())["rows"]
-    for column, activation in enumerate(("silu", "relu", "tanh")):
-        own = {
-            kind: [r for r in rows if (r["activation"], r["kind"]) == (activation, kind)] for kind in KINDS_OF_FADING
-        }
-        for kind, label in KINDS_OF_FADING.items():
-            assert cells(page, label)[column] == f"{sum(sum(r['holds']) for r in own[kind])} of {2 * len(own[kind])}"
-        plain, fading = (np.mean([r["share"] for r in own[kind]]) for kind in ("plain", "fading"))
-        held = cells(page, "truth inside for 4 < ¦x¦ < 6, plain → fading")[column]
-        assert held == f"{plain:.0%} → {fading:.0%}".replace("%", "", 1).replace("%", " %")
-        widths = [width for r in own["fading"] for width in r["width over error"]]
-        stated = cells(page, "width at ±6 over the error, fading: median, largest")[column].replace("*", "")
-        assert stated == f"{np.median(widths):.1f}, {np.max(widths):.1f}"
-        powers = [r["power"] for r in own["fading"]]
-        assert cells(page, "powers")[column] == f"{min(powers):g} to {max(powers):g}"
-
-    stated = json.loads((RESULTS / "fading_truth" / "record.json").read_text())["stated"]
-    for label, name in ROWS_ON_DOUBT.items():
-        for place, at in enumerate(("|x| < 3.8", "x = ±5", "x = ±6")):
-            for column, parts in enumerate(stated.values()):
-                known = np.median({k: v for part in parts.values() for k, v in part.items()}[name][at])
-                said = float(cells(page, label)[3 * place + column].replace(",", ""))
-                assert abs(said - known) <= 0.006 * max(1, known), (label, at)

@@ -23,7 +23,16 @@ from howsure.formulas import nig
 from howsure.methods.base import Method, Recipe
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis
 
-__all__ = ["TableEvidence", "add_evidence", "extrapolation_folds", "learn_ridge", "unfamiliar_below"]
+__all__ = [
+    "TableEvidence",
+    "add_evidence",
+    "best_ridge",
+    "extrapolation_folds",
+    "learn_ridge",
+    "rows_of_a_fold",
+    "short_recipe",
+    "unfamiliar_below",
+]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -247,7 +256,7 @@ def learn_ridge(
         sys.stderr.write("networks that do not see the ends of the data, to learn how evidence falls off\n")
     seeds = [seed + k for k in range(NETWORKS_PER_FOLD)]
     members = [m for inner, _ in folds for m in hold_out(inner, seeds, validation_fraction)]
-    fitted = fit(method, x, y, members, recipe=_short(recipe), censored=censored, **options)
+    fitted = fit(method, x, y, members, recipe=short_recipe(recipe), censored=censored, **options)
     return best_ridge(fitted, x, y, folds, members, read_censored(censored, y))
 
 
@@ -323,7 +332,7 @@ def rows_of_a_fold(rows: int) -> int:
     return round(min(rows, MAX_FOLD_ROWS) * (1 - LEFT_OUT_SHARE))
 
 
-def _short(recipe: Recipe) -> Recipe:
+def short_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe with at most ``FOLD_STEPS`` steps."""
     settings, steps = recipe.settings, min(FOLD_STEPS, recipe.settings.steps)
     every = max(1, min(settings.evaluate_every, steps // 20))
