@@ -4,8 +4,8 @@
 
 Tables are wide, collinear, discrete, heavy-tailed, spiky or have few rows. For each, test rows of the same kind and the
 same rows with one cell multiplied by 1,000 are predicted. The bound is 40 standard deviations of the training targets
-for the width of every 90% interval. Prints the widest intervals by kind, the coverage of test rows, and last how many
-tables break the bound; the exit code is 1 if any does.
+for the width of every 90% interval. Prints the widest intervals by kind, the coverage of test rows, how many tables break the
+bound, and last the widest interval over the bound. The exit code is 1 if a table breaks it.
 """
 
 import argparse
@@ -91,8 +91,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="most training steps; default: those of the regressor")
     arguments = parser.parse_args()
     tasks = [(seed, arguments.steps) for seed in range(arguments.tables)]
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(try_table, tasks))
+    if arguments.jobs == 1:
+        found = [try_table(task) for task in tasks]
+    else:
+        with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+            found = list(pool.map(try_table, tasks))
     print(f"{'kind':<16}{'tables':>7}{'widest':>9}{'x 1,000':>9}{'coverage':>10}{'std ratio':>11}")
     for kind in KINDS:
         own = [r for r in found if r.kind == kind]
@@ -104,7 +107,9 @@ def main() -> None:
     for r in broken[:10]:
         print(f"  {r}")
     print(f"{len(broken)} of {len(found)} tables have an interval wider than {MAX_WIDTH:g} deviations of their targets")
-    sys.exit(1 if broken else 0)
+    print(f"widest interval over the bound: {max(max(r.widest, r.widest_far) for r in found) / MAX_WIDTH:.3f}")
+    if broken:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
