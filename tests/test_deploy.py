@@ -219,7 +219,7 @@ def test_networks_and_answers_that_cannot_be():
         hs.Deploy([network()], members=0)
     with pytest.raises(hs.InputError, match="3 weights and 2 networks"):
         hs.Deploy([network(), network()], weights=[1.0, 1.0, 1.0])
-    with pytest.raises(hs.InputTypeError, match="must answer with a NormalInverseGamma"):
+    with pytest.raises(hs.InputTypeError, match="Tensor"):
         hs.Deploy(nn.Linear(5, 4))(x)
     with pytest.raises(hs.InputError, match="of one kind and shape"):
         hs.Deploy([network(), network(head=hs.NormalHead(32))])(x)

@@ -528,7 +528,8 @@ def test_less_is_said_about_images_unlike_those_of_training():
     assert outside.decompose("paper").epistemic == pytest.approx(before.decompose("paper").epistemic / share, rel=1e-4)
     assert np.all(np.ptp(outside.interval(0.9), axis=-1) > 1.5 * np.ptp(before.interval(0.9), axis=-1))
     assert torch.equal(outside.answers.alpha_minus_one, before.answers.alpha_minus_one)
-    assert torch.allclose(outside.answers.nu[0], torch.from_numpy(share) * before.answers.nu[0], rtol=1e-4)
+    nu = torch.from_numpy(share).to(before.answers.nu.dtype) * before.answers.nu[0]
+    assert torch.allclose(outside.answers.nu[0], nu, rtol=1e-4)
     assert "fading" in repr(model)
     assert "fading" not in repr(plain)
 
