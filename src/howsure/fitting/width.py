@@ -1,15 +1,15 @@
 r"""Width of a mixture: one factor of its networks' scales for each target, learned from rows that networks held out.
 
-A network that is trained and stopped by likelihood states about its own error. A mixture adds the disagreement of its
-networks, although its mean is better than theirs: its intervals are too wide. With V the variance between networks of
-a kind, A the rest of the mixture's variance, m networks of each kind and :math:`\rho = V(1-1/m)/A`, half of what the
-mean of all gains is taken from the scales:
+A network that is trained and stopped by likelihood states its own error. A mixture adds the disagreement of its
+networks to that and counts it twice. With V the variance between networks of a kind, A the rest of the mixture's
+variance, m networks of each kind and :math:`\rho = V(1-1/m)/A`, the scales of the networks are multiplied by f,
 
-.. math:: f^2 = \frac{n s_1^2 + n_0}{n + n_0} - \frac{\rho}{2}.
+.. math:: f^2 = \frac{n s_1^2 + n_0}{n + n_0} - \rho,
 
-The factor :math:`s_1` has the largest likelihood of n held-out rows, each predicted by one network of every kind that
-held it out. The same rows stopped the training and weighed the kinds, so that :math:`s_1` is a little too small: it
-counts as if :math:`n_0 = 100` more rows had the factor 1.
+so that the mixture has the variance that one network of each kind should have. The factor :math:`s_1` has the highest
+likelihood of n held-out rows, each predicted by one network of every kind that held it out. The same rows stopped the
+training and weighed the kinds, so that :math:`s_1` is a little too small: it counts as if :math:`n_0 = 50` more rows
+had the factor 1.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,7 @@ __all__ = ["with_width"]
 Array = NDArray[np.float64]
 MIN_ROWS = 20  # held-out rows of a factor
 MAX_ROWS = 5000
-PRIOR_ROWS = 100  # n₀
-GAIN = 0.5  # of ρ, by which the mean of all networks is better than that of one of each kind
+PRIOR_ROWS = 50  # n₀
 NARROWEST, WIDEST = 0.5, 2.0  # bounds of the factor
 
 
@@ -69,7 +68,7 @@ def with_width(
     alone = torch.from_numpy(calibrate(p, targets, mask=known).factors)
     rho = _ratio(answer, weights, kind_of, kinds)
     count_rows = torch.full_like(alone, len(rows)) if known is None else torch.from_numpy(known.sum(0)).to(alone)
-    square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - GAIN * rho
+    square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - rho
     made = replace(fitted, width=square.clamp(NARROWEST**2, WIDEST**2).sqrt())
     made.training = fitted.training
     return made
