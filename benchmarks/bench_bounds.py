@@ -4,8 +4,8 @@
 
 Tables are wide, collinear, discrete, heavy-tailed, spiky or have few rows. For each, test rows of the same kind and the
 same rows with one cell multiplied by 1,000 are predicted. The bound is 40 standard deviations of the training targets
-for the width of every 90% interval. Prints the widest intervals by kind, the coverage of test rows, how many tables break the
-bound, and last the widest interval over the bound. The exit code is 1 if a table breaks it.
+for the width of every 90% interval. Prints the widest intervals by kind, the coverage of test rows, how many tables
+break the bound, and last the widest interval over the bound. The exit code is 1 if a table breaks it.
 """
 
 import argparse

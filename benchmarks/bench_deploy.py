@@ -5,9 +5,10 @@ test rows in ONNX Runtime; so are eight networks that see numbers alone. The err
 90 % interval is relative to the number, or to the standard deviation of the row where that is larger. The same for
 ``hs.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
 
-Time: mean and both deviations of one row, and of 65,536 rows, by ``predict_distribution`` and by graphs in ONNX Runtime:
-the exported one, with the same outputs, and one of the networks alone, from scaled features to raw outputs in float32,
-without trees, bins, evidence and moments. ONNX Runtime has one thread for one row, and all for many. Ways take turns.
+Time: mean and both deviations of one row, and of 65,536 rows, by ``predict_distribution`` and by graphs in ONNX
+Runtime: the exported one, with the same outputs, and one of the networks alone, from scaled features to raw outputs in
+float32, without trees, bins, evidence and moments. ONNX Runtime has one thread for one row, and all for many. Ways take
+turns.
 
     python benchmarks/bench_deploy.py [--data DATA] [--sets boston,concrete] [--steps 200] [--rows 65536]
 

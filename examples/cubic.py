@@ -1,7 +1,7 @@
 """The cubic problem of the paper: train on |x| ≤ 4, and see where a model knows that it does not know.
 
-Three models: one evidential network as in the paper, a mixture of twelve with the evidence that its networks output, and
-the same mixture with evidence by conjugacy, which is the default of `EvidentialRegressor`.
+Three models: one evidential network as in the paper, a mixture of twelve with the evidence that its networks output,
+and the same mixture with evidence by conjugacy, which is the default of `EvidentialRegressor`.
 
     python examples/cubic.py            # writes out/cubic.png
     python examples/cubic.py --help

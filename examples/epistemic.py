@@ -27,7 +27,7 @@ def arch(rows: int = 500) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_map(path: Path, steps: int | None) -> None:
-    """Draw the width of intervals with the evidence of the networks and with conjugate evidence, and the familiarity."""
+    """Draw the width of intervals with plain and with conjugate evidence, and the familiarity."""
     x, y = arch()
     side = np.linspace(-6, 6, SIDE)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)

@@ -222,7 +222,8 @@ def test_every_method(method, table, tmp_path, capsys):
     assert said.code == 0, said.error
     model = models.load(tmp_path / "m")
     assert type(model).__name__.lower().startswith(method)
-    assert (model.unfamiliar_below_ is None) is (method != "evidential")
+    assert model.unfamiliar_below_ is None  # the rows are too few to learn it
+    assert (model.fitted_.evidence is None) is (method != "evidential")
 
 
 def test_the_example_needs_no_file(tmp_path, capsys):
@@ -282,7 +283,7 @@ def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
         said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
         assert "has values of" in said.error
-        assert "float64 cannot hold its variance; write it in other units" in said.error
+        assert "float64 cannot hold its variance" in said.error
 
 
 def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import howsure as hs
-from howsure.persistence import load_model, save_model
+from howsure.persistence import save_model
 
 QUICK = {"hidden": (32,), "steps": 150, "random_state": 0}
 REGRESSORS = [
@@ -136,7 +136,6 @@ def test_a_saved_model_predicts_the_same(regressor, tmp_path):
 
 
 def test_a_model_of_an_unknown_kind_is_refused(tmp_path):
-    from howsure.persistence import save_model
 
     save_model(tmp_path / "m", {}, {"estimator": "os.system"})
     with pytest.raises(hs.InputError, match=r"unknown kind 'os\.system'; known are EvidentialRegressor"):
@@ -451,4 +450,3 @@ def test_a_loaded_model_knows_all_that_the_saved_one_knew(tmp_path):
     assert again.training_ == model.training_
     assert again.fitted_.method == model.fitted_.method
     assert np.array_equal(hs.load(again.save(tmp_path / "again")).predict(X), model.predict(X))
-

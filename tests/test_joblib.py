@@ -68,4 +68,3 @@ def test_a_fitted_model_travels_between_processes(rows):
     work = joblib.delayed(copy.predict)
     found = joblib.Parallel(n_jobs=2, backend="loky")(work(part) for part in (rows[0][:30], rows[0][30:]))
     assert np.allclose(np.concatenate(found), model.predict(rows[0]), rtol=1e-12, atol=1e-12)
-

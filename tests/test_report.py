@@ -7,6 +7,8 @@ import os
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -93,7 +95,9 @@ def model():
     y = pd.DataFrame({"price <b>": make_target(table)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return hs.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, y)
+        model = hs.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, y)
+    model.fitted_.unfamiliar_below = 0.02  # these rows are too few to learn it
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +119,7 @@ def reasons_of(model, table, row):
     known = TrainingColumns(model)
     read = model.encoding_.read(table)
     w = model.predict_distribution(table).familiarity
-    return known.reasons(read, model.encoding_.transform(read), row, float(w[row]), most=10)
+    return known.reasons(read, model.features_of(read), row, float(w[row]), most=10)
 
 
 def test_the_range_of_the_training_rows_is_kept(model):
@@ -186,7 +190,7 @@ def test_the_two_values_of_a_column_are_known():
     odd = known.unusual(model.encoding_.read(pd.DataFrame([[0, 7.5, 1], [0, 2, 0], [0, 8, 2]], columns=table.columns)))
     assert np.column_stack(odd).tolist() == [[False, False, False], [False, False, False], [False, True, True]]
     rows = model.encoding_.read(table)
-    (reason,) = known.reasons(rows, model.encoding_.transform(rows), int(x[:, 1].argmax()), None, most=1)
+    (reason,) = known.reasons(rows, model.features_of(rows), int(x[:, 1].argmax()), None, most=1)
     assert (
         reason.text.replace("\u00a0", " ")
         == f"7.5, which {100 * np.mean(x[:, 1] == 7.5):.0f} % of the training rows had"
@@ -362,6 +366,16 @@ def test_the_page_says_which_row_not_to_trust_and_why(page):
     assert "<i>1</i>" in page.text  # the label of the row
     assert "price <b>" in page.text
     assert "nan" not in page.text.lower().split()
+
+
+def test_without_a_threshold_no_row_is_flagged(model, tmp_path):
+    plain = copy(model)
+    plain.fitted_ = replace(model.fitted_, unfamiliar_below=None)
+    plain.fitted_.training = model.fitted_.training
+    table = make_table(seed=1)
+    text = write(plain, table, make_target(table), tmp_path).text
+    assert "too few rows were held out to learn a threshold" in text
+    assert "Do not trust" not in text
 
 
 def test_a_law_that_changed_is_told_from_unfamiliar_rows(model, tmp_path):

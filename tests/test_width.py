@@ -46,10 +46,9 @@ def factor_of(monkeypatch, own, common, stated, members):
 def test_the_factor_counts_half_of_what_the_mean_of_all_gains(monkeypatch, own, common, members):
     stated = np.hypot(own, common)  # each network states the error that it makes alone
     found = factor_of(monkeypatch, own, common, stated, members)
-    share = 1 - 1 / members
-    wide = stated**2 + own**2 * share  # variance of the mixture
-    assert found**2 * wide == pytest.approx(stated**2 - own**2 * share / 2, rel=0.1)
-    assert found**2 * wide > common**2 + own**2 / members  # and no less than the error of the mean of all
+    gain = own**2 * (1 - 1 / members)  # variance between networks, by which the mean of all is better than each
+    assert found**2 == pytest.approx(1 - gain / stated**2 / 2, rel=0.1)
+    assert found**2 * stated**2 + gain > common**2 + own**2 / members  # the error of the mean of all
 
 
 def test_networks_that_are_too_sure_are_widened(monkeypatch):

@@ -3,9 +3,9 @@
     python paper/studies/evidence_tables.py --data DATA [--sets yacht,energy] [--out out/evidence_tables]
 
 For each UCI set: tails (the lowest and highest sixth of a feature are test rows; of Naval and Protein, five features
-drawn at random), gaps (the middle third of four features) and standard splits. Mixtures of eight networks by the default
-recipe that see the numbers as they are. The networks of all splits of a kind are trained as one population. Test rows,
-at most 2,000 of a split, are predicted once, and nothing is chosen by them.
+drawn at random), gaps (the middle third of four features) and standard splits. Mixtures of eight networks by the
+default recipe that see the numbers as they are. The networks of all splits of a kind are trained as one population.
+Test rows, at most 2,000 of a split, are predicted once, and nothing is chosen by them.
 
 - mixture: evidential networks, the evidence that they output.
 - conjugate: the same networks with evidence by conjugacy, λ learned from left-out ends of the training rows.

@@ -18,6 +18,7 @@ from howsure.report.words import clip, show
 
 __all__ = [
     "COVERAGE",
+    "TYPICAL_FAMILIARITY",
     "Group",
     "Scores",
     "TargetResult",
@@ -30,6 +31,7 @@ __all__ = [
 Array = NDArray[np.float64]
 COVERAGE = 0.9  # of the intervals of a report
 MOST_GROUPS = 12  # of one column; the others are taken together
+TYPICAL_FAMILIARITY = 0.5  # the leverage of a row is at most twice the median
 FEWEST_ROWS = 5  # of a group that is compared with chance
 LARGEST = 1e140  # stands for infinity where squares are summed
 
@@ -276,9 +278,10 @@ def by_familiarity(result: TargetResult, threshold: float) -> list[Group]:
     w = result.familiarity
     if w is None:
         return []
+    typical = max(TYPICAL_FAMILIARITY, threshold)
     parts = [
-        ("familiar (1: all evidence counts)", w >= max(1, threshold)),
-        (f"less familiar ({show(threshold, 2)} to 1)", (w < 1) & (w >= threshold)),
+        (f"familiar ({show(typical, 2)} or more)", w >= typical),
+        (f"less familiar ({show(threshold, 2)} to {show(typical, 2)})", (w < typical) & (w >= threshold)),
         (f"unlike the training rows (below {show(threshold, 2)})", w < threshold),
     ]
     return _groups(result, [(name, chosen) for name, chosen in parts if chosen.any()])

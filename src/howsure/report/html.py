@@ -206,7 +206,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
     x = model.features_of(table)
     known = TrainingColumns(model)
     labels = _labels(table)
-    threshold = model.unfamiliar_below_ or 0.0  # without fading there is no familiarity to compare
+    threshold = model.unfamiliar_below_ or 0.0  # no row is below 0
     results = evaluate(model, p, y)
     groupings = _groupings(table, columns)
     sections = [
@@ -418,10 +418,10 @@ def _model_lines(model: Regressor, results: list[TargetResult]) -> list[tuple[st
         ),
     ]
     threshold = model.unfamiliar_below_
-    fading = "not flagged: there are too few held-out rows, or the evidence is plain"
+    flags = "not flagged: there are too few held-out rows, or the evidence is plain"
     if threshold is not None:
-        fading = f"familiarity below {show(threshold)}, as for 1% of rows like the training rows"
-    lines.append(("Unfamiliar rows", fading))
+        flags = f"familiarity below {show(threshold)}, as for 1% of rows like the training rows"
+    lines.append(("Unfamiliar rows", flags))
     if model.calibration_ is not None:
         lines.append(("Calibration", model.calibration_.method))
     if model.target_transform is not None:

@@ -6,12 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howsure.report.bands import binomial_range
-from howsure.report.evaluation import COVERAGE, Group, TargetResult
+from howsure.report.evaluation import COVERAGE, TYPICAL_FAMILIARITY, Group, TargetResult
 from howsure.report.words import counted, percent, show
 
 __all__ = ["ScoreLine", "score_lines", "summary_lines"]
-
-USUAL = 0.9  # median familiarity below which a table as a whole is unlike the training rows, for which it is 1
 
 
 @dataclass(frozen=True)
@@ -120,13 +118,15 @@ def _familiarity_lines(result: TargetResult, familiar: list[Group], threshold: f
     assert result.familiarity is not None
     lines, limit = [], show(threshold, 2)
     middle = float(np.median(result.familiarity))
-    if middle < USUAL:
+    if middle < TYPICAL_FAMILIARITY:
         lines.append(
             f"The table as a whole is unlike the training rows: half of its rows have a familiarity below "
-            f"{show(middle, 2)}, where most rows like those of training have 1. Expect larger errors than in training."
+            f"{show(middle, 2)}, and rows like the training rows have about 1. Expect larger errors than in training."
         )
     flagged = result.familiarity < threshold
     lines += _changed_law(result, ~flagged)
+    if not threshold:
+        return [*lines, "No row is flagged: too few rows were held out to learn a threshold of familiarity."]
     if not flagged.any():
         return [*lines, f"No row is so unlike the training rows that its familiarity is below {limit}."]
     group = familiar[-1]

@@ -79,8 +79,10 @@ class TrainingColumns:
             t[:, 0, : self._first[-1]].double().cpu().numpy()
             for t in (self.fitted.scale_x.loc, self.fitted.scale_x.scale)
         )
-        self._typical = loc.mean(0)
-        self._spread = np.median(scale, axis=0)
+        self._typical = loc.mean(0)  # as networks see features
+        self._robust = model.robust_scale_
+        self._mean = self._robust.median + self._robust.spread * self._typical
+        self._spread = self._robust.spread * np.median(scale, axis=0)
 
     def unusual(self, table: Table) -> list[NDArray[np.bool_]]:
         """Return for each column whether the value of each row is unusual."""
@@ -144,7 +146,13 @@ class TrainingColumns:
         if encoder.kind == "category" or not encoder.features or not encoder.distinct:
             return None
         feature = int(self._first[k])
-        return _Kept(float(self._typical[feature]), float(self._spread[feature]), encoder.low, encoder.high)
+        mean = float(self._mean[feature])
+        if encoder.distinct == 2:  # one of the two may lie where the robust scale is not linear
+            at = np.tile(self._robust.median, (2, 1))
+            at[:, feature] = encoder.low, encoder.high
+            low, high = self._robust(at)[:, feature]
+            mean = encoder.low + (encoder.high - encoder.low) * float((self._typical[feature] - low) / (high - low))
+        return _Kept(mean, float(self._spread[feature]), encoder.low, encoder.high)
 
     def _unusual(self, k: int, column: Column) -> NDArray[np.bool_]:
         encoder, none = self.encoders[k], np.zeros(len(column.values), dtype=bool)
