@@ -47,7 +47,7 @@ def test_a_number_means_the_one_text_that_spells_it():
     assert encode(encoding, [1, 2.0, Decimal(2), np.int8(1), 9]).nonzero()[1].tolist() == [0, 1, 1, 0]
     with pytest.raises(hs.InputError, match=r"'07\.0', '7'") as caught:
         encode(encoding, [1, 7])
-    assert (caught.value.column, caught.value.value) == ("c", 7)
+    assert (caught.value.column, caught.value.row, caught.value.value) == ("c", 1, 7)
     assert not encode(learn(["Ulm", "Bonn"]), [5]).any()  # a category that was not seen
 
 

@@ -183,7 +183,7 @@ def test_columns_of_very_different_scale_and_duplicated_names():
     model = hs.EvidentialRegressor(members=1, hidden=(32,), steps=400, random_state=0)
     plain = clone(model).fit(x, y).predict(x)
     assert np.allclose(clone(model).fit(x * [1e-6, 1.0, 1e6], y).predict(x * [1e-6, 1.0, 1e6]), plain, atol=1e-2)
-    with pytest.raises(hs.InputError, match="column names must be unique; 'a' stands more than once"):
+    with pytest.raises(hs.InputError, match="duplicate column name"):
         clone(model).fit(pd.DataFrame(x, columns=["a", "b", "a"]), y)
 
 
@@ -231,7 +231,7 @@ def test_edges_of_prediction(fitted, diabetes):
             frame[["town", "size", "new", "sold"]],
             r"same order.*\s*Pass them as they were: X\[model.feature_names_in_\]",
         ),
-        (frame.assign(size="big"), "column 'size' held numbers in training, but has text now"),
+        (frame.assign(size=frame["sold"]), "column 'size' is a column of numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             model.predict(broken)
@@ -423,8 +423,9 @@ def test_codes_that_lost_their_digits_are_refused():
     fitted = hs.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(frame, np.arange(60.0))
     whole = fitted.predict(pd.DataFrame({"id": [1234567890123456789]}))
     assert np.array_equal(whole, fitted.predict(pd.DataFrame({"id": codes[:1]})))
-    with pytest.raises(hs.InputError, match="lost digits as a floating-point number; pass text or whole numbers"):
+    with pytest.raises(hs.InputError, match="lost digits") as caught:
         fitted.predict(pd.DataFrame({"id": [1234567890123456789.0, np.nan]}))
+    assert (caught.value.column, caught.value.value) == ("id", 1234567890123456789.0)
 
 
 @pytest.mark.parametrize("name", ["Evidential", "Ensemble"])

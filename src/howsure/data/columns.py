@@ -325,7 +325,11 @@ def _read_categories(
         if isinstance(cell, list | tuple | dict | set | bytes | np.ndarray):
             problem = f"is a column of categories, but has a value of type {kind_of(cell)}"
             _refuse_value(name, problem, int(row), cell, conversion_hint(kind_of(cell)))
-        found[row] = find(cell)
+        try:
+            found[row] = find(cell)
+        except InputError as error:
+            error.row = int(row)
+            raise
     return found
 
 
@@ -344,11 +348,13 @@ def _category_finder(name: str, content: str, categories: Sequence[str]) -> Call
         text: str = value if is_text else to_text(value)
         if is_text and content != "number":
             return text
-        meant = spelled.get(_spelling(text), [text])
-        if len(meant) > 1:
-            problem = f"has the number {text}, which could mean the categories {', '.join(map(repr, meant))}"
-            raise InputError(f"column {name!r} {problem}", column=name, value=value, hint="pass text")
-        return meant[0]
+        meant = spelled.get(_spelling(text), [])
+        problem = f"could mean the categories {', '.join(map(repr, meant))}" if len(meant) > 1 else ""
+        if not meant and isinstance(value, float | np.floating) and abs(float(value)) >= 2**53:
+            problem = "may have lost digits as a floating-point number"
+        if problem:
+            raise InputError(f"column {name!r}: {value!r} {problem}", column=name, value=value, hint="pass text")
+        return meant[0] if meant else text
 
     return find
 
