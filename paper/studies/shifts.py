@@ -148,7 +148,7 @@ def measure_after(folder: Path, options: Namespace) -> dict[str, float]:
     model = fit(folder / "after", "model", options, "--test", str(folder / "after" / "rest.csv"))
     y = rest.pop(TARGET).to_numpy(float)
     p = model.predict_distribution(rest)
-    found = score(p, y, p.familiarity < model.unfamiliar_below_, float(together[TARGET].mean()))
+    found = score(p, y, p.familiarity < (model.unfamiliar_below_ or 0.0), float(together[TARGET].mean()))
     constant = np.full(len(y), outside[TARGET].iloc[order[:known]].mean())
     return found | {"known": known, "rmse of their mean": float(np.sqrt(np.mean((y - constant) ** 2)))}
 

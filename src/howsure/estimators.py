@@ -105,6 +105,8 @@ class Regressor(_ScikitLearn):
         The trained networks.
     encoding_ : howsure.data.encoding.Encoding
         The learned encoding of the columns.
+    robust_scale_ : howsure.data.robust.RobustScale
+        Median and spread of each feature, by which networks and trees see it.
     columns_ : pandas.DataFrame
         Kind of each column of X, its number of features and missing values, and the reason.
     training_ : dict

@@ -79,12 +79,12 @@ class TableEvidence(nn.Module):
     def __init__(self, leverage: ConjugateEvidence, targets: int) -> None:
         super().__init__()
         self.leverage = leverage
-        members = len(leverage.offset)
+        members, device = len(leverage.offset), leverage.offset.device
         for name in ("typical", "lowest", "highest", "most_excess"):
-            self.register_buffer(name, torch.full((members, 1, targets), torch.nan))
+            self.register_buffer(name, torch.full((members, 1, targets), torch.nan, dtype=torch.float32, device=device))
         for name in ("reference", "rate", "median"):
-            self.register_buffer(name, torch.full((members, 1), torch.nan))
-        self.register_buffer("prior", torch.tensor(PRIOR_VARIANCE))
+            self.register_buffer(name, torch.full((members, 1), torch.nan, dtype=torch.float32, device=device))
+        self.register_buffer("prior", torch.tensor(PRIOR_VARIANCE, dtype=torch.float32, device=device))
 
     def forward(
         self, answer: NormalInverseGamma, features: Tensor, width: Tensor | float = 1.0
@@ -146,12 +146,12 @@ def _learn(fitted: Any, x: Array, members: Sequence[Member]) -> _Learned:
         excess.append(answer.alpha_minus_one)
         features.append(own)
     scale = torch.cat(scales, 1)
-    quantiles = torch.tensor(SCALE_QUANTILES, dtype=scale.dtype)
+    quantiles = torch.tensor(SCALE_QUANTILES, dtype=scale.dtype, device=scale.device)
     lowest, highest = scale.quantile(quantiles, dim=1, keepdim=True)
     typical = scale.median(1, keepdim=True).values
     clamped = torch.maximum(torch.minimum(scale, highest), lowest)
     weights = (2 * (typical.log() - clamped.log()).mean(-1)).exp()
-    rows = torch.tensor([float(len(m.train)) for m in members], dtype=torch.float64)
+    rows = torch.tensor([float(len(m.train)) for m in members], dtype=torch.float64, device=scale.device)
     layers = list(fitted.population.sizes[1:-1]) or [fitted.population.sizes[0]]
     batches = zip(features, weights.split(BATCH_ROWS, 1), strict=True)
     basis = FeatureBasis.fit(batches, layers=layers, rows=rows)
@@ -167,7 +167,8 @@ def _with_ridge(learned: _Learned, ridge: float | None) -> TableEvidence:
     penalty = basis.values.mean(-1) * EDGE_RIDGE if ridge is None else ridge
     evidence = TableEvidence(ConjugateEvidence.of(basis, penalty, rank=RANK), learned.typical.shape[-1])
     held_out = evidence.leverage(learned.held_out).double()
-    median, edge = held_out.quantile(torch.tensor([0.5, EDGE_QUANTILE], dtype=torch.float64), dim=1)
+    quantiles = torch.tensor([0.5, EDGE_QUANTILE], dtype=torch.float64, device=held_out.device)
+    median, edge = held_out.quantile(quantiles, dim=1)
     evidence.median.copy_(median.unsqueeze(1))
     evidence.reference.copy_((median if ridge is not None else edge).unsqueeze(1))
     evidence.rate.copy_(torch.ones_like(edge).unsqueeze(1) if ridge is not None else 1 / edge.unsqueeze(1))
@@ -196,9 +197,9 @@ def unfamiliar_below(fitted: Any, x: Array, members: Sequence[Member]) -> float 
     Each held-out row counts with the mean familiarity of the networks that held it out.
     """
     rows = _equally_many([m.validation for m in members])
-    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64)
+    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64, device="cpu")
     weights = weights if fitted.weights is None else fitted.weights
-    total, count = torch.zeros(2, len(x), dtype=torch.float64)
+    total, count = torch.zeros(2, len(x), dtype=torch.float64, device="cpu")
     table = torch.from_numpy(x)
     for batch in rows.split(BATCH_ROWS, 1):
         answer, features = fitted.own_with_features(table[batch])

@@ -626,7 +626,8 @@ def _evidence(tensors: dict[str, Tensor], population: Population, targets: int) 
     rank = kept.shape[-1] if kept.ndim == 3 else 0
     if not 0 < rank <= units:
         raise InputError("inconsistent model file: the evidence has no directions")
-    evidence = TableEvidence(ConjugateEvidence(units, rank, population.members), targets)
+    with torch.device("cpu"):
+        evidence = TableEvidence(ConjugateEvidence(units, rank, population.members), targets)
     shapes = {name: (buffer.shape, buffer.dtype) for name, buffer in evidence.state_dict().items()}
     if shapes != {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()}:
         raise InputError("inconsistent model file: the evidence does not fit the networks")

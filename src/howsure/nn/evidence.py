@@ -94,7 +94,8 @@ class FeatureBasis(NamedTuple):
             raise InputError("there are no training features")
         scale = _unit_scale(sums, [sums.mean.shape[-1]] if layers is None else layers)
         values, directions = torch.linalg.eigh(sums.moments / (scale.unsqueeze(-1) * scale.unsqueeze(-2)))
-        growth = torch.as_tensor(1.0 if rows is None else rows, device=scale.device) / (1 if rows is None else seen)
+        whole = torch.as_tensor(1.0 if rows is None else rows, dtype=torch.float64, device=scale.device)
+        growth = whole / (1 if rows is None else seen)
         values = values.clamp(min=0).flip(-1) * growth[..., None]
         return cls(sums.mean, scale, values, directions.flip(-1), sums.count * growth)
 
@@ -134,7 +135,7 @@ class ConjugateEvidence(nn.Module):
         shapes = {"offset": (features,), "scale": (features,), "directions": (features, kept), "inverse": (kept,)}
         shapes |= {"rest": (), "constant": ()}
         for name, shape in shapes.items():
-            self.register_buffer(name, torch.full((*lead, *shape), torch.nan))
+            self.register_buffer(name, torch.full((*lead, *shape), torch.nan, dtype=torch.float32))
 
     @classmethod
     @torch.no_grad()
@@ -169,7 +170,8 @@ class ConjugateEvidence(nn.Module):
         size = basis.mean.shape[-1]
         penalty = torch.as_tensor(ridge, dtype=torch.float64, device=basis.mean.device)[..., None]
         inverse = 1 / (basis.values + penalty)
-        new = cls(size, rank, len(basis.mean) if basis.mean.ndim == 2 else None).to(basis.mean.device)
+        with basis.mean.device:  # not the default device
+            new = cls(size, rank, len(basis.mean) if basis.mean.ndim == 2 else None)
         kept = new.inverse.shape[-1]
         new.offset.copy_(basis.mean)
         new.scale.copy_(basis.scale)
@@ -201,7 +203,8 @@ class ConjugateEvidence(nn.Module):
     def select(self, members: Sequence[int]) -> "ConjugateEvidence":
         """Return the same for copies of some of several networks."""
         chosen = list(members)
-        some = ConjugateEvidence(self.offset.shape[-1], self.inverse.shape[-1], len(chosen))
+        with self.offset.device:
+            some = ConjugateEvidence(self.offset.shape[-1], self.inverse.shape[-1], len(chosen))
         for name, buffer in self.named_buffers():
             some.register_buffer(name, buffer[chosen])
         return some
