@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-paper reproduce golden test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo test test-paper reproduce golden budget bounds test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml paper/pyproject.toml constraints.txt
@@ -27,7 +27,7 @@ demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + no
 	@echo "report       $(DEMO)/report.html    open it in a browser"
 	@echo "figure       $(DEMO)/cubic.png"
 
-test: lint types imports pytest left-out  ## everything that must hold before a commit
+test: lint types imports budget pytest left-out  ## everything that must hold before a commit
 
 left-out: pytest
 	@echo
@@ -68,6 +68,12 @@ types: .venv/installed
 imports: .venv/installed
 	$(BIN)/lint-imports
 
+budget: .venv/installed  ## code lines of each package against their ceilings
+	$(BIN)/python tools/budget.py --check
+
+bounds: .venv/installed  ## 300 random tables with the defaults: no interval beyond what the targets explain (about an hour)
+	$(BIN)/python benchmarks/bench_bounds.py
+
 pytest: .venv/installed  ## one process per core, each with one thread: torch's threads wait by spinning
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal tests src
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile README.md docs  # the blocks of a page share their names
@@ -76,10 +82,10 @@ test-paper: .venv/installed  ## the reproduction of the paper
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal paper/tests paper/src
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile paper/README.md paper/docs
 
-reproduce: .venv/installed  ## every experiment of the paper in its quick form (about five minutes)
+reproduce: .venv/installed  ## every experiment of the paper in its quick form (about ten minutes of compute)
 	$(BIN)/howsure-paper all --quick --out out/paper/quick
 
-golden: .venv/installed  ## compare predictions and shell output with the start of the third plan
+golden: .venv/installed  ## compare predictions and shell output with those of the commit START
 	$(BIN)/python tools/golden.py check --against $(START)
 
 proofs: .venv/installed  ## the long numerical proofs (about 5 minutes)
