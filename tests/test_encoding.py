@@ -364,6 +364,10 @@ def test_the_range_of_the_training_rows_is_kept():
     days = pd.to_datetime(["1970-01-02", "1970-01-05", "1970-01-03"])
     encoding = Encoding.fit(read_table(pd.DataFrame({"a": [3.0, None, -5.0], "d": days})))
     assert [(encoder.low, encoder.high) for encoder in encoding.encoders] == [(-5, 3), (86_400, 4 * 86_400)]
+    assert (encoding.encoders[0].mean, encoding.encoders[0].std) == pytest.approx((-1, 4))
+    huge = learn([1e308, 1.5e308, 5e307]).encoders[0]
+    assert (huge.mean, huge.std) == pytest.approx((1e308, 5e307 * (2 / 3) ** 0.5))
+    assert learn([0.1] * 3).encoders[0].mean == 0.1
 
 
 def test_columns_are_found_by_name():
@@ -433,6 +437,7 @@ FORGED = [
             {"fill": None},
             {"low": 3.0},  # above the highest
             {"high": float("nan")},
+            {"std": None},
             {"flags_missing": 1},
             {"categories": None},
             {"categories": "ab"},

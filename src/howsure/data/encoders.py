@@ -35,6 +35,7 @@ class Encoder:
         content: how its values are written, see :class:`howsure.data.columns.Column`.
         fill: the number that replaces a missing one: the median of the training rows.
         low, high: the lowest and the highest number of the training rows. The time of a date is clipped to them.
+        mean, std: mean and standard deviation of the numbers of the training rows.
         flags_missing: whether a feature says that a value is missing.
         categories: of a category; one feature each, or one row of ``means`` each.
         cycles: of a date, those of `CYCLES` that are features.
@@ -54,6 +55,8 @@ class Encoder:
     fill: float = 0.0
     low: float = 0.0
     high: float = 0.0
+    mean: float = 0.0
+    std: float = 0.0
     flags_missing: bool = False
     categories: tuple[str, ...] = ()
     cycles: tuple[str, ...] = ()
@@ -194,7 +197,7 @@ def _are_rows(values: Any) -> bool:
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("name", "content", "why", "unreadable"), lambda value: isinstance(value, str)),
     "kind": lambda value: isinstance(value, str) and value in get_args(Kind),
-    **dict.fromkeys(("fill", "low", "high"), _is_finite),
+    **dict.fromkeys(("fill", "low", "high", "mean", "std"), _is_finite),
     **dict.fromkeys(("flags_missing", "left_out"), lambda value: isinstance(value, bool)),
     **dict.fromkeys(("categories", "frequent"), _are_texts),
     "cycles": lambda value: _are_texts(value) and set(value) <= set(CYCLES),

@@ -226,30 +226,32 @@ def _keep_category(column: Column) -> Encoder:
 def _keep_numbers(column: Column) -> Encoder:
     """Return the encoding of a column of numbers, booleans or dates."""
     present = column.values[~np.isnan(column.values)]
-    missing, distinct = len(column.values) - len(present), len(np.unique(present))
-    cycles = date_cycles(present) if column.kind == "date" else ()
-    why = f"{distinct} different values"
-    if column.kind == "date":
-        why = " and ".join(["its time", *([f"its place in the {' and the '.join(cycles)}"] if cycles else [])])
-    return Encoder(
+    distinct = len(np.unique(present))
+    encoder = Encoder(
         column.name,
         column.kind,
         column.content,
-        fill=_median(present),
-        low=float(present.min()) if len(present) else 0.0,
-        high=float(present.max()) if len(present) else 0.0,
-        flags_missing=missing > 0,
-        cycles=cycles,
-        missing=missing,
+        flags_missing=len(present) < len(column.values),
+        missing=len(column.values) - len(present),
         distinct=distinct,
-        why=why,
+        why=f"{distinct} different values",
     )
+    if not len(present):
+        return encoder
+    low, high = float(present.min()), float(present.max())
+    unit = max(abs(low), abs(high), 1e-300)  # keeps sums and squares in range
+    mean = min(max(float((present / unit).mean()) * unit, low), high)
+    std = float((present / unit).std()) * unit if low < high else 0.0
+    encoder = replace(encoder, fill=_median(present), low=low, high=high, mean=mean, std=std)
+    if column.kind != "date":
+        return encoder
+    cycles = date_cycles(present)
+    why = " and ".join(["its time", *([f"its place in the {' and the '.join(cycles)}"] if cycles else [])])
+    return replace(encoder, cycles=cycles, why=why)
 
 
 def _median(values: Array) -> float:
-    """Return the median, 0 of nothing; the mean of the middle two does not overflow."""
-    if not len(values):
-        return 0.0
+    """Return the median; the mean of the middle two does not overflow."""
     low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
     return float(low if low == high else low / 2 + high / 2)
 

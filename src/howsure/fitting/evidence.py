@@ -47,6 +47,7 @@ FOLD_STEPS = 500
 RIDGES = tuple(float(v) for v in np.geomspace(1e-3, 1e5, 17))
 WORST_NLL = 1e4  # of a left-out row: more says nothing about λ
 EDGE_RIDGE = 1e-4  # without folds: of the mean eigenvalue
+MIN_RIDGE = 1e-8  # for features that do not vary: their eigenvalues are 0
 EDGE_QUANTILE = 0.9  # of the leverage of held-out rows, beyond which the variance grows without folds
 RANK = 128  # directions of the features along which the inverse is exact
 MAX_TRAIN_ROWS = 4000  # of a network, from which its features are learned
@@ -164,7 +165,7 @@ def _learn(fitted: Any, x: Array, members: Sequence[Member]) -> _Learned:
 def _with_ridge(learned: _Learned, ridge: float | None) -> TableEvidence:
     """Return the evidence with a ridge; None: relative to the edge of the training rows."""
     basis = learned.basis
-    penalty = basis.values.mean(-1) * EDGE_RIDGE if ridge is None else ridge
+    penalty = (basis.values.mean(-1) * EDGE_RIDGE).clamp(min=MIN_RIDGE) if ridge is None else ridge
     evidence = TableEvidence(ConjugateEvidence.of(basis, penalty, rank=RANK), learned.typical.shape[-1])
     held_out = evidence.leverage(learned.held_out).double()
     quantiles = torch.tensor([0.5, EDGE_QUANTILE], dtype=torch.float64, device=held_out.device)

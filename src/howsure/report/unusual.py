@@ -48,25 +48,6 @@ class ColumnShare:
     share: float
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """What a model keeps of one column of numbers: mean, spread and range of the training rows."""
-
-    mean: float
-    spread: float
-    low: float
-    high: float
-
-    @property
-    def constant(self) -> bool:
-        """Whether all training rows had one value."""
-        return self.low == self.high
-
-    def unusual(self, values: Array) -> NDArray[np.bool_]:
-        """Return whether each value is unusual; a missing one is not."""
-        return (values < self.low) | (values > self.high)
-
-
 class TrainingColumns:
     """What a fitted regressor keeps of its training rows, column by column."""
 
@@ -75,14 +56,8 @@ class TrainingColumns:
         self.encoders: tuple[Encoder, ...] = model.encoding_.encoders
         counts = [len(encoder.features) for encoder in self.encoders]
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(int)
-        loc, scale = (
-            t[:, 0, : self._first[-1]].double().cpu().numpy()
-            for t in (self.fitted.scale_x.loc, self.fitted.scale_x.scale)
-        )
-        self._typical = loc.mean(0)  # as networks see features
-        self._robust = model.robust_scale_
-        self._mean = self._robust.median + self._robust.spread * self._typical
-        self._spread = self._robust.spread * np.median(scale, axis=0)
+        # features of a usual row, as networks see them
+        self._typical = self.fitted.scale_x.loc[:, 0, : self._first[-1]].double().cpu().numpy().mean(0)
 
     def unusual(self, table: Table) -> list[NDArray[np.bool_]]:
         """Return for each column whether the value of each row is unusual."""
@@ -103,10 +78,10 @@ class TrainingColumns:
 
     def _shift(self, k: int, column: Column) -> float | None:
         """Return how many spreads the mean of a column of numbers lies from that of the training rows."""
-        kept = self._kept(k)
-        if kept is None or kept.constant or self.encoders[k].kind == "date" or np.isnan(column.values).all():
+        encoder = self.encoders[k]
+        if not _has_range(encoder) or not encoder.std or encoder.kind == "date" or np.isnan(column.values).all():
             return None
-        return float((np.nanmean(column.values) - kept.mean) / kept.spread)
+        return float((np.nanmean(column.values) - encoder.mean) / encoder.std)
 
     def reasons(self, table: Table, x: Array, row: int, familiarity: float | None, most: int = 3) -> list[Reason]:
         """Return why a row is unusual, the strongest reasons first.
@@ -140,24 +115,10 @@ class TrainingColumns:
     def _slice(self, k: int) -> slice:
         return slice(self._first[k], self._first[k + 1])
 
-    def _kept(self, k: int) -> _Kept | None:
-        """Return what is kept of a column of numbers or dates; None of one that is no such column or has no values."""
-        encoder = self.encoders[k]
-        if encoder.kind == "category" or not encoder.features or not encoder.distinct:
-            return None
-        feature = int(self._first[k])
-        mean = float(self._mean[feature])
-        if encoder.distinct == 2:  # one of the two may lie where the robust scale is not linear
-            at = np.tile(self._robust.median, (2, 1))
-            at[:, feature] = encoder.low, encoder.high
-            low, high = self._robust(at)[:, feature]
-            mean = encoder.low + (encoder.high - encoder.low) * float((self._typical[feature] - low) / (high - low))
-        return _Kept(mean, float(self._spread[feature]), encoder.low, encoder.high)
-
     def _unusual(self, k: int, column: Column) -> NDArray[np.bool_]:
-        encoder, none = self.encoders[k], np.zeros(len(column.values), dtype=bool)
+        encoder = self.encoders[k]
         if encoder.left_out:
-            return none
+            return np.zeros(len(column.values), dtype=bool)
         if encoder.kind == "category":
             missing = np.array([value is None for value in column.values], dtype=bool)
             seen = {None, *encoder.categories}
@@ -165,8 +126,7 @@ class TrainingColumns:
             odd &= encoder.distinct == len(encoder.categories)  # rare categories of many are not kept
         else:
             missing = np.isnan(column.values)
-            kept = self._kept(k)
-            odd = none if kept is None else kept.unusual(np.where(missing, kept.low, column.values))
+            odd = _has_range(encoder) & ((column.values < encoder.low) | (column.values > encoder.high))
         found: NDArray[np.bool_] = odd | (missing & (encoder.missing == 0))
         return found
 
@@ -182,28 +142,12 @@ class TrainingColumns:
             return Reason(column.name, text, np.inf, True)
         if np.isnan(value):
             return Reason(column.name, "missing, which it never was in training", np.inf, True) if odd else None
-        kept = self._kept(k)
-        if kept is None:
+        if not _has_range(encoder):
             return None
-        size = np.inf if kept.constant else abs(value - kept.mean) / kept.spread
-        if not odd and (kept.constant or encoder.kind != "number" or size < NOTABLE):
+        size = abs(value - encoder.mean) / encoder.std if encoder.std else np.inf
+        if not odd and (not encoder.std or encoder.kind != "number" or size < NOTABLE):
             return None
-        return Reason(column.name, self._words(encoder, value, kept, odd), float(size), odd)
-
-    @staticmethod
-    def _words(encoder: Encoder, value: float, kept: _Kept, odd: bool) -> str:
-        """Return what is unusual about one number."""
-        side = "above" if value > kept.mean else "below"
-        said = show_value(encoder, value)
-        if kept.constant:
-            return f"{said}; it was always {show_value(encoder, kept.mean)} in training, and the model ignores it"
-        if odd:
-            return f"{said}, {side} all training rows ({_span(encoder, kept.low, kept.high)})"
-        if encoder.distinct == 2:
-            share = (kept.mean - kept.low) / (kept.high - kept.low)
-            return f"{said}, which {percent(share if value > kept.mean else 1 - share)} of the training rows had"
-        distance = show(abs(value - kept.mean) / kept.spread, 2)
-        return f"{said}, {distance} spreads {side} the training mean of {show_value(encoder, kept.mean)}"
+        return Reason(column.name, _describe_value(encoder, value, odd), float(size), odd)
 
     def _describe(self, k: int, column: Column, odd: NDArray[np.bool_]) -> tuple[str, str]:
         """Return what is kept of a column, and what the rows have, in words."""
@@ -217,8 +161,7 @@ class TrainingColumns:
             missing = "missing values" if any(value is None for value in values) else ""
             return f"{len(encoder.categories)} values", ", ".join(part for part in (found, missing) if part)
         present = column.values[~np.isnan(column.values)]
-        kept = self._kept(k)
-        known = "no missing values" if kept is None else _in_words(encoder, kept)
+        known = _describe_range(encoder) if _has_range(encoder) else "no values"
         found = ""
         if len(present):
             found = _span(encoder, float(present.min()), float(present.max()))
@@ -228,12 +171,9 @@ class TrainingColumns:
         return known, ", ".join(part for part in (found, missing) if part)
 
 
-def _in_words(encoder: Encoder, kept: _Kept) -> str:
-    """Return what is kept of a column of numbers."""
-    if kept.constant:
-        return f"always {show_value(encoder, kept.mean)}"
-    mean = "" if encoder.kind == "date" else f", mean {show(kept.mean, 3)}"
-    return _span(encoder, kept.low, kept.high) + mean
+def _has_range(encoder: Encoder) -> bool:
+    """Return whether an encoder has the range of a column: of numbers or dates that had values in training."""
+    return encoder.kind != "category" and not encoder.left_out and encoder.distinct > 0
 
 
 # Numbers in words -----------------------------------------------------------------------------------------------------
@@ -246,6 +186,29 @@ def show_value(encoder: Encoder, value: float) -> str:
     if encoder.kind == "date":
         return str(np.datetime64(round(value), "s")).replace("T", " ").removesuffix(" 00:00:00")
     return show(value)
+
+
+def _describe_range(encoder: Encoder) -> str:
+    """Return the range of the training rows in words."""
+    if encoder.low == encoder.high:
+        return f"always {show_value(encoder, encoder.low)}"
+    mean = "" if encoder.kind == "date" else f", mean {show(encoder.mean, 3)}"
+    return _span(encoder, encoder.low, encoder.high) + mean
+
+
+def _describe_value(encoder: Encoder, value: float, odd: bool) -> str:
+    """Return what is unusual about one number."""
+    side = "above" if value > encoder.mean else "below"
+    said = show_value(encoder, value)
+    if encoder.low == encoder.high:
+        return f"{said}; it was always {show_value(encoder, encoder.low)} in training, and the model ignores it"
+    if odd:
+        return f"{said}, {side} all training rows ({_span(encoder, encoder.low, encoder.high)})"
+    if encoder.distinct == 2:
+        share = (encoder.mean - encoder.low) / (encoder.high - encoder.low)
+        return f"{said}, which {percent(share if value > encoder.mean else 1 - share)} of the training rows had"
+    distance = show(abs(value - encoder.mean) / encoder.std, 2)
+    return f"{said}, {distance} spreads {side} the training mean of {show_value(encoder, encoder.mean)}"
 
 
 def _span(encoder: Encoder, low: float, high: float) -> str:
