@@ -528,8 +528,6 @@ def test_raw_is_dropped_by_whatever_changes_parameters():
     leaves, spec = tree_flatten(answer())
     for other in (
         answer().affine(1.0, 2.0),
-        answer().discount(0.5),
-        answer().fade(0.5),
         answer().update(torch.zeros(3)),
         answer().to(torch.float64),
         answer().double(),
