@@ -188,6 +188,15 @@ def test_few_rows_have_no_threshold_and_a_relative_scale():
     assert far > near
 
 
+@pytest.mark.parametrize("rows", [2, 3, 5, 80])
+def test_rows_that_are_all_the_same_have_finite_predictions(rows):
+    x, y = np.ones((rows, 2)), np.random.default_rng(0).random((rows, 2))
+    model = hs.EvidentialRegressor(members=2, hidden=(4,), steps=5, random_state=0).fit(x, y)
+    p = model.predict_distribution(np.array([[1.0, 1.0], [5.0, -3.0]]))
+    assert np.isfinite(p.interval(0.9)).all()
+    assert np.isfinite(p.std).all()
+
+
 def test_one_direction_or_no_validation_has_no_ridge():
     x = np.random.default_rng(8).normal(size=(80, 1))
     options = {"recipe": Evidential().recipe(50), "device": "cpu"}

@@ -43,12 +43,11 @@ def factor_of(monkeypatch, own, common, stated, members):
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
-def test_the_factor_counts_half_of_what_the_mean_of_all_gains(monkeypatch, own, common, members):
+def test_a_mixture_has_the_variance_that_each_network_states(monkeypatch, own, common, members):
     stated = np.hypot(own, common)  # each network states the error that it makes alone
     found = factor_of(monkeypatch, own, common, stated, members)
-    gain = own**2 * (1 - 1 / members)  # variance between networks, by which the mean of all is better than each
-    assert found**2 == pytest.approx(1 - gain / stated**2 / 2, rel=0.1)
-    assert found**2 * stated**2 + gain > common**2 + own**2 / members  # the error of the mean of all
+    between = own**2 * (1 - 1 / members)  # variance between networks
+    assert found**2 * stated**2 + between == pytest.approx(stated**2, rel=0.1)
 
 
 def test_networks_that_are_too_sure_are_widened(monkeypatch):

@@ -107,13 +107,13 @@ def measure(name: str, tables: Tables, folder: Path, options: Namespace) -> dict
 def score_both(folder: Path, options: Namespace, seed: int) -> dict[str, Any]:
     """Return the scores of a model inside and outside, and there those of flagged and of other rows."""
     model = fit(folder, "model", options, "--test", str(folder / "inside.csv"), "--seed", str(seed))
-    found: dict[str, Any] = {"unfamiliar_below": model.unfamiliar_below_}
+    found: dict[str, Any] = {"unfamiliar_below": model.unfamiliar_below_ or 0.0}  # too few held-out rows have none
     constant = float(read_file(folder / "train.csv")[TARGET].mean())
     for place in PLACES:
         frame = read_file(folder / f"{place}.csv")
         y = frame[TARGET].to_numpy(float)
         p = model.predict_distribution(frame.drop(columns=TARGET))
-        flagged = p.familiarity < (found["unfamiliar_below"] or 0.0)  # None: too few rows were held out
+        flagged = p.familiarity < found["unfamiliar_below"]
         found[place] = score(p, y, flagged, constant)
         for part, rows in ((f"{place}, not flagged", ~flagged), (f"{place}, flagged", flagged)):
             if rows.any():
