@@ -101,10 +101,10 @@ def test_layers_must_add_up_to_the_features():
 # The formulas ---------------------------------------------------------------------------------------------------------
 
 
-def made(scale, inside, added, prior=50.0, least=0.05):
+def made(scale, inside, added, rate=1.0, prior=50.0, least=0.05):
     one = torch.ones((), dtype=torch.float64)
     given = nig.Parameters(2 * one, 7 * one, 3 * one, one)  # γ = 2, α = 4
-    return nig.conjugate_evidence(given, *(v * one for v in (scale, inside, added, prior)), least)
+    return nig.conjugate_evidence(given, *(v * one for v in (scale, inside, added, rate, prior)), least)
 
 
 def test_predictive_scale_and_epistemic_share_are_as_defined():
@@ -119,6 +119,13 @@ def test_predictive_scale_and_epistemic_share_are_as_defined():
     epistemic = nig.epistemic_variance(p.nu, p.alpha_minus_one, p.beta)
     share = epistemic / nig.predictive_variance(p.nu, p.alpha_minus_one, p.beta)
     assert share.item() == pytest.approx(1 / (1 + p.nu.item()))
+
+
+def test_rate_widens_and_does_not_move_the_mean():
+    slow, fast = made(1.0, 0.1, 2.0), made(1.0, 0.1, 2.0, rate=5.0)
+    assert fast.gamma.item() == slow.gamma.item()
+    total = nig.predictive_scale(fast.nu, fast.alpha_minus_one, fast.beta).square()
+    assert total.item() == pytest.approx(1 + 1 / (1 / 10 + 1 / 50))
 
 
 def test_no_evidence_returns_to_the_prior():

@@ -106,7 +106,8 @@ class TableEvidence(nn.Module):
             nig.Parameters(answer.gamma, answer.nu, excess, answer.beta),
             scale,
             self.typical.square() * torch.minimum(leverage, self.reference).unsqueeze(-1),
-            self.typical.square() * (self.rate * (leverage - self.reference).clamp(min=0)).unsqueeze(-1),
+            self.typical.square() * (leverage - self.reference).clamp(min=0).unsqueeze(-1),
+            self.rate.unsqueeze(-1),
             self.prior,
             MIN_EVIDENCE,
         )

@@ -292,14 +292,14 @@ def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Paramet
 
 
 def conjugate_evidence(
-    p: Parameters, scale: Tensor, inside: Tensor, added: Tensor, prior: Tensor, least_evidence: float
+    p: Parameters, scale: Tensor, inside: Tensor, excess: Tensor, rate: Tensor, prior: Tensor, least_evidence: float
 ) -> Parameters:
     r"""Return the parameters with evidence by conjugacy, for targets of mean 0; see :mod:`howsure.nn.evidence`.
 
-    With :math:`b(v) = (1/v + 1/V_0)^{-1}`,
+    With :math:`A = \kappa B` and :math:`b(v) = (1/v + 1/V_0)^{-1}`,
 
     .. math:: T = s^2 + b(A), \quad E = b(E_0 + A), \quad \nu = T/E - 1, \quad
-              \beta = \frac{T \alpha \nu}{1 + \nu}, \quad \gamma' = \frac{\gamma V_0}{V_0 + A}.
+              \beta = \frac{T \alpha \nu}{1 + \nu}, \quad \gamma' = \frac{\gamma V_0}{V_0 + B}.
 
     The predictive Student t then has the squared scale T, and its epistemic share is E/T.
 
@@ -307,14 +307,15 @@ def conjugate_evidence(
         p: γ and α−1.
         scale: s, the predictive scale that the network states.
         inside: :math:`E_0`, the variance of the mean at the training rows.
-        added: A, the variance that is added away from the training rows.
+        excess: B, the variance of the mean beyond that at the training rows.
+        rate: κ, what B is multiplied by where its scale could not be learned.
         prior: :math:`V_0`, the prior variance of the mean.
         least_evidence: lower bound of ν.
     """
-    kept = prior / (prior + added)
-    total = scale.square() + added * kept
+    added = rate * excess
+    total = scale.square() + added * (prior / (prior + added))
     mean = inside + added
     mean = torch.minimum(mean * (prior / (prior + mean)), total / (1 + least_evidence))
     nu = (total - mean) / mean
     beta = (1 + p.alpha_minus_one) * (total - mean)
-    return Parameters(p.gamma * kept, nu, p.alpha_minus_one, beta)
+    return Parameters(p.gamma * (prior / (prior + excess)), nu, p.alpha_minus_one, beta)

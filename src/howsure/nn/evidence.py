@@ -11,8 +11,8 @@ With the network's own predictive scale s(x) and the prior variance :math:`V_0` 
 the variance E of the mean, the evidence and the mean are
 
 .. math::
-    A = \kappa \bar s^2 (h - h_0)_+, \quad T = s^2 + b(A), \quad E = b\bigl(\bar s^2 \min(h, h_0) + A\bigr),
-    \quad \nu = T/E - 1, \quad \gamma' = \bar y + (\gamma - \bar y)\, \frac{V_0}{V_0 + A}.
+    B = \bar s^2 (h - h_0)_+, \quad A = \kappa B, \quad T = s^2 + b(A), \quad
+    E = b\bigl(\bar s^2 \min(h, h_0) + A\bigr), \quad \nu = T/E - 1, \quad \gamma' = \bar y + (\gamma - \bar y)\, \frac{V_0}{V_0 + B}.
 
 The epistemic share of a Normal Inverse-Gamma distribution is 1/(1 + ν), which is E/T. λ is learned from left-out ends
 of the training rows, with κ = 1 and :math:`h_0` the median of held-out rows. Where that is impossible, the scale is
