@@ -422,7 +422,8 @@ class Prediction:
         """How the variance is divided unless another way is asked for."""
         if self._familiarity is not None and isinstance(self._given, NormalInverseGamma) and self.transform is None:
             return "paper"
-        return "identified" if self._several or self.transform is not None else "paper"
+        familiar = self.transform is not None and self._familiarity is not None
+        return "identified" if self._several or familiar else "paper"
 
     def decompose(self, decomposition: str | None = None) -> Decomposition:
         """Return aleatoric and epistemic variance in one of the two ways, ``"paper"`` or ``"identified"``."""

@@ -57,7 +57,7 @@ PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_EXCESS_DF = 1.0  # df − 2: the standard deviation of a Student t is then at most 1.74 scales
 MIN_EVIDENCE = 0.05  # a network's scale may be below that of its mean
 UNFAMILIAR_SHARE = 0.01  # of rows like the training rows that are flagged
-MIN_ROWS_FOR_THRESHOLD = 100
+MIN_ROWS_FOR_THRESHOLD = 50  # held-out rows; of new rows, one in 51 is then flagged
 
 
 class TableEvidence(nn.Module):
@@ -194,7 +194,7 @@ def add_evidence(fitted: Any, x: Array, members: Sequence[Member], ridge: float 
 
 
 def unfamiliar_below(fitted: Any, x: Array, members: Sequence[Member]) -> float | None:
-    """Return the familiarity below which 1% of rows like the training rows lie; None for fewer than 100 held-out rows.
+    """Return the familiarity below which 1% of rows like the training rows lie; None for fewer than 50 held-out rows.
 
     Each held-out row counts with the mean familiarity of the networks that held it out.
     """

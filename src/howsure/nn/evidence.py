@@ -12,7 +12,8 @@ the variance E of the mean, the evidence and the mean are
 
 .. math::
     B = \bar s^2 (h - h_0)_+, \quad A = \kappa B, \quad T = s^2 + b(A), \quad
-    E = b\bigl(\bar s^2 \min(h, h_0) + A\bigr), \quad \nu = T/E - 1, \quad \gamma' = \bar y + (\gamma - \bar y)\, \frac{V_0}{V_0 + B}.
+    E = b\bigl(\bar s^2 \min(h, h_0) + A\bigr), \quad \nu = T/E - 1, \\
+    \gamma' = \bar y + (\gamma - \bar y)\, \frac{V_0}{V_0 + B}.
 
 The epistemic share of a Normal Inverse-Gamma distribution is 1/(1 + ν), which is E/T. λ is learned from left-out ends
 of the training rows, with κ = 1 and :math:`h_0` the median of held-out rows. Where that is impossible, the scale is
