@@ -1,0 +1,634 @@
+r"""A transformer that reads the rows of a table as context and returns a mixture of Normal Inverse-Gamma distributions.
+
+A prediction has three stages.
+
+1. **Experts in closed form** (:class:`Experts`): five kernel regressions, of which one is linear, predict every context
+   row from the other context rows and every query row from all of them. Their weighted mean is the *base*, and the
+   mean absolute leave-one-out error of the base sets the *unit*. All targets are read and predicted as multiples of
+   the unit around the base, so that a table almost without noise needs no more precision than any other.
+2. **Cells** (:class:`CellBlock`): attention to the context rows of a column through inducing points (Lee et al. 2019)
+   and weighted means over the columns of a row reduce every row to one vector.
+3. **Rows** (:class:`RowBlock`): every row attends to the context rows.
+
+Query rows do not see each other. The keys and values of the context are computed once by :meth:`Network.fit`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Keys = tuple[Tensor, Tensor]
+
+__all__ = ["Context", "Encoded", "Network", "Posterior", "encode", "log_posterior", "log_predictive", "loss"]
+
+# --- columns -------------------------------------------------------------------------------------------------------
+
+OUTLIER = 3.0  # standard deviations: values beyond do not enter the scale of a column and are compressed
+FARTHEST = 10.0  # standard deviations beyond which the linear expert sees a value as constant
+
+
+class Columns(NamedTuple):
+    """Location, scale and sorted values of the columns of the context."""
+
+    mean: Tensor  # (B, 1, C)
+    scale: Tensor  # (B, 1, C)
+    ordered: Tensor  # (B, C, c) sorted values; infinite where missing
+    known: Tensor  # (B, C, 1) number of known values, at least 1
+
+    @classmethod
+    def fit(cls, x: Tensor) -> "Columns":
+        """Learn from the context rows x (B, c, C)."""
+        known = ~x.isnan()
+        mean, scale = _moments(x.nan_to_num(0.0), known)
+        clipped = x.nan_to_num(0.0).clamp(mean - OUTLIER * scale, mean + OUTLIER * scale)
+        mean, scale = _moments(clipped, known)
+        ordered = torch.where(known, x, torch.inf).transpose(1, 2).sort(2).values.contiguous()
+        return cls(mean, torch.where(scale > 0, scale, 1.0), ordered, known.sum(1).clamp(min=1)[..., None])
+
+    def scaled(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return standardised values in (−10, 10) and ranks in (−1, 1); 0 where missing.
+
+        .. math:: \frac{x - m}{s}, \qquad \frac{\#\{x' < x\} + \#\{x' \le x\}}{n} - 1
+        """
+        known = ~x.isnan()
+        z = torch.where(known, (x - self.mean) / self.scale, 0.0)
+        values = torch.where(known, x, torch.inf).transpose(1, 2).contiguous()
+        below, upto = (torch.searchsorted(self.ordered, values, right=right) for right in (False, True))
+        place = ((below + upto) / self.known - 1).clamp(-1, 1).transpose(1, 2).to(x.dtype)
+        return z.clamp(-FARTHEST, FARTHEST), torch.where(known, place, 0.0)
+
+
+def compressed(z: Tensor) -> Tensor:
+    r"""Return :math:`z / \sqrt{1 + (z/3)^2}`."""
+    return z / (1 + (z / OUTLIER).square()).sqrt()
+
+
+def _moments(x: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    count = known.sum(1, keepdim=True).clamp(min=1)
+    mean = (x * known).sum(1, keepdim=True) / count
+    return mean, (((x - mean) * known).square().sum(1, keepdim=True) / count).sqrt()
+
+
+# --- experts -------------------------------------------------------------------------------------------------------
+
+RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # noise variances of a kernel regression, relative to the signal's
+ROWS_FOR_RIDGE = 512  # context rows on which the ridge is chosen; the relevance matrix uses twice as many
+RELEVANCE_ROUNDS = 2
+LEAST_RELEVANCE = 1e-3  # added to the diagonal of the relevance matrix, whose largest diagonal element is 1
+DIAGONAL_SHARE = 0.5  # of the relevance matrix
+PRODUCT_SHARE = 0.3  # weight of one column in the product kernel
+PRODUCT_LENGTH = 0.5
+BLEND_POWER = 8.0  # experts are weighted by the inverse of this power of their mean absolute error
+SMALLEST_UNIT = 1e-6  # of the standard deviation of the target
+PAIRS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # elements of a temporary array of pairs of rows
+RANK_SCALE = math.sqrt(3)  # gives ranks unit variance
+EXPERTS = 5
+
+
+class Experts(NamedTuple):
+    r"""Kernel regressions of the standardised target in closed form.
+
+    .. math:: \hat y(x) = k(x)^\top\alpha, \quad \alpha = A^{-1} y, \quad A = K + \lambda I, \qquad
+              y_i - \hat y_{-i} = \alpha_i / (A^{-1})_{ii}
+
+    The ridge λ has the best leave-one-out likelihood on a part of the rows. The kernels are linear,
+    Matérn 5/2, exponential in Euclidean distance, exponential in city-block distance, and a product over columns.
+    Distances are weighted by the average outer product of gradients of the Matérn regression (Radhakrishnan et al.
+    2024).
+    """
+
+    columns: Columns
+    centre: Tensor  # (B, 1) mean of the target
+    spread: Tensor  # (B, 1) standard deviation of the target
+    factor: Tensor  # (B, C, C) Cholesky factor of the relevance matrix
+    inputs: list[Tensor]  # (B, c, F) context rows as every kernel sees them
+    lengths: list[Tensor]  # (B, 1, 1) mean distances of context rows
+    weights: list[Tensor]  # (B, c) α
+    roots: list[Tensor]  # (B, c, c) R with A⁻¹ = RᵀR
+    ridges: list[Tensor]  # (B, 1) λ
+    error: Tensor  # (B, 1, 5) mean absolute leave-one-out errors
+    share: Tensor  # (B, 1, 5) weight of every expert in the base
+    unit: Tensor  # (B, 1) mean absolute leave-one-out error of the base, as a standard deviation
+
+    def predict(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return predictions and relative variances (B, q, 5) for query rows x (B, q, C)."""
+        found = []
+        for kind, a in enumerate(_inputs(*self.columns.scaled(x), self.factor)):
+            k = _similarity(kind, a, self.inputs[kind], self.lengths[kind])[0]
+            own = a.square().sum(2) if kind == 0 else 1.0
+            variance = own + self.ridges[kind] - torch.bmm(k, self.roots[kind].mT).square().sum(2)
+            found.append(torch.stack([torch.bmm(k, self.weights[kind][..., None])[..., 0], variance.clamp(min=1e-9)]))
+        mean, variance = torch.stack(found, 3)
+        return mean, variance
+
+
+def fit_experts(x: Tensor, y: Tensor, rows_for_ridge: int) -> tuple[Experts, Tensor, Tensor]:
+    """Return the experts of a context x (B, c, C), y (B, c) in float64, their leave-one-out predictions and variances.
+
+    Predictions and relative variances have the shape (B, c, 5).
+    """
+    columns = Columns.fit(x)
+    z, place = columns.scaled(x)
+    centre, spread = y.mean(1, keepdim=True), y.std(1, correction=0, keepdim=True)
+    spread = torch.where(spread > 1e-12 * centre.abs(), spread, 1.0)
+    t = (y - centre) / spread
+    rows = _spread_rows(t, 2 * rows_for_ridge)
+    part = compressed(z).gather(1, rows[..., None].expand(-1, -1, z.shape[2]))
+    factor = _relevance(part, t.gather(1, rows), rows_for_ridge)
+    rows = _spread_rows(t, rows_for_ridge)
+    inputs = _inputs(z, place, factor)
+    parts = []
+    for kind, a in enumerate(inputs):
+        k, length = _similarity(kind, a, a, None)
+        alpha, root, ridge = _solve(k, t, rows)
+        variance = 1 / root.square().sum(1)
+        parts.append((length, alpha, root, ridge, alpha * variance, variance))
+    lengths, weights, roots, ridges, errors, variances = (list(part) for part in zip(*parts, strict=True))
+    error = torch.stack(errors, 2)
+    size = error.abs().mean(1, keepdim=True)
+    share = (-BLEND_POWER * (size + SMALLEST_UNIT).log()).softmax(2)
+    unit = (math.sqrt(math.pi / 2) * (error * share).sum(2).abs().mean(1, keepdim=True)).clamp(min=SMALLEST_UNIT)
+    found = Experts(columns, centre, spread, factor, inputs, lengths, weights, roots, ridges, size, share, unit)
+    return found, t[..., None] - error, torch.stack(variances, 2)
+
+
+def _spread_rows(t: Tensor, most: int) -> Tensor:
+    """Return at most ``most`` rows (B, S) whose targets are evenly spaced among the sorted targets."""
+    picked = torch.linspace(0, t.shape[1] - 1, min(t.shape[1], most), device=t.device).round().long()
+    return t.argsort(dim=1, stable=True)[:, picked]
+
+
+def _inputs(z: Tensor, place: Tensor, factor: Tensor) -> list[Tensor]:
+    """Return the rows as the five kernels see them."""
+    weight = factor.square().sum(2).sqrt()[:, None]  # root of the diagonal of the relevance matrix
+    affine = functional.pad(z, (1, 0), value=1.0) / math.sqrt(1 + z.shape[2])
+    z, ranks, root = compressed(z), RANK_SCALE * place, weight.sqrt()
+    turned = torch.bmm(z, factor)
+    return [affine, turned, torch.cat([turned, ranks * weight], 2), torch.cat([z * root, ranks * root], 2), z * root]
+
+
+def _similarity(kind: int, a: Tensor, b: Tensor, length: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the kernel matrix (B, n, m) and the length of its distances, the mean if absent."""
+    if kind in (0, 4):
+        return torch.bmm(a, b.mT) if kind == 0 else _pairwise(_product, a, b), a.new_ones(len(a), 1, 1)
+    d = _pairwise(lambda a, b: (a - b).abs_().sum(3), a, b) if kind == 3 else _euclidean(a, b)
+    length = d.mean((1, 2), keepdim=True).clamp(min=1e-9) if length is None else length
+    return (_matern(d / length) if kind == 1 else (-d / length).exp()), length
+
+
+def _euclidean(a: Tensor, b: Tensor) -> Tensor:
+    squares = a.square().sum(2)[:, :, None] + b.square().sum(2)[:, None]
+    return torch.baddbmm(squares, a, b.mT, alpha=-2).clamp_(min=0).sqrt_()
+
+
+def _matern(d: Tensor) -> Tensor:
+    r"""Matérn kernel of smoothness 5/2: :math:`(1 + r + r^2/3)e^{-r}` with :math:`r = \sqrt5 d`."""
+    r = math.sqrt(5) * d
+    return (1 + r + r.square() / 3) * (-r).exp()
+
+
+def _pairwise(function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """Return function(a_i, b_j) (B, n, m) for all pairs of rows, computed in blocks of rows."""
+    rows = max(1, PAIRS_AT_ONCE[a.device.type] // (len(a) * b.shape[1] * b.shape[2]))
+    return torch.cat([function(part[:, :, None], b[:, None]) for part in a.split(rows, 1)], 1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    r"""Product over columns of Matérn kernels of smoothness 3/2.
+
+    .. math:: \prod_c \frac{1 + s\,(1 + r_c)e^{-r_c}}{1 + s}, \qquad r_c = \sqrt3\,|a_c - b_c|/\ell
+    """
+    r = (a - b).abs_().mul_(math.sqrt(3) / PRODUCT_LENGTH)
+    factors: Tensor = (1 + r).mul_(r.neg_().exp_()).mul_(PRODUCT_SHARE).log1p_()
+    return factors.sub_(math.log1p(PRODUCT_SHARE)).sum(3).exp_()
+
+
+def _relevance(z: Tensor, t: Tensor, rows_for_ridge: int) -> Tensor:
+    r"""Return the Cholesky factor of the relevance matrix.
+
+    The matrix is the average outer product of gradients :math:`\frac1n\sum_i \nabla f(x_i)\nabla f(x_i)^\top` of the
+    Matérn regression f, shrunk toward its diagonal. Distances of f use the matrix of the round before.
+    """
+    rows = _spread_rows(t, rows_for_ridge)
+    eye = torch.eye(z.shape[2], dtype=z.dtype, device=z.device)
+    factor = eye.expand(len(z), -1, -1)
+    for _ in range(RELEVANCE_ROUNDS):
+        turned = torch.bmm(z, factor)
+        d = _euclidean(turned, turned)
+        d = d / d.mean((1, 2), keepdim=True).clamp(min=1e-9)
+        alpha = _solve(_matern(d), t, rows)[0]
+        r = math.sqrt(5) * d
+        w = (1 + r) * (-r).exp() * alpha[:, None]
+        slope = torch.bmm(torch.bmm(w, turned) - w.sum(2, keepdim=True) * turned, factor.mT)
+        outer = torch.bmm(slope.mT, slope)
+        size = outer.diagonal(dim1=1, dim2=2).amax(1)[:, None, None]
+        outer = torch.where(size > 0, outer / size.clamp(min=1e-300), eye)
+        outer = torch.where(eye > 0, outer, (1 - DIAGONAL_SHARE) * outer) + LEAST_RELEVANCE * eye
+        factor = torch.linalg.cholesky_ex(outer)[0]
+    return factor
+
+
+def _solve(k: Tensor, t: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return α (B, c), R (B, c, c) and λ (B, 1) of a kernel regression; λ is chosen on some rows (B, S)."""
+    size = rows.shape[1]
+    part = k.gather(1, rows[..., None].expand(-1, -1, k.shape[2])).gather(2, rows[:, None].expand(-1, size, -1))
+    ridges = torch.tensor(RIDGES, dtype=k.dtype, device=k.device)
+    eye = torch.eye(size, dtype=k.dtype, device=k.device)
+    root = _inverse_root((part[None] + ridges[:, None, None, None] * eye).flatten(0, 1))
+    target = t.gather(1, rows).repeat(len(ridges), 1)
+    alpha = torch.bmm(root.mT, torch.bmm(root, target[..., None]))[..., 0]
+    precision = root.square().sum(1)
+    surprise = (alpha.square() / precision).mean(1).clamp(min=1e-12).log() - precision.log().mean(1)
+    best = surprise.unflatten(0, (len(ridges), -1)).nan_to_num(torch.inf).argmin(0)
+    ridge = ridges[best][:, None]
+    root = _inverse_root(k + torch.diag_embed(ridge.expand(-1, k.shape[2])))
+    return torch.bmm(root.mT, torch.bmm(root, t[..., None]))[..., 0], root, ridge
+
+
+def _inverse_root(a: Tensor) -> Tensor:
+    """Return the lower triangular R (…, n, n) with RᵀR = a⁻¹, by blocks: matrix products do most of the work."""
+    n = a.shape[-1]
+    if n <= 64:
+        factor = torch.linalg.cholesky_ex(a)[0]
+        eye = torch.eye(n, dtype=a.dtype, device=a.device).expand_as(a)
+        inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return inverse
+    half = 64 * max(1, n // 128)
+    first = _inverse_root(a[..., :half, :half])
+    lower = a[..., half:, :half] @ first.mT
+    second = _inverse_root(a[..., half:, half:] - lower @ lower.mT)
+    result = torch.zeros_like(a)
+    result[..., :half, :half], result[..., half:, half:] = first, second
+    result[..., half:, :half] = -second @ (lower @ first)
+    return result
+
+
+# --- features ------------------------------------------------------------------------------------------------------
+
+CODE = 16  # length of the random code that tells columns apart
+WAVES = 6  # frequencies of the rank of a cell
+LEAST_ERROR = 0.1  # units: smaller errors of an expert, as in tables with a constant target, count as this
+
+
+class Encoded(NamedTuple):
+    """What the network reads of the context rows, then of the query rows. Odd features change sign with the target."""
+
+    cells: Tensor  # (3, B, N, C): standardised value, rank, 1 where missing
+    row_even: Tensor  # (B, N, 18): variances and errors of the experts, sizes of the table
+    row_odd: Tensor  # (B, N, 11): predictions of the experts in standard deviations and in units
+    offset: Tensor  # (B, N, 5): predictions of the experts in units from the base, odd
+    column_even: Tensor  # (B, C, 3): log relevance, share of distinct values, share of missing values
+    column_odd: Tensor  # (B, C, 2): correlation of the value and of the rank with the target
+    target: Tensor  # (B, c, 9): targets of the context rows, odd
+    log_share: Tensor  # (B, 1, 5): logarithm of the weights of the experts
+
+    def mirrored(self, sign: Tensor) -> "Encoded":
+        """Return the features of the target multiplied by ±1; ``sign`` has the shape (B, 1, 1)."""
+        odd = {name: getattr(self, name) * sign for name in ("column_odd", "row_odd", "target", "offset")}
+        return self._replace(**odd)
+
+    def repeated(self, views: int) -> "Encoded":
+        """Return every table ``views`` times in a row."""
+        return Encoded(*(part.repeat_interleave(views, int(part is self.cells)) for part in self))
+
+
+class Context(NamedTuple):
+    """Tables in context: experts, features, and the keys and values of every layer, in several views."""
+
+    experts: Experts
+    encoded: Encoded
+    codes: Tensor  # (B · views, C, CODE) codes of the columns
+    sign: Tensor  # (B · views, 1, 1) sign of the target
+    memory: list[Keys]
+
+
+Encoding = tuple[Encoded, Experts, Tensor]
+
+
+def encode(x: Tensor, y: Tensor, query: Tensor | None = None, rows_for_ridge: int = ROWS_FOR_RIDGE) -> Encoding:
+    """Return features of context and query rows, the experts, and the base (B, N) in standard deviations.
+
+    Args:
+        x: (B, c, C) context rows; NaN where a cell is missing.
+        y: (B, c) their targets.
+        query: (B, q, C) query rows.
+        rows_for_ridge: number of rows on which ridges are chosen.
+    """
+    x, y = x.double(), y.double()
+    experts, *found = fit_experts(x, y, rows_for_ridge)
+    mean, t, rows = found[0], (y - experts.centre) / experts.spread, x
+    if query is not None:
+        rows = torch.cat([x, query.double()], 1)
+        found = [torch.cat(parts, 1) for parts in zip(found, experts.predict(query.double()), strict=True)]
+    features, base = _row_features(experts, rows, *found)
+    residual = (t - base[:, : t.shape[1]])[..., None] / experts.unit[..., None]
+    apart = (t[..., None] - mean) / experts.unit[..., None]
+    curves = [t[..., None].asinh(), residual.asinh(), residual.tanh(), (residual / 4).tanh(), apart.asinh()]
+    table = (*_column_features(experts, x, t), torch.cat(curves, 2), experts.share.clamp(min=1e-12).log())
+    return Encoded(*features, *(part.float() for part in table)), experts, base
+
+
+def _row_features(experts: Experts, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the first four parts of :class:`Encoded` and the base of rows x with predictions of the experts."""
+    z, place = experts.columns.scaled(x)
+    base, unit = (mean * experts.share).sum(2), experts.unit[..., None]
+    offset = (mean - base[..., None]) / unit
+    odd = torch.cat([mean.asinh(), base[..., None].asinh(), offset.asinh()], 2)
+    size = x.new_tensor([math.log(experts.weights[0].shape[1]) / 3 - 2, math.log(x.shape[2]) - 2])
+    error = (experts.error / unit).clamp(min=LEAST_ERROR).log()
+    table = torch.cat([error, experts.share, unit.log() / 4, size.expand(len(x), 1, 2)], 2)
+    even = torch.cat([variance.log() / 4, table.expand(-1, mean.shape[1], -1)], 2)
+    cells = torch.stack([compressed(z), place, x.isnan().to(z.dtype)])
+    return [part.float() for part in (cells, even, odd, offset)], base
+
+
+def _column_features(experts: Experts, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Return even and odd features of the columns."""
+    weight, ordered = experts.factor.square().sum(2).sqrt(), experts.columns.ordered
+    distinct = 1 + ((ordered[..., 1:] > ordered[..., :-1]) & ordered[..., 1:].isfinite()).sum(2)
+    even = torch.stack([weight.log(), distinct.log() - math.log(x.shape[1]) / 2 - 2, x.isnan().to(x.dtype).mean(1)], 2)
+    z, place = experts.columns.scaled(x)
+    odd = [(part * t[..., None]).mean(1) / (part.square().mean(1).sqrt() + 1e-3) for part in (compressed(z), place)]
+    return even, torch.stack(odd, 2)
+
+
+# --- network -------------------------------------------------------------------------------------------------------
+
+COMPONENTS = 6
+SLOTS = 8  # weighted means of the cells of a row
+USUAL_ROWS = 512  # rows at which the sharpness of attention has no effect
+FIRST_SCALES = (-6.0, 0.3)  # logarithms of the noise of the first and last component before training, in units
+FIRST_DOUBT = 0.5  # epistemic standard deviation before training, in units
+SIZES = {  # of a row, number of row blocks, heads; of a cell, number of cell blocks, heads; inducing points
+    "width": 256, "layers": 6, "heads": 8, "cell_width": 64, "cell_layers": 2, "cell_heads": 2, "points": 16,
+}  # fmt: skip
+
+
+def _normed(x: Tensor) -> Tensor:
+    """Divide the last dimension by its root mean square."""
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+class Attention(nn.Module):
+    r"""Attention whose logits are multiplied by :math:`(n/512)^{s_h}` for n keys, with a learned power per head."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.sharpness = nn.Parameter(torch.zeros(heads, 1, 1))
+        nn.init.zeros_(self.out.weight)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def keys(self, source: Tensor) -> Keys:
+        """Return keys and values (B, heads, n, width / heads)."""
+        return self._split(self.key(source)), self._split(self.value(source))
+
+    def forward(self, x: Tensor, keys: Keys) -> Tensor:
+        """Return the output for queries x (B, m, width)."""
+        q = self._split(self.query(x))
+        sharpness = (self.sharpness.new_full((), keys[0].shape[2]) / USUAL_ROWS).pow(self.sharpness)
+        found = functional.scaled_dot_product_attention(q * sharpness.to(q.dtype), *keys)
+        return self.out(found.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Sequential):
+    """Hidden layer of twice the width; starts at 0."""
+
+    def __init__(self, width: int) -> None:
+        last = nn.Linear(2 * width, width, bias=False)
+        nn.init.zeros_(last.weight)
+        super().__init__(nn.Linear(width, 2 * width, bias=False), nn.GELU(), last)
+
+
+class Pooling(nn.Module):
+    r"""Linear function of weighted means of the cells of a row.
+
+    .. math:: \sum_c \mathrm{softmax}_c(u_p^\top h_c)\,V h_c, \qquad p = 1, \dots, 8
+    """
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(width, SLOTS)
+        self.value = nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(SLOTS * width, outputs, bias=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return rows (B, N, outputs) for cells (B, C, N, width)."""
+        share, value = self.score(h).softmax(1), self.value(h)
+        pooled: Tensor = self.out(torch.einsum("bcnp,bcnd->bnpd", share.to(value.dtype), value).flatten(2))
+        return pooled
+
+
+class CellBlock(nn.Module):
+    """Attention among the context rows of a column through inducing points, then pooling of the cells of a row."""
+
+    def __init__(self, width: int, heads: int, points: int) -> None:
+        super().__init__()
+        self.points = nn.Parameter(torch.randn(points, width))
+        self.gather, self.read = Attention(width, heads), Attention(width, heads)
+        self.pool = Pooling(width, width)
+        self.feed = FeedForward(width)
+
+    def forward(self, h: Tensor, target: Tensor | None, memory: Keys | None) -> tuple[Tensor, Keys]:
+        """Return cells (B, C, N, width) and the memory, which is computed from the context rows if absent."""
+        n = _normed(h)
+        if memory is None:
+            assert target is not None
+            source = (n[:, :, : target.shape[1]] + target[:, None].to(n.dtype)).flatten(0, 1)
+            points = self.points.to(n.dtype).expand(len(source), -1, -1)
+            memory = self.read.keys(_normed(points + self.gather(points, self.gather.keys(source))))
+        h = h + self.read(n.flatten(0, 1), memory).view_as(h)
+        h = h + self.pool(_normed(h))[:, None]
+        return h + self.feed(_normed(h)), memory
+
+
+class RowBlock(nn.Module):
+    """Attention of all rows to the context rows."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads)
+        self.feed = FeedForward(width)
+
+    def forward(self, h: Tensor, context: int, memory: Keys | None) -> tuple[Tensor, Keys]:
+        """Return rows (B, N, width) and the memory, which is computed from the first rows if absent."""
+        n = _normed(h)
+        memory = self.attention.keys(n[:, :context]) if memory is None else memory
+        h = h + self.attention(n, memory)
+        return h + self.feed(_normed(h)), memory
+
+
+class Posterior(NamedTuple):
+    r"""Mixture of Normal Inverse-Gamma distributions of (μ, σ²) for every query row; parts have the shape (B, q, K).
+
+    .. math:: \sum_k w_k\,N(\mu;\gamma_k, \sigma^2/\nu_k)\,\mathrm{IG}(\sigma^2;\alpha_k, \beta_k), \qquad
+              \beta_k = \alpha_k s_k^2
+    """
+
+    log_weight: Tensor
+    loc: Tensor  # γ
+    log_nu: Tensor
+    alpha: Tensor
+    log_scale: Tensor  # ln s
+
+    @property
+    def beta(self) -> Tensor:
+        """β."""
+        return self.alpha * (2 * self.log_scale).exp()
+
+
+def _two_layers(inputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, width))
+
+
+Answer = tuple[Posterior, list[Keys]]
+
+
+class Network(nn.Module):
+    """The pretrained network; ``sizes`` replace those of :data:`SIZES`."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__()
+        self.config = SIZES | sizes
+        width, layers, heads, cell_width, cell_layers, cell_heads, points = self.config.values()
+        self.cell = _two_layers(3 + 2 * WAVES, cell_width)
+        self.column = nn.Linear(5 + CODE, cell_width)
+        self.cell_target = nn.Linear(EXPERTS + 4, cell_width)
+        self.cell_blocks = nn.ModuleList(CellBlock(cell_width, cell_heads, points) for _ in range(cell_layers))
+        self.pool = Pooling(cell_width, width)
+        self.row, self.target = _two_layers(5 * EXPERTS + 4, width), _two_layers(EXPERTS + 4, width)
+        self.unknown = nn.Parameter(torch.zeros(width))
+        self.row_blocks = nn.ModuleList(RowBlock(width, heads) for _ in range(layers))
+        self.head = nn.Linear(width, 5 * COMPONENTS + EXPERTS)
+        nn.init.zeros_(self.head.weight)
+        scale, zero = torch.linspace(*FIRST_SCALES, COMPONENTS), torch.zeros(COMPONENTS)
+        shift, log_nu = torch.linspace(-0.2, 0.2, COMPONENTS), 2 * scale - 2 * math.log(FIRST_DOUBT)
+        self.head.bias.data = torch.cat([zero, shift, log_nu, zero, scale, torch.zeros(EXPERTS)])
+
+    def forward(self, encoded: Encoded, codes: Tensor, context: int, memory: Sequence[Keys] = ()) -> Answer:
+        """Return the posterior of query rows, in units around the base, and the keys and values of the context.
+
+        Args:
+            encoded: features of ``context`` context rows, followed by query rows.
+            codes: (B, C, CODE) random codes of the columns.
+            context: number of context rows; 0 with a memory.
+            memory: keys and values of the context from an earlier call.
+        """
+        keys: list[Any] = list(memory) or [None] * (len(self.cell_blocks) + len(self.row_blocks))
+        h = self._cells(encoded, codes)
+        target = self.cell_target(encoded.target) if context else None
+        for i, block in enumerate(self.cell_blocks):
+            h, keys[i] = block(h, target, keys[i])
+        rows = self.pool(_normed(h))
+        rows = rows + self.row(torch.cat([encoded.row_even, encoded.row_odd], 2))
+        queries = rows[:, context:] + self.unknown.to(rows.dtype)
+        rows = torch.cat([rows[:, :context] + self.target(encoded.target), queries], 1) if context else queries
+        for i, block in enumerate(self.row_blocks, len(self.cell_blocks)):
+            rows, keys[i] = block(rows, context, keys[i])
+        with torch.autocast(rows.device.type, enabled=False):
+            raw = self.head(_normed(rows[:, context:].float()))
+        return _posterior(raw, encoded.offset[:, context:], encoded.log_share), keys
+
+    def _cells(self, encoded: Encoded, codes: Tensor) -> Tensor:
+        """Embed cells (B, C, N, cell width): value, rank, waves of the rank, column."""
+        cells = encoded.cells.permute(1, 3, 2, 0)
+        angles = cells[..., 1:2] * (math.pi / 2 * 2.0 ** torch.arange(WAVES, device=cells.device))
+        features = torch.cat([cells, angles.sin(), angles.cos()], 3)
+        column = self.column(torch.cat([encoded.column_even, encoded.column_odd, codes], 2))
+        return self.cell(features) + column[:, :, None]  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def fit(self, x: Tensor, y: Tensor, views: int = 4) -> Context:
+        """Read context rows x (B, c, C), NaN where a cell is missing, with targets y (B, c).
+
+        A view is one reading of the table. Views come in pairs that share their column codes, of which the second
+        reads the negative targets, so that the prediction of a negative target is the negative prediction.
+        """
+        encoded, experts, _ = encode(x, y)
+        codes = torch.randn(views, x.shape[2], CODE, generator=torch.Generator().manual_seed(0))
+        codes = codes.repeat_interleave(2, 0)[:views].repeat(len(x), 1, 1).to(encoded.target)
+        sign = (1.0 - 2 * (torch.arange(views, device=x.device) % 2)).repeat(len(x))[:, None, None]
+        _, memory = self(encoded.repeated(views).mirrored(sign), codes, x.shape[1])
+        return Context(experts, encoded, codes, sign, memory)
+
+    @torch.no_grad()
+    def predict(self, context: Context, x: Tensor) -> Posterior:
+        """Return the posterior of query rows x (B, q, C) in the units of the target, in float64.
+
+        Its components are those of all views, with equal weights of the views.
+        """
+        experts, views = context.experts, len(context.codes) // len(x)
+        features, base = _row_features(experts, x.double(), *experts.predict(x.double()))
+        encoded = Encoded(*[*features, *context.encoded[4:]]).repeated(views).mirrored(context.sign)
+        found, _ = self(encoded, context.codes, 0, context.memory)
+        found = found._replace(loc=found.loc * context.sign)
+        found = Posterior(*(p.double().unflatten(0, (len(x), views)).transpose(1, 2).flatten(2) for p in found))
+        centre, spread, unit = (part[..., None] for part in (experts.centre, experts.spread, experts.unit))
+        loc = centre + spread * (base[..., None] + unit * found.loc)
+        log_scale = found.log_scale + (unit * spread).log()
+        return found._replace(log_weight=found.log_weight - math.log(views), loc=loc, log_scale=log_scale)
+
+
+def _posterior(raw: Tensor, offset: Tensor, log_share: Tensor) -> Posterior:
+    """Return the mixture of raw outputs; its locations start from a weighted mean of the experts' predictions."""
+    logit, shift, log_nu, log_alpha, log_scale = raw[..., : 5 * COMPONENTS].unflatten(-1, (5, COMPONENTS)).unbind(-2)
+    start = (offset * (raw[..., 5 * COMPONENTS :] + log_share).softmax(-1)).sum(-1, keepdim=True)
+    log_nu, alpha, log_scale = log_nu.clamp(-18.4, 18.4), 1 + log_alpha.clamp(-4, 6).exp(), log_scale.clamp(-16, 8)
+    return Posterior(logit.log_softmax(-1), start + shift, log_nu, alpha, log_scale)
+
+
+# --- loss ----------------------------------------------------------------------------------------------------------
+
+CONTAMINATION = 1e-3  # share of the broad density that bounds the loss of one row
+SMALLEST_VARIANCE = 1e-14  # of a label, in squared units
+HERMITE = (  # nodes and weights for the standard normal
+    (-2.856970013872806, 0.011257411327720691), (-1.355626179974266, 0.22207592200561266), (0.0, 0.5333333333333333),
+    (1.355626179974266, 0.22207592200561266), (2.856970013872806, 0.011257411327720691),
+)  # fmt: skip
+
+
+def log_posterior(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
+    r"""Return the log density of the mixture at (μ, σ²).
+
+    .. math:: \ln\sum_k w_k \exp\Bigl[\tfrac12\ln\frac{\nu}{2\pi\sigma^2} - \frac{\nu(\mu-\gamma)^2}{2\sigma^2}
+              + \alpha\ln\frac\beta{\sigma^2} - \ln\Gamma(\alpha) - \ln\sigma^2 - \frac\beta{\sigma^2}\Bigr]
+    """
+    log_variance = variance.log()[..., None]
+    ratio = (p.alpha.log() + 2 * p.log_scale - log_variance).clamp(max=40)  # ln β/σ²
+    square = (p.log_nu - log_variance).exp() * (mean[..., None] - p.loc).square()
+    normal = 0.5 * (p.log_nu - log_variance - math.log(2 * math.pi) - square)
+    gamma = p.alpha * ratio - torch.lgamma(p.alpha) - ratio.exp() - log_variance
+    return (p.log_weight + normal + gamma).logsumexp(-1)
+
+
+def log_predictive(p: Posterior, y: Tensor) -> Tensor:
+    r"""Return the log density of y: a mixture of Student t with 2α degrees of freedom and scale² s²(1 + 1/ν)."""
+    log_width = p.log_scale + 0.5 * functional.softplus(-p.log_nu)
+    z = (y[..., None] - p.loc) * (-log_width).exp()
+    constant = torch.lgamma(p.alpha + 0.5) - torch.lgamma(p.alpha) - 0.5 * (2 * math.pi * p.alpha).log() - log_width
+    return (p.log_weight + constant - (p.alpha + 0.5) * torch.log1p(z.square() / (2 * p.alpha))).logsumexp(-1)
+
+
+def loss(p: Posterior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return both parts of the loss of every query row (B, q).
+
+    The first is :math:`-\ln\bigl[(1-\varepsilon)\,q(\mu, \sigma^2) + \varepsilon\,b(\mu, \sigma^2)\bigr]` with a broad
+    density b (Cauchy in μ and in ln σ²), which bounds the loss of a row that the mixture excludes. The second is
+    :math:`\mathbb E[-\ln p(y)]` over :math:`y \sim N(\mu, \sigma^2)`, by Gauss–Hermite quadrature.
+    """
+    variance = variance.clamp(min=SMALLEST_VARIANCE)
+    log_variance = variance.log()
+    broad = -torch.log1p(mean.square()) - torch.log1p((log_variance / 3).square()) - log_variance
+    broad = broad - 2 * math.log(math.pi) - math.log(3) + math.log(CONTAMINATION)
+    posterior = -torch.logaddexp(log_posterior(p, mean, variance) + math.log1p(-CONTAMINATION), broad)
+    deviation, predictive = variance.sqrt(), torch.zeros_like(mean)
+    for node, weight in HERMITE:
+        predictive = predictive - weight * log_predictive(p, mean + node * deviation)
+    return posterior, predictive
