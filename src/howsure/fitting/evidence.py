@@ -55,7 +55,7 @@ BATCH_ROWS = 500  # whose features are computed at once
 SCALE_QUANTILES = (0.01, 0.99)  # of a network's scale on training rows, which bound it everywhere
 PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_EXCESS_DF = 1.0  # df − 2: the standard deviation of a Student t is then at most 1.74 scales
-MIN_EVIDENCE = 0.05  # a network's scale may be below that of its mean
+MIN_EVIDENCE = 1e-3  # ν where the scale that a network states is below that of its mean
 UNFAMILIAR_SHARE = 0.01  # of rows like the training rows that are flagged
 MIN_ROWS_FOR_THRESHOLD = 50  # held-out rows; of new rows, one in 51 is then flagged
 
