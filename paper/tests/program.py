@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from howsure.cli import INTERRUPTED
 from howsure_paper.cli import run
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,8 @@ def shell(capsys, *arguments: object) -> Said:
         code = run() or 0
     except SystemExit as stop:
         code = 0 if stop.code is None else int(stop.code)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     finally:
         sys.argv = before
     return Said(code, *capsys.readouterr())

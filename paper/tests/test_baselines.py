@@ -11,13 +11,14 @@ import torch
 
 import howsure as hs
 from howsure import metrics
-from howsure.fitting import Member, fit, hold_out, search
+from howsure.fitting import Member, fit, hold_out
 from howsure.fitting.groups import groups_of_members
 from howsure.methods import Evidential, Network, Recipe
 from howsure.nn import Population
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, BayesPopulation, DropoutPopulation, MCDropout
 from howsure_paper.fused import fused_steps, required_fused_steps
+from howsure_paper.search import search
 
 # Populations ----------------------------------------------------------------------------------------------------------
 
