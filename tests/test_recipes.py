@@ -135,7 +135,7 @@ def test_the_server_answers_requests_from_another_process(tmp_path):
     assert status == 200
     assert reply["mean"] == pytest.approx(p.mean, rel=1e-5, abs=1e-5)
     assert reply["epistemic_std"] == pytest.approx(p.epistemic_std, rel=1e-4)
-    assert reply["lower"] == pytest.approx(p.interval(0.9)[:, 0], rel=1e-4, abs=1e-4)
+    assert reply["lower_0.9"] == pytest.approx(p.interval(0.9)[:, 0], rel=1e-4, abs=1e-4)
     assert refused == 422
     assert "2" in reason["detail"]
 
