@@ -470,15 +470,6 @@ class Fitted:
         return torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer), features.double().cpu()
 
     @torch.no_grad()
-    def own(self, x: Tensor) -> Answer:
-        """Return each member's answer to its own rows (M, N, F), as networks see them, for scaled targets."""
-        device, dtype = self._computed_in
-        some, _ = self._networks(list(range(self.population.members)), dtype)
-        answer = self.scaled_answer(some, self.scale_x(x).to(device, dtype))
-        moved: Answer = torch.utils._pytree.tree_map(lambda p: p.double().cpu(), answer)
-        return moved
-
-    @torch.no_grad()
     def own_with_evidence(self, x: Tensor) -> Answer:
         """Return the distributions, in the units of y, of each member for its own rows (M, N, F): (M, N, T)."""
         device, dtype = self._computed_in
@@ -506,7 +497,7 @@ class Fitted:
         table, targets = torch.from_numpy(x), torch.from_numpy(np.asarray(y, dtype=float)).reshape(len(y), -1)
         parts = []
         for some in rows.split(VALIDATED, 1):
-            answer = self.own(table[some])
+            answer, _ = self.own_with_features(table[some])
             own = None if known is None else known[some]
             likelihood = -self.method.nll(answer, self.scale_y(targets[some]), own)
             change = self.scale_y.scale.log()  # of a density by the units of y
