@@ -29,7 +29,7 @@ def record_of(folder):
 
 
 def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys):
-    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--keep-holdout", *QUICK)
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *QUICK)
     assert said.code == 0, said.error
     frame = houses()
     train, test = random_split(len(frame), 0.1, 0)
@@ -58,7 +58,7 @@ def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys)
 
 
 def test_the_types_that_were_guessed_are_those_of_the_model(table, tmp_path, capsys):
-    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--keep-holdout", *QUICK)
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *QUICK)
     shown = {line.split()[0]: line for line in said.out.split("\n\n")[0].splitlines()[1:]}
     columns = models.load(tmp_path / "m").columns_
     assert list(shown) == list(columns.index)
@@ -67,9 +67,8 @@ def test_the_types_that_were_guessed_are_those_of_the_model(table, tmp_path, cap
         assert shown[name].endswith(row["why"])
 
 
-def test_the_saved_model_is_fitted_to_all_rows(table, tmp_path, capsys):
-    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *QUICK)
-    assert "fitting again, to all 120 rows" in said.error
+def test_refit_saves_a_model_of_all_rows(table, tmp_path, capsys):
+    shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--refit", *QUICK)
     frame = houses().drop(columns=["id", "rent"])
     x = frame.drop(columns="price")
     model = hs.EvidentialRegressor(members=2, steps=20, device="cpu", random_state=0).fit(x, frame["price"])
@@ -79,6 +78,30 @@ def test_the_saved_model_is_fitted_to_all_rows(table, tmp_path, capsys):
     assert saved.verbose is None
     record = record_of(tmp_path / "m")
     assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (120, 12, True)
+
+
+def test_fewer_than_100_rows_are_scored_by_cross_validation(tmp_path, capsys):
+    frame = houses(60)
+    table = write(frame, tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 0, said.error
+    record = record_of(tmp_path / "m")
+    assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (60, 60, True)
+    constant = record["scores"]["price"]["constant"]["rmse"]
+    y = frame["price"].to_numpy()
+    of_row = np.random.default_rng(0).permutation(60) % 5
+    errors = np.concatenate([y[of_row == k] - y[of_row != k].mean() for k in range(5)])
+    assert constant == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
+    x = frame.drop(columns=["id", "rent", "price"])
+    saved = hs.load(tmp_path / "m")
+    again = hs.EnsembleRegressor(members=1, steps=10, device="cpu", random_state=0).fit(x, frame["price"])
+    assert np.allclose(saved.predict(x), again.predict(x), rtol=1e-9)
+
+
+def test_refit_with_a_test_table_raises(table, tmp_path, capsys):
+    said = shell(capsys, "fit", table, "--target", "price", "--test", table, "--refit", "-o", tmp_path / "m", *SWIFT)
+    assert said.code != 0
+    assert "--refit" in said.error
 
 
 def test_about_one_percent_of_rows_like_those_of_training_are_flagged(tmp_path, capsys):
@@ -103,7 +126,7 @@ def test_rows_without_a_target_are_left_out(tmp_path, capsys):
     )
     assert said.code == 0, said.error
     assert "left out: 3 of 120 rows without a target" in said.error
-    assert record_of(tmp_path / "m")["rows"] == 117
+    assert record_of(tmp_path / "m")["rows"] == 105  # and 12 held out
 
 
 def test_several_targets(table, tmp_path, capsys):
@@ -118,7 +141,7 @@ def test_several_targets(table, tmp_path, capsys):
 
 
 def test_the_last_tenth_in_time(table, tmp_path, capsys):
-    arguments = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m", "--keep-holdout")
+    arguments = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *arguments, *SWIFT)
     assert said.code == 0, said.error
     assert "(the last tenth in time)" in said.out
@@ -161,7 +184,6 @@ def test_a_test_table_of_its_own(table, tmp_path, capsys):
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "--test", other, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
     assert "price: scores on 50 held-out rows (the rows of new.csv)" in said.out
-    assert "fitting again" not in said.error
     model = models.load(tmp_path / "m")
     assert model.record_["rows"] == 120
     p = model.predict_distribution(new[model.encoding_.names])
@@ -173,7 +195,7 @@ def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsy
     frame = houses().astype({"size": object})
     frame.loc[random_split(len(frame), 0.1, 0)[1][0], "size"] = "oops"
     table = write(frame, tmp_path / "t.csv")
-    for more in ((), ("--keep-holdout", "--force")):
+    for more in ((), ("--refit", "--force")):
         said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, *more)
         assert said.code == 0, said.error
     assert "price: scores on 12 held-out rows" in said.out

@@ -92,7 +92,7 @@ def measure(name: str, tables: Tables, folder: Path, options: Namespace) -> dict
     started = time.perf_counter()
     found = {"rows": write_tables(tables, folder, options.rows), **score_both(folder, options, seed=0)}
     if name in TIMES:
-        scored = fit(folder, "by_time", options, "--split-by-time", TIMES[name], "--keep-holdout").record_
+        scored = fit(folder, "by_time", options, "--split-by-time", TIMES[name]).record_
         found["last tenth in time"] = {"rows": scored["held_out"]["rows"], **scored["scores"][TARGET]["evidential"]}
     found["after"] = measure_after(folder, options)
     if name in DRAWS:

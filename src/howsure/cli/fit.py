@@ -29,6 +29,8 @@ __all__ = ["fit"]
 Array = NDArray[np.float64]
 FEWEST = 10  # rows with a target: with fewer, neither a fit nor a score means anything
 HELD_OUT = 0.1
+MIN_ROWS_FOR_HOLDOUT = 100  # with fewer, a tenth of the rows is too few to score a model
+CROSS_VALIDATION_FOLDS = 5
 SHOWN_COLUMNS = 40
 
 
@@ -81,12 +83,14 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """Training rows and held-out rows, and how these were chosen, in words."""
+    """Training and test rows of each fold, a description of the test rows, and the rows of the saved model.
 
-    train: Rows
-    test: Rows
+    ``refit`` is None if the model that was scored is saved.
+    """
+
+    folds: list[tuple[Rows, Rows]]
     how: str
-    all_rows: Rows | None  # to fit the saved model to; None: the training rows
+    refit: Rows | None
 
 
 def fit(
@@ -113,8 +117,8 @@ def fit(
         typer.Option(help="Column whose values stay together: a tenth of them is held out.", metavar="COLUMN"),
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Table to take scores on, in the place of held-out rows.")] = None,
-    keep_holdout: Annotated[
-        bool, typer.Option("--keep-holdout", help="Save the model that did not see the held-out rows.")
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Fit again to all rows after scoring; takes twice as long.")
     ] = False,
     example: Annotated[bool, typer.Option("--example", help="Fit to scikit-learn's diabetes table.")] = False,
     members: Annotated[int | None, typer.Option(min=1, max=10_000, help="Number of networks.")] = None,
@@ -126,9 +130,11 @@ def fit(
     force: console.Force = False,
     quiet: console.Quiet = False,
 ) -> None:
-    """Learn a model from a table, and say how good it is on rows that it did not learn from.
+    """Fit a model to a table and score it on held-out rows.
 
-    The scores stand beside those of a linear model and of a constant. The saved model is then fitted to all rows.
+    A linear model and a constant are scored on the same rows. The model that was scored is saved; with --refit, it is
+    fitted again to all rows. A table of fewer than 100 rows is scored by five-fold cross-validation, and the saved
+    model is fitted to all rows.
 
     Example: howsure fit houses.csv --target price --drop id -o model
 
@@ -143,7 +149,7 @@ def fit(
         frame, targets, name = _read(table, target or [], example, csv)
         frame = _declare(frame, category or [], targets, name)
         rows, left_out, times, groups = _prepare(frame, targets, drop or [], split_by_time, split_by_group, name, quiet)
-        division = _divide(rows, targets, times, groups, split_by_group, test, csv, seed, keep_holdout)
+        division = _divide(rows, targets, times, groups, split_by_group, test, csv, seed, refit)
         started = time.perf_counter()
         model, record = _fit_and_score(division, targets, settings)
         record |= {
@@ -264,15 +270,22 @@ def _divide(
     test: Path | None,
     csv: CsvOptions,
     seed: int,
-    keep_holdout: bool,
+    refit: bool,
 ) -> Division:
     """Return training rows and held-out rows, as the options say."""
     from howsure.data import splits
 
+    count = len(rows.y)
     if test is not None:
         if times is not None or groups is not None:
-            raise InputError("--test says which rows are for scores; leave out --split-by-time and --split-by-group")
-        return Division(rows, _read_test(test, rows, targets, csv), f"the rows of {test.name}", None)
+            raise InputError("--test cannot be combined with --split-by-time or --split-by-group")
+        if refit:
+            raise InputError("--refit has no held-out rows to add: with --test the model learns from all rows")
+        return Division([(rows, _read_test(test, rows, targets, csv))], f"the rows of {test.name}", None)
+    if times is None and groups is None and count < MIN_ROWS_FOR_HOLDOUT:
+        folds = CROSS_VALIDATION_FOLDS
+        of_row = np.random.default_rng(seed).permutation(count) % folds
+        return Division([_split(rows, of_row == k) for k in range(folds)], f"{folds}-fold cross-validation", rows)
     if times is not None:
         held_out = _latest(times)
         tenth = held_out.sum() <= round(1.5 * HELD_OUT * len(times))
@@ -281,13 +294,16 @@ def _divide(
         held_out, how = _some_groups(groups, seed)
         how = how.format(group_name)
     else:
-        held_out, how = np.zeros(len(rows.y), bool), "a tenth at random"
-        held_out[splits.random(len(rows.y), HELD_OUT, seed)[1]] = True
-    train = rows.take(np.flatnonzero(~held_out))
-    apart = rows.take(np.flatnonzero(held_out))
-    if len(train.y) < 2:
-        raise InputError(f"{how} leaves {len(train.y)} rows to learn from; choose the held-out rows in another way")
-    return Division(train, apart, how, None if keep_holdout else rows)
+        held_out, how = np.zeros(count, bool), "a tenth at random"
+        held_out[splits.random(count, HELD_OUT, seed)[1]] = True
+    if (~held_out).sum() < 2:
+        raise InputError(f"{how} leaves fewer than 2 rows to learn from; choose the held-out rows in another way")
+    return Division([_split(rows, held_out)], how, rows if refit else None)
+
+
+def _split(rows: Rows, held_out: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """Return the rows to learn from and the held-out rows."""
+    return rows.take(np.flatnonzero(~held_out)), rows.take(np.flatnonzero(held_out))
 
 
 def _read_test(path: Path, rows: Rows, targets: list[str], csv: CsvOptions) -> Rows:
@@ -337,40 +353,46 @@ def _some_groups(groups: Any, seed: int) -> tuple[NDArray[np.bool_], str]:
 
 
 def _fit_and_score(division: Division, targets: list[str], settings: Settings) -> tuple["Regressor", dict[str, Any]]:
-    """Return the model to save and its record: scores on held-out rows."""
-    train, test = division.train, division.test
-    simple = _simple_models(train, test, settings)
-    console.remark(f"fitting to {len(train.y):,} rows", settings.quiet)
-    model = _fit(settings, train, targets)
-    p = model.predict_distribution(features_of(model, test.x))
-    names = {str(settings.method): p, **simple}
-    each = {name: scoring.score_rows(prediction, test.y) for name, prediction in names.items()}
+    """Return the model to save and its record with the scores on held-out rows."""
+    scored: dict[str, list[list[scoring.Scored]]] = {}
+    for k, (train, test) in enumerate(division.folds):
+        simple = _simple_models(train, test, dataclasses.replace(settings, quiet=settings.quiet or k > 0))
+        fold = f" (fold {k + 1} of {len(division.folds)})" if len(division.folds) > 1 else ""
+        console.remark(f"fitting to {len(train.y):,} rows{fold}", settings.quiet)
+        model = _fit(settings, train, targets, again=k > 0)
+        found = {str(settings.method): model.predict_distribution(features_of(model, test.x)), **simple}
+        for name, prediction in found.items():
+            scored.setdefault(name, []).append(scoring.score_rows(prediction, test.y))
+    each = {name: parts for name, parts in scored.items() if len(parts) == len(division.folds)}
     scores = {
-        column: {name: scoring.score(scored[t]) for name, scored in each.items()} for t, column in enumerate(targets)
+        column: {name: scoring.score(scoring.join_scored([part[t] for part in parts])) for name, parts in each.items()}
+        for t, column in enumerate(targets)
     }
-    _show(scores, division)
-    fitted_to = train
-    if division.all_rows is not None:
-        fitted_to = division.all_rows
-        console.remark(f"fitting again, to all {len(fitted_to.y):,} rows", settings.quiet)
-        with warnings.catch_warnings():  # what there is to say about columns and targets was said
-            warnings.simplefilter("ignore", UserWarning)
-            model = _fit(settings, fitted_to, targets)
-    held_out = {"how": division.how, "rows": len(test.y), "learned_from": division.all_rows is not None}
+    count, learned = sum(len(test.y) for _, test in division.folds), division.folds[0][0]
+    _show(scores, count, division.how)
+    if division.refit is not None:
+        learned = division.refit
+        console.remark(f"fitting again, to all {len(learned.y):,} rows", settings.quiet)
+        model = _fit(settings, learned, targets, again=True)
+    held_out = {"how": division.how, "rows": count, "learned_from": division.refit is not None}
     return model, {
         "method": str(settings.method),
         "targets": targets,
-        "rows": len(fitted_to.y),
+        "rows": len(learned.y),
         "held_out": held_out,
         "scores": scores,
     }
 
 
-def _fit(settings: Settings, rows: Rows, targets: list[str]) -> "Regressor":
+def _fit(settings: Settings, rows: Rows, targets: list[str], again: bool) -> "Regressor":
+    """Return a fitted model; a fit that is done again repeats no warnings about columns and targets."""
     import pandas as pd
 
     model = settings.regressor()
-    model.fit(rows.x, pd.DataFrame(rows.y, columns=targets))
+    with warnings.catch_warnings():
+        if again:
+            warnings.simplefilter("ignore", UserWarning)
+        model.fit(rows.x, pd.DataFrame(rows.y, columns=targets))
     return model.set_params(verbose=None)
 
 
@@ -414,9 +436,9 @@ def _show_columns(columns: "pd.DataFrame") -> None:
     sys.stdout.flush()
 
 
-def _show(scores: dict[str, dict[str, Any]], division: Division) -> None:
+def _show(scores: dict[str, dict[str, Any]], rows: int, how: str) -> None:
     """Print the scores of all models, a table for each target."""
     for column, found in scores.items():
-        print("\n" + scoring.heading(column, len(division.test.y), division.how))
+        print("\n" + scoring.heading(column, rows, how))
         print(console.table(list(scoring.compare_models(found))))
     sys.stdout.flush()
