@@ -36,10 +36,19 @@ def script(page: str, name: str, folder: Path) -> Path:
     return path
 
 
-def torchrun(path: Path, processes: int) -> dict[str, float]:
-    """Return the numbers that a script prints as names and values on its last line, run by so many processes."""
+def torchrun(path: Path, processes: int, attempts: int = 1) -> dict[str, float]:
+    """Return the names and values that a script prints on its last line.
+
+    Args:
+        path: the script.
+        processes: number of processes that run it.
+        attempts: how often to run it if gloo aborts a process at exit (pytorch#190489).
+    """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), path]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
+    for _ in range(attempts):
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
+        if "terminate called without an active exception" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr[-4000:]
     words = done.stdout.splitlines()[-1].split()
     return dict(zip(words[::2], map(float, words[1::2]), strict=True))
@@ -72,7 +81,8 @@ if os.environ["RANK"] == "0":
 @pytest.mark.extras
 def test_fsdp_says_the_same_for_one_process_and_two(tmp_path):
     path = script("fsdp.md", "sharded.py", tmp_path)
-    alone, together = torchrun(path, 1), torchrun(path, 2)
+    # DTensor's caches keep the process group to the end of the process, so the recipe cannot end gloo's threads
+    alone, together = torchrun(path, 1, attempts=4), torchrun(path, 2, attempts=4)
     assert alone["rmse"] < 0.3  # a constant has 1
     assert together == pytest.approx(alone, abs=2e-3)
 
