@@ -158,7 +158,7 @@ def members_of(rows, kinds, each=2):
     ]
 
 
-def test_kinds_that_do_not_help_are_left_out(table):
+def test_networks_that_do_not_help_hardly_count(table):
     x, y = table
     members = members_of(120, ["numbers", "bins"])
     inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
@@ -166,26 +166,10 @@ def test_kinds_that_do_not_help_are_left_out(table):
     with torch.no_grad():  # networks of the first kind that know nothing
         fitted.population.weights[-1][[0, 2]] = 0
         fitted.population.biases[-1][[0, 2], :, 0] = 50
-    some, left = stacked(fitted, inputs.x, y, members)
-    assert [m.bins for m in left] == [True, True]
-    assert some.weights.tolist() == [0.5, 0.5]
-    assert np.allclose(some.predict(x).mean, fitted.predict(x, [1, 3]).mean)
-
-
-@pytest.mark.parametrize("kept", [[0, 4], [1, 5], [2, 6], [3, 7], [0, 1, 4, 5], [0, 2]])
-def test_what_no_network_sees_is_no_part_of_the_model(table, kept):
-    x, y = table
-    members = members_of(120, ["numbers", "bins", "trees", "bins+trees"])
-    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
-    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
-    some = fitted.select(kept)
-    trimmed = some.trimmed()
-    assert (trimmed.trees is None) is not any(members[k].trees for k in kept)
-    assert (trimmed.population._embedding is None) is not any(members[k].bins for k in kept)
-    assert trimmed.kinds() == some.kinds()
-    assert np.allclose(trimmed.predict(x).mean, some.predict(x).mean, rtol=1e-12)
-    tensors, settings = trimmed.state()
-    assert np.array_equal(Fitted.from_state(tensors, settings).predict(x).std, trimmed.predict(x).std)
+    some = stacked(fitted, inputs.x, y, members)
+    assert some.weights[[0, 2]].max() < 0.02
+    assert some.weights[1] == some.weights[3]
+    assert float(some.weights.sum()) == pytest.approx(1)
 
 
 # Networks that see different things -----------------------------------------------------------------------------------

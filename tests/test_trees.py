@@ -95,7 +95,7 @@ def training_tables():
 
 
 @pytest.mark.parametrize("name", list(training_tables()))
-def test_each_fold_predicts_what_scikit_learn_does(name, models):
+def test_boosted_trees_predict_the_same_bits_as_scikit_learn(name, models):
     x, y = training_tables()[name]
     trees, _ = Trees.fit(x, y, 0, folds=2)
     exponent = np.frexp(np.abs(y).max(axis=0))[1]
@@ -106,11 +106,10 @@ def test_each_fold_predicts_what_scikit_learn_does(name, models):
         at = trees.threshold.ravel()[rng.integers(trees.threshold.size, size=around.shape)]
         tables += [at, np.nextafter(at, np.inf)]
     for new in tables:
-        for k, model in enumerate(models):
-            fold, target = divmod(k, y.shape[1])
+        for target, model in enumerate(models[: y.shape[1]]):  # those of all rows are fitted first
             expected = np.ldexp(model.predict(new), exponent[target])
             for rows in (1, 2, 600):  # all splits are compared, or tables are made of them
-                assert (trees.predict_fold(new[:rows], fold)[:, target] == expected[:rows]).all()
+                assert (trees.predict_boosted(new[:rows])[:, target] == expected[:rows]).all()
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e30, 1e299])
@@ -129,14 +128,11 @@ def test_targets_of_any_size_are_learned_alike(scale):
 def test_few_rows_have_fewer_folds(rows, models):
     x, y = table(rows, targets=2)
     trees, out_of_fold = Trees.fit(x, y, 0)
-    folds = trees.baseline.shape[0]
+    folds = len(models) // 2 - 1
     assert folds == max(2, min(8, rows // 2))
     assert out_of_fold.shape == (rows, 4)
-    for k, model in enumerate(models):
-        expected = np.ldexp(model.predict(x), np.frexp(np.abs(y).max(axis=0))[1][k % 2])
-        assert (trees.predict_fold(x, k // 2)[:, k % 2] == expected).all()
     if rows <= 19:  # scikit-learn wants 20 rows in a leaf
-        assert trees.value.shape[3] == 1
+        assert trees.value.shape[2] == 1
         assert len(np.unique(out_of_fold[:, 0])) <= folds
 
 
@@ -146,7 +142,7 @@ def test_one_row_is_predicted_as_among_many(fitted):
     many = fitted.predict(x)
     assert (many[:3] == [fitted.predict(x[k : k + 1])[0] for k in range(3)]).all()
     assert (many[300:450] == fitted.predict(x[300:450])).all()
-    assert np.allclose(many[:, :2], np.mean([fitted.predict_fold(x, k) for k in range(3)], axis=0), rtol=1e-14)
+    assert (many[:, :2] == fitted.predict_boosted(x)).all()
     assert (many[:, 2:] == fitted.forest.predict(x)).all()
     assert fitted.predict(x[:0]).shape == (0, 4)
 
@@ -212,34 +208,31 @@ def test_targets_of_a_fold_do_not_touch_its_predictions(most_columns, monkeypatc
 
 def test_residuals_of_pure_noise_have_one_scale_on_rows_old_and_new(monkeypatch):
     monkeypatch.setattr(module, "MOST_TREES", 100)
-    residuals = {name: [] for name in ("seen", "new", "new_single", "in_fold", "in_forest")}
+    residuals = {name: [] for name in ("seen", "new", "in_sample")}
     for seed in range(4):
         rng = np.random.default_rng(seed)
         x, y = rng.normal(size=(2, 500, 3)), rng.normal(size=(2, 500, 1))
         trees, out_of_fold = Trees.fit(x[0], y[0], seed, folds=4)
         residuals["seen"].append(y[0] - out_of_fold)
         residuals["new"].append(y[1] - trees.predict(x[1]))
-        residuals["new_single"].append(y[1] - trees.predict_fold(x[1], seed))
-        residuals["in_fold"].append(y[0] - trees.predict_fold(x[0], seed))
-        residuals["in_forest"].append(y[0] - trees.forest.predict(x[0]))
+        residuals["in_sample"].append(y[0] - trees.predict(x[0]))
     scale = {name: np.sqrt(np.mean(np.square(r), axis=(0, 1))) for name, r in residuals.items()}
     # a scale of n residuals has the standard error 1/√(2n), a ratio of two √2 times that; five of them
     tolerance = 5 / np.sqrt(4 * 500)
-    assert abs(scale["seen"][0] / scale["new_single"][0] - 1) < tolerance
     assert (abs(scale["seen"] / scale["new"] - 1) < tolerance).all()  # of boosted trees, and of the forest
     # which is what the test would see if rows leaked
-    assert scale["in_fold"][0] / scale["new_single"][0] < 1 - 2 * tolerance
-    assert scale["in_forest"][0] / scale["new"][1] < 0.1
+    assert (scale["in_sample"] / scale["new"] < 1 - 2 * tolerance).all()
 
 
 def test_a_fold_learns_only_from_rows_of_other_folds_and_from_at_most_so_many(models, monkeypatch):
     monkeypatch.setattr(module, "MOST_ROWS", 50)
     x, y = table(200)
-    trees, out_of_fold = Trees.fit(x, y, 0, folds=4)
+    _, out_of_fold = Trees.fit(x, y, 0, folds=4)
     learned = [set(model.seen[:, 0]) for model in models]
-    assert [len(rows) for rows in learned] == [50] * 4
+    assert [len(rows) for rows in learned] == [50] * 5
+    predicted = np.ldexp([model.predict(x) for model in models], np.frexp(np.abs(y).max())[1])
     for row in range(200):
-        matching = [k for k in range(4) if (trees.predict_fold(x[row : row + 1], k) == out_of_fold[row, 0]).all()]
+        matching = np.flatnonzero(predicted[:, row] == out_of_fold[row, 0])
         assert any(x[row, 0] not in learned[k] for k in matching)
 
 
@@ -292,7 +285,7 @@ def test_weights_weigh():
     weights = np.where(y[:, 0] == 1, 9e307, 1e307)  # only their ratio counts
     out = Trees.fit(x, y, 0, folds=2, weights=weights)[0]
     new = np.random.default_rng(1).normal(size=(400, 2))
-    assert out.value.shape[3] > 1
+    assert out.value.shape[2] > 1
     assert abs(out.baseline - 0.9).max() < 0.02
     assert abs(out.predict(new)[:, 0].mean() - 0.9) < 0.1  # 0.5 without weights
     equal, plain = Trees.fit(x, y, 0, folds=2, weights=np.full(400, 3.0)), Trees.fit(x, y, 0, folds=2)
@@ -326,9 +319,9 @@ def test_results_depend_on_the_seed_alone(fitted):
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     again = Trees.fit(x, y, 0, folds=3)[0]
     assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
-    other = Trees.fit(x, y, 1, folds=3)[0]
+    other = Trees.fit(x, y, 1, folds=3)
     assert all(torch.equal(a, b) for a, b in zip(fitted.tensors().values(), again.tensors().values(), strict=True))
-    assert not torch.equal(fitted.tensors()["value"], other.tensors()["value"])
+    assert not np.array_equal(Trees.fit(x, y, 0, folds=3)[1], other[1])
 
 
 def test_threads_predict_and_fit_the_same_and_leave_pools_as_they_were(fitted):
@@ -354,7 +347,7 @@ def test_one_thread_of_scikit_learn_fits(monkeypatch):
 
     monkeypatch.setattr(HistGradientBoostingRegressor, "fit", spy)
     Trees.fit(*table(30), 0, folds=2)
-    assert [early for early, _ in seen] == [False, False]
+    assert [early for early, _ in seen] == [False] * 3
     assert all(pools and set(pools) == {1} for _, pools in seen)
 
 
@@ -403,8 +396,6 @@ def test_numbers_of_another_kind_are_refused(fitted):
         Trees.fit(x, y, 0, weights=np.full(30, "1"))
     with pytest.raises(InputError, match="4 columns"):
         fitted.predict(x[:, :3])
-    with pytest.raises(InputError, match="no fold 3"):
-        fitted.predict_fold(x, 3)
     with pytest.raises(FrozenInstanceError):
         fitted.features = 5
 
@@ -490,16 +481,16 @@ def at_one_place(name, value):
         (replaced("value", torch.Tensor.float), "torch.float64"),
         (replaced("feature", torch.Tensor.double), "torch.int32"),
         (replaced("missing_left", torch.Tensor.byte), "torch.bool"),
-        (replaced("baseline", lambda t: t[0]), r"not \(folds, 2\)"),
-        (replaced("baseline", lambda t: t[:, :1]), r"not \(folds, 2\)"),
-        (replaced("baseline", lambda t: t[:0]), r"not \(folds, 2\)"),
-        (replaced("baseline", lambda t: t[:2]), "value of trees has the shape"),
+        (replaced("baseline", lambda t: t[0]), r"not \(2,\)"),
+        (replaced("baseline", lambda t: t[:1]), r"not \(2,\)"),
+        (replaced("baseline", lambda t: t[:0]), r"not \(2,\)"),
+        (replaced("value", lambda t: t[:1]), "value of trees has the shape"),
         (replaced("value", lambda t: t[..., :0]), "value of trees has the shape"),
         (replaced("value", lambda t: torch.cat([t] * 9, dim=-1)), "value of trees has the shape"),
-        (replaced("value", lambda t: t[:, :, :0]), "value of trees has the shape"),
-        (replaced("value", lambda t: torch.cat([t] * 2, dim=2)), "value of trees has the shape"),
+        (replaced("value", lambda t: t[:, :0]), "value of trees has the shape"),
+        (replaced("value", lambda t: torch.cat([t] * 2, dim=1)), "value of trees has the shape"),
         (replaced("value", lambda t: t[..., :-1]), "threshold of trees has the shape"),
-        (replaced("threshold", lambda t: t[:, :, :5]), "threshold of trees has the shape"),
+        (replaced("threshold", lambda t: t[:, :5]), "threshold of trees has the shape"),
         (replaced("left_leaves", torch.Tensor.flatten), "left_leaves of trees has the shape"),
         (at_one_place("feature", 4), "columns that do not exist"),
         (at_one_place("feature", -1), "columns that do not exist"),
@@ -523,7 +514,7 @@ def test_a_forged_file_is_refused(fitted, change, message):
 def test_a_file_for_other_columns_or_targets_is_refused(fitted):
     with pytest.raises(InputError, match="there are 2"):
         Trees.from_tensors(fitted.tensors(), 2, 2)
-    with pytest.raises(InputError, match=r"not \(folds, 1\)"):
+    with pytest.raises(InputError, match=r"not \(1,\)"):
         Trees.from_tensors(fitted.tensors(), 4, 1)
 
 

@@ -233,11 +233,10 @@ class Regressor(_ScikitLearn):
         inputs = Inputs.learn(x, target, rows, base, members, weights)
         fitted = fit(method, x, target, members, inputs=inputs, **options)
         fitted, members = _usable(fitted, members, target, comparable=weights is None and known is None)
-        fitted, members = stacked(fitted, inputs.x, target, members, weights, known)
-        seen = inputs.x[:, : fitted.population.in_features]  # without trees, if no network is left that sees them
-        fitted = self._add_evidence(fitted, method, seen, target, rows, base, members, options)
+        fitted = stacked(fitted, inputs.x, target, members, weights, known)
+        fitted = self._add_evidence(fitted, method, inputs.x, target, rows, base, members, options)
         calibrated = getattr(self, "calibrated", False)
-        self.fitted_ = with_width(fitted, seen, target, members, known) if calibrated else fitted
+        self.fitted_ = with_width(fitted, inputs.x, target, members, known) if calibrated else fitted
         self._summarise_training()
 
     def _network_count(self, rows: int) -> int:

@@ -6,11 +6,9 @@ second such feature: it knows the nearest rows. A network must not see predictio
 have learned from: those are too good, and the network would trust them too much. So the rows are divided into folds,
 and each fold is predicted by trees that learned from the others.
 
-**Rows that come later** are predicted by the mean of the boosted trees of all folds. That mean is a little better than
-one fold's trees alone (in trials with 100 to 50,000 rows its errors were up to 8 % smaller), so a network trusts the
-feature slightly less than it could. For the forest a mean of folds would be another kind of feature: if a row has a
-near twin, all trees of a fold know the twin, or none does, whereas of all folds some do and some do not. So later rows
-are predicted by a forest of as many trees that learned from all rows, and only that is kept.
+**Rows that come later** are predicted by boosted trees and a forest that learned from all rows, which are all that is
+kept. A mean of the trees of all folds would be another kind of feature: if a row has a near twin, all trees of a fold
+know the twin, or none does, whereas of all folds some do and some do not.
 
 **How a boosted tree is evaluated.** Not by walking from its root to a leaf, which takes a Python step for each level,
 but as in QuickScorer (Lucchese et al., SIGIR 2015). The leaves are numbered from left to right, and every split holds
@@ -35,8 +33,8 @@ __all__ = ["Trees", "lowest_bit"]
 
 Array = NDArray[np.float64]
 
-MOST_ROWS = 50_000  # that a fold's trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
-MOST_COLUMNS = 100  # that a fold's trees look at: each costs as much as 10,000 rows, and useless ones do harm
+MOST_ROWS = 50_000  # that trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
+MOST_COLUMNS = 100  # that trees look at: each costs as much as 10,000 rows, and useless ones do harm
 MOST_TREES = 100  # of a model, scikit-learn's own default; a limit for files, whose trees may be anything
 FOREST_FOLDS = 4  # of a forest: eight cost twice as much, and the time is better spent on more trees
 MOST_LEAVES = 31  # of a tree, scikit-learn's own default; a set of leaves must fit into the bits of an int32
@@ -49,14 +47,14 @@ _TABLE_COLUMNS = 64  # and up to so many columns, looking into one table a colum
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Boosted trees of several folds and targets, as arrays that start with (folds, targets, trees), and a forest.
+    """Boosted trees of several targets, as arrays that start with (targets, trees), and a forest.
 
     Trees with fewer leaves than the largest are filled up with splits that exclude nothing and leaves that are never
     reached. An object holds no other state, and may be used by several threads.
 
     Attributes:
         features: how many columns x has.
-        baseline: what the sum of the trees starts from, (folds, targets).
+        baseline: what the sum of the trees starts from, (targets,).
         value: what a leaf adds, (…, leaves).
         threshold: a row goes left if its value is at most this, (…, leaves − 1), as all that follow.
         feature: the column that a split looks at.
@@ -115,15 +113,19 @@ class Trees:
         # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
         exponent = np.frexp(np.abs(y).max(axis=0))[1]
         y = np.ldexp(y, -exponent)
-        models = []
-        for fold in range(fold_of_row.max() + 1):
+        out = np.empty(y.shape)
+        for fold in range(-1, fold_of_row.max() + 1):  # fold −1 has no rows of its own to leave out
             rows = np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0))
             rows = np.sort(rng.choice(rows, min(len(rows), MOST_ROWS), replace=False))
-            models.append(_fit_fold(x, y, rows, weights[rows], exponent, rng))
-        boosted = cls(x.shape[1], **_stack(models))
+            models, columns = _fit_boosted(x, y, rows, weights[rows], rng)
+            left_out = x[fold_of_row == fold]
+            if len(left_out):
+                predicted = [m.predict(_seen(left_out[:, c])) for m, c in zip(models, columns, strict=True)]
+                out[fold_of_row == fold] = np.ldexp(np.stack(predicted, axis=1), exponent)
+            if fold < 0:
+                boosted = cls(x.shape[1], **_read_models(models, columns, x[rows], exponent))
         forest, near = _fit_forest(x, y, fold_of_row, weights, exponent, rng)
-        out = np.concatenate([boosted._predict_out_of_fold(x, fold_of_row), near], axis=1)
-        return replace(boosted, forest=forest), out
+        return replace(boosted, forest=forest), np.concatenate([out, near], axis=1)
 
     @property
     def per_target(self) -> int:
@@ -133,53 +135,31 @@ class Trees:
     @property
     def outputs(self) -> int:
         """Number of columns that :meth:`predict` returns."""
-        return self.per_target * int(self.baseline.shape[1])
+        return self.per_target * len(self.baseline)
 
     def predict(self, x: Array) -> Array:
         """Return predictions for rows x (N, F) that the trees have not learned from, (N, 2 T).
 
-        The first T columns are the means of all folds' boosted trees, the others those of the forest's trees, if there
-        is one.
+        The first T columns are those of the boosted trees, the others the means of the forest's trees, if there is one.
         """
         x = _matrix(x, "x", self.features)
-        boosted = self._predict_boosted(x)
+        boosted = self.predict_boosted(x)
         return boosted if self.forest is None else np.concatenate([boosted, self.forest.predict(x)], axis=1)
 
-    def _predict_boosted(self, x: Array) -> Array:
-        """Return the means of the folds' predictions, (N, T)."""
-        folds, targets = self.baseline.shape
-        out = np.zeros((len(x), targets))
-        size = max(1, _BLOCK // max(1, self.value.shape[2] * len(x)))  # of few rows, many models at once
-        for first in range(0, folds * targets, size):
-            sums = self._sums(x, slice(first, first + size))
-            for k, column in enumerate(sums, start=first):
-                # divided first: the sum of the folds could overflow, and must not depend on how many are done at once
-                out[:, k % targets] += column / folds
-        return out
-
-    def predict_fold(self, x: Array, fold: int) -> Array:
-        """Return the predictions of one fold's boosted trees, (N, T): to the last bit, what scikit-learn predicts."""
+    def predict_boosted(self, x: Array) -> Array:
+        """Return the predictions of the boosted trees, (N, T): to the last bit, what scikit-learn predicts."""
         x = _matrix(x, "x", self.features)
-        folds, targets = self.baseline.shape
-        if not 0 <= fold < folds:
-            raise InputError(f"there is no fold {fold}; the trees have the folds 0 to {folds - 1}")
-        models = range(fold * targets, (fold + 1) * targets)
-        return np.stack([self._sums(x, slice(k, k + 1))[0] for k in models], axis=1)
-
-    def _predict_out_of_fold(self, x: Array, fold_of_row: NDArray[np.int64]) -> Array:
-        """Return what boosted trees of its fold predict of each row; those of all folds if it is in none, −1."""
-        out = np.empty((len(x), self.baseline.shape[1]))
-        out[fold_of_row < 0] = self._predict_boosted(x[fold_of_row < 0])
-        for fold in range(len(self.baseline)):
-            out[fold_of_row == fold] = self.predict_fold(x[fold_of_row == fold], fold)
+        targets = len(self.baseline)
+        out = np.empty((len(x), targets))
+        size = max(1, _BLOCK // max(1, self.value.shape[1] * len(x)))  # of few rows, many models at once
+        for first in range(0, targets, size):
+            out[:, first : first + size] = self._sums(x, slice(first, first + size)).T
         return out
 
     def _sums(self, x: Array, models: slice) -> Array:
-        """Return the predictions of some models, numbered fold by fold and target by target: (models, N)."""
-        folds, targets, trees, leaves = self.value.shape
-        baseline, value, threshold, feature, missing_left, left_leaves = (
-            array.reshape(folds * targets, *array.shape[2:])[models] for array in self._arrays()
-        )
+        """Return the predictions of some targets, (models, N)."""
+        _, trees, leaves = self.value.shape
+        baseline, value, threshold, feature, missing_left, left_leaves = (array[models] for array in self._arrays())
         count, columns = len(baseline), np.arange(self.features)
         if self.features > MOST_COLUMNS:  # copy no column that none of these trees looks at
             columns = np.flatnonzero(np.bincount(feature.ravel(), minlength=1))
@@ -276,21 +256,21 @@ def _check_rows(x: Array, y: Array, seed: int, folds: int, weights: Array | None
 def _check_shapes(arrays: dict[str, NDArray[Any]], targets: int) -> None:
     """Raise unless the arrays of a file have shapes that belong together."""
     baseline, value = arrays["baseline"].shape, arrays["value"].shape
-    if len(baseline) != 2 or baseline[0] < 1 or baseline[1] != targets:
-        raise InputError(f"the baseline of trees has the shape {baseline}, not (folds, {targets})")
-    if len(value) != 4 or value[:2] != baseline or not (1 <= value[2] <= MOST_TREES and 1 <= value[3] <= MOST_LEAVES):
-        most = f"{baseline[0]}, {baseline[1]}, 1 to {MOST_TREES}, 1 to {MOST_LEAVES}"
+    if baseline != (targets,):
+        raise InputError(f"the baseline of trees has the shape {baseline}, not ({targets},)")
+    if len(value) != 3 or value[:1] != baseline or not (1 <= value[1] <= MOST_TREES and 1 <= value[2] <= MOST_LEAVES):
+        most = f"{targets}, 1 to {MOST_TREES}, 1 to {MOST_LEAVES}"
         raise InputError(f"the value of trees has the shape {value}, not ({most})")
     for name in ("threshold", "feature", "missing_left", "left_leaves"):
-        if arrays[name].shape != (*value[:3], value[3] - 1):
+        if arrays[name].shape != (*value[:2], value[2] - 1):
             raise InputError(
-                f"the {name} of trees has the shape {arrays[name].shape}, not {(*value[:3], value[3] - 1)}"
+                f"the {name} of trees has the shape {arrays[name].shape}, not {(*value[:2], value[2] - 1)}"
             )
 
 
 def _check_values(arrays: dict[str, NDArray[Any]], features: int) -> None:
     """Raise unless every split looks at a column that exists, leaves a leaf to end in, and all sums are finite."""
-    feature, left_leaves, leaves = arrays["feature"], arrays["left_leaves"], arrays["value"].shape[3]
+    feature, left_leaves, leaves = arrays["feature"], arrays["left_leaves"], arrays["value"].shape[2]
     if not bool(((feature >= 0) & (feature < features)).all()):
         raise InputError(f"trees look at columns that do not exist: there are {features}")
     # the rightmost leaf is in no left branch
@@ -299,7 +279,7 @@ def _check_values(arrays: dict[str, NDArray[Any]], features: int) -> None:
     if not bool((np.abs(arrays["threshold"]) <= LARGEST).all()):
         raise InputError("trees have thresholds that are NaN or beyond ±1e300")
     with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.abs(arrays["baseline"]) + np.abs(arrays["value"]).max(axis=3).sum(axis=2)
+        largest = np.abs(arrays["baseline"]) + np.abs(arrays["value"]).max(axis=2).sum(axis=1)
     if not bool((largest < np.inf).all()):
         raise InputError("trees have leaves or baselines that are NaN or infinite, or whose sum is")
 
@@ -329,29 +309,27 @@ def _folds(
     return result
 
 
-def _fit_fold(
-    x: Array, y: Array, rows: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
-) -> list[dict[str, NDArray[Any]]]:
-    """Return the trees of each target that learned from these rows, in the units that y had before it was scaled."""
+def _fit_boosted(
+    x: Array, y: Array, rows: NDArray[np.int64], weights: Array, rng: np.random.Generator
+) -> tuple[list[Any], list[NDArray[np.int64]]]:
+    """Return a model of scikit-learn for each target that learned from these rows, and the columns it looks at."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     weight = _around_one(weights)
-    chosen = _columns(x, y, rows)
+    columns = _columns(x, y, rows)
     models = []
-    for target in range(y.shape[1]):
-        columns = chosen[target]
-        part = np.clip(x[np.ix_(rows, columns)], -LARGEST, LARGEST)
+    for target, own in enumerate(columns):
+        part = _seen(x[np.ix_(rows, own)])
         part[:, np.isnan(part).all(axis=0)] = 0  # scikit-learn cannot bin a column without any value; a constant it can
         # one thread of this process, as in `howsure.threads`: on a busy machine several wait for each other
         with threadpool_limits(limits=1, user_api="openmp"):
-            model = _fit_model(part, y[rows, target], weight, int(rng.integers(2**31)))
-            arrays = _read_model(model)
-            _check_reading(model, arrays, part[:: max(1, len(part) // 50)])
-        arrays["feature"] = columns.astype(np.int32)[arrays["feature"]]
-        for name in ("baseline", "value"):
-            arrays[name] = np.ldexp(arrays[name], exponent[target])
-        models.append(arrays)
-    return models
+            models.append(_fit_model(part, y[rows, target], weight, int(rng.integers(2**31))))
+    return models, columns
+
+
+def _seen(x: Array) -> Array:
+    """Return values as trees see them."""
+    return np.clip(x, -LARGEST, LARGEST)
 
 
 def _fit_model(x: Array, y: Array, weights: Array | None, seed: int) -> Any:
@@ -450,7 +428,7 @@ def _read_model(model: Any) -> dict[str, NDArray[Any]]:
 def _check_reading(model: Any, arrays: dict[str, NDArray[Any]], x: Array) -> None:
     """Raise unless the arrays predict some rows, and one without any value, exactly as the model itself does."""
     x = np.concatenate([x, np.full((1, x.shape[1]), np.nan)])
-    if not np.array_equal(Trees(x.shape[1], **_stack([[arrays]])).predict_fold(x, 0)[:, 0], model.predict(x)):
+    if not np.array_equal(Trees(x.shape[1], **_stack([arrays])).predict_boosted(x)[:, 0], model.predict(x)):
         raise HowsureError(f"{_unknown_layout()} (its predictions are others)")
 
 
@@ -463,9 +441,24 @@ def _unknown_layout() -> str:
     )
 
 
-def _stack(models: list[list[dict[str, NDArray[Any]]]]) -> dict[str, Any]:
-    """Return the arrays of all folds and targets in one of each kind, without leaves that no tree has."""
-    arrays = {name: np.array([[model[name] for model in fold] for fold in models]) for name in _DTYPES}
+def _read_models(
+    models: list[Any], columns: list[NDArray[np.int64]], x: Array, exponent: NDArray[Any]
+) -> dict[str, Any]:
+    """Return the trees of all targets as arrays, in the units that y had before it was scaled."""
+    read = []
+    for target, (model, own) in enumerate(zip(models, columns, strict=True)):
+        arrays = _read_model(model)
+        _check_reading(model, arrays, _seen(x[:: max(1, len(x) // 50), own]))
+        arrays["feature"] = own.astype(np.int32)[arrays["feature"]]
+        for name in ("baseline", "value"):
+            arrays[name] = np.ldexp(arrays[name], exponent[target])
+        read.append(arrays)
+    return _stack(read)
+
+
+def _stack(models: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
+    """Return the arrays of all targets in one of each kind, without leaves that no tree has."""
+    arrays = {name: np.array([model[name] for model in models]) for name in _DTYPES}
     highest = int(arrays["left_leaves"].max(initial=0)).bit_length()  # the leaf to the right of it is in no left branch
     for name in ("value", "threshold", "feature", "missing_left", "left_leaves"):
         arrays[name] = np.ascontiguousarray(arrays[name][..., : highest + (name == "value")])

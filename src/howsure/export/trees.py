@@ -64,13 +64,8 @@ def ensemble_of(trees: Trees) -> Ensemble:
     Raises:
         InputError: if the splits of a tree, which may come from a file, are not those of a tree.
     """
-    folds, targets = trees.baseline.shape
-    parts = [
-        _of_boosted(trees, fold, target, tree)
-        for fold in range(folds)
-        for target in range(targets)
-        for tree in range(trees.value.shape[2])
-    ]
+    targets, count, _ = trees.value.shape
+    parts = [_of_boosted(trees, target, tree) for target in range(targets) for tree in range(count)]
     if trees.forest is not None:
         parts += _of_forest(trees.forest, trees.features, targets)
     return _joined(parts, trees.outputs)
@@ -78,17 +73,16 @@ def ensemble_of(trees: Trees) -> Ensemble:
 
 def baseline_of(trees: Trees) -> NDArray[np.float64]:
     """Return what the sums of an ensemble start from, (outputs,)."""
-    boosted = (trees.baseline / len(trees.baseline)).sum(0)
-    return boosted if trees.forest is None else np.concatenate([boosted, trees.forest.baseline])
+    return trees.baseline if trees.forest is None else np.concatenate([trees.baseline, trees.forest.baseline])
 
 
-def _of_boosted(trees: Trees, fold: int, target: int, tree: int) -> Ensemble:
+def _of_boosted(trees: Trees, target: int, tree: int) -> Ensemble:
     """Return one boosted tree, from the leaves that each of its splits has on its left.
 
     The splits follow each other as in a walk that goes left first, so that the first one whose leaves are not all
     known divides the leaves that come next.
     """
-    place = (fold, target, tree)
+    place = (target, tree)
     used = np.flatnonzero(trees.left_leaves[place])
     bits = [int(b) for b in trees.left_leaves[place][used]]
     left, right = np.zeros((2, len(used)), dtype=np.int64)
@@ -121,7 +115,7 @@ def _of_boosted(trees: Trees, fold: int, target: int, tree: int) -> Ensemble:
             right,
             right_leaf,
             np.full(count, target),
-            trees.value[place][:count] / len(trees.baseline),
+            trees.value[place][:count],
             0,
         )
     )

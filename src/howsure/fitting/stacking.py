@@ -14,7 +14,6 @@ __all__ = ["stacked", "stacking_weights"]
 
 Array = NDArray[np.float64]
 ROUNDS = 1000  # of the iteration, which converges to a maximum
-LEAST = 0.03  # weight of a kind of network below which predictions do without it
 PRIOR = 0.5  # rows that every kind gets, so that a handful of rows does not rule one out
 
 
@@ -50,11 +49,11 @@ def stacked(
     members: Sequence[Member],
     row_weights: Array | None = None,
     censored: NDArray[np.int8] | None = None,
-) -> tuple[Fitted, Sequence[Member]]:
-    """Return the model whose networks count by what they see, and the members that are left.
+) -> Fitted:
+    """Return the model whose networks are weighted by what they see.
 
-    All networks that see the same count alike. What a kind of network is worth is told by the validation rows of its
-    members, each predicted by those that held it out. Kinds that hardly count are left out.
+    All networks that see the same have the same weight. It follows from the likelihood of validation rows, each
+    predicted by the networks that held it out.
 
     Args:
         fitted: a trained model.
@@ -67,19 +66,15 @@ def stacked(
     kind_of = kinds_of(members)
     kinds = 1 + max(kind_of)
     if kinds == 1 or not all(len(m.validation) for m in members):
-        return fitted, members
+        return fitted
     rows, table = _held_out(fitted, x, y, members, kind_of, kinds, censored)
     if not len(rows):
-        return fitted, members
+        return fitted
     weights = stacking_weights(table, None if row_weights is None else row_weights[rows])
-    weights = np.where(weights < LEAST, 0.0, weights)
-    each = weights / np.bincount(kind_of, minlength=kinds)
-    kept = [k for k in range(len(members)) if weights[kind_of[k]] > 0]
-    count = torch.tensor([each[kind_of[k]] for k in kept], dtype=torch.float64, device="cpu")
-    left = fitted if len(kept) == len(members) else fitted.select(kept)
-    some = replace(left, weights=count / count.sum())
-    some.training = left.training
-    return some.trimmed(), [members[k] for k in kept]
+    each = (weights / np.bincount(kind_of, minlength=kinds))[kind_of]
+    some = replace(fitted, weights=torch.from_numpy(each / each.sum()))
+    some.training = fitted.training
+    return some
 
 
 def _held_out(

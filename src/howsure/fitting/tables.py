@@ -275,27 +275,6 @@ class Fitted:
         """Number of features of a row."""
         return self.population.in_features - (0 if self.trees is None else self.trees.outputs)
 
-    def trimmed(self) -> "Fitted":
-        """Return the model without bins and trees that none of its networks sees."""
-        bins, trees = (any(seen) for seen in zip(*self.kinds(), strict=True))
-        population, embedding = self.population, self.population._embedding
-        if bins is (embedding is not None) and trees is (self.trees is not None):
-            return self
-        features, inside = self.features_in, self.population.in_features
-        seen = list(range(features)) + (list(range(features, inside)) if trees else [])
-        kept = seen + (list(range(inside, population.sizes[0])) if bins else [])
-        whole = population.select(range(population.members))
-        whole._modules.pop("embedding", None)
-        whole.weights[0] = nn.Parameter(whole.weights[0].detach()[:, kept])
-        whole.sizes = (len(kept), *population.sizes[1:])
-        if embedding is not None and bins:
-            parts = (embedding.column, embedding.slope, embedding.offset, embedding.low, embedding.high)
-            whole.embed(PiecewiseLinear(*parts, len(seen)))
-        scale_x = Scaling(self.scale_x.loc[..., seen], self.scale_x.scale[..., seen])
-        some = replace(self, population=whole, scale_x=scale_x, trees=self.trees if trees else None)
-        some.training = self.training
-        return some
-
     def select(self, members: Sequence[int]) -> "Fitted":
         """Return a model of some of the networks."""
         chosen = list(members)
