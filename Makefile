@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-paper reproduce golden budget bounds test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo test test-paper numbers reproduce golden budget bounds test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml paper/pyproject.toml constraints.txt
@@ -81,6 +81,9 @@ pytest: .venv/installed  ## one process per core, each with one thread: torch's 
 test-paper: .venv/installed  ## the reproduction of the paper
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal paper/tests paper/src
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile paper/README.md paper/docs
+
+numbers: .venv/installed  ## write the numbers of the records into the generated blocks of the documentation
+	$(BIN)/howsure-paper quote
 
 reproduce: .venv/installed  ## every experiment of the paper in its quick form (about ten minutes of compute)
 	$(BIN)/howsure-paper all --quick --out out/paper/quick

@@ -1,6 +1,6 @@
 """Measures what `howsure fit` gives on rows of another kind, and makes the tables of paper/docs/shifts.md.
 
-    python paper/studies/shifts.py --data DATA [--out paper/docs/results/shifts] [--page paper/docs/shifts.md]
+    python paper/studies/shifts.py --data DATA [--out paper/docs/results/shifts]
     python paper/studies/shifts.py --show [--out paper/docs/results/shifts]    # the tables of a record
 
 Red wines teach about white ones, bikes of 2011 about 2012, houses inland about the coast. A tenth of the rows that
@@ -32,6 +32,7 @@ from howsure.io import read_file
 from howsure.prediction import Prediction
 from howsure.training import resolve_device
 from howsure_paper.datasets.folder import find_data
+from howsure_paper.quoted.shifts import SHIFT_TABLES
 from howsure_paper.record import read_record, write_record
 from shared import Tables, device_and_record, new_record, option_parser, shifts
 
@@ -39,8 +40,7 @@ TARGET = "target"  # the name of its column in the tables that are written
 TIMES = {"bikes, 2011 to 2012": "dteday"}  # shifts in time, and the column that has it
 DRAWS = {"red to white wine": 5}  # fits by other seeds, to other nine tenths
 KNOWN = 200  # rows of the other kind whose targets someone found out
-PLACES = {"inside": "inside", "outside": "other"}
-PARTS = {"outside, not flagged": "not flagged", "outside, flagged": "flagged"}
+PLACES = ("inside", "outside")
 
 
 def write_tables(tables: Tables, folder: Path, rows: int | None, seed: int = 0) -> dict[str, int]:
@@ -153,88 +153,11 @@ def measure_after(folder: Path, options: Namespace) -> dict[str, float]:
     return found | {"known": known, "rmse of their mean": float(np.sqrt(np.mean((y - constant) ** 2)))}
 
 
-# Tables --------------------------------------------------------------------------------------------------------------
-
-
-def number(value: float) -> str:
-    """Return a score with three digits, and thousands with commas."""
-    shown = f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
-    return shown.replace("-", "−")
-
-
-def percent(value: float) -> str:
-    """Return a share in percent, with a digit more if it is small."""
-    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
-
-
-def line(first: str, second: str, own: dict[str, float], last: str) -> str:
-    """Return a line of a table."""
-    cells = [f"{own['rows']:,}", percent(own["coverage_90"]), f"{own['nll']:.2f}", number(own["rmse"])]
-    return f"| {' | '.join([first, second, *cells, number(own['rmse of the training mean']), last])} |"
-
-
-def shift_table(record: dict[str, Any]) -> str:
-    """Return the table of rows inside and outside."""
-    head = "| shift | rows | number | in 90 % | NLL | RMSE | RMSE of the training mean | flagged |"
-    lines = [head, f"|{'---|' * 8}"]
-    for name, found in record["shifts"].items():
-        lines += [line(name, words, found[key], percent(found[key]["flagged"])) for key, words in PLACES.items()]
-    return "\n".join(lines)
-
-
-def flag_table(record: dict[str, Any]) -> str:
-    """Return the table of flagged and other rows outside."""
-    head = "| shift | rows of the other kind | number | in 90 % | NLL | RMSE | RMSE of the training mean | width |"
-    lines = [head, f"|{'---|' * 8}"]
-    for name, found in record["shifts"].items():
-        parts = [(words, found[key]) for key, words in PARTS.items() if key in found]
-        lines += [line(name, words, own, number(own["median width"])) for words, own in parts]
-    return "\n".join(lines)
-
-
-def two_parts_table(record: dict[str, Any]) -> str:
-    """Return the table of noise and doubt, inside and outside: medians over rows."""
-    lines = ["| shift | rows | noise | doubt | `familiar` | predictions too high by |", f"|{'---|' * 6}"]
-    for name, found in record["shifts"].items():
-        for key, words in PLACES.items():
-            own = found[key]
-            shown = [number(own[part]) for part in ("aleatoric_std", "epistemic_std", "familiar", "mean error")]
-            lines.append(f"| {name} | {words} | {' | '.join(shown)} |")
-    return "\n".join(lines)
-
-
-def after_table(record: dict[str, Any]) -> str:
-    """Return the table of models that have learned from a few rows of the other kind."""
-    head = (
-        "| shift | in 90 %, before | after | NLL, before | after | RMSE, before | after | RMSE of the mean of the 200 |"
-    )
-    lines = [head, f"|{'---|' * 8}"]
-    for name, found in record["shifts"].items():
-        before, after = found["outside"], found["after"]
-        cells = [percent(own["coverage_90"]) for own in (before, after)]
-        cells += [f"{own['nll']:.2f}" for own in (before, after)] + [number(own["rmse"]) for own in (before, after)]
-        lines.append(f"| {' | '.join([name, *cells, number(after['rmse of their mean'])])} |")
-    return "\n".join(lines)
-
-
-TABLES = {"shifts": shift_table, "flags": flag_table, "parts": two_parts_table, "after": after_table}
-
-
-def fill_page(text: str, record: dict[str, Any]) -> str:
-    """Return a page with the tables of a record between its marks, as in <!-- shifts --> … <!-- end -->."""
-    for mark, make in TABLES.items():
-        before, found, rest = text.partition(f"<!-- {mark} -->\n")
-        if found:
-            text = f"{before}{found}{make(record)}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
-    return text
-
-
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="training steps (default: the regressor's)")
     parser.add_argument("--rows", type=int, help="most training rows of each table, drawn at random (default: all)")
     parser.add_argument("--only", help="one shift, by its first word; the others stay as the record has them")
     parser.add_argument("--keep", type=Path, help="folder for tables and models (default: a temporary one)")
-    parser.add_argument("--page", type=Path, help="page whose tables are made anew")
     parser.add_argument("--show", action="store_true", help="only make the tables of the record")
 
 
@@ -263,10 +186,8 @@ def main() -> None:
             parser.error("the tables are in the folder shift/ of the data: pass --data")
         run(options, data)
     record = read_record(options.out)
-    for make in TABLES.values():
+    for make in SHIFT_TABLES.values():
         print(f"\n{make(record)}")
-    if options.page is not None:
-        options.page.write_text(fill_page(options.page.read_text(encoding="utf-8"), record), encoding="utf-8")
     print(device_and_record(record, options.out))
 
 

@@ -28,7 +28,7 @@ from howsure_paper.depth.tables import (
 )
 from howsure_paper.depth.trials import trial_values
 from howsure_paper.pages import read_template
-from howsure_paper.record import read_record, write_record
+from howsure_paper.record import write_record
 
 BASE = 0.2
 HEIGHT, WIDTH = 8, 10
@@ -412,27 +412,6 @@ def test_the_page_shows_what_fading_gives(tmp_path):
     assert "has an AUROC of 0.875; the distance that evidence fades by has 0.950" in words
     assert "1.25 times as long for one image and 1.10 times for 32" in words
     assert "0.80 for test images and 0.30 for CamVid" in words
-
-
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-@pytest.mark.skipif(not DOCS.exists(), reason="a source distribution has no records")
-def test_the_page_on_images_says_what_the_record_of_fading_says():
-    trials = read_record(DOCS / "results" / "depth_fading")["trials"]
-    said = (DOCS.parents[1] / "docs" / "images.md").read_text()
-    for kind in ("plain", "fading"):
-        area = spread(trial_values(trials, kind, "auroc", "epistemic entropy"), 3)
-        nll = signed(float(trial_values(trials, kind, "nll").mean()), 3, plus=False)
-        assert f'| epistemic entropy, `evidence="{kind}"` | {area} | {nll} |' in said
-    assert f"| distance d | {spread(trial_values(trials, 'distance'), 3)} | – |" in said
-    (colors,) = set(trial_values(trials, "colour histograms"))
-    assert f"| distance of colour histograms, without any network | {colors:.3f} | – |" in said
-    fading = trial_values(trials, "fading", "auroc", "epistemic entropy")
-    assert fading.mean() >= 0.89
-    assert fading.min() >= 0.86
-    rows = [row for trial in trials for row in trial["choice"]["rows"] if (row["quantile"], row["power"]) == (0.5, 4)]
-    assert all(row["nll rises by"] <= row["error"] for row in rows)
 
 
 def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):

@@ -21,6 +21,7 @@ from howsure.errors import InputError
 from howsure_paper import fetch
 from howsure_paper.html import check_html_page, write_html_page
 from howsure_paper.protocol import Context, Experiment, Option
+from howsure_paper.quoted import BLOCKS, check_pages, write_pages
 from howsure_paper.registry import EXPERIMENTS, write_page
 
 __all__ = ["app", "run"]
@@ -213,6 +214,27 @@ def page(
     print(f"wrote {written} and {len(others)} tables and figures")
     if html:
         print(f"wrote {write_html_page(folder, written.with_suffix('.html'))}")
+
+
+@app.command()
+def quote(
+    folder: Annotated[Path, typer.Argument(help="Folder of a checkout of the repository.")] = Path(),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with code 1 if a block differs.")
+    ] = False,
+    _quiet: console.Quiet = False,  # there is nothing but results
+) -> None:
+    """Write the numbers of the committed records into the generated blocks of the documentation.
+
+    Example: howsure-paper quote --check
+    """
+    changes = check_pages(folder, BLOCKS) if check else write_pages(folder, BLOCKS)
+    for text in (*changes.differences, *changes.errors):
+        print(text)
+    count, verb = len(changes.differences), "differ from" if check else "rewritten from"
+    print(f"{count} of {len(BLOCKS)} blocks {verb} the records, {len(changes.errors)} errors")
+    if changes.errors or (check and changes.differences):
+        raise typer.Exit(1)
 
 
 def run() -> NoReturn:
