@@ -25,7 +25,7 @@ from torch.nn.functional import interpolate
 import howsure as hs
 from howsure.images import CompiledLosses, FittedImages, ImageBatches, ImageRecipe, Pairs
 from howsure.images.training import fastest_convolutions
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
 from howsure.nn import UNet, unet
 from howsure.training import Settings, resolve_device, train
 from howsure_paper.baselines import LeastSquares

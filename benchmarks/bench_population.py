@@ -21,10 +21,11 @@ from torch import nn
 import howsure as hs
 from devices import device_label
 from howsure import metrics
-from howsure.data import splits
-from howsure.fitting import Member, fit, hold_out
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.prediction import Prediction
+from howsure.tables import splits
+from howsure.tables.members import Member, hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.timing import synchronized_time

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from howsure.errors import InputError
-from howsure.methods import Recipe
+from howsure.likelihoods import Recipe
 from howsure_paper.datasets import uci
 
 BARS = {500: 10, 5000: 90, 41_157: 300, 100_000: 480}  # seconds on two cores with nothing else to do

@@ -26,8 +26,10 @@ from typing import Any
 import torch
 
 from devices import device_label
-from howsure.fitting import Fitted, fit, hold_out
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
+from howsure.tables.members import hold_out
+from howsure.tables.model import Fitted
+from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.datasets.uci import SETS, UCITable
 from howsure_paper.fused import required_fused_steps

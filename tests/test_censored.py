@@ -11,7 +11,7 @@ from scipy import stats
 import howsure as hs
 import oracles
 from howsure.formulas import nig, normal, penalties, student_t, student_tail
-from howsure.methods import Evidential, Network, NormalLikelihood
+from howsure.likelihoods import Evidential, Network, NormalLikelihood
 from oracles import exact
 
 LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "gaussian": (hs.normal_loss, hs.NormalHead)}

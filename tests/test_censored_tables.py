@@ -7,10 +7,11 @@ import torch
 from scipy import stats
 
 import howsure as hs
-from howsure.fitting import fit, hold_out
-from howsure.fitting.censoring import log_likelihood, read_censored
-from howsure.fitting.targets import prepare_target
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
+from howsure.tables.censoring import log_likelihood, read_censored
+from howsure.tables.members import hold_out
+from howsure.tables.target import prepare_target
+from howsure.tables.train import fit
 from howsure.training import Settings
 
 RECIPE = Recipe(Network((16,)), Settings(steps=40, evaluate_every=10), 32)

@@ -12,8 +12,8 @@ import howsure as hs
 from howsure.cli import models, scoring
 from howsure.cli.fit import Method, _latest, _some_groups
 from howsure.cli.rows import number_columns, read_target
-from howsure.data.splits import random as random_split
 from howsure.errors import InputError
+from howsure.tables.splits import random as random_split
 from shell import QUICK, SWIFT, houses, shell, write
 
 DROP = ("--drop", "id", "--drop", "rent")

@@ -10,10 +10,10 @@ import pytest
 from sklearn.preprocessing import TargetEncoder
 
 import howsure as hs
-from howsure.data.choices import _prior_rows, target_means
-from howsure.data.encoding import Encoding
-from howsure.data.table import read_table
 from howsure.errors import UnreadableCellsWarning
+from howsure.tables.choices import _prior_rows, target_means
+from howsure.tables.encoder import Encoding
+from howsure.tables.table import read_table
 
 
 def small(**changes):

@@ -10,8 +10,8 @@ from scipy import stats
 
 import howsure as hs
 from howsure.conformal import ConformalCalibration, min_rows, quantile_of_scores
-from howsure.data.table import read_table
 from howsure.distributions import Transform
+from howsure.tables.table import read_table
 
 
 def normal_prediction(mean, std):

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from howsure.fitting.constant import constant_score
+from howsure.tables.constant import constant_score
 
 RNG = np.random.default_rng(0)
 SAMPLES = {

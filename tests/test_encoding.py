@@ -15,9 +15,9 @@ import torch
 
 import howsure as hs
 from faults.tables import check
-from howsure.data.encoders import MAX_CATEGORIES
-from howsure.data.encoding import Encoding, Scaling
-from howsure.data.table import read_table
+from howsure.tables.encoder import Encoding, Scaling
+from howsure.tables.schema import MAX_CATEGORIES
+from howsure.tables.table import read_table
 
 
 def learn(values):

@@ -5,13 +5,14 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.data.robust import LINEAR_RANGE, RobustScale
-from howsure.fitting import fit, hold_out
-from howsure.fitting.evidence import PRIOR_VARIANCE, add_evidence, extrapolation_folds, learn_ridge
 from howsure.formulas import nig
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
 from howsure.nn import ConjugateEvidence
 from howsure.nn.evidence import UNIT_FLOOR, FeatureBasis
+from howsure.tables.evidence import PRIOR_VARIANCE, add_evidence, extrapolation_folds, learn_ridge
+from howsure.tables.members import hold_out
+from howsure.tables.robust import LINEAR_RANGE, RobustScale
+from howsure.tables.train import fit
 
 
 def features(rows=200, size=6, seed=0):

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.data.trees import Trees
 from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.export.module import gelu, softplus
 from howsure.export.tracing import Recorder
 from howsure.export.trees import ensemble_of
+from howsure.tables.experts.trees import Trees
 from shell import shell
 
 onnx = pytest.importorskip("onnx")

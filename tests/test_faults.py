@@ -90,8 +90,9 @@ def test_a_lock_excludes_threads_too(tmp_path):
 
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
-    from howsure.fitting import fit, hold_out
-    from howsure.methods import Evidential, Network, Recipe
+    from howsure.likelihoods import Evidential, Network, Recipe
+    from howsure.tables.members import hold_out
+    from howsure.tables.train import fit
     from howsure.training import Settings
 
     g = np.random.default_rng(0)

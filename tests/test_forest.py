@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load, save
 from threadpoolctl import threadpool_info
 
-from howsure.data import forest as module
-from howsure.data.forest import Forest, trees_for
-from howsure.data.trees import Trees
 from howsure.errors import HowsureError, InputError
+from howsure.tables.experts import forest as module
+from howsure.tables.experts.forest import Forest, trees_for
+from howsure.tables.experts.trees import Trees
 from howsure.threads import in_threads
 
 
@@ -235,7 +235,7 @@ def test_a_forest_learns_from_other_folds_and_the_last_from_all(folds, monkeypat
 
 
 def test_a_forest_learns_from_at_most_so_many_rows(models, monkeypatch):
-    monkeypatch.setattr("howsure.data.trees.MOST_ROWS", 30)
+    monkeypatch.setattr("howsure.tables.experts.trees.MOST_ROWS", 30)
     Trees.fit(*table(100), 0, folds=2)
     assert all(tree.tree_.n_node_samples[0] == 30 for model in models for tree in model.estimators_)
 

@@ -13,7 +13,7 @@ from howsure.images.model import BATCH_PIXELS
 from howsure.images.networks import raw_maps
 from howsure.images.pairs import hold_out_images
 from howsure.images.training import _loss_of, largest_batch
-from howsure.methods import Evidential, NormalLikelihood
+from howsure.likelihoods import Evidential, NormalLikelihood
 from howsure.nn import UNet
 from howsure.persistence import save_model
 from howsure.training import Settings
@@ -360,7 +360,7 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
         (lambda x, y: {"groups": [1, None] * 3}, "groups must be labels of one kind"),
         (lambda x, y: {"recipe": "x"}, "recipe is an ImageRecipe, not str"),
         (lambda x, y: {"recipe": {}}, "recipe is an ImageRecipe, not dict"),
-        (lambda x, y: {"method": "evidential"}, "method is one of howsure.methods"),
+        (lambda x, y: {"method": "evidential"}, "method is one of howsure.likelihoods"),
         (lambda x, y: {"method": Evidential((0.1, 0.2))}, "one number"),
         (lambda x, y: {"targets": y * 1e20}, "variances that float32 cannot hold"),
         (lambda x, y: {"targets": y / 1e30}, "variances that float32 cannot hold"),

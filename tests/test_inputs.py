@@ -10,13 +10,14 @@ from sklearn.base import clone
 
 import howsure as hs
 from howsure import EnsembleRegressor, EvidentialRegressor, InputError
-from howsure.fitting import Fitted, Member, fit
-from howsure.fitting.inputs import Inputs
-from howsure.fitting.members import hold_in_turn
-from howsure.fitting.stacking import stacked, stacking_weights
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.nn import PiecewiseLinear, Population
 from howsure.nn.embedding import MOST_BINS, quantile_edges
+from howsure.tables.members import Member, hold_in_turn
+from howsure.tables.model import Fitted
+from howsure.tables.stacking import stacked, stacking_weights
+from howsure.tables.train import fit
+from howsure.tables.views import Inputs
 from howsure.training import Settings
 
 QUICK = Recipe(Network((16, 16), "gelu"), Settings(steps=60, evaluate_every=20), 32)

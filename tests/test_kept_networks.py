@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.methods import Method
+from howsure.likelihoods import Method
 
 X = np.random.default_rng(0).standard_normal((60, 3))
 

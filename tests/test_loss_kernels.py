@@ -22,7 +22,7 @@ import oracles
 from howsure.formulas import nig, penalties
 from howsure.kernels import polynomials
 from howsure.kernels.evidential_loss import evidential_loss_from_raw
-from howsure.methods import Evidential, Network
+from howsure.likelihoods import Evidential, Network
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # NumPy's, of lanes that nobody reads
 

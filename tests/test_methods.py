@@ -6,8 +6,9 @@ import torch
 
 import howsure as hs
 from howsure import metrics
-from howsure.fitting import Member, fit, hold_out
-from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.tables.members import Member, hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings
 
 QUICK = Recipe(Network((32,)), Settings(steps=300, learning_rate=1e-2, evaluate_every=50), 32)

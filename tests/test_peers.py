@@ -14,9 +14,9 @@ from scipy import integrate, stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
-from howsure.data import splits
 from howsure.errors import InputError
 from howsure.formulas import nig
+from howsure.tables import splits
 
 uci = pytest.importorskip("howsure_paper.datasets.uci", reason="benchmarks need howsure-paper")
 

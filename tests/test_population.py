@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.methods import Evidential, Network
+from howsure.likelihoods import Evidential, Network
 from howsure.nn import Population
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.data import splits
+from howsure.tables import splits
 
 
 def check_partition(split, n):

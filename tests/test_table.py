@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 import howsure as hs
-from howsure.data.table import read_table
+from howsure.tables.table import read_table
 
 MIXED = {
     "size": [1.5, None, 3.0],

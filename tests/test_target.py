@@ -13,8 +13,8 @@ from sklearn.compose import TransformedTargetRegressor
 
 import howsure as hs
 from howsure import metrics
-from howsure.data.target import find_ties, positive_numbers, spread_ties
 from howsure.errors import InputError, InputTypeError
+from howsure.tables.target_values import find_ties, positive_numbers, spread_ties
 
 QUICK = {"members": 2, "hidden": (32,), "steps": 60, "random_state": 0}
 TIES = "of the values of y"

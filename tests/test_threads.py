@@ -8,9 +8,11 @@ import torch
 
 import howsure as hs
 from howsure import EnsembleRegressor, EvidentialRegressor
-from howsure.fitting import Member, fit, groups, hold_out
-from howsure.fitting.groups import groups_of_members
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
+from howsure.tables import groups
+from howsure.tables.groups import groups_of_members
+from howsure.tables.members import Member, hold_out
+from howsure.tables.train import fit
 from howsure.threads import one_thread, stream_in_threads
 from howsure.training import Settings
 

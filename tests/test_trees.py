@@ -11,10 +11,10 @@ from safetensors.torch import load, save
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info
 
-from howsure.data import forest as forest_module
-from howsure.data import trees as module
-from howsure.data.trees import Trees
 from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.tables.experts import forest as forest_module
+from howsure.tables.experts import trees as module
+from howsure.tables.experts.trees import Trees
 from howsure.threads import in_threads
 
 

@@ -7,8 +7,9 @@ import torch
 import howsure as hs
 from howsure import EvidentialRegressor, InputError
 from howsure.distributions import NormalInverseGamma
-from howsure.fitting import Member, width
-from howsure.fitting.width import with_width
+from howsure.tables import width
+from howsure.tables.members import Member
+from howsure.tables.width import with_width
 
 ROWS = 400
 

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from howsure import metrics
-from howsure.data import splits
-from howsure.fitting import fit, hold_out
-from howsure.methods import Network, NormalLikelihood, Recipe
+from howsure.likelihoods import Network, NormalLikelihood, Recipe
 from howsure.prediction import Prediction
+from howsure.tables import splits
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.baselines import MCDropout
 from howsure_paper.datasets import uci

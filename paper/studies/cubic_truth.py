@@ -11,8 +11,9 @@ import argparse
 import numpy as np
 
 from howsure import metrics
-from howsure.fitting import fit, hold_out
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets.cubic import cubic
 from shared import recipe_for

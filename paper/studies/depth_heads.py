@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from howsure.images import ImageRecipe
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
 from howsure.training import resolve_device
 from howsure_paper.datasets.folder import find_data
 from howsure_paper.depth.data import DepthData, load

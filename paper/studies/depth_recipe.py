@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from howsure.images import Augmentation, ImageRecipe, Pairs
-from howsure.methods import Evidential, Method, NormalLikelihood
+from howsure.likelihoods import Evidential, Method, NormalLikelihood
 from howsure.training import resolve_device
 from howsure_paper.baselines import LeastSquares
 from howsure_paper.datasets.folder import find_data

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from howsure.images import FittedImages, ImageRecipe
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
 from howsure.metrics import auroc
 from howsure.training import resolve_device
 from howsure_paper.datasets import rooms

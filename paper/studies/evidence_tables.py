@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from howsure import metrics
-from howsure.data import splits
-from howsure.fitting import Fitted, Member, fit, hold_out
-from howsure.fitting.evidence import (
+from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
+from howsure.prediction import Prediction
+from howsure.tables import splits
+from howsure.tables.evidence import (
     NETWORKS_PER_FOLD,
     add_evidence,
     best_ridge,
@@ -32,9 +33,10 @@ from howsure.fitting.evidence import (
     rows_of_a_fold,
     short_recipe,
 )
-from howsure.fitting.targets import prepare_target
-from howsure.methods import Evidential, Method, NormalLikelihood, Recipe
-from howsure.prediction import Prediction
+from howsure.tables.members import Member, hold_out
+from howsure.tables.model import Fitted
+from howsure.tables.target import prepare_target
+from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record

@@ -10,9 +10,10 @@ import argparse
 import numpy as np
 
 from howsure import metrics
-from howsure.data import splits
-from howsure.fitting import fit, hold_out
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
+from howsure.tables import splits
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import write_record

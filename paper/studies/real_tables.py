@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from howsure import EvidentialRegressor, metrics
-from howsure.data import splits
+from howsure.tables import splits
 from howsure.training import resolve_device
 from howsure_paper.record import write_record
 from shared import device_and_record, new_record, option_parser

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from howsure.images import CompiledLosses, ImageRecipe, Pairs, fit_images
-from howsure.methods import Evidential, Method, Recipe
+from howsure.likelihoods import Evidential, Method, Recipe
 from howsure_paper.baselines import LeastSquares
 from howsure_paper.depth.models import DepthModel
 from howsure_paper.record import environment

@@ -26,10 +26,10 @@ import pandas as pd
 from howsure import metrics
 from howsure.cli import models
 from howsure.cli.app import app
-from howsure.data.splits import random
 from howsure.estimators import Regressor
 from howsure.io import read_file
 from howsure.prediction import Prediction
+from howsure.tables.splits import random
 from howsure.training import resolve_device
 from howsure_paper.datasets.folder import find_data
 from howsure_paper.quoted.shifts import SHIFT_TABLES

@@ -33,18 +33,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from howsure import metrics
-from howsure.data import splits
-from howsure.data.encoding import Scaling
 from howsure.distributions import NormalInverseGamma
-from howsure.fitting.inputs import Inputs
-from howsure.fitting.members import Member, hold_in_turn
-from howsure.fitting.scaled_table import ScaledTable
-from howsure.fitting.stacking import stacking_weights
-from howsure.fitting.targets import prepare_target
-from howsure.methods import Evidential, Recipe
+from howsure.likelihoods import Evidential, Recipe
 from howsure.nn import PiecewiseLinear, Population
 from howsure.nn.mlp import ACTIVATIONS, draw_layers
 from howsure.prediction import Prediction
+from howsure.tables import splits
+from howsure.tables.encoder import Scaling
+from howsure.tables.members import Member, hold_in_turn
+from howsure.tables.scaled_table import ScaledTable
+from howsure.tables.stacking import stacking_weights
+from howsure.tables.target import prepare_target
+from howsure.tables.views import Inputs
 from howsure.training import TableBatches, Training, resolve_device, train
 from howsure.training.batches import pad_rows
 from howsure_paper.datasets import uci

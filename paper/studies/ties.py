@@ -14,8 +14,9 @@ from unittest import mock
 import numpy as np
 
 from howsure import EnsembleRegressor, EvidentialRegressor, metrics
-from howsure.data import splits, target
-from howsure.fitting import targets
+from howsure.tables import splits
+from howsure.tables import target as targets
+from howsure.tables import target_values as target
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import write_record

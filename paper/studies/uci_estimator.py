@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from howsure import EvidentialRegressor, metrics
-from howsure.data import splits
+from howsure.tables import splits
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.fitting import fit, hold_out
-from howsure.methods import Network, Recipe
+from howsure.likelihoods import Network, Recipe
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
 

@@ -11,10 +11,11 @@ import torch
 
 import howsure as hs
 from howsure import metrics
-from howsure.fitting import Member, fit, hold_out
-from howsure.fitting.groups import groups_of_members
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.nn import Population
+from howsure.tables.groups import groups_of_members
+from howsure.tables.members import Member, hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, BayesPopulation, DropoutPopulation, MCDropout
 from howsure_paper.fused import fused_steps, required_fused_steps

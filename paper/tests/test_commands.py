@@ -11,8 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 import howsure as hs
-from howsure.fitting import fit, hold_out
-from howsure.methods import Evidential, Network, Recipe
+from howsure.likelihoods import Evidential, Network, Recipe
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings, loop
 from howsure_paper.cli import _plan_options, _value, app
 from howsure_paper.datasets import uci as uci_data

@@ -13,7 +13,7 @@ import howsure as hs
 from howsure import metrics
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.images import ImageRecipe, Pairs
-from howsure.methods import Evidential, NormalLikelihood
+from howsure.likelihoods import Evidential, NormalLikelihood
 from howsure.nn import UNet
 from howsure_paper import timing
 from howsure_paper.baselines import LeastSquares

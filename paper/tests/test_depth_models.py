@@ -10,7 +10,7 @@ import torch
 import howsure as hs
 from howsure import metrics
 from howsure.images import Augmentation, ImageRecipe, Pairs, fit_images, to_network
-from howsure.methods import NormalLikelihood
+from howsure.likelihoods import NormalLikelihood
 from howsure.nn import UNet
 from howsure.persistence import save_model
 from howsure.training import Settings

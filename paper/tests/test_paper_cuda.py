@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.fitting import fit, hold_out
 from howsure.images import Augmentation, CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
-from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
 from howsure_paper.depth import run as depth

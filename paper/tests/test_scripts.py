@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from howsure.data import splits
+from howsure.tables import splits
 from howsure_paper.datasets import rooms, uci
 from howsure_paper.paper import TABLE_1
 from howsure_paper.tables import mean_and_error

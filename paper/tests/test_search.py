@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.fitting import fit, hold_out
-from howsure.methods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
+from howsure.tables.members import hold_out
+from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.search import folds_of, one_standard_error, search
 

@@ -74,7 +74,6 @@ _MODULES = (
     "deploy",
     "distributed",
     "distributions",
-    "fitting",
     "formulas",
     "images",
     "kernels",
@@ -84,6 +83,7 @@ _MODULES = (
     "prediction",
     "schedules",
     "scorers",
+    "tables",
     "training",
 )
 

@@ -20,13 +20,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from howsure.data.table import Table
 from howsure.errors import InputError, InputTypeError
 from howsure.prediction import Prediction
 
@@ -37,6 +36,16 @@ Codes = NDArray[np.int64]
 Key = tuple[str | float | None, ...]
 REFERENCE_COVERAGE = 0.9  # of the intervals whose half-widths are the unit of scores
 MIN_FACTOR = 1e-6  # a model that is right to the last digit still needs a positive scale
+
+
+class Table(Protocol):
+    """Named columns of values, such as :class:`howsure.tables.table.Table`."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    @property
+    def columns(self) -> tuple[Any, ...]: ...
 
 
 # Ranks ----------------------------------------------------------------------------------------------------------------

@@ -23,24 +23,25 @@ from sklearn.utils.validation import (
 
 from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
-from howsure.data.encoding import Encoding
-from howsure.data.robust import RobustScale
-from howsure.data.table import Table, read_table
-from howsure.data.target import check_numbers
 from howsure.distributions import Transform
 from howsure.errors import InputError
-from howsure.fitting import Fitted, Member, fit
-from howsure.fitting.censoring import read_censored
-from howsure.fitting.evidence import add_evidence, learn_ridge, rows_of_a_fold, unfamiliar_below
-from howsure.fitting.inputs import Inputs
-from howsure.fitting.members import hold_in_turn
-from howsure.fitting.stacking import stacked
-from howsure.fitting.targets import prepare_target
-from howsure.fitting.width import with_width
 from howsure.images import FittedImages
-from howsure.methods import Evidential, Method, NormalLikelihood, Recipe
+from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.persistence import load_model, refusing_misfits, save_model
 from howsure.prediction import Prediction, real_numbers
+from howsure.tables.censoring import read_censored
+from howsure.tables.encoder import Encoding
+from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold, unfamiliar_below
+from howsure.tables.members import Member, hold_in_turn
+from howsure.tables.model import Fitted
+from howsure.tables.robust import RobustScale
+from howsure.tables.stacking import stacked
+from howsure.tables.table import Table, read_table
+from howsure.tables.target import prepare_target
+from howsure.tables.target_values import check_numbers
+from howsure.tables.train import fit
+from howsure.tables.views import Inputs
+from howsure.tables.width import with_width
 from howsure.threads import one_thread
 from howsure.training import resolve_device
 
@@ -101,11 +102,11 @@ class Regressor(_ScikitLearn):
 
     Attributes
     ----------
-    fitted_ : howsure.fitting.Fitted
+    fitted_ : howsure.tables.model.Fitted
         The trained networks.
-    encoding_ : howsure.data.encoding.Encoding
+    encoding_ : howsure.tables.encoder.Encoding
         The learned encoding of the columns.
-    robust_scale_ : howsure.data.robust.RobustScale
+    robust_scale_ : howsure.tables.robust.RobustScale
         Median and spread of each feature, by which networks and trees see it.
     columns_ : pandas.DataFrame
         Kind of each column of X, its number of features and missing values, and the reason.

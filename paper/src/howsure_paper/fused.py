@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from howsure.errors import InputError
-from howsure.fitting.scaled_table import ScaledTable
-from howsure.methods import Evidential, Method, NormalLikelihood, Recipe
+from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.nn import Population
 from howsure.nn.population import per_member
+from howsure.tables.scaled_table import ScaledTable
 from howsure.training import TableBatches
 from howsure_paper.baselines import BayesPopulation
 
@@ -20,7 +20,7 @@ __all__ = ["FusedSteps", "fused_steps", "obstacle", "required_fused_steps"]
 def fused_steps(
     method: Method, population: Population, batches: TableBatches, table: ScaledTable, recipe: Recipe
 ) -> "FusedSteps | None":
-    """Return the ``fast_steps`` of :func:`howsure.fitting.fit`, or None where the kernel cannot train them."""
+    """Return the ``fast_steps`` of :func:`howsure.tables.train.fit`, or None where the kernel cannot train them."""
     if obstacle(method, population, recipe, table.row_weights is not None, table.censored is not None):
         return None
     return FusedSteps(method, population, batches, table)

@@ -10,9 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from howsure.distributions import Mixture
 from howsure.errors import InputError
-from howsure.fitting import Fitted, fit, hold_out
-from howsure.fitting.censoring import log_likelihood, read_censored
-from howsure.methods.base import Method, Recipe
+from howsure.likelihoods.base import Method, Recipe
+from howsure.tables.censoring import log_likelihood, read_censored
+from howsure.tables.members import hold_out
+from howsure.tables.model import Fitted
+from howsure.tables.train import fit
 
 __all__ = ["Search", "folds_of", "mixtures", "one_standard_error", "search", "searched_by"]
 
@@ -79,7 +81,7 @@ def search(
         folds: 5 by default, 3 from 5,000 rows on.
         seed, validation_fraction: how a group is divided.
         effort: the share of the recipe's steps that the networks of the search get.
-        recipe, sample_weight, censored, **options: as for :func:`howsure.fitting.fit`.
+        recipe, sample_weight, censored, **options: as for :func:`howsure.tables.train.fit`.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)

@@ -249,7 +249,7 @@ def _prepare(
 
 def _times(frame: "pd.DataFrame", column: str, name: str) -> Array:
     """Return the times of rows as numbers, NaN where missing."""
-    from howsure.data.table import read_table
+    from howsure.tables.table import read_table
 
     found = read_table(frame[[column]]).columns[0]
     if found.kind not in ("date", "number"):
@@ -273,7 +273,7 @@ def _divide(
     refit: bool,
 ) -> Division:
     """Return training rows and held-out rows, as the options say."""
-    from howsure.data import splits
+    from howsure.tables import splits
 
     count = len(rows.y)
     if test is not None:
@@ -403,8 +403,8 @@ def _simple_models(train: Rows, test: Rows, settings: Settings) -> dict[str, Any
     """
     from sklearn.utils import check_random_state
 
-    from howsure.data.encoding import Encoding
-    from howsure.data.table import read_table
+    from howsure.tables.encoder import Encoding
+    from howsure.tables.table import read_table
 
     seed = int(check_random_state(settings.seed).randint(2**31 - 1))
     y = train.y[:, 0] if train.y.shape[1] == 1 else train.y

@@ -89,7 +89,7 @@ def _kernels(device: str, model: "Regressor | None") -> dict[str, str]:
 def _loss_kernel(method: Any, like: "Tensor") -> str:
     """Return how the loss of a method is computed on the device of a tensor, and why."""
     from howsure.kernels.evidential_loss import PENALTIES, uses_triton
-    from howsure.methods import Evidential
+    from howsure.likelihoods import Evidential
 
     if not isinstance(method, Evidential) or method.penalty not in PENALTIES:
         return f"not used: it is for the evidential method with the penalty {' or '.join(PENALTIES)}"

@@ -156,7 +156,7 @@ def number_columns(model: "Regressor") -> list[str] | None:
     All others are read as text, from which the model reads what they were: a file may hold nothing but codes such as
     007, or numbers such as 1.234 with a point for thousands.
     """
-    from howsure.data.numbers import PLAIN
+    from howsure.tables.numbers import PLAIN
 
     if not hasattr(model, "feature_names_in_"):
         return None
@@ -182,7 +182,7 @@ def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -
 
 def _numbers(values: "pd.Series[Any]", name: str) -> Array:
     """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
-    from howsure.data.columns import decide_kind, read_column
+    from howsure.tables.columns import decide_kind, read_column
 
     start = f"the target {name!r}"
     if values.isna().all():

@@ -3,9 +3,9 @@
 import sys
 from typing import Any
 
-from howsure.data.encoders import Encoder
-from howsure.data.numbers import PLAIN
 from howsure.estimators import Regressor
+from howsure.tables.numbers import PLAIN
+from howsure.tables.schema import Encoder
 
 __all__ = ["describe_columns", "describe_model"]
 

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.data.encoders import DIGITS, PERIODS, Encoder
-from howsure.data.robust import LINEAR_RANGE, RobustScale
 from howsure.deploy import Summaries
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
 from howsure.estimators import Regressor
 from howsure.export.trees import ForestUnits, baseline_of
-from howsure.fitting import Fitted
 from howsure.formulas import nig, normal
 from howsure.nn import Population
+from howsure.tables.model import Fitted
+from howsure.tables.robust import LINEAR_RANGE, RobustScale
+from howsure.tables.schema import DIGITS, PERIODS, Encoder
 
 __all__ = ["Columns", "Networks", "TableModule"]
 

@@ -1,7 +1,8 @@
 """Trees of a regressor as nodes of ONNX: the operator ``TreeEnsemble`` of ``ai.onnx.ml``, version 5, in float64.
 
-Boosted trees compare float64 and the forest float32, in units of its own (`howsure.data.forest`). Those are computed
-by plain nodes before, and given back to the operator as float64, whose comparisons are the same; it adds in float64.
+Boosted trees compare float64 and the forest float32, in units of its own (`howsure.tables.experts.forest`). Those are
+computed by plain nodes before, and given back to the operator as float64, whose comparisons are the same; it adds in
+float64.
 """
 
 from typing import Any, NamedTuple
@@ -11,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.data.forest import FAR, LARGEST, Forest, right_children, roots_of
-from howsure.data.trees import Trees
 from howsure.errors import InputError
+from howsure.tables.experts.forest import FAR, LARGEST, Forest, right_children, roots_of
+from howsure.tables.experts.trees import Trees
 
 __all__ = ["Ensemble", "ForestUnits", "baseline_of", "ensemble_of"]
 

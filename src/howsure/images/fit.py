@@ -16,7 +16,7 @@ from howsure.images.model import FittedImages
 from howsure.images.networks import ImageRecipe
 from howsure.images.pairs import Pairs, hold_out_images, read_pairs
 from howsure.images.training import CompiledLosses, train_network
-from howsure.methods import Evidential, Method
+from howsure.likelihoods import Evidential, Method
 from howsure.nn.appearance import FEWEST
 from howsure.nn.checks import is_whole
 from howsure.training import resolve_device
@@ -57,7 +57,7 @@ def fit_images(
         images: (N, H, W, 3) or (N, H, W), bytes or floats from 0 to 1; or a folder or zip with ``image/`` and
             ``target/`` in it (:func:`howsure.images.load_pairs`).
         targets: maps (N, H, W) in any unit, NaN where unknown; None with a folder.
-        method: by default :class:`~howsure.methods.Evidential`.
+        method: by default :class:`~howsure.likelihoods.Evidential`.
         validation: the share of the images that chooses the weights, or (images, targets) of its own, or a folder; 0
             trains to the end on all images.
         groups: one label per image (the scene, the patient): whole groups are kept for validation, because frames of
@@ -116,7 +116,7 @@ def _check_fit(method: Any, recipe: Any) -> None:
     if not isinstance(recipe, ImageRecipe):
         raise InputTypeError(f"recipe is an ImageRecipe, not {type(recipe).__name__}")
     if not isinstance(method, Method):
-        raise InputTypeError(f"method is one of howsure.methods, such as Evidential(), not {type(method).__name__}")
+        raise InputTypeError(f"method is one of howsure.likelihoods, such as Evidential(), not {type(method).__name__}")
     if np.ndim(getattr(method, "weight", 0.0)):
         raise InputError("the evidence weight of a model of images is one number")
 

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
-from howsure.fitting.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.images.batches import Augmentation, to_network
 from howsure.images.networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
 from howsure.images.pairs import LARGEST, Pairs, as_images, pad_images, padding, read_pairs
-from howsure.methods import Method
+from howsure.likelihoods import Method
 from howsure.nn import UNet
 from howsure.nn.appearance import FEWEST, ImageFading, Seen, appearance
 from howsure.persistence import load_model, refusing_misfits, save_model
 from howsure.prediction import Answer, Prediction
+from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.training import Settings, Training, resolve_device
 
 __all__ = ["FittedImages"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from howsure.errors import InputError
 from howsure.images.batches import Augmentation
-from howsure.methods import Method
+from howsure.likelihoods import Method
 from howsure.nn import UNet
 from howsure.nn.appearance import BLOCKS
 from howsure.training import Settings

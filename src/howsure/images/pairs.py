@@ -10,10 +10,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from howsure.data.splits import random
 from howsure.errors import InputError, InputTypeError
 from howsure.images.folders import check_unknown, load_pairs
 from howsure.prediction import real_numbers
+from howsure.tables.splits import random
 
 __all__ = ["LARGEST", "Pairs", "as_images", "read_pairs"]
 

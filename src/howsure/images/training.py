@@ -13,7 +13,7 @@ from howsure.errors import InputError
 from howsure.images.batches import ImageBatches, to_network
 from howsure.images.networks import ImageRecipe, answer_of, raw_maps
 from howsure.images.pairs import Pairs, padded
-from howsure.methods import Method
+from howsure.likelihoods import Method
 from howsure.nn import UNet
 from howsure.training import Settings, Training, seeded, train
 from howsure.training.checkpoint import fingerprint

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from howsure import __version__
-from howsure.data.table import Table
 from howsure.errors import InputError, InputTypeError, install_hint
 from howsure.estimators import Regressor
 from howsure.files import write_text
@@ -27,6 +26,7 @@ from howsure.report.evaluation import (
 from howsure.report.readings import ScoreLine, score_lines, summary_lines
 from howsure.report.unusual import ColumnShare, Reason, TrainingColumns
 from howsure.report.words import clip, counted, percent, show
+from howsure.tables.table import Table
 
 __all__ = ["MARK", "render", "write_html", "write_report"]
 

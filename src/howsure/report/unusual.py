@@ -1,7 +1,7 @@
 """Which columns make rows unlike the training rows, by what a fitted regressor keeps of these.
 
 A model keeps no training rows. It keeps the mean, the spread and the range of every number, the values of every
-category, and whether a column had missing values (:class:`howsure.data.encoders.Encoder`). A value is *unusual* if it
+category, and whether a column had missing values (:class:`howsure.tables.schema.Encoder`). A value is *unusual* if it
 lies outside the range, if its category was not among those kept, or if it is missing and never was in training.
 """
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.data.encoders import Encoder
-from howsure.data.table import Column, Table
 from howsure.estimators import Regressor
-from howsure.fitting import Fitted
 from howsure.report.words import percent, show
+from howsure.tables.model import Fitted
+from howsure.tables.schema import Encoder
+from howsure.tables.table import Column, Table
 
 __all__ = ["FAR", "ColumnShare", "Reason", "TrainingColumns"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.methods.base import Network, Recipe
-from howsure.methods.normal import NormalLikelihood
+from howsure.likelihoods.base import Network, Recipe
+from howsure.likelihoods.normal import NormalLikelihood
 from howsure.nn import Population
 from howsure.training import Settings
 from howsure_paper.baselines.population import BayesPopulation

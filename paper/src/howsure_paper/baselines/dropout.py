@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howsure.methods.base import Network
-from howsure.methods.normal import NormalLikelihood
+from howsure.likelihoods.base import Network
+from howsure.likelihoods.normal import NormalLikelihood
 from howsure.nn import Population
 from howsure_paper.baselines.population import DropoutPopulation
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from howsure.distributions import Normal
 from howsure.errors import InputError
-from howsure.methods.base import Method
+from howsure.likelihoods.base import Method
 
 __all__ = ["LeastSquares"]
 

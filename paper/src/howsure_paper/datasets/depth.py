@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from howsure.data.splits import Indices
 from howsure.errors import InputError
 from howsure.images.folders import (
     BILINEAR,
@@ -31,6 +30,7 @@ from howsure.images.folders import (
     stack_pairs,
 )
 from howsure.io.bounded import check_size, reading
+from howsure.tables.splits import Indices
 from howsure_paper.datasets.folder import need_data
 
 __all__ = ["DepthSet", "camvid", "load_images", "load_nyu", "nyu", "split_scenes"]

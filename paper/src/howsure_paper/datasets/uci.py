@@ -23,9 +23,9 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.data.splits import Split
 from howsure.errors import InputError
 from howsure.io.bounded import read_bytes, read_member, reading
+from howsure.tables.splits import Split
 from howsure_paper.datasets.folder import need_data
 
 __all__ = ["ORIGIN", "SETS", "UCITable", "download", "load", "published_split"]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from howsure.distributions import Mixture, Normal
 from howsure.errors import InputError
-from howsure.fitting.state import METHODS
 from howsure.images import FittedImages, Pairs
 from howsure.images.networks import raw_maps
-from howsure.methods import Method
+from howsure.likelihoods import Method
 from howsure.prediction import Answer, Prediction
+from howsure.tables.state import METHODS
 from howsure_paper.baselines import LeastSquares
 
 __all__ = ["DepthModel"]

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from howsure.images import Augmentation, ImageRecipe
-from howsure.methods import Evidential, Method, NormalLikelihood
+from howsure.likelihoods import Evidential, Method, NormalLikelihood
 from howsure.training import Settings
 from howsure_paper.baselines import LeastSquares
 from howsure_paper.depth.plan import GROUPS, Plan

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from howsure.methods import Evidential, Method, NormalLikelihood
+from howsure.likelihoods import Evidential, Method, NormalLikelihood
 from howsure_paper.arrays import Arrays
 from howsure_paper.baselines import BayesByBackprop, MCDropout
 from howsure_paper.figures import COLOURS, band, legend, new_figure, save

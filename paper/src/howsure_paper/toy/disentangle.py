@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
 from howsure_paper.arrays import Arrays
 from howsure_paper.figures import COLOURS, legend, new_figure, save
 from howsure_paper.protocol import Context, Record

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from howsure import metrics
-from howsure.fitting import Fitted, fit, hold_out
-from howsure.methods import Method, Network, Recipe
+from howsure.likelihoods import Method, Network, Recipe
+from howsure.tables.members import hold_out
+from howsure.tables.model import Fitted
+from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.arrays import Arrays, read_arrays, write_arrays
 from howsure_paper.datasets.cubic import cubic

@@ -9,7 +9,7 @@ import numpy as np
 
 from howsure.formulas import penalties
 from howsure.formulas.penalties import Penalty
-from howsure.methods import Evidential
+from howsure.likelihoods import Evidential
 from howsure_paper.arrays import Arrays
 from howsure_paper.figures import COLOURS, band, legend, legend_below, new_figure, save
 from howsure_paper.protocol import Context, Record

@@ -10,7 +10,7 @@ from howsure.distributions import NormalInverseGamma
 from howsure.errors import InputError
 from howsure.formulas import penalties
 from howsure.formulas.nig import nll
-from howsure.methods import Evidential, Method, Network, NormalLikelihood, Recipe
+from howsure.likelihoods import Evidential, Method, Network, NormalLikelihood, Recipe
 from howsure.nn import Population
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, MCDropout

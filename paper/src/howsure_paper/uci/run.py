@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from howsure import metrics
-from howsure.data import splits
 from howsure.errors import InputError
-from howsure.fitting import Fitted, Member, fit, hold_out
 from howsure.prediction import Prediction
+from howsure.tables import splits
+from howsure.tables.members import Member, hold_out
+from howsure.tables.model import Fitted
+from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.datasets.folder import find_data

@@ -2,7 +2,7 @@
 
 A column of text is a column of numbers, booleans, durations or dates if at least 95% of its cells and more than half of
 its different texts can be read as such. Its other cells are then missing, and a warning counts them. Texts such as "?"
-or "n/a" (`howsure.data.values.MISSING_TEXTS`) do not count at all. If more than half of the different texts can be
+or "n/a" (`howsure.tables.values.MISSING_TEXTS`) do not count at all. If more than half of the different texts can be
 read, but too few cells, the column raises an `InputError`, unless it has few different texts; then it is a category.
 """
 
@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from howsure.data.dates import ISO, date_forms, parse_dates, parse_durations, seconds_of
-from howsure.data.numbers import PLAIN, are_quantities, number_form, parse_numbers
-from howsure.data.values import conversion_hint, is_marker, kind_of, number_text, shorten, to_text
 from howsure.errors import InputError, InputTypeError, UnreadableCellsWarning
+from howsure.tables.dates import ISO, date_forms, parse_dates, parse_durations, seconds_of
+from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers
+from howsure.tables.values import conversion_hint, is_marker, kind_of, number_text, shorten, to_text
 
 __all__ = ["Column", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
 
@@ -45,8 +45,8 @@ class Column:
         kind: how a network sees it.
         values: one per row. Numbers, booleans (0, 1), durations (seconds) and dates (seconds since 1970) are float64
             with NaN where missing. Categories are text with None where missing.
-        content: how the values are written. A number has "duration" or the form of `howsure.data.numbers`, a date the
-            form of `howsure.data.dates`. A category is "text", or "number" if all its categories are numbers.
+        content: how the values are written. A number has "duration" or the form of `howsure.tables.numbers`, a date the
+            form of `howsure.tables.dates`. A category is "text", or "number" if all its categories are numbers.
         declared: whether the caller made it a category.
         unreadable: a warning about texts that cannot be read and count as missing, None if there are none.
     """

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from howsure.calibration import calibrate
-from howsure.fitting.members import Member, kinds_of
-from howsure.fitting.tables import Fitted
 from howsure.prediction import Answer, Prediction
+from howsure.tables.members import Member, kinds_of
+from howsure.tables.model import Fitted
 
 __all__ = ["with_width"]
 
@@ -46,7 +46,7 @@ def with_width(
         x: what its networks saw of all rows.
         y: targets, as they learned them.
         members: the rows of each network, as it was fitted.
-        censored: of the shape of y, as for :func:`howsure.fitting.fit`; None: all targets are values.
+        censored: of the shape of y, as for :func:`howsure.tables.train.fit`; None: all targets are values.
     """
     kind_of = torch.tensor(kinds_of(members), device="cpu")
     kinds = 1 + int(kind_of.max())

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from howsure.data.splits import random
+from howsure.tables.splits import random
 
 __all__ = ["Member", "hold_in_turn", "hold_out", "kinds_of"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.data.columns import Column, name_parts
-from howsure.data.numbers import PLAIN
+from howsure.tables.columns import Column, name_parts
+from howsure.tables.numbers import PLAIN
 
 __all__ = ["TargetMeans", "date_cycles", "reason_to_leave_out", "target_means"]
 

@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.data.forest import LARGEST, Forest, arrays_of, trees_for
 from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.tables.experts.forest import LARGEST, Forest, arrays_of, trees_for
 
 __all__ = ["Trees", "lowest_bit"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.data.encoding import Scaling
 from howsure.errors import InputError
-from howsure.fitting.members import Member
+from howsure.tables.encoder import Scaling
+from howsure.tables.members import Member
 from howsure.training.batches import pad_rows
 
 __all__ = ["ScaledTable", "check_table"]

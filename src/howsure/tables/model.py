@@ -1,10 +1,9 @@
-"""Fit a population of networks to the rows of a table, all at once, and predict with it."""
+"""A trained population with all it needs to predict."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,201 +11,27 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from howsure.data.encoding import Scaling
-from howsure.data.trees import Trees
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
-from howsure.fitting.censoring import read_censored
-from howsure.fitting.constant import constant_score
-from howsure.fitting.evidence import TableEvidence
-from howsure.fitting.groups import groups_of_members
-from howsure.fitting.inputs import Inputs
-from howsure.fitting.members import Member
-from howsure.fitting.scaled_table import ScaledTable, check_table
-from howsure.fitting.state import method_from_state, method_state, training_from_state, training_state
-from howsure.methods.base import Method, Network, Recipe
+from howsure.likelihoods.base import Method, Network
 from howsure.nn import PiecewiseLinear, Population
 from howsure.nn.evidence import ConjugateEvidence
 from howsure.prediction import Answer, Prediction
+from howsure.tables.encoder import Scaling
+from howsure.tables.evidence import TableEvidence
+from howsure.tables.experts.trees import Trees
+from howsure.tables.members import Member
+from howsure.tables.state import method_from_state, method_state, training_from_state, training_state
 from howsure.threads import in_threads, one_thread
-from howsure.training import Part, TableBatches, Training, resolve_device, train_parts
+from howsure.training import Training
 from howsure.training.batches import pad_rows
-from howsure.training.checkpoint import fingerprint
-from howsure.training.loop import FastSteps
 
-__all__ = ["Fitted", "fit"]
+__all__ = ["Fitted", "method_of_members"]
 
 Array = NDArray[np.float64]
-FastStepsFor = Callable[[Method, Population, TableBatches, ScaledTable, Recipe], FastSteps | None]
 CHUNK = 1 << 22  # how many (member, row) pairs to evaluate at once
 VALIDATED = 1000  # rows of each member whose densities are computed at once
 CPU_CHUNK = 1 << 18  # how many numbers of a hidden layer to evaluate at once on a CPU, in whose cache they stay
-
-
-@torch.inference_mode(False)
-@torch.enable_grad()
-def fit(
-    method: Method,
-    x: ArrayLike,
-    y: ArrayLike,
-    members: Sequence[Member],
-    *,
-    recipe: Recipe | None = None,
-    device: str | torch.device = "auto",
-    sample_weight: ArrayLike | None = None,
-    censored: ArrayLike | None = None,
-    standardize: bool = True,
-    validate: "Callable[[Fitted], Tensor] | None" = None,
-    inputs: Inputs | None = None,
-    fast_steps: FastStepsFor | None = None,
-    checkpoint: str | Path | None = None,
-    progress: bool | None = False,
-) -> "Fitted":
-    """Train one network per member, all at once, and return them as one model.
-
-    Each network sees its own rows only, standardised by its training rows.
-
-    Args:
-        method: how raw outputs become an answer and a loss.
-        x: features (N, F), numbers.
-        y: targets (N,) or (N, T), in any units.
-        members: one entry per network; :func:`hold_out` makes them.
-        recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
-        device: "auto", "cpu", "cuda" or "mps".
-        sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
-        censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
-            value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
-            probability, in the loss and in the validation score.
-        standardize: if False, networks see features and targets as they are, and λ has the unit 1/y.
-        validate: a score of each member in the place of its validation rows'; smaller is better.
-        inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
-        fast_steps: returns a replacement for the loop's steps, as ``fast_steps`` of :func:`howsure.training.train`, or
-            None. It is called with the method, networks, batches, scaled table and recipe.
-        checkpoint: a file to continue from, as in :func:`howsure.training.train`; one of another fit is refused.
-        progress: as in :func:`howsure.training.train`.
-    """
-    target_device = resolve_device(device)
-    features = torch.from_numpy(np.array(x, dtype=float) if inputs is None else inputs.x)
-    targets = torch.from_numpy(np.array(y, dtype=float))
-    weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
-    check_table(features, targets, members, weights)
-    recipe = recipe or method.recipe(max(len(m.train) for m in members))
-    known = read_censored(censored, targets.numpy())
-    bounds = None if known is None else torch.from_numpy(known.reshape(len(known), -1))
-    one_target = targets.ndim == 1
-    targets = targets.reshape(len(targets), -1)
-    # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
-    rows = [m.train for m in members]
-    if standardize:
-        scale_x, scale_y = Scaling.fit(features, rows, ignore_constant=True), Scaling.fit(targets, rows)
-    else:
-        scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
-    embedding = None
-    if inputs is not None:
-        scale_x = inputs.hide(scale_x, members)
-        embedding = inputs.embedding(scale_x, members)
-    table = ScaledTable.build(features, targets, weights, bounds, members, scale_x, scale_y, target_device)
-    data = [features, targets, weights, *([] if bounds is None else [bounds])]
-    first, outputs = features.shape[1] + (0 if embedding is None else embedding.bins), method.outputs * targets.shape[1]
-    population = method.build([m.seed for m in members], first, outputs, recipe.network)
-    if embedding is not None:
-        population.embed(embedding)
-    population = population.to(target_device)
-    fitted = Fitted(method, population, scale_x, scale_y, one_target, None if inputs is None else inputs.trees)
-    with one_thread() if target_device.type == "cpu" else nullcontext(1) as threads:
-        groups, threads = groups_of_members(method, population, members, recipe, threads)
-        if checkpoint is not None or validate is not None:  # which know all members together
-            if inputs is not None:
-                raise InputError("a checkpoint, or a score of all members, is not possible with inputs=")
-            groups = [list(range(len(members)))]
-        models = [_of_group(fitted, group, members[group[0]].bins, recipe) for group in groups]
-        parts = [
-            _part(model, table.select(group), [members[i] for i in group], recipe, validate, fast_steps)
-            for model, group in zip(models, groups, strict=True)
-        ]
-        # the settings say what precision is used, not the caller's context
-        with torch.autocast(target_device.type, enabled=False):
-            trainings = train_parts(
-                parts,
-                recipe.settings,
-                checkpoint,
-                "" if checkpoint is None else _identity(method, members, recipe, *data),
-                progress,
-                threads,
-            )
-    return _join(fitted, models, groups, trainings)
-
-
-def _of_group(fitted: "Fitted", group: Sequence[int], bins: bool, recipe: Recipe) -> "Fitted":
-    """Return the untrained model of some of the members, all with bins or all without: itself, if these are all."""
-    whole, seeds = fitted.population, [fitted.population.seeds[i] for i in group]
-    first = whole.sizes[0] if bins else whole.in_features
-    if len(group) == whole.members and first == whole.sizes[0]:
-        model = fitted
-    else:
-        method = _of_members(fitted.method, group, whole.members)
-        population = method.build(seeds, first, whole.sizes[-1], recipe.network)
-        if first != whole.in_features:
-            population.embed(whole.embedding.select(group))
-        model = Fitted(
-            method,
-            population.to(whole.weights[0].device),
-            fitted.scale_x.select(group),
-            fitted.scale_y.select(group),
-            fitted.one_target,
-        )
-    if fitted.method.draws_noise:  # a generator of this fit alone, so that fits in other threads draw nothing from it
-        device = whole.weights[0].device
-        model.population.generator = torch.Generator(device).manual_seed(seeds[0])  # type: ignore[assignment]
-    return model
-
-
-def _part(
-    model: "Fitted",
-    table: ScaledTable,
-    members: Sequence[Member],
-    recipe: Recipe,
-    validate: "Callable[[Fitted], Tensor] | None",
-    fast_steps: FastStepsFor | None,
-) -> Part:
-    """Return what the loop needs to train the networks of a model."""
-    method, population, rows = model.method, model.population, [m.train for m in members]
-    batches = TableBatches(table.tensors, rows, [m.seed for m in members], recipe.batch_size)
-    counts = torch.tensor([len(r) for r in rows], device=table.x.device)
-    fast = None if fast_steps is None else fast_steps(method, population, batches, table, recipe)
-    score = _score(table, model, members, validate)
-    constant = None
-    if score is not None and validate is None:
-        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
-    return Part(population, batches, _loss(table, model, counts), score, fast, constant)
-
-
-@torch.no_grad()
-def _join(
-    fitted: "Fitted", models: Sequence["Fitted"], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
-) -> "Fitted":
-    """Return the model with the trained networks of its groups."""
-    if models[0] is not fitted:
-        states = [dict(model.population.named_parameters()) for model in models]
-        for name, whole in fitted.population.named_parameters():
-            whole.zero_()  # the weights of bins that a network does not see
-            for group, state in zip(groups, states, strict=True):
-                whole[list(group), : state[name].shape[1]] = state[name]
-    if fitted.method.draws_noise:
-        for model in models:
-            model.population.generator = None  # type: ignore[assignment]
-    first = trainings[0]
-    order = torch.tensor([k for group in groups for k in group], device="cpu").argsort().to(first.best_score.device)
-    each = ("best_score", "best_step", "diverged", "stopped_early")
-    columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
-    fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
-    return fitted
-
-
-def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables: Tensor | None) -> str:
-    """Return a hash of all that a training depends on beside its settings: method, network, members and data."""
-    rows = [part for m in members for part in (m.train, m.validation)]
-    return fingerprint(method, recipe.network, recipe.batch_size, [m.seed for m in members], *rows, *tables)
 
 
 @dataclass
@@ -280,7 +105,7 @@ class Fitted:
         chosen = list(members)
         some = replace(
             self,
-            method=_of_members(self.method, chosen, self.population.members),
+            method=method_of_members(self.method, chosen, self.population.members),
             population=self.population.select(chosen),
             scale_x=self.scale_x.select(chosen),
             scale_y=self.scale_y.select(chosen),
@@ -496,7 +321,7 @@ def _widened(answer: Any, width: Tensor | float) -> Answer:
     return Normal(answer.loc, answer.scale * width, validate_args=False)
 
 
-def _of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
+def method_of_members(method: Method, chosen: Sequence[int], members: int) -> Method:
     """Return a method with the numbers of some members, where it has one for each."""
     each = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
     lists = {name: v for name, v in each.items() if isinstance(v, list | tuple) and len(v) == members}
@@ -607,24 +432,6 @@ def _evidence(tensors: dict[str, Tensor], population: Population, targets: int) 
     return evidence
 
 
-def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
-    """Return (module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
-    method = fitted.method
-
-    def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        x, y, weights, censored = table.divide(batch)
-        raw = module(table.own_x(x)).unflatten(-1, (-1, method.outputs))
-        if censored is None:
-            each = method.loss_of_raw(raw, table.own_y(y), module)
-        else:
-            each = method.loss_of_raw(raw, table.own_y(y), module, censored)
-        fit_term = each.mean((1, 2)) if weights is None else (each.mean(2) * weights).mean(1)
-        complexity = method.complexity(module)
-        return fit_term if complexity is None else fit_term + complexity / rows
-
-    return loss
-
-
 def _threshold(saved: Any) -> float | None:
     """Return the familiarity below which rows are unfamiliar, after checking that it is one."""
     if saved is None:
@@ -632,20 +439,3 @@ def _threshold(saved: Any) -> float | None:
     if isinstance(saved, bool) or not isinstance(saved, int | float) or not 0 <= saved <= 1:
         raise InputError(f"rows are unfamiliar below {saved!r}, which is no familiarity")
     return float(saved)
-
-
-def _score(
-    table: ScaledTable, fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
-) -> Callable[[nn.Module], Tensor] | None:
-    """Return what decides which weights are kept: a score that was given, the validation rows' NLL, or nothing."""
-    if validate is not None:
-        return lambda _: validate(fitted)
-    if not any(len(m.validation) for m in members):
-        return None
-
-    def validation_nll(module: nn.Module) -> Tensor:
-        x, y, censored = table.validation_rows()
-        nll = fitted.method.nll(fitted.scaled_answer(module, x), y, censored).mean(-1)
-        return (nll * table.validation_weights).sum(1)
-
-    return validation_nll

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.data.columns import Column, check_unique, decide_kind, read_column
 from howsure.errors import InputError, InputTypeError
+from howsure.tables.columns import Column, check_unique, decide_kind, read_column
 
 __all__ = ["Column", "OpenTable", "Table", "open_table", "read_table"]
 

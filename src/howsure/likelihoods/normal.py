@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from howsure.distributions import Normal
+from howsure.likelihoods.base import Method
 from howsure.losses import normal_loss
-from howsure.methods.base import Method
 
 __all__ = ["NormalLikelihood"]
 

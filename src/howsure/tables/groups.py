@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from howsure.fitting.members import Member
-from howsure.methods.base import Method, Recipe
+from howsure.likelihoods.base import Method, Recipe
 from howsure.nn import Population
+from howsure.tables.members import Member
 
 __all__ = ["groups_of_members"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import InputError
-from howsure.methods import Evidential, Method, NormalLikelihood
+from howsure.likelihoods import Evidential, Method, NormalLikelihood
 from howsure.training import Training
 
 __all__ = ["METHODS", "method_from_state", "method_state", "training_from_state", "training_state"]

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.data.choices import TargetMeans, date_cycles, reason_to_leave_out, target_means
-from howsure.data.columns import Column
-from howsure.data.encoders import MAX_CATEGORIES, Encoder, demand, encoder_from
-from howsure.data.table import Table, open_table
 from howsure.errors import InputError
 from howsure.files import listed
+from howsure.tables.choices import TargetMeans, date_cycles, reason_to_leave_out, target_means
+from howsure.tables.columns import Column
+from howsure.tables.schema import MAX_CATEGORIES, Encoder, demand, encoder_from
+from howsure.tables.table import Table, open_table
 
 __all__ = ["Encoding", "Scaling"]
 
@@ -95,7 +95,7 @@ class Encoding:
 
     def to_frame(self) -> Any:
         """Return a pandas frame that says for every column what it was taken for, and why."""
-        from howsure.data.summary import ColumnSummary  # pandas is not imported before a table is there
+        from howsure.tables.summary import ColumnSummary  # pandas is not imported before a table is there
 
         rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
         frame = ColumnSummary(rows, columns=["taken for", "features", "missing", "why"], index=self.names)

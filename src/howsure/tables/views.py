@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.data.encoding import Scaling
-from howsure.data.trees import Trees
-from howsure.fitting.members import Member
 from howsure.nn.embedding import PiecewiseLinear, quantile_edges
+from howsure.tables.encoder import Scaling
+from howsure.tables.experts.trees import Trees
+from howsure.tables.members import Member
 
 __all__ = ["Inputs"]
 

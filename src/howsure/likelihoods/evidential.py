@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from howsure.distributions import NormalInverseGamma
 from howsure.formulas.penalties import Penalty
 from howsure.kernels.evidential_loss import PENALTIES, evidential_loss_from_raw
+from howsure.likelihoods.base import Method, Network
 from howsure.losses import evidential_loss
-from howsure.methods.base import Method, Network
 from howsure.nn import Population
 from howsure.nn.population import per_member
 

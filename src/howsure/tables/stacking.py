@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from howsure.fitting.members import Member, kinds_of
-from howsure.fitting.tables import Fitted
+from howsure.tables.members import Member, kinds_of
+from howsure.tables.model import Fitted
 
 __all__ = ["stacked", "stacking_weights"]
 
@@ -61,7 +61,7 @@ def stacked(
         y: targets, as they learned them.
         members: the rows of each network, as it was fitted.
         row_weights: of all rows.
-        censored: of the shape of y, as for :func:`howsure.fitting.fit`; None: all targets are values.
+        censored: of the shape of y, as for :func:`howsure.tables.train.fit`; None: all targets are values.
     """
     kind_of = kinds_of(members)
     kinds = 1 + max(kind_of)

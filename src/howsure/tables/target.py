@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from howsure.data.target import check_sign, describe_ties, find_ties, positive_numbers, spread_ties
 from howsure.distributions import Transform
+from howsure.tables.target_values import check_sign, describe_ties, find_ties, positive_numbers, spread_ties
 
 __all__ = ["PreparedTarget", "prepare_target"]
 

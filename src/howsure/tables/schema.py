@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from howsure.data.columns import Column, Kind, read_column
-from howsure.data.dates import DATE_FORMS, ISO
-from howsure.data.numbers import PLAIN, is_number_form
 from howsure.errors import InputError
+from howsure.tables.columns import Column, Kind, read_column
+from howsure.tables.dates import DATE_FORMS, ISO
+from howsure.tables.numbers import PLAIN, is_number_form
 
 __all__ = ["CYCLES", "DIGITS", "MAX_CATEGORIES", "PERIODS", "Encoder", "demand", "encoder_from"]
 
@@ -32,7 +32,7 @@ class Encoder:
     Attributes:
         name: of the column.
         kind: how it is encoded.
-        content: how its values are written, see :class:`howsure.data.columns.Column`.
+        content: how its values are written, see :class:`howsure.tables.columns.Column`.
         fill: the number that replaces a missing one: the median of the training rows.
         low, high: the lowest and the highest number of the training rows. The time of a date is clipped to them.
         mean, std: mean and standard deviation of the numbers of the training rows.

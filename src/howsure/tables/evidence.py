@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from howsure.distributions import Mixture, NormalInverseGamma
-from howsure.fitting.censoring import log_likelihood, read_censored
-from howsure.fitting.members import Member, hold_out
 from howsure.formulas import nig
-from howsure.methods.base import Method, Recipe
+from howsure.likelihoods.base import Method, Recipe
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis
+from howsure.tables.censoring import log_likelihood, read_censored
+from howsure.tables.members import Member, hold_out
 
 __all__ = [
     "TableEvidence",
@@ -243,7 +243,7 @@ def learn_ridge(
     not show how errors beyond the ends differ.
 
     Args:
-        fit: :func:`howsure.fitting.fit`.
+        fit: :func:`howsure.tables.train.fit`.
         method, x, y, censored, **options: as for ``fit``.
         recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
         rows: those that count.

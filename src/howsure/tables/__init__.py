@@ -1,0 +1,1 @@
+"""Tables: columns to numbers, training, and the fitted table model."""

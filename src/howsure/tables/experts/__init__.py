@@ -1,0 +1,1 @@
+"""Experts of a table model besides its networks."""
