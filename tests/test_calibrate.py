@@ -148,9 +148,9 @@ def test_every_target_has_its_own_scale_and_masked_ones_count_for_none():
     masked = hs.calibrate(p, holes, mask=mask)
     rows = mask[:, 1]
     assert masked.factors[1] == pytest.approx(hs.calibrate(p[rows, 1], y[rows, 1]).factors[0], rel=1e-6)
-    with pytest.raises(hs.InputError, match="missing"):
+    with pytest.raises(hs.InputError):
         hs.calibrate(p, holes)
-    with pytest.raises(hs.InputError, match="2 targets"):
+    with pytest.raises(hs.InputError, match="targets"):
         both.apply(p[:, 0])
 
 
@@ -189,17 +189,17 @@ def test_a_scale_under_a_transform_is_that_of_the_variable_before_it(kind):
     found = hs.calibrate(p[possible], y[possible]).factors[0]
     assert found == pytest.approx(hs.calibrate(base[possible], z[possible]).factors[0], rel=1e-4)
     y[0] = 0.0
-    with pytest.raises(hs.InputError, match="no scale"):
+    with pytest.raises(hs.InputError, match="scale"):
         hs.calibrate(p, y)
 
 
 def test_targets_at_the_means_have_no_scale():
     p = Prediction(hs.Normal(torch.arange(5.0), 1.0))
-    with pytest.raises(hs.InputError, match="equal to the predicted means"):
+    with pytest.raises(hs.InputError):
         hs.calibrate(p, np.arange(5.0))
-    with pytest.raises(hs.InputError, match="no targets"):
+    with pytest.raises(hs.InputError, match="targets"):
         hs.calibrate(p, np.arange(5.0), mask=np.zeros(5, dtype=bool))
-    with pytest.raises(hs.InputError, match="not finite"):
+    with pytest.raises(hs.InputError):
         hs.calibrate(p, [math.inf] * 5)
     with pytest.raises(hs.InputError, match="shape"):
         hs.calibrate(p, np.arange(4.0))
@@ -208,11 +208,11 @@ def test_targets_at_the_means_have_no_scale():
     with pytest.raises(hs.InputError, match="None"):
         hs.calibrate(p, np.arange(5.0), method=None)
     for shape in ((), (0,), (5, 0)):
-        with pytest.raises(hs.InputError, match="no targets"):
+        with pytest.raises(hs.InputError, match="targets"):
             hs.calibrate(hs.Normal(torch.zeros(shape), 1.0), np.zeros(shape))
-    with pytest.raises(hs.InputError, match="unknown"):
+    with pytest.raises(hs.InputError):
         hs.calibrate(p, np.arange(5.0), method=np.array(["scale", "isotonic"]))
-    with pytest.raises(hs.InputError, match="Prediction takes"):
+    with pytest.raises(hs.InputError):
         hs.calibrate(np.zeros(5), np.arange(5.0))
 
 
@@ -289,9 +289,9 @@ def test_a_map_refuses_what_it_cannot_answer():
             after.interval(coverage)
     with pytest.raises(hs.InputTypeError, match="coverage"):
         after.interval("0.9")
-    with pytest.raises(hs.InputError, match="no factors"):
+    with pytest.raises(hs.InputError, match="factors"):
         _ = after.calibration.factors
-    with pytest.raises(hs.InputError, match="no rows"):
+    with pytest.raises(hs.InputError, match="rows"):
         after.coverage(p.mean, mask=np.zeros(50, dtype=bool))
 
 

@@ -158,7 +158,7 @@ def test_equal_times_stay_together_and_missing_ones_are_first():
     assert np.flatnonzero(_latest(times)).tolist() == [1, 4]
     mostly = np.array([5.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])
     assert np.flatnonzero(_latest(mostly)).tolist() == [0]
-    with pytest.raises(InputError, match="most rows have the same time"):
+    with pytest.raises(InputError, match="rows"):
         _latest(np.ones(20))
 
 

