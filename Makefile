@@ -57,6 +57,7 @@ browser:  ## Chromium and its driver, from Debian's packages if they are missing
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/english.py
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -42,10 +42,10 @@ def evidential_loss(
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
 
     Args:
-        nig: answer of an evidential head.
-        y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an answer (N,);
+        nig: output of an evidential head.
+        y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an output (N,);
             nothing broadcasts. The same holds for ``mask``, ``sample_weight`` and ``censored``.
-        weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, say).
+        weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, for example).
         penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
             (see :mod:`howsure.formulas.penalties`).
         extra: further terms by name and weight, ``{"lipschitz_mse": 1.0}`` or ``{"ur": 0.01}``.
@@ -55,14 +55,14 @@ def evidential_loss(
         censored: integers or booleans, one for each target, where only a bound of some is known. 0 or False: y is the
             value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
             log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
-            are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
+            use the value nearest to γ that it allows: y if γ contradicts it, and γ itself if not.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
 
     Returns:
-        A scalar, or with ``reduction="none"`` a tensor of the shape of the answer.
+        A scalar, or with ``reduction="none"`` a tensor of the shape of ``nig``.
 
-    One pass computes the loss and its gradient by the raw outputs (:mod:`howsure.kernels`) if the answer has raw
+    One pass computes the loss and its gradient by the raw outputs (:mod:`howsure.kernels`) if ``nig`` has raw
     outputs (``nig.raw is not None``), the penalty is "error" or "standard_score", and nothing else is to be
     differentiated or added: no extra terms, no censored targets, no gradients by y, weight or sample_weight, no hook on
     a parameter, and no ``torch.compile``, ``torch.func`` or forward-mode differentiation at work. Otherwise autograd
@@ -95,7 +95,7 @@ def evidential_loss(
             raw, y, weight, str(penalty), mask=mask, sample_weight=sample_weight, reduction=reduction
         )
     parameters = nig.parameters
-    if mask is not None:  # masked entries may be NaN, in y and in the answer
+    if mask is not None:  # masked entries may be NaN, in y and in the parameters
         y = torch.where(mask, y, 0.0)
         if raw is None:
             parameters = Parameters(*(torch.where(mask, p, 1.0) for p in parameters))
@@ -116,7 +116,7 @@ def evidential_loss(
 
 
 def _usable_raw(nig: NormalInverseGamma, *others: Any) -> Tensor | None:
-    """Return the raw outputs of an answer, or None if gradients or transforms must pass through its parameters."""
+    """Return the raw outputs behind ``nig``, or None if gradients or transforms must pass through its parameters."""
     tensors = [t for t in others if isinstance(t, Tensor)]
     if nig.raw is None or is_traced(nig.raw, *tensors) or any(t.requires_grad for t in tensors):
         return None
@@ -157,17 +157,19 @@ def normal_loss(
 
 
 def fit_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return y and the mask in the answer's shape, or raise an error if one misfits."""
+    """Return y and the mask in the shape of the parameters, or raise an error if one does not fit."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
         raise InputTypeError(f"y is {y.dtype}; targets of a regression are floating point, as in y.float()")
     if y.is_nested:
-        raise InputError("y is a nested tensor; pass its rows, y.values(), and give the head those of its features")
+        raise InputError(
+            "y is a nested tensor. Pass its rows, y.values(), and give the head the values() of its features"
+        )
     y = fit_shape(y, shape)
     if y.shape != shape:
         raise InputError(
-            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}; they must be equal, except for one "
+            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}. They must be equal, except for one "
             "dimension of size 1 (broadcasting would compare every target with every prediction)"
         )
     if y.device != like.device:
@@ -186,7 +188,7 @@ def without_masked(y: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what is known of each target, 0 for masked ones, or raise an error if it does not fit y."""
+    """Return the censoring of each target, 0 for masked ones, or raise an error if it does not fit y."""
     if not isinstance(censored, Tensor) or censored.is_floating_point() or censored.is_complex():
         kind = censored.dtype if isinstance(censored, Tensor) else type(censored).__name__
         raise InputTypeError(
@@ -205,7 +207,7 @@ def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _nearest_allowed(y: Tensor, censored: Tensor, gamma: Tensor) -> Tensor:
-    """Return the value nearest to γ that is compatible with what is known: γ where it does not contradict a bound."""
+    """Return the value nearest to γ that a bound allows: γ where it does not contradict the bound."""
     allowed = ((censored > 0) & (gamma >= y)) | ((censored < 0) & (gamma <= y))
     return torch.where(allowed, gamma, y)
 
@@ -262,7 +264,7 @@ def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:
         raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
     fitted: Tensor = x if exactly else fit_shape(x, y.shape)
     if fitted.shape != y.shape:
-        raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}; they must be equal")
+        raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}. They must be equal")
     if fitted.device != y.device:
         raise InputError(f"{name} is on {x.device} but y on {y.device}; move one of them")
     return fitted

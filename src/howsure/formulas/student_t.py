@@ -88,7 +88,7 @@ def sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def censored_nll(y: Tensor, censored: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return the negative log likelihood of targets of which some are only bounds.
+    r"""Return the negative log likelihood of targets, some of them only bounds.
 
     .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
 
@@ -295,7 +295,7 @@ class _LogIntegralForward(_LogIntegral):
 
 
 def _log_integral(s: Tensor, df: Tensor) -> Tensor:
-    # torch.compile refuses a function that has derivatives in forward mode
+    # torch.compile rejects a function that has derivatives in forward mode
     function = _LogIntegral if torch.compiler.is_compiling() else _LogIntegralForward
     found: Tensor = function.apply(s, df)  # type: ignore[no-untyped-call]
     return found

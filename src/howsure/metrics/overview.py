@@ -15,7 +15,7 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
     """Return the usual metrics of a prediction, by name.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         coverage: the probability that the central interval states; several of them for a curve.
         mask: True where a target counts; without it a missing target is an error.
