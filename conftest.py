@@ -42,7 +42,9 @@ def same_output(printed: str, shown: str) -> bool:
     def numbers(text: str) -> list[float]:
         return [float(found.replace(",", "").replace("−", "-")) for found in _NUMBER.findall(text)]
 
-    close = (math.isclose(a, b, rel_tol=0.1, abs_tol=0.02) for a, b in zip(numbers(printed), numbers(shown), strict=False))
+    close = (
+        math.isclose(a, b, rel_tol=0.1, abs_tol=0.02) for a, b in zip(numbers(printed), numbers(shown), strict=False)
+    )
     return words(printed) == words(shown) and all(close)
 
 
@@ -56,7 +58,9 @@ def run_block(example: Example) -> None:
         _OUTPUTS.setdefault(Path(example.path), []).append((end, printed.getvalue()))
     shown = _OUTPUT.match(example.document.text, end)
     if shown and not os.environ.get("HOWSURE_WRITE_OUTPUT"):
-        assert same_output(printed.getvalue(), shown[1]), f"printed:\n{printed.getvalue()}\nbut the page shows:\n{shown[1]}"
+        assert same_output(printed.getvalue(), shown[1]), (
+            f"printed:\n{printed.getvalue()}\nbut the page shows:\n{shown[1]}"
+        )
 
 
 def write_outputs() -> None:

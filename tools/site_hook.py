@@ -53,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links between files of the repository to their places on the site, or remove them if they have none."""
     source = os.path.relpath(str(page.file.abs_src_path), ROOT).replace(os.sep, "/")
     own_place = place_on_site(source) or page.file.src_uri
@@ -73,14 +73,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
 
 
-def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_content(content: str, **_: Any) -> str:
     """Replace formulas by MathML, which browsers show without scripts."""
 
     def formula(found: re.Match[str]) -> str:
         tag, latex = found["tag"], html.unescape(found["latex"]).strip()
         latex = re.sub(r"^\\[(\[]|\\[)\]]$", "", latex).replace(r"\tfrac", r"\frac").replace(r"\lvert", "|")
         latex = latex.replace(r"\rvert", "|").replace(r"\Bigl", "").replace(r"\Bigr", "").replace(r"\Vert", r"\|")
-        return convert(latex.strip(), display="block" if tag == "div" else "inline")
+        return str(convert(latex.strip(), display="block" if tag == "div" else "inline"))
 
     pattern = r'<(?P<tag>span|div) class="arithmatex">(?P<latex>.*?)</(?P=tag)>'
     return re.sub(pattern, formula, content, flags=re.DOTALL)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from howsure import metrics, scorers
     from howsure.calibration import calibrate
     from howsure.deploy import Deploy
+    from howsure.displays import CalibrationDisplay, EvidenceDisplay, IntervalDisplay, RetentionDisplay
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0a1"
 
 __all__ = [
+    "CalibrationDisplay",
     "Deploy",
     "EnsembleRegressor",
+    "EvidenceDisplay",
     "EvidentialRegressor",
     "FittedImages",
     "HowsureError",
     "ImageRecipe",
     "InputError",
     "InputTypeError",
+    "IntervalDisplay",
     "Mixture",
     "NIGHead",
     "Normal",
@@ -37,6 +41,7 @@ __all__ = [
     "NormalInverseGamma",
     "Prediction",
     "Regressor",
+    "RetentionDisplay",
     "StudentT",
     "calibrate",
     "evidential_loss",
@@ -59,6 +64,7 @@ def __dir__() -> list[str]:
 _NAMES = {  # the modules of the names above; the rest are in estimators
     "calibration": ("calibrate",),
     "deploy": ("Deploy",),
+    "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "export": ("export_onnx",),

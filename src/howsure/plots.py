@@ -34,13 +34,13 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "more": "#E69F00",
     }
 )
-SHOWN = 250  # intervals that can be told apart in one panel
+MAX_INTERVALS = 250  # in one panel
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a figure shows of one target: 1-D arrays with one entry per row.
+    """Arrays of a figure about one target, (rows,).
 
     Args:
         name: name of the target, for the axes.
@@ -49,8 +49,8 @@ class Predicted:
         y: targets, or None.
         pit: P(Y ≤ y) for each target, or None.
         depth: the probability that the smallest central interval with y in it states, or None.
-        total: rows that these were drawn from; more than there are here if not all are shown.
-        unit: what a row is called, in the plural.
+        total: number of rows that these were drawn from.
+        unit: name of a row, in the plural.
     """
 
     name: str
@@ -67,7 +67,7 @@ def draw(targets: Sequence[Predicted], coverage: float, ax: Any = None) -> "Figu
     """Return a figure with one row of panels for each target: intervals and, if y is known, calibration and PIT.
 
     Args:
-        targets: what to show.
+        targets: the arrays of each target.
         coverage: the probability that the intervals state.
         ax: matplotlib axes to draw the intervals of the first target into, and nothing else; None makes a new figure.
     """
@@ -206,9 +206,9 @@ def draw_pit(ax: Any, target: Predicted) -> None:
 
 def _evenly(order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the entries of an order that are shown: all of few, or a fixed number of many at equal distances."""
-    if len(order) <= SHOWN:
+    if len(order) <= MAX_INTERVALS:
         return order
-    shown: NDArray[np.int64] = order[np.linspace(0, len(order) - 1, SHOWN).round().astype(int)]
+    shown: NDArray[np.int64] = order[np.linspace(0, len(order) - 1, MAX_INTERVALS).round().astype(int)]
     return shown
 
 
@@ -239,7 +239,7 @@ def _png(figure: "Figure") -> bytes:
     return target.getvalue()
 
 
-# What all figures share -----------------------------------------------------------------------------------------------
+# Parts of all figures -------------------------------------------------------------------------------------------------
 
 
 def import_matplotlib(module: str = "matplotlib") -> Any:

@@ -27,7 +27,7 @@ def retention_curve(
     """Return the error of the rows that are left when the most uncertain ones are dropped.
 
     Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
-    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
+    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Each
     target, or pixel, counts as a row.
 
     Args:
