@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from griffe import Class, Extension, Function, Module, Object
+from griffe import Class, Extension, Function, Module, Object, Parser
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -18,7 +18,6 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {  # pages outside of docs/: their place on the site
-    "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks/README.md",
@@ -35,8 +34,8 @@ PICTURES = (".png", ".svg", ".jpg", ".webp")
 
 def place_on_site(path: str) -> str | None:
     """Return the place of a file of the repository on the site, or None if it has none."""
-    if path in OUTSIDE:
-        return OUTSIDE[path]
+    if path in OUTSIDE or path == "README.md":
+        return OUTSIDE.get(path, "index.md")
     if path.endswith(PICTURES) and path.startswith("paper/docs/"):
         return "paper/" + path.removeprefix("paper/docs/")
     return path.removeprefix("docs/") if path.startswith("docs/") and "." in posixpath.basename(path) else None
@@ -45,12 +44,32 @@ def place_on_site(path: str) -> str | None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages outside of docs/ and the pictures next to them."""
     pictures = [each for each in (ROOT / "paper/docs").rglob("*") if each.suffix in PICTURES]
+    files.append(File.generated(config, "reference/shell.md", content=shell_reference()))
     for path in [*OUTSIDE, *(each.relative_to(ROOT).as_posix() for each in pictures)]:
         place = place_on_site(path)
         assert place is not None
         if (ROOT / path).exists():
             files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     return files
+
+
+def shell_reference() -> str:
+    """Return a page with the help and the options of every command of the shell."""
+    import typer.main
+
+    from howsure.cli.app import app
+
+    group = typer.main.get_command(app)
+    lines = ["# Shell", "", "Every command and option, from the program itself. [From the shell](../command-line.md) explains them."]
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        text = "\n".join(line.strip() for line in (command.help or "").splitlines())
+        lines += ["", f"## howsure {name}", "", text, "", "| option | default | meaning |", "|---|---|---|"]
+        for option in command.params:
+            names = ", ".join(f"`{each}`" for each in option.opts + option.secondary_opts)
+            default = "" if option.default in (None, ..., False) or callable(option.default) else f"`{option.default}`"
+            meaning = " ".join((getattr(option, "help", None) or "").split()).replace("|", "\\|")
+            lines.append(f"| {names if option.param_type_name == 'option' else f'`{option.name.upper()}`'} | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -115,6 +134,8 @@ class Sphinx(Extension):
     def on_instance(self, *, obj: Object, **_: Any) -> None:
         """Translate the docstring of a module, class or function."""
         if isinstance(obj, Module | Class | Function) and obj.docstring is not None:
+            numpydoc = re.search(r"^[ ]*-{4,}$", obj.docstring.value, re.MULTILINE)  # as scikit-learn's tools expect
+            obj.docstring.parser = Parser.numpy if numpydoc else Parser.google
             obj.docstring.value = to_markdown(obj.docstring.value)
 
 
