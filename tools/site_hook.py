@@ -4,13 +4,14 @@ mkdocs calls the functions ``on_*``, and mkdocstrings loads the class `Sphinx`.
 """
 
 import html
+import inspect
 import os
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
-from griffe import Class, Extension, Function, Module, Object, Parser
+from griffe import Class, Extension, Function, Module, Object
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -135,8 +136,19 @@ class Sphinx(Extension):
         """Translate the docstring of a module, class or function."""
         if isinstance(obj, Module | Class | Function) and obj.docstring is not None:
             numpydoc = re.search(r"^[ ]*-{4,}$", obj.docstring.value, re.MULTILINE)  # as scikit-learn's tools expect
-            obj.docstring.parser = Parser.numpy if numpydoc else Parser.google
-            obj.docstring.value = to_markdown(obj.docstring.value)
+            translate = order_sections if numpydoc else to_markdown
+            obj.docstring.value = translate(obj.docstring.value)
+
+
+def order_sections(text: str) -> str:
+    """Return a numpydoc docstring with its prose before the sections and its doctests in a section."""
+    first, *blocks = inspect.cleandoc(text).split("\n\n")
+    prose = [block for block in blocks if block.startswith("See ")]
+    examples = [block for block in blocks if block.startswith(">>>")]
+    sections = [block for block in blocks if block not in prose + examples]
+    if examples:
+        sections.append("\n".join(["Examples", "--------", *examples]))
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", "\n\n".join([first, *prose, *sections]))
 
 
 def to_markdown(text: str) -> str:
