@@ -263,7 +263,18 @@ class Regressor(_ScikitLearn):
         scale = RobustScale.fit(own)
         x = own if len(rows) == table.rows else self.encoding_.transform(table)
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
-        return scale, scale(torch.from_numpy(x)).numpy()
+        scaled: Array = scale(torch.from_numpy(x)).numpy()
+        return scale, scaled
+
+    def read(self, X: Any) -> Table:  # noqa: N803
+        """Return X as a table whose columns are read as in training."""
+        check_is_fitted(self, "model_")
+        return self._read(X, self.encoding_)
+
+    def features_of(self, table: Table) -> Array:
+        """Return the features (N, F) that the networks and trees see of a table."""
+        features: Array = self.model_.features(torch.from_numpy(self.encoding_.codes(table))).cpu().numpy()
+        return features
 
     def _prepare_target(
         self,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from howsure.errors import HowsureError, InputError, InputTypeError
 
-__all__ = ["RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
+__all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
 
 Array = NDArray[np.float64]
 
