@@ -28,8 +28,8 @@ from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.prediction import Prediction, real_numbers
-from howsure.tables.censoring import read_censored
 from howsure.storage import checked_header, load_model, reading_model, save_model
+from howsure.tables.censoring import read_censored
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
 from howsure.tables.members import Member, hold_in_turn
@@ -40,7 +40,7 @@ from howsure.tables.state import TableHeader, method_from_state, method_state, t
 from howsure.tables.table import Table, read_table
 from howsure.tables.target import Target, prepare_target
 from howsure.tables.target_values import check_numbers
-from howsure.tables.train import fit
+from howsure.tables.train import train
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.threads import one_thread
@@ -219,21 +219,21 @@ class Regressor(_ScikitLearn):
     ) -> None:
         """Learn from some rows of a table; the others leave no trace."""
         scale, x = self._encode(table, target, rows, base)
-        known = self._prepare_target(target, rows, base, known, weights)
-        views = Views.fit(x, known, self._members(rows, base), base)
-        method, options = self._method(), {"device": self.device, "progress": self.verbose}
-        more = {"sample_weight": known.weights, "censored": known.censored, **options}
+        prepared = self._prepare_target(target, rows, base, known, weights)
+        views = Views.fit(x, prepared, self._members(rows, base), base)
+        method = self._method()
+        options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
         recipe = self._recipe(method.recipe(len(rows)))
-        model = fit(method, views.x, known.values, views.members, recipe=recipe, views=views, **more)
-        model, views = _usable(model, views, known)
-        model = stacked(model, views, known)
+        model = train(method, views, prepared, recipe, **options)
+        model, views = _usable(model, views, prepared)
+        model = stacked(model, views, prepared)
         if self._evidence == "conjugate":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
-            ridge = learn_ridge(fit, method, views, known, base, recipe, self.validation_fraction, **options)
+            ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
-            model = with_width(model, views, known)
+            model = with_width(model, views, prepared)
         model.encoder, model.robust = ColumnEncoder(self.encoding_.encoders), scale
         device = resolve_device(self.device)
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
@@ -523,7 +523,7 @@ class Regressor(_ScikitLearn):
             self.feature_names_in_ = np.array(self.encoding_.names, dtype=object)
         saved = header.calibration
         kind = ConformalCalibration if saved is not None and saved.get("method") == "conformal" else Calibration
-        self.calibration_ = None if saved is None else kind.from_dict(saved)  # type: ignore[attr-defined]
+        self.calibration_ = None if saved is None else kind.from_dict(saved)
         self.record_ = header.record
         return self
 

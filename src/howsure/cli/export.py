@@ -13,9 +13,7 @@ __all__ = ["export"]
 
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of the model.")],
-    onnx: Annotated[
-        Path, typer.Option("--onnx", help="File to write, such as model.onnx.")
-    ],
+    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx.")],
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
     interval: Annotated[
         bool, typer.Option("--interval/--no-interval", help="Whether the graph has an interval at all.")

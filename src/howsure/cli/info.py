@@ -137,7 +137,7 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
         "calibration": None if model.calibration_ is None else model.calibration_.method,
         "training": {"steps": training["steps"], "seconds": training["seconds"], "best_step": training["best_step"]},
         "columns": column_rows(model.columns_),
-        "record": model.record_,  # type: ignore[attr-defined]
+        "record": model.record_,
     }
 
 

@@ -5,6 +5,7 @@ Torch's own exporter to ONNX is not used for tables: see :mod:`howsure.exporting
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
 from functools import singledispatch
 from pathlib import Path
@@ -34,10 +35,10 @@ SUFFIXES = (".onnx", ".pt2")
 
 
 @singledispatch
-def export(model: Any, path: str | Path, example: Any = None, **options: Any) -> Path:
+def export(model: Any, path: str | Path, example: Any = None, **options: Any) -> Path:  # noqa: ARG001
     """Write a fitted model as one file for programs without howsure, and return its path.
 
-    The model of a regressor has one input ``x``: the columns of the table as numbers, (rows, columns) in float64, in the
+    An exported regressor has one input ``x``: the columns of the table as numbers, (rows, columns) in float64, in the
     order of ``fit``, NaN where a value is missing. :func:`howsure.exporting.encode_row` makes a row of named values.
     Its outputs are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower``, ``upper`` and ``familiarity``,
     (rows,) or (rows, targets). With a transform of the target there is a ``median`` instead of the first four.
@@ -46,8 +47,9 @@ def export(model: Any, path: str | Path, example: Any = None, **options: Any) ->
         model: a fitted regressor.
         path: file ending in .onnx, for ONNX Runtime, or in .pt2, for ``torch.export.load``.
         example: not used for regressors.
-        **options: ``coverage`` of the interval, 0.9, or None for no interval; ``single=True`` computes the hidden layers
-            in float32, which is quicker and right to about 1e-5 of the spread of y; ``overwrite=True`` replaces a file.
+        **options: of a regressor: ``coverage`` of the interval, 0.9, or None for no interval; ``single=True`` computes
+            hidden layers in float32, which is quicker and right to about 1e-5 of the spread of y; ``overwrite=True``
+            replaces a file.
 
     Raises:
         InputError: for a model that has no such form, and for a file that exists.
@@ -101,16 +103,14 @@ def columns_of(path: str | Path) -> list[dict[str, Any]]:
     metadata = {entry.key: entry.value for entry in _import_onnx().load(path).metadata_props}
     if "columns" not in metadata:
         raise InputError(f"{path} is not an exported model of howsure")
-    found = json.loads(metadata["columns"])
-    return found
+    columns: list[dict[str, Any]] = json.loads(metadata["columns"])
+    return columns
 
 
 def _describe(model: Regressor, coverage: float | None) -> dict[str, Any]:
     """Return what a program needs to use an exported model."""
-    import howsure
-
     return {
-        "howsure": howsure.__version__,
+        "howsure": getattr(sys.modules["howsure"], "__version__", "unknown"),
         "model": type(model).__name__,
         "targets": model.target_names_,
         "columns": describe_columns(model.encoding_.encoders),
@@ -125,7 +125,7 @@ def _write_program(module: TableOutputs, path: Path, about: dict[str, Any]) -> N
     with torch.no_grad(), one_thread():
         program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
         extra = {"howsure.json": json.dumps(about, ensure_ascii=False)}
-        write_whole(path, lambda file: torch.export.save(program, file, extra_files=extra))  # type: ignore[arg-type]
+        write_whole(path, lambda file: torch.export.save(program, file, extra_files=extra))
 
 
 def _import_onnx() -> Any:

@@ -93,7 +93,8 @@ class TableOutputs(nn.Module):
             df = each.df if isinstance(each, StudentT) else torch.full_like(each.loc, NORMAL_DF)
             weights = None if self.model.weights is None else self.model.weights.view(-1, 1, 1)
             median = mixture_ends(df, each.loc, each.scale, torch.zeros_like(each.loc), 0.5, weights)[0]
-        return median.squeeze(-1) if self.model.one_target else median
+        found: Tensor = median.squeeze(-1) if self.model.one_target else median
+        return found
 
 
 def _calibrated(found: dict[str, Tensor], factor: Tensor, stretch: Tensor | None) -> dict[str, Tensor]:
@@ -123,6 +124,10 @@ class _Factors(nn.Module):
         columns: by which rows are grouped.
         keys: the numbers of these columns in each group, (groups, columns).
     """
+
+    rest: Tensor
+    change: Tensor
+    keys: Tensor
 
     def __init__(self, table: Any, columns: Any = (), keys: Any = ()) -> None:
         super().__init__()

@@ -134,7 +134,8 @@ class Recorder(TorchDispatchMode):
         self.nodes.append(made)
         self._names[id(sums)] = name
         self._alive.append(sums)
-        return ensemble.start + sums
+        start: Tensor = ensemble.start
+        return start + sums
 
     def _emit_input(self, like: Tensor, name: str) -> Tensor:
         """Return a copy of a tensor under a name, as a node that is not recorded makes it."""

@@ -21,7 +21,7 @@ from howsure.storage import checked_header, load_model, reading_model, save_mode
 from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.training import Settings, Training, resolve_device
 
-__all__ = ["FittedImages"]
+__all__ = ["FittedImages", "ImageHeader"]
 
 BATCH_IMAGES = 24  # the most images in a batch of a prediction
 BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # the most pixels in a batch, counted for every member
@@ -321,6 +321,7 @@ class ImageHeader:
     loc: float | int
     scale: float | int
     fading: bool
+    extra: dict[str, Any] = field(default_factory=dict)  # of a subclass
     model: str = "images"
 
 

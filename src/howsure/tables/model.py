@@ -164,7 +164,8 @@ class TableModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.networks.weights[0].device
+        device: torch.device = self.networks.weights[0].device
+        return device
 
     @property
     def _precision(self) -> torch.dtype:
