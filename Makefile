@@ -16,13 +16,13 @@ ALONE := tests/test_peers.py tests/test_ray.py tests/test_report_browser.py test
 
 demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
 	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
-	$(BIN)/howsure fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model --force
-	$(BIN)/howsure evaluate $(DEMO)/model $(DEMO)/test.csv
-	$(BIN)/howsure predict $(DEMO)/model $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
-	$(BIN)/howsure report $(DEMO)/model $(DEMO)/test.csv -o $(DEMO)/report.html --force
+	$(BIN)/howsure fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model.safetensors --force
+	$(BIN)/howsure evaluate $(DEMO)/model.safetensors $(DEMO)/test.csv
+	$(BIN)/howsure predict $(DEMO)/model.safetensors $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
+	$(BIN)/howsure report $(DEMO)/model.safetensors $(DEMO)/test.csv -o $(DEMO)/report.html --force
 	OMP_NUM_THREADS=1 $(BIN)/python examples/cubic.py --iterations 2000 --members 4 --out $(DEMO)  # half of what README shows, to save time
 	@echo
-	@echo "model        $(DEMO)/model"
+	@echo "model        $(DEMO)/model.safetensors"
 	@echo "predictions  $(DEMO)/predictions.csv"
 	@echo "report       $(DEMO)/report.html    open it in a browser"
 	@echo "figure       $(DEMO)/cubic.png"
