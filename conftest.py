@@ -86,7 +86,10 @@ _NEEDS = {
     _ROOT / "src/howsure/kernels/evidential_loss_triton.py": "triton",
     _ROOT / "src/howsure/metrics/streaming.py": "torchmetrics",
 }
+_POSIX = ("cli_info", "faults", "io_read", "io_write", "ray", "storage")  # need signals, fork, resource or links
 collect_ignore = [str(module) for module, package in _NEEDS.items() if importlib.util.find_spec(package) is None]
+if os.name == "nt":
+    collect_ignore += [str(_ROOT / f"tests/test_{name}.py") for name in _POSIX]
 
 
 def needed_packages(page: Path) -> list[str] | None:
