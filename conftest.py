@@ -6,7 +6,7 @@ must be the same, and numbers may differ by a tenth, because they depend on the 
 
 A page whose first line is `<!-- test-extras: lightning torchmetrics -->` is run by `make test-extras`, which installs
 the packages that the line names. `<!-- test-extras -->` stands on pages that need none, but processes or time. Where a
-package is missing, the page is skipped, and the reason says which. Warnings of the packages are no errors there.
+package is missing, the page is skipped, and the reason names it. Warnings of the packages are not errors there.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from torch.distributions import Distribution
 
-if not torch.cuda.is_available():  # then Triton's interpreter runs kernels on the CPU, where a test asks for one
+if not torch.cuda.is_available():  # then Triton's interpreter runs kernels on the CPU, where a test needs one
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 _OUTPUT = re.compile(r"```\s*\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: make test-extras installs it"))
-        if not (missing and extras_left_out):  # unmarked, `make test` names the page among what it skips
+        if not (missing and extras_left_out):  # unmarked, `make test` names the page among the skipped ones
             item.add_marker(pytest.mark.extras)
 
 
@@ -136,7 +136,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail if a test was skipped, with --no-skips, and write outputs into pages, if the environment asks for it."""
+    """Fail if a test was skipped, with --no-skips, and write outputs into pages, if HOWSURE_WRITE_OUTPUT is set."""
     if os.environ.get("HOWSURE_WRITE_OUTPUT"):
         write_outputs()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -31,6 +31,9 @@ def global_mean_factor(*counted: Tensor | float, group: Any = None) -> Tensor:
     Returns:
         A float32 scalar, equal on all ranks.
 
+    Raises:
+        InputTypeError: if no argument is given.
+
     >>> import torch, howsure as hs
     >>> y = torch.tensor([0.5, 3.0, torch.nan])
     >>> answer = hs.NormalInverseGamma(gamma=torch.zeros(3), nu=1.0, alpha=2.0, beta=1.0)

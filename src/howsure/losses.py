@@ -72,6 +72,10 @@ def evidential_loss(
     ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or break the
     graph. There, a negative weight gives a wrong loss, a NaN gives NaN, and of ``censored`` the sign counts.
 
+    Raises:
+        InputTypeError: if ``nig`` is not a NormalInverseGamma, or a tensor has the wrong dtype.
+        InputError: if a shape, weight, penalty or reduction is invalid.
+
     >>> import torch, howsure as hs
     >>> answer = hs.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
     >>> hs.evidential_loss(answer, torch.tensor([0.5, 3.0]), weight=0.01)
@@ -139,6 +143,13 @@ def normal_loss(
     Args:
         normal: output of :class:`~howsure.NormalHead`.
         y, mask, sample_weight, censored, reduction: as in :func:`evidential_loss`.
+
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of ``normal``.
+
+    Raises:
+        InputTypeError: if ``normal`` is not a Normal, or a tensor has the wrong dtype.
+        InputError: if a shape, weight or reduction is invalid.
 
     >>> import torch, howsure as hs
     >>> hs.normal_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([0.0, 1.0]))

@@ -65,6 +65,9 @@ def evidential_loss_from_raw(
         sample_weight: weights of the targets, of the shape of y. A target with weight 0 does not count.
         reduction: "mean" over the targets that count, "sum", or "none".
 
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of y.
+
     Raises:
         InputError: for shapes that do not fit, and an unknown penalty or reduction.
 

@@ -25,6 +25,9 @@ def pit(prediction: Predictive, y: Targets, *, mask: Mask = None) -> Array:
         Values in [0, 1], of the shape of y, or one after the other for those that count; uniform if the prediction is
         calibrated.
 
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
+
     >>> import torch, howsure as hs
     >>> pit(hs.Normal(torch.zeros(2), 1.0), [0.0, 100.0])
     array([0.5, 1. ])
@@ -43,6 +46,9 @@ def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask:
 
     Returns:
         A share in [0, 1]; ideally ``coverage``.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> coverage(hs.Normal(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0], coverage=0.9)
@@ -68,6 +74,9 @@ def coverage_curve(
 
     Returns:
         A share for each coverage; ideally the coverage itself.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> coverage_curve(hs.Normal(torch.zeros(3), 1.0), [-3.0, 0.0, 1.0], [0.5, 0.9])
@@ -97,6 +106,9 @@ def calibration_curve(
     Returns:
         A share for each quantile; ideally its probability.
 
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
+
     >>> import torch, howsure as hs
     >>> calibration_curve(hs.Normal(torch.zeros(2), 1.0), [-1.0, 1.0], [0.1, 0.5])
     array([0. , 0.5])
@@ -121,6 +133,9 @@ def calibration_error(
 
     Returns:
         A distance; 0 is ideal.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> calibration_error(hs.Normal(torch.zeros(2), 1.0), [-1.0, 1.0], [0.5])

@@ -26,6 +26,9 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
         ``interval_width``, the mean width of these intervals, in the units of y. NaN where a prediction has no such
         value: a target learned by its logarithm has no mean and so no ``rmse``.
 
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
+
     >>> import torch, howsure as hs
     >>> found = summary(hs.Normal(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0])
     >>> {name: round(value, 3) for name, value in found.items()}  # doctest: +NORMALIZE_WHITESPACE

@@ -42,6 +42,9 @@ def retention_curve(
     Returns:
         (share kept, error of the kept), both from all rows to the most certain ones.
 
+    Raises:
+        InputError: if y does not fit the prediction, a target is missing and not masked, or an uncertainty is NaN.
+
     >>> import torch, howsure as hs
     >>> retention_curve(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0], error="mae")
     (array([1. , 0.5]), array([2., 1.]))
@@ -119,6 +122,9 @@ def ause(
     Returns:
         An area, smaller is better. The ranking by the true error has 0.
 
+    Raises:
+        InputError: if y does not fit the prediction, a target is missing and not masked, or an uncertainty is NaN.
+
     >>> import torch, howsure as hs
     >>> ause(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0])
     0.0
@@ -152,6 +158,9 @@ def aurg(
         An area, larger is better. A random ranking leaves the error of all rows at every share kept and has 0. A
         misleading one is negative.
 
+    Raises:
+        InputError: if y does not fit the prediction, a target is missing and not masked, or an uncertainty is NaN.
+
     >>> import torch, howsure as hs
     >>> aurg(hs.Normal(torch.zeros(2), torch.tensor([2.0, 1.0])), [1.0, 3.0], error="mae")
     -0.125
@@ -168,6 +177,9 @@ def auroc(inside: Targets, outside: Targets) -> float:
 
     Returns:
         The area under the receiver operating characteristic: 1 separates the two, ½ is chance.
+
+    Raises:
+        InputError: if one of the two has no scores, or a score is NaN.
 
     >>> auroc(inside=[0.1, 0.2, 0.3], outside=[0.3, 0.9])
     0.9166666666666666

@@ -20,6 +20,9 @@ def rmse(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     Returns:
         The error, in the units of y.
 
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
+
     >>> import numpy as np, torch, howsure as hs
     >>> rmse(hs.Normal(torch.zeros(3), 1.0), [3.0, 4.0, np.nan], mask=[True, True, False])
     3.5355339059327378
@@ -37,6 +40,9 @@ def mae(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
 
     Returns:
         The error, in the units of y.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> mae(hs.Normal(torch.zeros(2), 1.0), [3.0, -4.0])
@@ -56,6 +62,9 @@ def nll(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     Returns:
         Nats per target, for y in its units: the score of 1000 y is ln 1000 larger.
 
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
+
     >>> import torch, howsure as hs
     >>> round(nll(hs.Normal(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
     1.1689
@@ -73,6 +82,9 @@ def crps(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
 
     Returns:
         The score, in the units of y. A prediction without any spread scores its absolute error.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> round(crps(hs.Normal(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
@@ -92,6 +104,9 @@ def interval_score(prediction: Predictive, y: Targets, coverage: float = 0.9, *,
 
     Returns:
         The score, in the units of y.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> round(interval_score(hs.Normal(torch.zeros(1), 1.0), [0.0], coverage=0.9), 4)

@@ -52,9 +52,12 @@ class Settings:
             share of the steps so far, and over at least five evaluations and 200 steps. It is a quarter of all steps if
             the score is hardly better than the score of a constant. 0 never stops them, nor does a run without
             validation.
-        least_gain: see there.
+        least_gain: smallest fall of the score, in its unit, that counts for ``plateau``.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
+
+    >>> Settings(steps=100, learning_rate=1e-2).schedule
+    'cosine'
     """
 
     steps: int = 4000
@@ -205,6 +208,18 @@ def train(
 
     Returns:
         The scores, the best steps, and which members diverged or stopped early.
+
+    Raises:
+        InputError: if the module has no parameters, or a checkpoint is damaged or belongs to another run.
+
+    >>> import howsure as hs
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from howsure.training import LoaderBatches
+    >>> rows = TensorDataset(torch.randn(32, 2), torch.randn(32))
+    >>> batches = LoaderBatches(DataLoader(rows, batch_size=8), torch.device("cpu"))
+    >>> loss = lambda net, batch: hs.evidential_loss(net(batch[0]), batch[1])
+    >>> train(hs.NIGHead(2), batches, loss, settings=Settings(steps=4)).steps
+    4
     """
     part = Part(module, batches, loss, validate, fast_steps)
     return train_parts([part], settings or Settings(), checkpoint, identity, progress)[0]
