@@ -272,10 +272,10 @@ def test_sample_weights_give_the_weighted_mean(ranks):
     assert distance(gradients_of(ranks, "weights"), expected) < 1e-6
 
 
-def test_the_factor_of_one_process_counts_also_what_half_precision_cannot():
+def test_factor_of_one_process_counts_beyond_half_precision():
     for dtype in (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32):
         assert 1 / hs.global_mean_factor(torch.ones(100_001, dtype=dtype)) == pytest.approx(100_001, rel=1e-6)
 
 
-def test_the_factor_is_ranks_over_targets(ranks):
+def test_factor_is_ranks_over_targets(ranks):
     assert torch.allclose(gradients_of(ranks, "factors")[0], torch.tensor([2 / 7, 2 / 9, 0.0, 1 / 5]))

@@ -237,7 +237,7 @@ def test_second_derivatives_and_functional_gradients_of_the_crps():
         assert torch.allclose(one, other, rtol=1e-12)
 
 
-def test_the_graph_of_a_crps_holds_no_densities():
+def test_graph_of_a_crps_holds_no_densities():
     """A few dozen numbers for each parameter are kept for the gradient, and not those of hundreds of nodes."""
     each = random_students(200)
     leaves = [t.clone().requires_grad_() for t in (each.df, each.loc, each.scale)]
@@ -317,7 +317,7 @@ def test_empty_batches(name):
 
 
 @pytest.mark.parametrize("name", examples())
-def test_answers_do_not_depend_on_the_default_dtype(name):
+def test_results_do_not_depend_on_the_default_dtype(name):
     def answers():
         d = examples()[name]
         torch.manual_seed(0)

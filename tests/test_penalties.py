@@ -98,7 +98,7 @@ def test_gradients(name):
     assert torch.autograd.gradcheck(f, p)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_unknown_name_lists_the_known_ones():
     with pytest.raises(hs.InputError, match="'eror'"):
         penalties.lookup("eror")
     assert penalties.lookup(penalties.error) is penalties.error

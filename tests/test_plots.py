@@ -63,7 +63,7 @@ def test_without_targets_it_shows_the_intervals_by_their_medians(right):
     assert drawn(figure).startswith(b"\x89PNG")
 
 
-def test_with_targets_it_shows_what_lies_outside_calibration_and_pit(right):
+def test_with_targets_it_shows_outliers_calibration_and_pit(right):
     p, y = right
     figure = p.plot(y)
     assert titles(figure) == ["Intervals and targets", "Calibration", "Where targets lie in their distribution (PIT)"]
@@ -124,7 +124,7 @@ def test_maps_are_one_target_of_many_pixels():
         p.plot(y, mask=known & False)
 
 
-def test_a_series_names_the_axis(right):
+def test_series_names_the_axis(right):
     p, y = right
     assert p.plot(pd.Series(y, name="price")).axes[0].get_ylabel() == "price − predicted median"
     assert p.plot(pd.Series(y, name=3)).axes[0].get_ylabel() == "y − predicted median"
@@ -161,14 +161,14 @@ def test_odd_values_are_drawn(right):
         p[0].plot()
 
 
-def test_a_notebook_shows_the_figure_without_pyplot(right):
+def test_notebook_shows_the_figure_without_pyplot(right):
     p, y = right
     figure = p.plot(y)
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert pickle.loads(pickle.dumps(figure))._repr_png_() == figure._repr_png_()
 
 
-def test_the_example_of_the_docs_runs(monkeypatch, capsys, tmp_path):
+def test_example_of_the_docs_runs(monkeypatch, capsys, tmp_path):
     script = Path(__file__).parents[1] / "examples/diabetes.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--steps", "20", "--out", str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")
@@ -182,7 +182,7 @@ def run(code):
     return done.stdout.strip()
 
 
-def test_no_pyplot_is_loaded_and_without_matplotlib_it_says_what_to_install():
+def test_no_pyplot_is_loaded_and_missing_matplotlib_raises_with_hint():
     code = """
 import sys, torch, howsure as hs
 p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))

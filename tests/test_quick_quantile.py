@@ -94,7 +94,7 @@ def test_ends_of_mixtures_with_weights_and_many_dimensions():
         assert error < 1e-5
 
 
-def test_ends_by_a_solver_that_knows_nothing_of_the_search():
+def test_ends_match_an_independent_solver():
     df, loc, scale = members_of("degrees", 4, 20, seed=3)
     lower, upper = mixture_ends(df, loc, scale, StudentQuantile(0.05)(df), 0.05)
     for row in range(20):

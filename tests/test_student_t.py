@@ -23,7 +23,7 @@ def standard(dtype):
 
 
 @pytest.mark.parametrize(("t", "n"), [(1.0, 3.0), (5.0, 2.5), (30.0, 10.0), (0.01, 100.0)])
-def test_the_oracle_is_the_incomplete_beta_function(t, n):
+def test_oracle_is_the_incomplete_beta_function(t, n):
     t, n = mp.mpf(t), mp.mpf(n)
     beta = mp.betainc(n / 2, mp.mpf(1) / 2, 0, n / (n + t * t), regularized=True) / 2
     assert abs(oracles.t_tail(t, n) / beta - 1) < mp.mpf(10) ** -30
@@ -173,7 +173,7 @@ def test_variance_by_the_excess_over_two():
     assert torch.allclose(variance[3:], torch.tensor([8e6 + 4, 6.0]))
 
 
-def test_bfloat16_arguments_are_answered_in_float32():
+def test_bfloat16_arguments_give_float32():
     y = torch.tensor([0.5], dtype=torch.bfloat16)
     assert student_t.cdf(y, y + 3, y, y).dtype == torch.float32
 
@@ -220,7 +220,7 @@ def test_tails_to_rounding(df):
             assert exact(got) == pytest.approx(truth, rel=1e-12)
 
 
-def test_a_tail_and_its_density_have_one_exponent():
+def test_tail_and_its_density_have_one_exponent():
     n, t = torch.tensor([2.5, 30.0]).double(), torch.tensor([0.6, 5.5]).double()
     shape = student_tail.shape_of(n)
     found = student_tail.tail(t, shape)
