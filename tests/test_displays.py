@@ -119,7 +119,7 @@ def test_evidence_display_of_two_features_draws_the_interval_width(house_model):
     drawn(display)
 
 
-@pytest.mark.parametrize("features", ["town", "nothing", 7, ["size", "age", "town"], []])
+@pytest.mark.parametrize("features", ["town", "nothing", 7, ["size", "age", "town"], ["size", "size"], []])
 def test_evidence_display_rejects_other_features(house_model, features):
     with pytest.raises(hs.InputError):
         hs.EvidenceDisplay.from_estimator(*house_model, features)
@@ -138,3 +138,29 @@ def test_predictions_without_rows_or_with_several_targets_raise(display, shape):
 def test_targets_that_are_missing_or_of_another_length_raise(display, y):
     with pytest.raises(hs.InputError):
         display.from_predictions(hs.Prediction(hs.Normal(torch.zeros(3), 1.0)), y)
+
+
+def test_evidence_display_takes_polars_and_arrays(rows):
+    polars = pytest.importorskip("polars")
+    x, _ = rows
+    table = polars.DataFrame({"a": x[:, 0], "b": x[:, 1]})
+    of_table = hs.EvidenceDisplay.from_estimator(Constant(), table, "b")
+    of_array = hs.EvidenceDisplay.from_estimator(Constant(), x, 1)
+    assert of_table.names == ["b"]
+    assert of_table.prediction.mean == pytest.approx(of_array.prediction.mean)
+
+
+def test_column_of_targets_is_drawn_like_a_row(rows):
+    x, y = rows
+    for display in (hs.IntervalDisplay, hs.RetentionDisplay):
+        one, two = (vars(display.from_estimator(Constant(), x, each)) for each in (y, y[:, None]))
+        name = "inside" if display is hs.IntervalDisplay else "oracle"
+        assert one[name] == pytest.approx(two[name])
+
+
+def test_calibration_display_of_few_conformal_rows_ends_early(house_model):
+    model, table = house_model
+    y = 3 * table["size"] - table["age"]
+    sure = hs.calibrate(model, table[:30], y[:30], method="conformal")
+    display = hs.CalibrationDisplay.from_estimator(sure, table[30:], y[30:])
+    assert display.coverage[-1] == pytest.approx(0.96)  # 30 of 31 rows

@@ -66,13 +66,27 @@ class _Display(_Drawn):
         return display
 
 
-def _one_target(prediction: Prediction) -> None:
+FROM_PREDICTIONS = "choose a target, as in prediction[:, 0] and y[:, 0], and use from_predictions"
+
+
+def _one_target(prediction: Prediction, hint: str = FROM_PREDICTIONS) -> None:
     """Raise an error unless the prediction has the shape (rows,) with at least one row."""
     if len(prediction.shape) != 1:
-        hint = "choose a target, as in prediction[:, 0] and y[:, 0], and use from_predictions"
         raise InputError(f"a display draws one target per row, got predictions of shape {prediction.shape}", hint=hint)
     if not prediction.shape[0]:
         raise InputError("there are no rows to draw")
+
+
+def _levels(prediction: Prediction) -> Array:
+    """Return coverages between 0 and 1, as far as a conformal prediction from few rows has intervals for them."""
+    levels = np.linspace(0, 1, CURVE_POINTS)[1:-1]
+    while prediction.guarantee is not None and len(levels) > 1:
+        try:
+            prediction[:1].interval(levels[-1])
+            break
+        except InputError:
+            levels = levels[:-1]
+    return levels
 
 
 class IntervalDisplay(_Display):
@@ -92,7 +106,7 @@ class IntervalDisplay(_Display):
     def __init__(self, prediction: Prediction, y: ArrayLike, coverage: float = 0.9) -> None:
         _one_target(prediction)
         metrics.coverage(prediction, y, coverage)  # checks y and the coverage
-        ends, values = prediction.interval(coverage), np.asarray(y, dtype=float)
+        ends, values = prediction.interval(coverage), np.asarray(y, dtype=float).ravel()
         self.prediction, self.y, self.coverage = prediction, y, coverage
         self.inside: Array = (values >= ends[:, 0]) & (values <= ends[:, 1])
 
@@ -153,7 +167,7 @@ class CalibrationDisplay(_Display):
             The display, drawn.
         """
         _one_target(prediction)
-        coverage = np.linspace(0, 1, CURVE_POINTS)[1:-1]
+        coverage = _levels(prediction)
         observed = metrics.coverage_curve(prediction, y, coverage)
         return cls(coverage, observed, prediction.shape[0]).plot(ax)
 
@@ -213,7 +227,7 @@ class RetentionDisplay(_Display):
         """
         _one_target(prediction)
         kept, curve = metrics.retention_curve(prediction, y, uncertainty, error)
-        distance = np.abs(prediction.mean - np.asarray(y, dtype=float))
+        distance = np.abs(prediction.mean - np.asarray(y, dtype=float).ravel())
         _, oracle = metrics.retention_curve(prediction, y, distance, error)
         return cls(kept, curve, oracle, error).plot(ax)
 
@@ -288,11 +302,14 @@ class EvidenceDisplay(_Drawn):
         """
         import pandas as pd
 
-        frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X))
+        is_table = hasattr(X, "columns")
+        frame = X.to_pandas() if hasattr(X, "to_pandas") else X if is_table else pd.DataFrame(np.asarray(X))
         chosen = list(features) if isinstance(features, list | tuple) else [features]
         if len(chosen) not in (1, 2):
             raise InputError(f"features must name one or two columns, got {len(chosen)}")
         names = [_column(frame, each) for each in chosen]
+        if len(set(names)) < len(names):
+            raise InputError(f"features must be two different columns, got {names[0]!r} twice")
         values = [_numbers(frame, name) for name in names]
         size = GRID_POINTS if len(names) == 1 else GRID_SIDE
         grid = [_steps(each, margin, size) for each in values]
@@ -300,8 +317,8 @@ class EvidenceDisplay(_Drawn):
         table = pd.concat([_typical_row(frame)] * len(points), ignore_index=True)
         for position, name in enumerate(names):
             table[name] = points[:, position]
-        prediction = estimator.predict_distribution(table if frame is X else table.to_numpy())
-        _one_target(prediction)
+        prediction = estimator.predict_distribution(table if is_table else table.to_numpy())
+        _one_target(prediction, "fit a model to one of the targets")
         labels = [name if isinstance(name, str) else f"feature {name}" for name in names]
         return cls(prediction, grid, labels, coverage, np.stack(values, axis=1)).plot(ax)
 
@@ -319,7 +336,7 @@ class EvidenceDisplay(_Drawn):
         (x,), p = self.grid, self.prediction
         low, high = p.interval(self.coverage).T
         ax.fill_between(
-            x, low, high, color=COLOURS["epistemic"], alpha=0.25, lw=0, label=f"{self.coverage:.4g} interval"
+            x, low, high, color=COLOURS["epistemic"], alpha=0.25, lw=0, label=f"{100 * self.coverage:.4g}% interval"
         )
         ax.plot(x, p.median, color=COLOURS["epistemic"], lw=1.8, label="median")
         ax.set(xlabel=self.names[0], ylabel="y", xlim=(x[0], x[-1]))
@@ -341,7 +358,7 @@ class EvidenceDisplay(_Drawn):
         ends = self.prediction.interval(self.coverage)
         width = (ends[:, 1] - ends[:, 0]).reshape(len(x), len(y))
         image = ax.pcolormesh(x, y, width.T, shading="nearest", cmap="viridis")
-        self.figure_.colorbar(image, ax=ax, label=f"width of the {self.coverage:.4g} interval")
+        self.figure_.colorbar(image, ax=ax, label=f"width of the {100 * self.coverage:.4g}% interval")
         if self.rows is not None:
             ax.plot(self.rows[:, 0], self.rows[:, 1], ".", color="white", ms=3, mec="black", mew=0.3)
         ax.set(xlabel=self.names[0], ylabel=self.names[1])
@@ -359,7 +376,7 @@ def _column(frame: Any, feature: Any) -> Any:
 def _numbers(frame: Any, name: Any) -> Array:
     """Return the values of a numeric column."""
     values: Array = (
-        frame[name].to_numpy(dtype=float, na_value=np.nan) if frame[name].dtype.kind in "iufb" else np.empty(0)
+        frame[name].to_numpy(dtype=float, na_value=np.nan) if frame[name].dtype.kind in "iuf" else np.empty(0)
     )
     if not np.isfinite(values).any():
         raise InputError(f"column {name!r} has no finite numbers", column=str(name), hint="choose a numeric feature")
