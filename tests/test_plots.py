@@ -58,7 +58,7 @@ def test_without_targets_it_shows_the_intervals_by_their_medians(right):
     (ax,) = figure.axes
     order = np.argsort(p.median)
     assert segments(ax) == pytest.approx(p.interval(0.8)[order])
-    assert texts(ax) == ["80 % interval", "median"]
+    assert texts(ax) == ["80% interval", "median"]
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("y", "60 rows, smallest to largest median")
     assert drawn(figure).startswith(b"\x89PNG")
 
@@ -73,12 +73,12 @@ def test_with_targets_it_shows_outliers_calibration_and_pit(right):
     assert (np.diff(widths) >= -1e-6).all()
     assert widths == pytest.approx(np.sort(np.diff(ends, axis=1)[:, 0]), rel=1e-4)
     outside = int(((y < ends[:, 0]) | (y > ends[:, 1])).sum())
-    assert f"target outside ({outside} of 60, {100 * outside / 60:.3g} %)" in texts(intervals)
+    assert f"target outside ({outside} of 60, {100 * outside / 60:.3g}%)" in texts(intervals)
 
     (curve,) = (line for line in calibration.lines if line.get_label() == "observed")
     stated, observed = curve.get_data()
     assert observed / 100 == pytest.approx(metrics.coverage_curve(p, y, stated / 100))
-    assert f"{100 * metrics.coverage(p, y):.3g} % in the 90 % intervals" in texts(calibration)
+    assert f"{100 * metrics.coverage(p, y):.3g}% in the 90% intervals" in texts(calibration)
 
     heights = [bar.get_height() for bar in pit.patches]
     assert heights == list(np.histogram(metrics.pit(p, y), bins=len(heights), range=(0, 1))[0])
@@ -153,7 +153,7 @@ def test_odd_values_are_drawn(right):
     assert drawn(hs.Prediction(hs.Normal(torch.zeros(3), 1.0)).plot([0.0, 0.0, 0.0]))
     nan = hs.Normal(torch.tensor([torch.nan, 1.0, 2.0]), torch.ones(3), validate_args=False)
     assert drawn(hs.Prediction(nan).plot([0.0, 1.0, 2.0]))
-    assert "99.999 % interval" in texts(p.plot(coverage=0.99999).axes[0])
+    assert "99.999% interval" in texts(p.plot(coverage=0.99999).axes[0])
     for wrong in (0.0, 90, [0.5, 0.9], None):
         with pytest.raises(hs.InputError, match="coverage"):
             p.plot(coverage=wrong)
