@@ -16,8 +16,8 @@ from howsure.images.pairs import LARGEST, Pairs, as_images, pad_images, padding,
 from howsure.likelihoods import Method
 from howsure.nn import UNet
 from howsure.nn.appearance import FEWEST, ImageFading, Seen, appearance
-from howsure.persistence import load_model, refusing_misfits, save_model
 from howsure.prediction import Answer, Prediction
+from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.training import Settings, Training, resolve_device
 

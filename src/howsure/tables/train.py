@@ -17,9 +17,9 @@ from howsure.tables.constant import constant_score
 from howsure.tables.encoder import Scaling
 from howsure.tables.groups import groups_of_members
 from howsure.tables.members import Member
-from howsure.tables.model import Fitted, method_of_members
+from howsure.tables.model import TableModel, method_of_members
 from howsure.tables.scaled_table import ScaledTable, check_table
-from howsure.tables.views import Inputs
+from howsure.tables.views import Views
 from howsure.threads import one_thread
 from howsure.training import Part, TableBatches, Training, resolve_device, train_parts
 from howsure.training.checkpoint import fingerprint
@@ -43,12 +43,12 @@ def fit(
     sample_weight: ArrayLike | None = None,
     censored: ArrayLike | None = None,
     standardize: bool = True,
-    validate: Callable[[Fitted], Tensor] | None = None,
-    inputs: Inputs | None = None,
+    validate: Callable[[TableModel], Tensor] | None = None,
+    views: Views | None = None,
     fast_steps: FastStepsFor | None = None,
     checkpoint: str | Path | None = None,
     progress: bool | None = False,
-) -> Fitted:
+) -> TableModel:
     """Train one network per member, all at once, and return them as one model.
 
     Each network sees its own rows only, standardised by its training rows.
@@ -66,14 +66,14 @@ def fit(
             probability, in the loss and in the validation score.
         standardize: if False, networks see features and targets as they are, and λ has the unit 1/y.
         validate: a score of each member in the place of its validation rows'; smaller is better.
-        inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
+        views: what the members see besides the features; then ``views.x`` replaces x.
         fast_steps: returns a replacement for the loop's steps, as ``fast_steps`` of :func:`howsure.training.train`, or
             None. It is called with the method, networks, batches, scaled table and recipe.
         checkpoint: a file to continue from, as in :func:`howsure.training.train`; one of another fit is refused.
         progress: as in :func:`howsure.training.train`.
     """
     target_device = resolve_device(device)
-    features = torch.from_numpy(np.array(x, dtype=float) if inputs is None else inputs.x)
+    features = torch.from_numpy(np.array(x, dtype=float) if views is None else views.x)
     targets = torch.from_numpy(np.array(y, dtype=float))
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     check_table(features, targets, members, weights)
@@ -89,9 +89,9 @@ def fit(
     else:
         scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
     embedding = None
-    if inputs is not None:
-        scale_x = inputs.hide(scale_x, members)
-        embedding = inputs.embedding(scale_x, members)
+    if views is not None:
+        scale_x = views.hide(scale_x)
+        embedding = views.embedding(scale_x)
     table = ScaledTable.build(features, targets, weights, bounds, members, scale_x, scale_y, target_device)
     data = [features, targets, weights, *([] if bounds is None else [bounds])]
     first, outputs = features.shape[1] + (0 if embedding is None else embedding.bins), method.outputs * targets.shape[1]
@@ -99,12 +99,12 @@ def fit(
     if embedding is not None:
         population.embed(embedding)
     population = population.to(target_device)
-    fitted = Fitted(method, population, scale_x, scale_y, one_target, None if inputs is None else inputs.trees)
+    fitted = TableModel(method, population, scale_x, scale_y, one_target, None if views is None else views.trees)
     with one_thread() if target_device.type == "cpu" else nullcontext(1) as threads:
         groups, threads = groups_of_members(method, population, members, recipe, threads)
         if checkpoint is not None or validate is not None:  # which know all members together
-            if inputs is not None:
-                raise InputError("a checkpoint, or a score of all members, is not possible with inputs=")
+            if views is not None:
+                raise InputError("a checkpoint, or a score of all members, is not possible with views=")
             groups = [list(range(len(members)))]
         models = [_of_group(fitted, group, members[group[0]].bins, recipe) for group in groups]
         parts = [
@@ -124,9 +124,9 @@ def fit(
     return _join(fitted, models, groups, trainings)
 
 
-def _of_group(fitted: Fitted, group: Sequence[int], bins: bool, recipe: Recipe) -> Fitted:
+def _of_group(fitted: TableModel, group: Sequence[int], bins: bool, recipe: Recipe) -> TableModel:
     """Return the untrained model of some of the members, all with bins or all without: itself, if these are all."""
-    whole, seeds = fitted.population, [fitted.population.seeds[i] for i in group]
+    whole, seeds = fitted.networks, [fitted.networks.seeds[i] for i in group]
     first = whole.sizes[0] if bins else whole.in_features
     if len(group) == whole.members and first == whole.sizes[0]:
         model = fitted
@@ -135,7 +135,7 @@ def _of_group(fitted: Fitted, group: Sequence[int], bins: bool, recipe: Recipe) 
         population = method.build(seeds, first, whole.sizes[-1], recipe.network)
         if first != whole.in_features:
             population.embed(whole.embedding.select(group))
-        model = Fitted(
+        model = TableModel(
             method,
             population.to(whole.weights[0].device),
             fitted.scale_x.select(group),
@@ -144,20 +144,20 @@ def _of_group(fitted: Fitted, group: Sequence[int], bins: bool, recipe: Recipe) 
         )
     if fitted.method.draws_noise:  # a generator of this fit alone, so that fits in other threads draw nothing from it
         device = whole.weights[0].device
-        model.population.generator = torch.Generator(device).manual_seed(seeds[0])  # type: ignore[assignment]
+        model.networks.generator = torch.Generator(device).manual_seed(seeds[0])  # type: ignore[assignment]
     return model
 
 
 def _part(
-    model: Fitted,
+    model: TableModel,
     table: ScaledTable,
     members: Sequence[Member],
     recipe: Recipe,
-    validate: Callable[[Fitted], Tensor] | None,
+    validate: Callable[[TableModel], Tensor] | None,
     fast_steps: FastStepsFor | None,
 ) -> Part:
     """Return what the loop needs to train the networks of a model."""
-    method, population, rows = model.method, model.population, [m.train for m in members]
+    method, population, rows = model.method, model.networks, [m.train for m in members]
     batches = TableBatches(table.tensors, rows, [m.seed for m in members], recipe.batch_size)
     counts = torch.tensor([len(r) for r in rows], device=table.x.device)
     fast = None if fast_steps is None else fast_steps(method, population, batches, table, recipe)
@@ -170,24 +170,25 @@ def _part(
 
 @torch.no_grad()
 def _join(
-    fitted: Fitted, models: Sequence[Fitted], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
-) -> Fitted:
+    fitted: TableModel, models: Sequence[TableModel], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
+) -> TableModel:
     """Return the model with the trained networks of its groups."""
     if models[0] is not fitted:
-        states = [dict(model.population.named_parameters()) for model in models]
-        for name, whole in fitted.population.named_parameters():
+        states = [dict(model.networks.named_parameters()) for model in models]
+        for name, whole in fitted.networks.named_parameters():
             whole.zero_()  # the weights of bins that a network does not see
             for group, state in zip(groups, states, strict=True):
                 whole[list(group), : state[name].shape[1]] = state[name]
     if fitted.method.draws_noise:
         for model in models:
-            model.population.generator = None  # type: ignore[assignment]
+            model.networks.generator = None  # type: ignore[assignment]
     first = trainings[0]
     order = torch.tensor([k for group in groups for k in group], device="cpu").argsort().to(first.best_score.device)
     each = ("best_score", "best_step", "diverged", "stopped_early")
     columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
-    fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
-    return fitted
+    fitted.result = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
+    fitted.to("cpu")
+    return fitted.eval() if fitted.method.draws_noise else fitted.ready()
 
 
 def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables: Tensor | None) -> str:
@@ -196,7 +197,7 @@ def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables
     return fingerprint(method, recipe.network, recipe.batch_size, [m.seed for m in members], *rows, *tables)
 
 
-def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
+def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
     """Return (module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
     method = fitted.method
 
@@ -215,7 +216,7 @@ def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Modu
 
 
 def _score(
-    table: ScaledTable, fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
+    table: ScaledTable, fitted: TableModel, members: Sequence[Member], validate: Callable[[TableModel], Tensor] | None
 ) -> Callable[[nn.Module], Tensor] | None:
     """Return what decides which weights are kept: a score that was given, the validation rows' NLL, or nothing."""
     if validate is not None:
@@ -225,7 +226,8 @@ def _score(
 
     def validation_nll(module: nn.Module) -> Tensor:
         x, y, censored = table.validation_rows()
-        nll = fitted.method.nll(fitted.scaled_answer(module, x), y, censored).mean(-1)
+        answer = fitted.method.answer(module(x).unflatten(-1, (-1, fitted.method.outputs)))
+        nll = fitted.method.nll(answer, y, censored).mean(-1)
         return (nll * table.validation_weights).sum(1)
 
     return validation_nll
