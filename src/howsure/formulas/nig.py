@@ -10,12 +10,14 @@ because all variances divide by it: in float32 the number 1 + 1e-8 *is* 1, and Î
 wrong, the docstring says so under "Erratum"; ``docs/errata.md`` shows each case in numbers.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from howsure.formulas.cells import student_log_prob
 from howsure.formulas.special import (
     LOG_2PI,
     binet,
@@ -36,6 +38,7 @@ __all__ = [
     "Parameters",
     "affine",
     "aleatoric_variance",
+    "cell_nll",
     "censored_nll",
     "conjugate_evidence",
     "conjugate_update",
@@ -174,6 +177,27 @@ def censored_nll(
 
     tails = in_float64(bound, y, censored.sign(), gamma, nu, alpha_minus_one, beta)
     return torch.where(known, value, tails)
+
+
+def cell_nll(
+    y: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    gamma: Tensor,
+    nu: Tensor,
+    alpha_minus_one: Tensor,
+    beta: Tensor,
+) -> Tensor:
+    r"""Return :math:`-\ln P(a < Y \le b)` of the marginal Student t for cells, and :func:`nll` of y where a = b.
+
+    Cells are computed in float64 by :func:`howsure.formulas.cells.student_log_prob`.
+    """
+    known = lower == upper
+    value = nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta)
+    ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
+    scale = predictive_scale(nu.double(), alpha_minus_one.double(), beta.double())
+    cell = student_log_prob(*ends, 2 * (1 + alpha_minus_one.double()), gamma, scale)
+    return torch.where(known, value, -cell.to(value.dtype))
 
 
 def replicates_nll(

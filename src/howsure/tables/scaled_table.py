@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import InputError
+from howsure.likelihoods.base import Cells
 from howsure.tables.encoder import Scaling
 from howsure.tables.members import Member
 from howsure.training.batches import pad_rows
@@ -22,7 +23,7 @@ class ScaledTable:
         x: features (N, F).
         y: targets (N, T).
         row_weights: of mean 1, or None.
-        censored: (N, T), 1 where y is a lower bound, −1 where it is an upper bound, else 0; or None.
+        cells: lower and upper ends of the targets' cells (N, T, 2), equal where y is the value; or None.
         own_x: from x to what each member sees.
         own_y: likewise of y.
         validation: validation rows of each member (M, V), padded to one length.
@@ -32,7 +33,7 @@ class ScaledTable:
     x: Tensor
     y: Tensor
     row_weights: Tensor | None
-    censored: Tensor | None
+    cells: Tensor | None
     own_x: Scaling
     own_y: Scaling
     validation: Tensor
@@ -44,7 +45,7 @@ class ScaledTable:
         x: Tensor,
         y: Tensor,
         row_weights: Tensor | None,
-        censored: Tensor | None,
+        cells: Tensor | None,
         members: Sequence[Member],
         scale_x: Scaling,
         scale_y: Scaling,
@@ -71,7 +72,7 @@ class ScaledTable:
             ready(first_x(x)[0]),
             ready(first_y(y)[0]),
             None if row_weights is None else ready(row_weights),
-            None if censored is None else censored.to(device),
+            None if cells is None else ready(torch.stack([first_y(end)[0] for end in cells.unbind(-1)], -1)),
             inner(scale_x, first_x),
             inner(scale_y, first_y),
             validation.to(device),
@@ -81,13 +82,18 @@ class ScaledTable:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that batches are drawn from."""
-        return tuple(t for t in (self.x, self.y, self.row_weights, self.censored) if t is not None)
+        return tuple(t for t in (self.x, self.y, self.row_weights, self.cells) if t is not None)
 
-    def divide(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return the parts of a batch of :attr:`tensors`: features, targets, row weights and what is censored."""
+    def divide(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None, Cells | None]:
+        """Return the parts of a batch of :attr:`tensors`: features, targets, row weights and each member's cells."""
         x, y, *others = batch
         weights = None if self.row_weights is None else others.pop(0)
-        return x, y, weights, others.pop(0) if others else None
+        return x, y, weights, self._own_cells(others.pop(0)) if others else None
+
+    def _own_cells(self, cells: Tensor) -> Cells:
+        """Return the lower and upper ends of cells, scaled as each member sees them."""
+        lower, upper = (self.own_y(end) for end in cells.unbind(-1))
+        return lower, upper
 
     def select(self, members: Sequence[int]) -> "ScaledTable":
         """Return the same table as some of the members see it."""
@@ -100,10 +106,10 @@ class ScaledTable:
             validation_weights=self.validation_weights[chosen],
         )
 
-    def validation_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return features, targets and what is censored of each member's validation rows, scaled as it sees them."""
-        censored = None if self.censored is None else self.censored[self.validation]
-        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation]), censored
+    def validation_rows(self) -> tuple[Tensor, Tensor, Cells | None]:
+        """Return features, targets and cells of each member's validation rows, scaled as it sees them."""
+        cells = None if self.cells is None else self._own_cells(self.cells[self.validation])
+        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation]), cells
 
 
 def _common(own: Scaling) -> Scaling:

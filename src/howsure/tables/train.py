@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from howsure.errors import InputError
 from howsure.likelihoods.base import Method, Recipe
 from howsure.nn import Population
-from howsure.tables.censoring import read_censored
+from howsure.tables.censoring import cells_of_bounds, read_censored
 from howsure.tables.constant import constant_score
 from howsure.tables.encoder import Scaling
 from howsure.tables.groups import groups_of_members
@@ -42,6 +42,7 @@ def fit(
     device: str | torch.device = "auto",
     sample_weight: ArrayLike | None = None,
     censored: ArrayLike | None = None,
+    cells: ArrayLike | None = None,
     standardize: bool = True,
     validate: Callable[[TableModel], Tensor] | None = None,
     views: Views | None = None,
@@ -64,6 +65,8 @@ def fit(
         censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
             value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
             probability, in the loss and in the validation score.
+        cells: of the shape of y and a last dimension of size 2, for targets that are known up to a cell: its lower and
+            upper ends, equal where y is the value. They replace ``censored``.
         standardize: if False, networks see features and targets as they are, and λ has the unit 1/y.
         validate: a score of each member in the place of its validation rows'; smaller is better.
         views: what the members see besides the features; then ``views.x`` replaces x.
@@ -78,8 +81,9 @@ def fit(
     weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
     check_table(features, targets, members, weights)
     recipe = recipe or method.recipe(max(len(m.train) for m in members))
-    known = read_censored(censored, targets.numpy())
-    bounds = None if known is None else torch.from_numpy(known.reshape(len(known), -1))
+    if cells is None:
+        cells = cells_of_bounds(targets.numpy(), read_censored(censored, targets.numpy()))
+    bounds = None if cells is None else torch.from_numpy(np.array(cells, dtype=float)).reshape(len(targets), -1, 2)
     one_target = targets.ndim == 1
     targets = targets.reshape(len(targets), -1)
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
@@ -164,7 +168,7 @@ def _part(
     score = _score(table, model, members, validate)
     constant = None
     if score is not None and validate is None:
-        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
+        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1)) if table.cells is None else None
     return Part(population, batches, _loss(table, model, counts), score, fast, constant)
 
 
@@ -202,12 +206,12 @@ def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        x, y, weights, censored = table.divide(batch)
+        x, y, weights, cells = table.divide(batch)
         raw = module(table.own_x(x)).unflatten(-1, (-1, method.outputs))
-        if censored is None:
+        if cells is None:
             each = method.loss_of_raw(raw, table.own_y(y), module)
         else:
-            each = method.loss_of_raw(raw, table.own_y(y), module, censored)
+            each = method.loss_of_raw(raw, table.own_y(y), module, cells)
         fit_term = each.mean((1, 2)) if weights is None else (each.mean(2) * weights).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows
@@ -225,9 +229,9 @@ def _score(
         return None
 
     def validation_nll(module: nn.Module) -> Tensor:
-        x, y, censored = table.validation_rows()
+        x, y, cells = table.validation_rows()
         answer = fitted.method.answer(module(x).unflatten(-1, (-1, fitted.method.outputs)))
-        nll = fitted.method.nll(answer, y, censored).mean(-1)
+        nll = fitted.method.nll(answer, y, cells).mean(-1)
         return (nll * table.validation_weights).sum(1)
 
     return validation_nll

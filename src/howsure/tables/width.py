@@ -53,15 +53,19 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
     place = torch.arange(len(rows), device="cpu")
     single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
-    known = None if target.bounds is None else target.bounds[rows] == 0
-    if known is not None and known.sum(0).min() < MIN_ROWS:
+    known = None if target.cells is None else target.cells[rows, :, 0] == target.cells[rows, :, 1]
+    known = np.ones_like(target.table[rows], dtype=bool) if known is None else known
+    counts = torch.from_numpy(known.sum(0)).double()
+    enough = counts >= MIN_ROWS  # of values, and not of cells
+    if not bool(enough.any()):
         return model
-    p = Prediction(single, members=0, weights=of_kinds)
-    alone = torch.from_numpy(calibrate(p, target.table[rows], mask=known).factors)
+    chosen = enough.numpy()
+    p = Prediction(single, members=0, weights=of_kinds)[:, chosen]
+    alone = torch.ones_like(counts)
+    alone[enough] = torch.from_numpy(calibrate(p, target.table[rows][:, chosen], mask=known[:, chosen]).factors).double()
     rho = _ratio(answer, weights, kind_of, kinds)
-    count_rows = torch.full_like(alone, len(rows)) if known is None else torch.from_numpy(known.sum(0)).to(alone)
-    square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - rho
-    model.width = square.clamp(NARROWEST**2, WIDEST**2).sqrt()
+    square = (counts * alone.square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
+    model.width = torch.where(enough, square.clamp(NARROWEST**2, WIDEST**2).sqrt(), 1.0)
     return model
 
 

@@ -15,14 +15,11 @@ with the eigenvalues :math:`d_i` of :math:`X^\top X`. A row that is left out has
 leverage h, and takes :math:`\tfrac12e^2/(1-h)` from β and ½ from α: no fit is repeated.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from torch import Tensor
+from torch import Tensor, nn
 
 from howsure.distributions import NormalInverseGamma
 from howsure.errors import InputError
@@ -30,37 +27,49 @@ from howsure.errors import InputError
 __all__ = ["LinearExpert"]
 
 Array = NDArray[np.float64]
+NAMES = (
+    "centre",
+    "rate",
+    "directions",
+    "inverse",
+    "coefficients",
+    "intercept",
+    "mean_variance",
+    "alpha",
+    "beta",
+    "share",
+)
 MIN_ROWS = 5  # so that a left-out row has a predictive distribution with a variance
 MAX_FEATURES = 1000  # the solution takes the cube of this number of operations
 LOG_RIDGES = (-46.0, 12.0)  # bounds of ln(λ/n): beyond them a prior is flat, or leaves nothing but the mean
 LEAST_VARIANCE = 1e-20  # of residuals, in variances of the target: rounding leaves no less
 
 
-@dataclass(frozen=True)
-class LinearExpert:
+class LinearExpert(nn.Module):
     """Linear regression of several targets on the same features.
 
-    Args:
-        centre: weighted means of the features, (F,).
-        spread: their standard deviations, (F,); infinite for features that do not vary.
-        directions: eigenvectors of the features' covariance, (F, K).
-        inverse: :math:`1/(d_i + \\lambda)` for each direction and target, (K, T).
-        weights: coefficients of the directions, (K, T).
-        intercept: (T,).
-        rows: number of rows, or the sum of their weights, (T,).
-        alpha: (T,).
-        beta: (T,).
+    Its buffers have the names of its parts: ``centre`` (F,), the means of the features; ``rate`` (F,), one over their
+    standard deviations, 0 for features that do not vary; ``directions`` (F, K), eigenvectors of their covariance;
+    ``inverse`` (K, T), one over eigenvalue plus ridge; ``coefficients`` (K, T) of the directions; ``intercept``,
+    ``alpha`` and ``beta`` (T,); ``mean_variance`` (T,), one over the number of rows; and ``share`` (), its weight in a
+    mixture.
     """
 
     centre: Tensor
-    spread: Tensor
+    rate: Tensor
     directions: Tensor
     inverse: Tensor
-    weights: Tensor
+    coefficients: Tensor
     intercept: Tensor
-    rows: Tensor
+    mean_variance: Tensor
     alpha: Tensor
     beta: Tensor
+    share: Tensor
+
+    def __init__(self, **parts: Tensor) -> None:
+        super().__init__()
+        for name in NAMES:
+            self.register_buffer(name, parts[name])
 
     @classmethod
     def fit(cls, x: Array, y: Array, row_weights: Array | None = None) -> "tuple[LinearExpert, NormalInverseGamma] | None":
@@ -107,45 +116,28 @@ class LinearExpert:
             beta=torch.from_numpy(np.maximum(own_beta, floor)),
             validate_args=False,
         )
-        parts = (centre, spread, vectors, inverse, weights, intercept)
-        sizes = (np.full(len(ridge), float(n)), np.full(len(ridge), alpha), beta)
-        return cls(*(torch.from_numpy(np.ascontiguousarray(p)) for p in (*parts, *sizes))), left_out
+        each = np.ones(len(ridge))
+        parts = (centre, 1 / spread, vectors, inverse, weights, intercept, each / n, each * alpha, beta, np.array(0.0))
+        tensors = (torch.from_numpy(np.ascontiguousarray(p, dtype=np.float64).reshape(np.shape(p))) for p in parts)
+        return cls(**dict(zip(NAMES, tensors, strict=True))), left_out
 
-    def predict(self, x: Tensor) -> NormalInverseGamma:
+    def forward(self, x: Tensor) -> NormalInverseGamma:
         """Return the posterior predictive distribution of rows (N, F) as (N, T)."""
-        projected = ((x.double() - self.centre) / self.spread) @ self.directions
-        variance = 1 / self.rows + projected.square() @ self.inverse
-        gamma = self.intercept + projected @ self.weights
-        shape = gamma.shape
-        return NormalInverseGamma(
-            gamma,
-            1 / variance,
-            alpha_minus_one=(self.alpha - 1).expand(shape),
-            beta=self.beta.expand(shape),
-            validate_args=False,
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, for saving."""
-        return {name: getattr(self, name).contiguous() for name in self.__dataclass_fields__}
+        projected = ((x.double() - self.centre) * self.rate) @ self.directions
+        variance = self.mean_variance + projected.square() @ self.inverse
+        gamma = self.intercept + projected @ self.coefficients
+        alpha, beta = ((self.alpha - 1).expand(gamma.shape), self.beta.expand(gamma.shape))
+        return NormalInverseGamma._from_leaves((gamma, 1 / variance, alpha, beta))
 
     @classmethod
-    def from_tensors(cls, saved: dict[str, Any], features: int, targets: int) -> "LinearExpert":
-        """Return what :meth:`tensors` took apart, after checking that its parts fit together."""
-        names = list(cls.__dataclass_fields__)
-        if set(saved) != set(names):
-            raise InputError("inconsistent model file: the linear expert has other parts")
-        rank = saved["inverse"].shape[0] if saved["inverse"].ndim else 0
-        shapes = [(features,), (features,), (features, rank), (rank, targets), (rank, targets), *[(targets,)] * 4]
-        for name, shape in zip(names, shapes, strict=True):
-            if tuple(saved[name].shape) != shape or saved[name].dtype != torch.float64:
-                raise InputError(f"inconsistent model file: linear.{name} is not float64 {shape}")
-            finite = saved[name].isfinite() | (saved[name] == torch.inf) if name == "spread" else saved[name].isfinite()
-            if not bool(finite.all()):
-                raise InputError(f"inconsistent model file: linear.{name} has values that are not finite")
-        if not all(bool((saved[name] > 0).all()) for name in ("spread", "inverse", "rows", "alpha", "beta")):
-            raise InputError("inconsistent model file: the linear expert has numbers that are not greater than 0")
-        return cls(**saved)
+    def like(cls, tensors: dict[str, Tensor], features: int, targets: int) -> "LinearExpert":
+        """Return an expert of the sizes of these tensors, to be loaded, after checking that they fit together."""
+        rank = tensors["inverse"].shape[0] if "inverse" in tensors and tensors["inverse"].ndim else 0
+        shapes = [(features,), (features,), (features, rank), (rank, targets), (rank, targets), *[(targets,)] * 4, ()]
+        expected = dict(zip(NAMES, shapes, strict=True))
+        if {name: tuple(t.shape) for name, t in tensors.items()} != expected:
+            raise InputError("inconsistent model file: the linear expert does not fit the table")
+        return cls(**{name: torch.zeros(shape, dtype=torch.float64, device="cpu") for name, shape in expected.items()})
 
 
 def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:
