@@ -30,6 +30,7 @@ from howsure.formulas.special import (
     rho_excess_prime,
 )
 from howsure.formulas.student_t import bound_nll, excess
+from howsure.tracing import is_traced
 
 __all__ = [
     "ALPHA_MINUS_ONE_FLOOR",
@@ -193,11 +194,12 @@ def cell_nll(
     Cells are computed in float64 by :func:`howsure.formulas.cells.student_log_prob`.
     """
     known = lower == upper
-    value = nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta)
-    ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
+    ends = lower.masked_fill(known, -math.inf), upper.masked_fill(known, math.inf)
     scale = predictive_scale(nu.double(), alpha_minus_one.double(), beta.double())
-    cell = student_log_prob(*ends, 2 * (1 + alpha_minus_one.double()), gamma, scale)
-    return torch.where(known, value, -cell.to(value.dtype))
+    cell = -student_log_prob(*ends, 2 * (1 + alpha_minus_one.double()), gamma.double(), scale).to(gamma.dtype)
+    if not (is_traced(y, gamma) or y.is_cuda or bool(known.any())):
+        return cell
+    return torch.where(known, nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta), cell)
 
 
 def replicates_nll(
