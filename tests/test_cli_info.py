@@ -12,13 +12,13 @@ import warnings
 import pytest
 import torch
 import typer
+from howsure.persistence import load_model, save_model
 
 import howsure as hs
 from faults import commands
 from howsure.cli import app as application
 from howsure.cli import console, models
 from howsure.cli.info import _kernels
-from howsure.persistence import load_model, save_model
 from shell import houses, shell, write
 
 SCORES = {

@@ -6,6 +6,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from howsure.persistence import save_model
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -16,7 +17,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import howsure as hs
 from howsure.errors import UnreadableCellsWarning
-from howsure.persistence import save_model
 
 QUICK = {"hidden": (32,), "steps": 150, "random_state": 0}
 REGRESSORS = [

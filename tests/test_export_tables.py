@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-import howsure as hs
-from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.export.module import gelu, softplus
 from howsure.export.tracing import Recorder
 from howsure.export.trees import ensemble_of
+
+import howsure as hs
+from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.tables.experts.trees import Trees
 from shell import shell
 

@@ -6,12 +6,12 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from howsure.tables.experts.forest import Forest, trees_for
 from safetensors.torch import load, save
 from threadpoolctl import threadpool_info
 
 from howsure.errors import HowsureError, InputError
 from howsure.tables.experts import forest as module
-from howsure.tables.experts.forest import Forest, trees_for
 from howsure.tables.experts.trees import Trees
 from howsure.threads import in_threads
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 import torch
+from howsure.persistence import load_model, save_model
 
 import howsure as hs
-from howsure.persistence import load_model, save_model
 
 TENSORS = {"weights": torch.randn(3, 4), "steps": torch.arange(5)}
 SETTINGS = {"method": "evidential", "seeds": [1, 2], "scale": 1.5, "none": None}

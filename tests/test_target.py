@@ -183,7 +183,12 @@ def test_shared_values_are_those_of_five_rows_each_or_of_a_coarse_grid():
     assert find_shared_values(np.r_[distinct[:30], distinct[:1]]) is None
     grades = find_shared_values(g.choice([3.0, 4.0, 7.0], 500))
     assert grades.possible
-    assert grades.values.tolist() == [3, 4, 7]
+    assert grades.values.tolist() == [3, 4, 5, 6, 7]
+    assert find_shared_values(g.choice([0.0, 0.1, 0.7], 500)).values.tolist()[-1] == pytest.approx(0.7)
+    assert find_shared_values(g.choice([0.0, 1.0], 500, p=[0.9, 0.1])).values.tolist() == [0, 1]
+    tailing = find_shared_values(g.choice([1.0, 2.0, 3.0, 4.0], 500, p=[0.5, 0.3, 0.19, 0.01]))
+    assert tailing.values.tolist() == [1, 2, 3, 4, 5, 6]
+    assert find_shared_values(g.choice([0.0, 1.0, np.pi], 500)).values.tolist() == [0, 1, np.pi]
     irregular = find_shared_values(np.repeat(distinct[:60], 5))
     assert not irregular.possible
     counts = g.poisson(40, 500) + 50 * g.poisson(2, 500)
@@ -213,8 +218,8 @@ def test_cells_lie_between_the_midpoints_of_neighbours():
     y = np.tile([1.0, 2.0, 4.0], 20)
     made = prepare_target(y, np.arange(60))
     assert np.array_equal(made.values, y)
-    assert made.cells[:3, 0].tolist() == [[-np.inf, 1.5], [1.5, 3.0], [3.0, np.inf]]
-    assert made.transform == Support([1.0, 2.0, 4.0])
+    assert made.cells[:3, 0].tolist() == [[-np.inf, 1.5], [1.5, 2.5], [3.5, np.inf]]
+    assert made.transform == Support([1.0, 2.0, 3.0, 4.0])
     again = transform_from_dict(made.transform.to_dict())
     assert again == made.transform
 

@@ -27,8 +27,8 @@ from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.prediction import Prediction, real_numbers
-from howsure.tables.censoring import read_censored
 from howsure.storage import checked_header, load_model, reading_model, save_model
+from howsure.tables.censoring import read_censored
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
 from howsure.tables.members import Member, hold_in_turn
@@ -39,7 +39,7 @@ from howsure.tables.state import TableHeader, method_from_state, method_state, t
 from howsure.tables.table import Table, read_table
 from howsure.tables.target import Atom, Target, TargetTransform, prepare_target, transform_from_dict
 from howsure.tables.target_values import check_numbers
-from howsure.tables.train import fit
+from howsure.tables.train import train
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.threads import one_thread
@@ -218,22 +218,22 @@ class Regressor(_ScikitLearn):
     ) -> None:
         """Learn from some rows of a table; the others leave no trace."""
         scale, x = self._encode(table, target, rows, base)
-        known = prepare_target(target, rows, self.target_transform, self.target_names_, known, weights)
-        self.transform_: TargetTransform | None = known.transform
-        views = Views.fit(x, known, self._members(rows, base), base)
-        method, options = self._method(), {"device": self.device, "progress": self.verbose}
-        more = {"sample_weight": known.weights, "cells": known.cells, **options}
+        prepared = prepare_target(target, rows, self.target_transform, self.target_names_, known, weights)
+        self.transform_: TargetTransform | None = prepared.transform
+        views = Views.fit(x, prepared, self._members(rows, base), base)
+        method = self._method()
+        options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
         recipe = self._recipe(method.recipe(len(rows)))
-        model = fit(method, views.x, known.values, views.members, recipe=recipe, views=views, **more)
-        model, views = _usable(model, views, known)
-        model = stacked(model, views, known, linear=self._sees_all_experts(len(rows)))
+        model = train(method, views, prepared, recipe, **options)
+        model, views = _usable(model, views, prepared)
+        model = stacked(model, views, prepared, linear=self._sees_all_experts(len(rows)))
         if self._evidence == "conjugate":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
-            ridge = learn_ridge(fit, method, views, known, base, recipe, self.validation_fraction, **options)
+            ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
-            model = with_width(model, views, known)
+            model = with_width(model, views, prepared)
         model.encoder, model.robust = ColumnEncoder(self.encoding_.encoders), scale
         device = resolve_device(self.device)
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
@@ -267,7 +267,18 @@ class Regressor(_ScikitLearn):
         scale = RobustScale.fit(own)
         x = own if len(rows) == table.rows else self.encoding_.transform(table)
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
-        return scale, scale(torch.from_numpy(x)).numpy()
+        scaled: Array = scale(torch.from_numpy(x)).numpy()
+        return scale, scaled
+
+    def read(self, X: Any) -> Table:  # noqa: N803
+        """Return X as a table whose columns are read as in training."""
+        check_is_fitted(self, "model_")
+        return self._read(X, self.encoding_)
+
+    def features_of(self, table: Table) -> Array:
+        """Return the features (N, F) that the networks and trees see of a table."""
+        features: Array = self.model_.features(torch.from_numpy(self.encoding_.codes(table))).cpu().numpy()
+        return features
 
     @overload
     def predict(self, X: Any, return_std: Literal[False] = False) -> Array: ...  # noqa: N803
@@ -508,7 +519,7 @@ class Regressor(_ScikitLearn):
             self.feature_names_in_ = np.array(self.encoding_.names, dtype=object)
         saved = header.calibration
         kind = ConformalCalibration if saved is not None and saved.get("method") == "conformal" else Calibration
-        self.calibration_ = None if saved is None else kind.from_dict(saved)  # type: ignore[attr-defined]
+        self.calibration_ = None if saved is None else kind.from_dict(saved)
         self.record_ = header.record
         return self
 

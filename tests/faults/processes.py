@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import torch
+from howsure.persistence import load_model, save_model
 
 from howsure.errors import InputError
-from howsure.persistence import load_model, save_model
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"

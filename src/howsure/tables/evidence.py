@@ -229,7 +229,7 @@ def _equally_many(rows: Sequence[Tensor]) -> Tensor:
 
 
 def learn_ridge(
-    fit: Any, method: Method, views: Views, target: Target, seed: int, recipe: Recipe, share: float, **options: Any
+    train: Any, method: Method, views: Views, target: Target, seed: int, recipe: Recipe, share: float, **options: Any
 ) -> float | None:
     """Return λ as learned from left-out ends of the training rows.
 
@@ -238,7 +238,7 @@ def learn_ridge(
     training rows.
 
     Args:
-        fit: :func:`howsure.tables.train.fit`.
+        train: :func:`howsure.tables.train.train`.
         method, views, target, **options: of the fit.
         seed: of the directions and of the networks.
         recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
@@ -253,10 +253,9 @@ def learn_ridge(
     if options.get("progress"):
         sys.stderr.write("networks that do not see the ends of the data, to learn how evidence falls off\n")
     seeds = [seed + k for k in range(NETWORKS_PER_FOLD)]
-    members = [m for inner, _ in folds for m in hold_out(inner, seeds, share)]
-    known = {"sample_weight": target.weights, "cells": target.cells}
-    model = fit(method, x, target.values, members, recipe=short_recipe(recipe), **known, **options)
-    return best_ridge(model, Views(x, members), target, folds)
+    members = [m for kept, _ in folds for m in hold_out(kept, seeds, share)]
+    inner = Views(x, members)
+    return best_ridge(train(method, inner, target, short_recipe(recipe), **options), inner, target, folds)
 
 
 @torch.no_grad()

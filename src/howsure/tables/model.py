@@ -131,6 +131,7 @@ class TableModel(nn.Module):
     def before_evidence(self, views: Tensor) -> tuple[Any, Tensor]:
         """Return the distributions that the networks output for scaled targets, and their hidden features (M, N, D)."""
         raw, features = self.networks.with_features(self.scale_x(views).to(self.networks.weights[0].dtype))
+        raw = raw.to(self.scale_y.loc.dtype)  # what follows is cheap
         return self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), features
 
     # Predictions ------------------------------------------------------------------------------------------------------
@@ -195,7 +196,8 @@ class TableModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.networks.weights[0].device
+        device: torch.device = self.networks.weights[0].device
+        return device
 
     @property
     def _precision(self) -> torch.dtype:

@@ -13,9 +13,10 @@ __all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_sha
 
 Array = NDArray[np.float64]
 ROWS_PER_VALUE = 5  # on average, from which on rows share values
-MAX_LISTED_VALUES = 50  # that are taken for all possible ones, whether or not their distances are equal
+MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
+BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour's
 MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
-GRID_MARGIN = 0.5  # of the values of a regular grid, which it has more on both sides
+GRID_MARGIN = 0.5  # of the values of a regular grid, by which it continues beyond an end
 GRID_TOLERANCE = 1e-6
 MIN_ATOM_ROWS = 10
 MIN_ATOM_SHARE = 0.02  # of the rows
@@ -81,7 +82,8 @@ def find_shared_values(y: Array) -> SharedValues | None:
 
     They share them if there are five rows or more for each value, or if all values lie on a regular grid that is so
     coarse that half of the rows have the value of another row. At most 50 values, and those of a regular grid, are the
-    only ones that a new row can have.
+    only ones that a new row can have. A regular grid of more than two values has its gaps filled, and continues beyond
+    an end unless that has five rows or more, and more than half as many as its neighbour: such an end is a bound.
     """
     values, counts = np.unique(y, return_counts=True)
     if len(values) < 2:
@@ -90,15 +92,17 @@ def find_shared_values(y: Array) -> SharedValues | None:
     coarse = step is not None and counts[counts > 1].sum() >= 0.5 * len(y)
     if len(y) < ROWS_PER_VALUE * len(values) and not coarse:
         return None
-    if len(values) <= MAX_LISTED_VALUES:
-        return SharedValues(values, True)
-    if step is None:
-        return SharedValues(values, False)
-    count = round((values[-1] - values[0]) / step) + 1
-    if count > MAX_GRID_VALUES:
-        return SharedValues(values, False)
-    beyond = round(GRID_MARGIN * count)
-    return SharedValues(values[0] + step * np.arange(-beyond, count + beyond), True)
+    count = MAX_GRID_VALUES + 1 if step is None else round((values[-1] - values[0]) / step) + 1
+    if step is None or len(values) == 2 or count > MAX_GRID_VALUES:
+        return SharedValues(values, len(values) <= MAX_LISTED_VALUES)
+    margin = round(GRID_MARGIN * count)
+    below, above = (0 if _is_bound(*ends) else margin for ends in (counts[:2], counts[:-3:-1]))
+    return SharedValues(values[0] + step * np.arange(-below, count + above), True)
+
+
+def _is_bound(end: int, neighbour: int) -> bool:
+    """Return whether an end of a grid with so many rows is a bound of its values."""
+    return bool(end >= ROWS_PER_VALUE and end > BOUND_RATIO * neighbour)
 
 
 def find_atom(y: Array) -> float | None:

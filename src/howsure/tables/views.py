@@ -48,7 +48,9 @@ class Views:
         rows, weights = target.rows, target.weights
         trees, columns = None, np.zeros((len(x), 0))
         if any(m.trees for m in members):
-            trees, own = fit_trees(x[rows], target.table[rows], seed, weights=None if weights is None else weights[rows])
+            trees, own = fit_trees(
+                x[rows], target.table[rows], seed, weights=None if weights is None else weights[rows]
+            )
             columns = np.zeros((len(x), own.shape[1]))
             columns[rows] = own
         none = torch.empty(0, dtype=torch.float64, device="cpu")

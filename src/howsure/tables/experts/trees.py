@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from howsure.errors import HowsureError, InputError, InputTypeError
 
-__all__ = ["RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
+__all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
 
 Array = NDArray[np.float64]
 
@@ -160,7 +160,9 @@ class TreeEnsemble(nn.Module):
             total = self._sums(x)
         else:
             size = max(1, BLOCK // max(1, self.roots.numel()))
-            total = torch.cat([self._sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
+            total = (
+                torch.cat([self._sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
+            )
         return total / self.divisor * self.factor + self.offset
 
     def units(self, x: Tensor) -> Tensor:
@@ -513,7 +515,9 @@ def _grow_forest(
         leaves, feature, number = _read_forest(model, z[:: max(1, len(z) // 50)])
         own = {"columns": known, "centre": centre, "unit": np.exp2(-shift.astype(np.float64)), "leaves": leaves}
         power = np.exp2(float(exponent[target]))
-        parts.append(own | {"feature": feature, "number": number, "offset": baseline * power, "factor": 2.0**size * power})
+        parts.append(
+            own | {"feature": feature, "number": number, "offset": baseline * power, "factor": 2.0**size * power}
+        )
     joined = {
         name: (np.concatenate if name in ("feature", "number") else np.stack)([part[name] for part in parts])
         for name in parts[0]
@@ -550,10 +554,8 @@ def _fit_forest_target(
     return model.fit(x, y, sample_weight=None if weights is None else np.maximum(weights, 1e-12))
 
 
-def _read_forest(
-    model: Any, x: NDArray[np.float32]
-) -> tuple[NDArray[Any], NDArray[np.int8], NDArray[np.float32]]:
-    """Return leaves, features and numbers of the nodes of scikit-learn's trees, checked by some of their predictions."""
+def _read_forest(model: Any, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.int8], NDArray[np.float32]]:
+    """Return leaves, features and numbers of scikit-learn's trees, after checking some of their predictions."""
     trees = [tree.tree_ for tree in model.estimators_]
     leaf = np.concatenate([tree.children_left < 0 for tree in trees])
     threshold = np.concatenate([tree.threshold for tree in trees])
