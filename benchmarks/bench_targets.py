@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the quick setting: four networks, evidence without folds")
     options = parser.parse_args()
     more = {"members": 4} if options.quick else {}
-    print(f"{'table':8} {'rows':>6} {'CRPS':>9} {'forest':>9} {'cover':>6} {'forest':>6} {'width':>8} {'CPU s':>7} {'ratio':>6}")
+    print("table      rows      CRPS    forest  cover forest    width   CPU s  ratio", flush=True)
     for name in options.tables.split(","):
         x, y = TABLES[name](options.rows)
         test = np.random.default_rng(1).random(len(y)) < 0.2

@@ -1,5 +1,7 @@
 """Distributions with an atom, and mixtures with weights per row, against scipy and Monte Carlo."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -75,16 +77,18 @@ def test_tails_quantiles_and_moments_match_scipy():
     assert float(made.log_prob(torch.tensor(0.0))[0]) == pytest.approx(np.log(0.8))
 
 
+def square_integral(row, y, first, last):
+    """The integral of (F − 1[x ≥ y])² between two points."""
+    return integrate.quad(lambda x: (cdf(x)[row] - (x >= y)) ** 2, first, last, limit=200)[0]
+
+
 def test_score_is_the_integral_of_its_definition():
     made = WithAtom(base(), G, 0.0)
     for y in (-0.5, 0.0, 3.0):
         found = made.crps(torch.full((3,), y, dtype=torch.float64))
         for k in range(3):
             points = sorted({-200.0, min(y, 0.0), max(y, 0.0), 200.0})
-            truth = sum(
-                integrate.quad(lambda x: (cdf(x)[k] - (x >= y)) ** 2, a, b, limit=200, points=[(a + b) / 2])[0]
-                for a, b in zip(points[:-1], points[1:], strict=True)
-            )
+            truth = sum(square_integral(k, y, *ends) for ends in itertools.pairwise(points))
             assert float(found[k]) == pytest.approx(truth, abs=1e-4)
 
 

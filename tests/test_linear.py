@@ -18,7 +18,7 @@ def table(rows=60, columns=4, noise=0.3, seed=0):
 
 
 def ridge_of(expert, x, target):
-    z = (x - expert.centre.numpy()) / expert.spread.numpy()
+    z = (x - expert.centre.numpy()) * expert.rate.numpy()
     largest = np.linalg.eigvalsh(z.T @ z)
     return float((1 / expert.inverse[:, target].numpy() - largest).mean())
 
@@ -30,7 +30,7 @@ def test_mean_is_that_of_ridge_regression():
     z, z_new = ((t - x.mean(0)) / x.std(0) for t in (x, new))
     for t in range(2):
         ridge = Ridge(alpha=ridge_of(expert, x, t)).fit(z, y[:, t])
-        assert np.allclose(expert.predict(torch.from_numpy(new)).gamma[:, t], ridge.predict(z_new), rtol=1e-9)
+        assert np.allclose(expert(torch.from_numpy(new)).gamma[:, t], ridge.predict(z_new), rtol=1e-9)
 
 
 def test_prior_has_the_largest_marginal_likelihood():
@@ -71,7 +71,7 @@ def test_left_out_rows_equal_fits_without_them():
 def test_likelihood_of_new_rows_is_near_bayesian_ridge(rows, columns, noise):
     x, y = table(rows=rows + 500, columns=columns, noise=noise, seed=3)
     expert, _ = LinearExpert.fit(x[:rows], y[:rows])
-    own = -expert.predict(torch.from_numpy(x[rows:])).predictive().log_prob(torch.from_numpy(y[rows:]))[:, 0].mean()
+    own = -expert(torch.from_numpy(x[rows:])).predictive().log_prob(torch.from_numpy(y[rows:]))[:, 0].mean()
     mean, std = BayesianRidge().fit(x[:rows], y[:rows, 0]).predict(x[rows:], return_std=True)
     assert float(own) < -stats.norm.logpdf(y[rows:, 0], mean, std).mean() + 0.03
 
@@ -82,7 +82,7 @@ def test_row_weights_of_two_equal_repeated_rows_in_the_mean():
     weighted, _ = LinearExpert.fit(x, y, np.r_[np.full(20, 2.0), np.ones(20)])
     repeated, _ = LinearExpert.fit(x[twice], y[twice])
     new = torch.from_numpy(table(seed=2)[0])
-    assert np.allclose(weighted.predict(new).gamma, repeated.predict(new).gamma, atol=0.05)
+    assert np.allclose(weighted(new).gamma, repeated(new).gamma, atol=0.05)
     assert torch.allclose(weighted.centre, repeated.centre)
 
 
@@ -92,15 +92,15 @@ def test_constant_and_repeated_columns_change_nothing():
     wide = np.c_[x, np.full(len(x), 3.0)]
     plain, _ = LinearExpert.fit(x, y)
     more, _ = LinearExpert.fit(wide, y)
-    found = more.predict(torch.cat([new, torch.full((len(new), 1), 9.0, dtype=torch.float64)], 1))
-    assert torch.allclose(found.gamma, plain.predict(new).gamma)
-    assert torch.isfinite(LinearExpert.fit(np.c_[x, x], y)[0].predict(torch.cat([new, new], 1)).gamma).all()
+    found = more(torch.cat([new, torch.full((len(new), 1), 9.0, dtype=torch.float64)], 1))
+    assert torch.allclose(found.gamma, plain(new).gamma)
+    assert torch.isfinite(LinearExpert.fit(np.c_[x, x], y)[0](torch.cat([new, new], 1)).gamma).all()
 
 
 def test_exact_linear_table_has_finite_parameters():
     x, _ = table()
     expert, left_out = LinearExpert.fit(x, x @ np.ones((4, 1)))
-    found = expert.predict(torch.from_numpy(x))
+    found = expert(torch.from_numpy(x))
     assert all(bool(p.isfinite().all()) for d in (found, left_out) for p in d.parameters)
     assert np.allclose(found.gamma[:, 0], x.sum(1), rtol=1e-6)
 
@@ -110,13 +110,14 @@ def test_tables_without_a_fit_return_none(x):
     assert LinearExpert.fit(x, np.arange(len(x), dtype=float)[:, None]) is None
 
 
-def test_saved_tensors_give_the_same_expert_and_forged_ones_raise():
+def test_saved_tensors_give_the_same_expert_and_other_shapes_raise():
     x, y = table()
     expert, _ = LinearExpert.fit(x, y)
-    saved = expert.tensors()
-    again = LinearExpert.from_tensors(saved, 4, 2)
+    saved = expert.state_dict()
+    again = LinearExpert.like(saved, 4, 2)
+    again.load_state_dict(saved)
     new = torch.from_numpy(x)
-    assert torch.equal(again.predict(new).gamma, expert.predict(new).gamma)
-    for name, wrong in (("beta", torch.tensor([1.0])), ("alpha", saved["alpha"] * torch.nan), ("spread", -saved["spread"])):
+    assert torch.equal(again(new).gamma, expert(new).gamma)
+    for wrong in ({"beta": torch.ones(1)}, {"inverse": torch.ones(3, 2)}, {"more": torch.ones(2)}):
         with pytest.raises(InputError):
-            LinearExpert.from_tensors(saved | {name: wrong}, 4, 2)
+            LinearExpert.like(saved | wrong, 4, 2)

@@ -1,4 +1,4 @@
-"""What is in the target: shared values, targets that cannot be negative, and targets that are no numbers, on made tables."""
+"""Shared values, targets that cannot be negative, and targets that are not numbers, on made tables."""
 
 import datetime as dt
 import pickle
@@ -13,8 +13,8 @@ from sklearn.compose import TransformedTargetRegressor
 
 import howsure as hs
 from howsure import metrics
-from howsure.errors import InputError, InputTypeError
 from howsure.distributions import Support
+from howsure.errors import InputError, InputTypeError
 from howsure.tables.target import Atom, prepare_target, transform_from_dict
 from howsure.tables.target_values import find_atom, find_shared_values, positive_numbers
 
@@ -303,7 +303,9 @@ def test_atom_is_saved(tmp_path):
 def test_shared_values_of_several_targets_are_cells_of_a_continuum():
     g = np.random.default_rng(0)
     x = g.random((60, 2))
-    targets = pd.DataFrame({"price": g.random(60), "stars": g.integers(1, 4, 60), "fee": np.r_[np.zeros(30), g.random(30)]})
+    targets = pd.DataFrame(
+        {"price": g.random(60), "stars": g.integers(1, 4, 60), "fee": np.r_[np.zeros(30), g.random(30)]}
+    )
     made = prepare_target(targets.to_numpy(float), np.arange(60))
     assert np.array_equal(made.cells[:, 0, 0], made.cells[:, 0, 1])
     assert bool((made.cells[:, 1, 0] < made.cells[:, 1, 1]).all())

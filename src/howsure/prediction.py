@@ -92,8 +92,8 @@ class Prediction:
             dimension belongs to the prediction. It is never guessed.
         weights: how much each network counts, (members,): numbers ≥ 0, not all 0, which are divided by their sum. None:
             all count the same. A Mixture brings its own.
-        transform: how the variable of the answer becomes y: a :class:`~howsure.distributions.Transform` where y cannot be
-            negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: it is y.
+        transform: how the variable of the answer becomes y: a :class:`~howsure.distributions.Transform` where y cannot
+            be negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: it is y.
         familiarity: how near each row is to the training rows, in [0, 1], (rows,); or for each network (members, rows),
             whose weighted mean counts. Given if the evidence ν was computed from the training rows.
         atom: a value of y with a probability of its own. The answer is then the distribution of all other values.
@@ -261,8 +261,8 @@ class Prediction:
             # members that give the atom a large probability count less for other values
             gate = self._gate.double().clamp(max=1 - 1e-12)
             shares = self._weights_like(gate)
-            weights = (1 - gate) if shares is None else shares * (1 - gate)
-            mixture = Mixture(each, dim=0, weights=weights, validate_args=False)
+            others = (1 - gate) if shares is None else shares * (1 - gate)
+            mixture = Mixture(each, dim=0, weights=others, validate_args=False)
             return WithAtom(mixture, self._mean_over_members(gate), self.atom)
         weights = None if self._weights is None else self._weights.to(each.loc.device)
         mixture = Mixture(each, dim=0, weights=weights, validate_args=False)
@@ -892,7 +892,7 @@ def _moments_of(p: Prediction) -> _Moments:
     """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
     plain = p._given
     if p.transform is not None:
-        mixture = p._mixture_of(plain)
+        mixture = cast(Transformed | Discrete, p._mixture_of(plain))
         within, between = mixture.within_variance, mixture.between_variance
         aleatoric = within if isinstance(plain, Normal) else None
         epistemic = between if isinstance(plain, Normal) and p._several else None

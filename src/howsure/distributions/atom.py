@@ -127,7 +127,8 @@ class WithAtom(Distribution):
         distance = double._mean_of(each.mean_distance(double._for_members(y.double())))
         from_atom = double._mean_of(each.mean_distance(double._for_members(atom)))
         score = (1 - g) * distance + g * (atom - y).abs() - (1 - g).square() * spread - g * (1 - g) * from_atom
-        return score.to(self._result_dtype(y))
+        result: Tensor = score.to(self._result_dtype(y))
+        return result
 
     def entropy(self) -> Tensor:
         """Return the entropy of the choice between the atom and the mixture, plus the mixture's share of its own."""

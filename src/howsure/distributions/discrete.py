@@ -227,10 +227,11 @@ class Discrete(Distribution):
         lower, upper = self.values.cell(index)
         members = self.base.components
         arguments = [self.base._for_members(end) for end in (lower, upper)]
+        lower, upper = arguments
         if isinstance(members, StudentT):
-            each = cells.student_log_prob(*arguments, members.df, members.loc, members.scale)
+            each = cells.student_log_prob(lower, upper, members.df, members.loc, members.scale)
         else:
-            each = cells.normal_log_prob(*arguments, members.loc, members.scale)
+            each = cells.normal_log_prob(lower, upper, members.loc, members.scale)
         found = mixture.log_mean_exp(each, self.base._aligned_weights, self.base.dim)
         return torch.where(possible, found, -torch.inf).to(self._result_dtype(y))
 
@@ -330,7 +331,8 @@ class Discrete(Distribution):
             # the distance is that from the nearest value, which y is but for rounding
             return distance - _half_spread(self.values, some, weights)
 
-        return _by_rows(of_rows, self._size, flat, target, weights).view(shape).to(self._result_dtype(y))
+        found: Tensor = _by_rows(of_rows, self._size, flat, target, weights)
+        return found.view(shape).to(self._result_dtype(y))
 
     def entropy(self) -> Tensor:
         r"""Return the entropy :math:`-\sum_j p_j\ln p_j` in nats."""
@@ -361,6 +363,7 @@ def _sums(support: Support, flat: Univariate, centre: Tensor) -> _Sums:
     """Return moments of each member about a value of the support, whose index is given, (members, rows)."""
     values, edges = support.values.to(flat.loc.device), support.edges.to(flat.loc.device)
     last = len(edges) - 1
+    total: Callable[[Tensor, Tensor], Tensor]
     if len(values) <= MAX_DIRECT or not support.regular:
         index, total = torch.arange(last + 1, device=edges.device).view(-1, 1, 1), _plain_sum
     else:

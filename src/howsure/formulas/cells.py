@@ -13,8 +13,8 @@ narrow             :math:`\ln\bigl(w\sum_i\omega_i f(t_i)\bigr)` by Gauss and Le
 
 No tail is formed before its logarithm, so none underflows. The gradients are closed forms of the same quantities, such
 as :math:`\partial\ln P/\partial a = -f(a)/P`, and by the degrees of freedom
-:math:`(\partial_n Q(a) - \partial_n Q(b))/P`, where :math:`\partial_n\ln Q` is a central difference over a ten-thousandth
-of n with an error of 1e-8: it costs no further operation, because all three tails are computed at once. Everything is
+:math:`(\partial_n Q(a) - \partial_n Q(b))/P`. Here :math:`\partial_n\ln Q` is a central difference over a ten-thousandth
+of n, with an error of 1e-8: it costs no further operation, because all three tails are computed at once. Everything is
 computed in float64.
 """
 
@@ -71,12 +71,12 @@ class _StudentCell(torch.autograd.Function):
         return _student_cell(lower, upper, df, loc, scale)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ARG004
         ctx.save_for_backward(*output[1:])
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         needed = zip(ctx.needs_input_grad, ctx.saved_tensors, strict=True)
         return tuple(grad * slope if wanted else None for wanted, slope in needed)
@@ -91,7 +91,7 @@ class _NormalCell(torch.autograd.Function):
     def forward(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         return _normal_cell(lower, upper, loc, scale)
 
-    setup_context = staticmethod(_StudentCell.setup_context)  # type: ignore[assignment]
+    setup_context = staticmethod(_StudentCell.setup_context)
     backward = staticmethod(_StudentCell.backward)  # type: ignore[assignment]
 
 

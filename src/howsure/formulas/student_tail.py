@@ -203,9 +203,7 @@ def integral_slope(s: Tensor, df: Tensor) -> Tensor:
     x = 2 * torch.reciprocal(1 + r / _CENTRE) - 1
     powers = _powers(4 * _STEPS / m - 1, _POINTS[1])
     size = torch.sqrt(2 / m) / (1 + 2 * r)
-    found = []
-    for table in _tables(df):
-        found.append(size * _polynomial(torch.tensordot(table, powers, dims=1), x))
+    found = [size * _polynomial(torch.tensordot(table, powers, dims=1), x) for table in _tables(df)]
     g, k = found[0], found[1] / m
     for step in reversed(range(_STEPS)):
         n = df + 2 * step

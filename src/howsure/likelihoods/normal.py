@@ -20,7 +20,5 @@ class NormalLikelihood(Method):
     def answer(self, raw: Tensor) -> Normal:
         return Normal.from_raw(raw)
 
-    def loss(
-        self, answer: Normal, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None
-    ) -> Tensor:
+    def loss(self, answer: Normal, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None) -> Tensor:
         return normal_loss(answer, y, cells=cells, reduction="none")

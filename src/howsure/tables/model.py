@@ -84,7 +84,7 @@ class TableModel(nn.Module):
         return self.with_linear(self.views(self.features(x)))
 
     def with_linear(self, views: Tensor) -> tuple[Answer, Tensor | None]:
-        """Return what ``forward`` returns for views (N, V): the networks, and last the linear expert if there is one."""
+        """Return what ``forward`` returns for views (N, V): the networks, and last the linear expert if any."""
         answer, familiarity = self.from_views(views)
         if self.linear is None:
             return answer, familiarity

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.tables.members import kinds_of
 from howsure.formulas import student_t
 from howsure.tables.experts.linear import LinearExpert
+from howsure.tables.members import kinds_of
 from howsure.tables.model import TableModel
 from howsure.tables.target import Atom, Target
 from howsure.tables.views import Views
@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 ROUNDS = 1000  # of the iteration, which converges to a maximum
 VALIDATION_ROWS = 1000  # of each member whose densities are computed at once
 MIN_LINEAR_SHARE = 0.01  # below which the linear expert is left out
+MAX_LINEAR_SHARE = 0.9999  # so that the networks keep a weight
 PRIOR = 0.5  # rows that every kind gets, so that a handful of rows does not rule one out
 
 
@@ -76,11 +77,10 @@ def stacked(model: TableModel, views: Views, target: Target, linear: bool = Fals
             table = np.column_stack([table, left_out[rows]])
     weights = stacking_weights(table, None if target.weights is None else target.weights[rows])
     if expert is not None:
-        *weights, share = weights
+        share, weights = float(weights[-1]), weights[:-1]
         if share >= MIN_LINEAR_SHARE:
-            expert.share.fill_(min(share, 1 - MIN_LINEAR_SHARE))
+            expert.share.fill_(min(share, MAX_LINEAR_SHARE))
             model.linear = expert
-        weights = np.array(weights)
     each = (weights / np.bincount(kind_of, minlength=kinds))[kind_of]
     model.weights = torch.from_numpy(each / each.sum())
     return model

@@ -150,7 +150,9 @@ def prepare_target(
     return Target(values.reshape(y.shape), rows, weights, None if same else cells, found)
 
 
-def _transform(table: Array, rows: NDArray[np.int64], kind: str | None, names: Sequence[str] | None) -> Transform | None:
+def _transform(
+    table: Array, rows: NDArray[np.int64], kind: str | None, names: Sequence[str] | None
+) -> Transform | None:
     """Return the transform of this kind for the targets of some rows."""
     if kind is None:
         return None

@@ -62,7 +62,9 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     chosen = enough.numpy()
     p = Prediction(single, members=0, weights=of_kinds)[:, chosen]
     alone = torch.ones_like(counts)
-    alone[enough] = torch.from_numpy(calibrate(p, target.table[rows][:, chosen], mask=known[:, chosen]).factors).double()
+    alone[enough] = torch.from_numpy(
+        calibrate(p, target.table[rows][:, chosen], mask=known[:, chosen]).factors
+    ).double()
     rho = _ratio(answer, weights, kind_of, kinds)
     square = (counts * alone.square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
     model.width = torch.where(enough, square.clamp(NARROWEST**2, WIDEST**2).sqrt(), 1.0)

@@ -1,13 +1,13 @@
 r"""Bayesian linear regression: the expert whose posterior predictive distribution is a Normal Inverse-Gamma one.
 
-With standardized features, centred targets, a flat prior of the intercept, :math:`w \sim \mathcal N(0, \sigma^2/\lambda)`
-and :math:`p(\sigma^2) \propto 1/\sigma^2`, n rows leave
+With standardized features, centred targets, a flat prior of the intercept,
+:math:`w \sim \mathcal N(0, \sigma^2/\lambda)` and :math:`p(\sigma^2) \propto 1/\sigma^2`, n rows leave
 
 .. math:: A = X^\top X + \lambda I, \quad m = A^{-1}X^\top y, \quad \alpha = \tfrac{n-1}2, \quad
           2\beta = y^\top y - m^\top X^\top y,
 
-and a row x has :math:`\gamma = \bar y + x^\top m` and :math:`\nu = (1/n + x^\top A^{-1}x)^{-1}`. The ridge λ has the largest
-marginal likelihood,
+and a row x has :math:`\gamma = \bar y + x^\top m` and :math:`\nu = (1/n + x^\top A^{-1}x)^{-1}`. The ridge λ has the
+largest marginal likelihood,
 
 .. math:: \ln p(y \mid \lambda) = \tfrac12\sum_i\ln\frac\lambda{\lambda + d_i} - \alpha\ln\beta + \text{const},
 
@@ -72,7 +72,9 @@ class LinearExpert(nn.Module):
             self.register_buffer(name, parts[name])
 
     @classmethod
-    def fit(cls, x: Array, y: Array, row_weights: Array | None = None) -> "tuple[LinearExpert, NormalInverseGamma] | None":
+    def fit(
+        cls, x: Array, y: Array, row_weights: Array | None = None
+    ) -> "tuple[LinearExpert, NormalInverseGamma] | None":
         """Return the regression and the distribution of each row as left out, (N, T); None if a fit is impossible.
 
         Args:
@@ -110,12 +112,9 @@ class LinearExpert(nn.Module):
         room = np.maximum(1 - leverage, 1e-9)
         own_beta = beta - 0.5 * w[:, None] * residual**2 / room
         nu = np.maximum(room / np.maximum(leverage, 1e-12) * w[:, None], 1e-9)  # 1/h of the fit without the row
-        left_out = NormalInverseGamma(
-            *(torch.from_numpy(np.ascontiguousarray(p)) for p in (y - residual / room, nu)),
-            alpha_minus_one=torch.full(y.shape, alpha - 1.5, dtype=torch.float64, device="cpu"),
-            beta=torch.from_numpy(np.maximum(own_beta, floor)),
-            validate_args=False,
-        )
+        excess = np.full(y.shape, alpha - 1.5)  # α − 1 of the fit without the row
+        leaves = (y - residual / room, nu, excess, np.maximum(own_beta, floor))
+        left_out = NormalInverseGamma._from_leaves(torch.from_numpy(np.ascontiguousarray(p)) for p in leaves)
         each = np.ones(len(ridge))
         parts = (centre, 1 / spread, vectors, inverse, weights, intercept, each / n, each * alpha, beta, np.array(0.0))
         tensors = (torch.from_numpy(np.ascontiguousarray(p, dtype=np.float64).reshape(np.shape(p))) for p in parts)
