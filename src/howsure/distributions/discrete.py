@@ -329,10 +329,11 @@ class Discrete(Distribution):
             index = self.values.index(y)[0]
             distance = mixture.mean(_sums(self.values, some, index.expand_as(some.loc)).distance, weights)
             # the distance is that from the nearest value, which y is but for rounding
-            return distance - _half_spread(self.values, some, weights)
+            score: Tensor = distance - _half_spread(self.values, some, weights)
+            return score
 
-        found: Tensor = _by_rows(of_rows, self._size, flat, target, weights)
-        return found.view(shape).to(self._result_dtype(y))
+        found: Tensor = _by_rows(of_rows, self._size, flat, target, weights).view(shape)
+        return found.to(self._result_dtype(y))
 
     def entropy(self) -> Tensor:
         r"""Return the entropy :math:`-\sum_j p_j\ln p_j` in nats."""

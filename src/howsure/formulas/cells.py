@@ -13,8 +13,8 @@ narrow             :math:`\ln\bigl(w\sum_i\omega_i f(t_i)\bigr)` by Gauss and Le
 
 No tail is formed before its logarithm, so none underflows. The gradients are closed forms of the same quantities, such
 as :math:`\partial\ln P/\partial a = -f(a)/P`, and by the degrees of freedom
-:math:`(\partial_n Q(a) - \partial_n Q(b))/P`. Here :math:`\partial_n\ln Q` is a central difference over a ten-thousandth
-of n, with an error of 1e-8: it costs no further operation, because all three tails are computed at once. Everything is
+:math:`(\partial_n Q(a) - \partial_n Q(b))/P`. Here :math:`\partial_n\ln Q` is a central difference over 1e-4 of n,
+with an error of 1e-8: it costs no further operation, because all three tails are computed at once. Everything is
 computed in float64.
 """
 
