@@ -37,7 +37,7 @@ def fitted():
     frame = houses(60)
     model = hs.EvidentialRegressor(members=2, steps=5, random_state=3, device="cpu")
     model.fit(frame[["size", "town", "year"]], frame[["price"]])
-    model.fitted_.unfamiliar_below = 0.5  # these rows are too few to learn it
+    model.model_.unfamiliar_below = 0.5  # these rows are too few to learn it
     return model
 
 

@@ -42,6 +42,10 @@ def save_model(path: str | Path, tensors: dict[str, Tensor], header: Any, overwr
     from safetensors.torch import save
 
     path = Path(path)
+    try:
+        path.resolve()
+    except (RuntimeError, ValueError) as error:  # a link to itself, or a name with a zero in it
+        raise InputError(f"{str(path)!r} cannot be the name of a file ({error})") from error
     if path.exists() and not overwrite and not is_model(path):
         hint = "choose another name" if path.is_dir() else "choose another name, or pass overwrite=True"
         raise InputError(f"{path} exists and {NOT_OURS}", hint=hint)
@@ -79,11 +83,14 @@ def load_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def is_model(path: str | Path) -> bool:
-    """Return whether a file is a model of howsure, by the first bytes of it."""
+    """Return whether a file is a model of howsure, by its header."""
+    path = Path(path)
     try:
-        with Path(path).open("rb") as file:
+        if not path.is_file():  # a pipe would keep its reader waiting
+            return False
+        with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            return size < Path(path).stat().st_size and HEADER in json.loads(file.read(size)).get("__metadata__", {})
+            return size < path.stat().st_size and HEADER in json.loads(file.read(size)).get("__metadata__", {})
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -133,11 +140,13 @@ def _read(path: Path) -> bytes:
 
 
 def _split(data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the metadata of a safetensors file, and the bytes of its tensors."""
+    """Return the metadata of a safetensors file, and the rest of it: names, places and bytes of its tensors."""
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
         raise ValueError("truncated")
-    return json.loads(data[8:end]).get("__metadata__", {}), data[end:]
+    header = json.loads(data[8:end])
+    metadata = header.pop("__metadata__", {})
+    return metadata, json.dumps(header, sort_keys=True).encode() + data[end:]
 
 
 def _digest(text: str, body: bytes) -> str:

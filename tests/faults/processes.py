@@ -46,7 +46,7 @@ FIT = """
         print("finished")
     except KeyboardInterrupt:
         same = np.array_equal(model.predict(X), before)
-        print("kept" if same and model.fitted_.training.steps == 30 else "changed", flush=True)
+        print("kept" if same and model.model_.result.steps == 30 else "changed", flush=True)
         raise
 """
 
