@@ -2,10 +2,10 @@
 
     python benchmarks/bench_anchors.py --anchors anchors.csv [--tables Kin8nm] [--rows 1000] [--repeats 4]
 
-The rows are ``RandomState(42).permutation(N)[:n]``, and the split is scikit-learn's
-``train_test_split(test_size=0.25, random_state=rep)``. The file has the columns dataset, n, method, crps. Printed are our
-CRPS and coverage of 90% intervals, the CRPS of TabPFN-2.5 and of the best other method in the file, CPU seconds of a fit,
-and last the ratio of our CRPS to TabPFN-2.5's. Tables are read from $HOWSURE_DATA.
+The rows are ``RandomState(42).permutation(N)[:n]``, split by scikit-learn's
+``train_test_split(test_size=0.25, random_state=rep)``. The file has the columns dataset, n, method, crps. Printed are
+our CRPS and coverage of 90% intervals, the CRPS of TabPFN-2.5 and of the best method in the file, CPU seconds of a
+fit, and last the ratio of our CRPS to TabPFN-2.5's. Tables are read from $HOWSURE_DATA.
 """
 
 import argparse

@@ -227,10 +227,14 @@ class Regressor(_ScikitLearn):
         model = train(method, views, prepared, recipe, **options)
         model, views = _usable(model, views, prepared)
         model = stacked(model, views, prepared, linear=self._sees_all_experts(len(rows)))
-        if self._evidence == "conjugate":
+        if self._evidence != "plain":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
-            ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
+            ridge = (
+                None
+                if self._evidence == "edge"
+                else learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
+            )
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
             model = with_width(model, views, prepared)
@@ -402,8 +406,8 @@ class Regressor(_ScikitLearn):
         _number("validation_fraction", self.validation_fraction, high=1)
         if self.target_transform is not None and self.target_transform not in ("positive", "log"):
             raise InputError(f"target_transform must be 'positive', 'log' or None, got {self.target_transform!r}")
-        if not isinstance(self._evidence, str) or self._evidence not in ("conjugate", "plain"):
-            raise InputError(f"evidence must be 'conjugate' or 'plain', got {self._evidence!r}")
+        if not isinstance(self._evidence, str) or self._evidence not in ("conjugate", "edge", "plain"):
+            raise InputError(f"evidence must be 'conjugate', 'edge' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
         if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
             raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
@@ -668,13 +672,15 @@ class EvidentialRegressor(Regressor):
         the variance divides into aleatoric and epistemic.
     evidence_weight : float, default=0.01
         Weight λ of the evidence penalty, for standardized targets.
-    evidence : {"conjugate", "plain"}, default="conjugate"
+    evidence : {"conjugate", "edge", "plain"}, default="conjugate"
         "conjugate": evidence is computed from the features of the networks by Bayesian linear regression, so that
-        intervals widen away from the training rows. "plain": the evidence that the networks output, as in the paper.
+        intervals widen away from the training rows, as fast as fits without the ends of the data show. "edge": the same
+        without these fits: the variance grows relative to that at the edge of the training rows. "plain": the evidence
+        that the networks output, as in the paper.
     inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
         What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins. "trees":
         also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
-        "auto": all three, or "numbers" for fewer than three networks or 50 rows.
+        "auto": all three and a linear regression, or "numbers" for fewer than three networks or 50 rows.
     calibrated : bool, default=True
         Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows.
 
