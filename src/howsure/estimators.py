@@ -230,11 +230,9 @@ class Regressor(_ScikitLearn):
         if self._evidence != "plain":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
-            ridge = (
-                None
-                if self._evidence == "edge"
-                else learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
-            )
+            ridge = None
+            if self._evidence == "conjugate":
+                ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
             model = with_width(model, views, prepared)
