@@ -61,7 +61,8 @@ def shell_reference() -> str:
     from howsure.cli.app import app
 
     group = typer.main.get_command(app)
-    lines = ["# Shell", "", "Every command and option, from the program itself. [From the shell](../command-line.md) explains them."]
+    about = "Every command and option, as `--help` shows them. [From the shell](../command-line.md) explains them."
+    lines = ["# Shell", "", about]
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         text = "\n".join(line.strip() for line in (command.help or "").splitlines())
         lines += ["", f"## howsure {name}", "", text, "", "| option | default | meaning |", "|---|---|---|"]
@@ -69,7 +70,8 @@ def shell_reference() -> str:
             names = ", ".join(f"`{each}`" for each in option.opts + option.secondary_opts)
             default = "" if option.default in (None, ..., False) or callable(option.default) else f"`{option.default}`"
             meaning = " ".join((getattr(option, "help", None) or "").split()).replace("|", "\\|")
-            lines.append(f"| {names if option.param_type_name == 'option' else f'`{option.name.upper()}`'} | {default} | {meaning} |")
+            shown = names if option.param_type_name == "option" else f"`{option.name.upper()}`"
+            lines.append(f"| {shown} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 

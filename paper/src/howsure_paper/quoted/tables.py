@@ -126,16 +126,6 @@ def _packages(results: Path) -> str:
     return table(header, lines)
 
 
-def _ties(results: Path) -> str:
-    """CRPS and coverage where many rows share a value."""
-    cases = read_record(results / "ties")["cases"]
-    lines = []
-    for treatment in next(iter(cases.values())):
-        runs = [case[treatment] for case in cases.values()]
-        lines.append([treatment, *(f"{_mean(r, 'crps'):.3f}, {_mean(r, 'coverage_90'):.2f}" for r in runs)])
-    return table(" | ".join(("", *cases)).lstrip(), lines)
-
-
 def _real_tables(results: Path) -> str:
     """Scores on bikes and houses, before and now."""
     before, now = (read_record(results / name)["cases"] for name in ("real_tables_earlier", "real_tables"))
@@ -229,7 +219,6 @@ TABLES: dict[str, Block] = {
     "table-out-of-the-box": _out_of_the_box,
     "table-peers": _peers,
     "table-packages": _packages,
-    "table-ties": _ties,
     "table-real-tables": _real_tables,
     "table-recipes": _recipes,
     "table-baselines": _baselines,
