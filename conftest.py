@@ -34,7 +34,7 @@ _OUTPUTS: dict[Path, list[tuple[int, str]]] = {}  # page: end of each block that
 
 
 def same_output(printed: str, shown: str) -> bool:
-    """Return whether two outputs have the same words, and numbers that differ by at most a tenth."""
+    """Return whether two outputs have the same words, and numbers that differ by a tenth or 3% of the largest one."""
 
     def words(text: str) -> list[str]:
         return re.sub(r"[-─━]{2,}", "-", _NUMBER.sub(" # ", text)).split()
@@ -42,9 +42,9 @@ def same_output(printed: str, shown: str) -> bool:
     def numbers(text: str) -> list[float]:
         return [float(found.replace(",", "").replace("−", "-")) for found in _NUMBER.findall(text)]
 
-    close = (
-        math.isclose(a, b, rel_tol=0.1, abs_tol=0.02) for a, b in zip(numbers(printed), numbers(shown), strict=False)
-    )
+    first, second = numbers(printed), numbers(shown)
+    margin = 0.03 * max(map(abs, first), default=0.0)
+    close = (math.isclose(a, b, rel_tol=0.1, abs_tol=margin) for a, b in zip(first, second, strict=False))
     return words(printed) == words(shown) and all(close)
 
 

@@ -156,7 +156,7 @@ def test_mode_is_where_the_density_is_largest():
 
 
 def test_alpha_minus_one_survives_every_map():
-    """In float32 α = 1 + 1e-9 is 1; nothing becomes infinite as long as α − 1 is what travels."""
+    """In float32 α = 1 + 1e-9 is 1; nothing becomes infinite because α − 1 is passed on."""
     tiny = torch.tensor([1e-9, 3e-8])
     d = hs.NormalInverseGamma(torch.zeros(2), 1.0, beta=1e-9, alpha_minus_one=tiny)
     assert (d.alpha == 1).any()

@@ -153,7 +153,7 @@ SETTINGS = [
     {"kernel_size": 3, "stride": 2, "padding": 1},
     {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
     {"stride": 2, "padding": 0},
-    {"padding": 1},  # a kernel of size 1 that is no matrix product, and so are the next two
+    {"padding": 1},  # a kernel of size 1 that is not a matrix product, like the next two
     {"groups": 2},
     {"kernel_size": 2, "stride": 3, "padding": 4, "dilation": 2, "groups": 2},
 ]
@@ -223,7 +223,7 @@ def test_missing_voxels_of_a_volume_do_not_count():
     assert gradient[0][0].count_nonzero() > 0
 
 
-# What others do to layers ---------------------------------------------------------------------------------------------
+# Tools that change layers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", HEADS)

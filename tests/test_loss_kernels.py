@@ -34,7 +34,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def using(kernel):
-    """Choose between the two implementations, of which Triton's is interpreted on a CPU."""
+    """Choose between the two implementations. Triton's is interpreted on a CPU."""
     return mock.patch("howsure.kernels.evidential_loss.uses_triton", return_value=kernel == "triton")
 
 
@@ -44,7 +44,7 @@ def quick_loss(raw, y, weight, *, kernel="tensors", reduction="none", **options)
 
 
 def loss_by(kernel, answer, y, weight=0.01, **options):
-    """The loss of an answer that has raw outputs, by a kernel or by the formulas."""
+    """The loss of a distribution with raw outputs, by a kernel or by the formulas."""
     assert answer.raw is not None
     if kernel == "formulas":
         answer.raw = None
@@ -80,7 +80,7 @@ def test_polynomials_are_right_to_float32():
 
 
 def points(dtype):
-    """Raw outputs and targets from everyday ones to the ends of what float32 can say."""
+    """Raw outputs and targets from everyday ones to the ends of float32."""
     g = torch.Generator().manual_seed(0)
     shape = torch.cat([torch.empty(60).uniform_(-14, 20, generator=g), torch.tensor([1e2, 1e4, 1e6, 1e8])])
     raw = torch.empty(64, 4).uniform_(-6, 6, generator=g)
@@ -366,7 +366,7 @@ def test_gradients_by_finite_differences():
 
 
 def takes_fast_path(answer, y, *arguments, **options):
-    """Whether the loss is computed from the raw outputs of the answer."""
+    """Whether the loss is computed from the raw outputs."""
     with mock.patch("howsure.losses.evidential_loss_from_raw", wraps=evidential_loss_from_raw) as called:
         hs.evidential_loss(answer, y, *arguments, **options)
     return called.called
@@ -394,7 +394,7 @@ def test_rule_of_the_fast_path():
 
 
 def test_hooks_and_gradients_of_parameters_are_served():
-    """FSDP hangs hooks on the parameters of an answer, and gradients must then pass through them."""
+    """FSDP hangs hooks on the parameters of a distribution, and gradients must then pass through them."""
     raw, y, seen = torch.randn(3, 4, requires_grad=True), torch.randn(3), []
     answer = hs.NormalInverseGamma.from_raw(raw)
     answer.nu.register_hook(seen.append)
@@ -503,7 +503,7 @@ def test_training_with_and_without_is_the_same(kernel, precision):
     assert torch.allclose(*curves, rtol=1e-3, atol=1e-3)
 
 
-# Answers with raw outputs ---------------------------------------------------------------------------------------------
+# Distributions with raw outputs ---------------------------------------------------------------------------------------
 
 
 def test_raw_is_kept_where_gradients_are_recorded():

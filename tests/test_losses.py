@@ -217,7 +217,7 @@ def test_weights_that_are_negative_or_not_finite_raise(answer, y, name, values):
         with pytest.raises(hs.InputError, match="sample_weight"):
             hs.normal_loss(hs.Normal(torch.zeros(6), 1.0), y, sample_weight=bad)
         whole = torch.tensor(values).nan_to_num(1.0, posinf=1.0).clamp(min=0)
-        mask = bad == whole  # what does not count may be anything
+        mask = bad == whole  # targets that do not count may be anything
         expected = hs.evidential_loss(answer, y, sample_weight=whole, mask=mask)
         assert torch.equal(hs.evidential_loss(answer, y, sample_weight=bad, mask=mask), expected)
 
@@ -291,7 +291,7 @@ def test_constant_and_warm_up(answer, y):
 
 
 def overconfident(scale):
-    """Answers whose standard deviation is ``scale`` times that of the noise."""
+    """Distributions whose standard deviation is ``scale`` times the noise."""
     y = torch.randn(256)
     return hs.NormalInverseGamma(torch.zeros(256), 1.0, 51.0, 25.0 * scale**2), y
 

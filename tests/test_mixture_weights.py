@@ -128,7 +128,7 @@ def test_density_tails_moments_and_scores_match_scipy_and_quadrature(kind):
 
 
 def test_draws_have_the_weights():
-    """Members far apart, so that a draw tells its member; five standard errors."""
+    """Members far apart, so that a draw identifies its member. Five standard errors."""
     loc = torch.tensor([[0.0], [100.0], [200.0], [300.0]])
     m = hs.Mixture(hs.Normal(loc, 1.0), weights=torch.tensor([0.5, 0.0, 0.3, 0.2]))
     torch.manual_seed(0)
@@ -237,7 +237,7 @@ def test_far_values_have_a_log_density_and_a_derivative():
     m = hs.Mixture(hs.Normal(torch.tensor([100.0, 0.0]), 1.0), weights=weights)
     # of the second member e^-5000 is nothing, of the first 1e-30 is left
     assert m.log_prob(100.0).item() == pytest.approx(math.log(1e-30) - 0.5 * math.log(2 * math.pi), rel=1e-6)
-    # at −100 it is the second that is near: e^-5000 beside 1e-30 e^-20000
+    # at −100 it is the second that is near: e^-5000 next to 1e-30 e^-20000
     assert m.log_prob(-100.0).item() == pytest.approx(-5000 - 0.5 * math.log(2 * math.pi), rel=1e-6)
     with torch.no_grad():
         weights[0] = 0.0
@@ -412,7 +412,7 @@ def shares(*shape):
 
 
 def stated(p, y):
-    """Everything a prediction says, by name."""
+    """All results of a prediction, by name."""
     found = {"cdf": p.cdf(y), "log_prob": p.log_prob(y), "density": p.density(y), "entropy": p.entropy()}
     found |= {"quantile": p.quantile([1e-6, 0.2, 0.5]), "interval": p.interval(0.8), "median": p.median}
     if p.transform is None or p.transform.has_moments:

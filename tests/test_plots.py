@@ -1,4 +1,4 @@
-"""What a figure of a prediction shows: intervals, calibration and the histogram of P(Y ≤ y)."""
+"""Figures of predictions show intervals, calibration and the histogram of P(Y ≤ y)."""
 
 import io
 import pickle
@@ -39,7 +39,7 @@ def texts(ax):
 
 
 def drawn(figure):
-    """The figure as PNG: drawing it finds what only drawing can."""
+    """The figure as PNG: some errors occur only when a figure is drawn."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=40)
     return file.getvalue()

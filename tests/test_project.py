@@ -1,4 +1,4 @@
-"""What holds for the package as a whole."""
+"""Properties of the package as a whole."""
 
 import ast
 import itertools
@@ -119,7 +119,7 @@ def test_source_distribution_has_the_files_of_its_tests(source_distribution):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isprintable():
                 named.add(node.value)
     paths = {text for text in named if text and not text.startswith(("/", ".")) and len(text) < 200}
-    # "out" is where commands write unless told otherwise, and "paper" the name of a decomposition
+    # "out" is the default folder of commands, and "paper" the name of a decomposition
     there = {text for text in paths - {"out", "paper"} if (ROOT / text).exists()}
     assert {"pyproject.toml", "tests/typed_example.py"} <= there
     assert sorted(text for text in there if not (source_distribution / text).exists()) == []

@@ -11,7 +11,7 @@ from howsure.prediction import Prediction
 
 
 def normal(mean, std):
-    """One Gaussian network with these answers."""
+    """One normal network with these means and deviations."""
     return Prediction(hs.Normal(torch.as_tensor(mean), torch.as_tensor(std)))
 
 

@@ -69,7 +69,7 @@ def with_familiarity(rows):
 
 
 def positive(rows):
-    """Targets that cannot be negative, a fifth of them exactly 0, which has a probability of its own."""
+    """Targets that cannot be negative, a fifth of them exactly 0, a value of positive probability."""
     answer = hs.Normal(0.3 + torch.randn(rows), torch.rand(rows) + 0.3)
     return hs.Prediction(answer, transform=Transform("positive", 1.0, 0.4))
 
@@ -88,7 +88,7 @@ ANSWERS = {
 
 
 def batches(make, masked, sizes=(7, 1, 40, 0, 12)):
-    """Return batches (answer, y, mask): of unequal sizes, one without rows, and one without a known target."""
+    """Return batches (distribution, y, mask): of unequal sizes, one without rows, and one without a known target."""
     found = []
     for k, size in enumerate(sizes):
         answer = make(size)
@@ -460,7 +460,7 @@ def test_description_names_the_options():
 
 
 def one_process(rank, folder, scenarios):
-    """Score the batches of one rank, and save what both ranks together give, before and after a further batch."""
+    """Score the batches of one rank, and save the results of both ranks together, before and after a further batch."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.save([scores_of(parts[rank], parts[2]) for parts in scenarios], f"{folder}/{rank}.pt")

@@ -35,7 +35,7 @@ def test_both_tails_to_1e_minus_30(df, dtype):
     bound = 1e-5 if dtype == torch.float32 else 1e-10
     df = torch.tensor(df, dtype=dtype)
     loc, scale = standard(dtype)
-    # the argument only has to land near the tail; what counts is the tail of the number it became
+    # the argument only has to land near the tail: the test uses the tail of the rounded number
     t = student_t.isf(torch.tensor(TAILS, dtype=torch.float64), df.double(), loc.double(), scale.double()).to(dtype)
     for ti, upper, lower in zip(t, student_t.sf(t, df, loc, scale), student_t.cdf(-t, df, loc, scale), strict=True):
         truth = oracles.t_tail(exact(ti), exact(df))
@@ -47,7 +47,7 @@ def test_both_tails_to_1e_minus_30(df, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("df", DF)
 def test_quantiles_invert_the_tails(df, dtype):
-    """icdf(cdf(y)) = y in the lower half and isf(sf(y)) = y in the upper, up to what rounding of the tail allows."""
+    """icdf(cdf(y)) = y in the lower half and isf(sf(y)) = y in the upper, up to rounding of the tail."""
     df = torch.tensor(df, dtype=dtype)
     loc, scale = torch.tensor(0.25, dtype=dtype), torch.tensor(2.0, dtype=dtype)
     q = torch.tensor(TAILS, dtype=dtype)

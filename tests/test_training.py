@@ -188,7 +188,7 @@ def test_diverging_member_is_marked_and_its_neighbours_stay_untouched():
     expected = train(healthy, own, nll, validate=validate_on(x, y), settings=settings)
     assert result.diverged.tolist() == [False, True, False]
     assert torch.allclose(result.best_score[[0, 2]], expected.best_score, rtol=1e-4)
-    assert result.best_step[1] <= 100  # what it had before stays
+    assert result.best_step[1] <= 100  # the earlier best step stays
     assert all(p.isfinite().all() for p in population.parameters())
 
 
@@ -470,7 +470,7 @@ def test_averaged_weights_are_scored_and_kept():
     smooth, batches = setting()
     averaged = train(smooth, batches, nll, validate=validate_on(x, y), settings=replace(settings, averaging=0.2))
     assert (averaged.best_score < as_they_are.best_score).all()
-    assert torch.allclose(validate_on(x, y)(smooth), averaged.best_score)  # the module holds what was scored
+    assert torch.allclose(validate_on(x, y)(smooth), averaged.best_score)  # the module holds the scored weights
 
 
 def test_averages_follow_a_constant_rate_of_forgetting():
@@ -509,7 +509,7 @@ def test_all_stop_together_when_the_mean_of_best_scores_stalls():
     )
     steps = [row["step"] for row in result.history]
     assert steps[:7] == [2, 4, 6, 8, 10, 20, 30]  # networks may be best almost at once
-    # the mean has not fallen by 0.003 since step 40, 200 steps ago; a quarter of 240 steps is less than that
+    # the mean has not fallen by 0.003 since step 40, 200 steps ago. A quarter of 240 steps is less than 200
     assert result.steps == 240
     assert result.stopped_early.all()
     assert [row["running"] for row in result.history] == [2] * (len(steps) - 1) + [0]

@@ -72,7 +72,7 @@ def test_moments_are_those_of_mpmath(n, loc, scale, shift):
 def test_variance_just_above_two_degrees_of_freedom_and_below():
     excess = t64(1e-6, 1e-3, 0.0, -0.5)
     _, variance, _ = transforms.moments(2 + excess, excess, *(t64(*[v] * 4) for v in (3.0, 0.5, 1.0, 0.0)))
-    # the tail decides: almost that of Z itself, whose lower half is cut off
+    # the tail decides: almost the variance of Z itself, whose lower half is cut off
     assert torch.allclose(variance[:2], 0.5 * 0.25 * (2 + excess[:2]) / excess[:2], rtol=1e-2)
     assert variance[2:].isinf().all()
 

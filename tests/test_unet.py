@@ -152,7 +152,7 @@ def test_dropout_by_a_generator_matches_torch_with_the_same_seed():
         net.generator = torch.Generator().manual_seed(11)
         assert torch.equal(net(x), expected[0])
         for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-            assert torch.equal(copied(x), expected[1])  # a copy goes on from the same state, on its own
+            assert torch.equal(copied(x), expected[1])  # a copy continues from the same state, independently
         net.eval().drops.train()
         assert torch.equal(net(x), expected[1])
         assert torch.equal(torch.get_rng_state(), before)

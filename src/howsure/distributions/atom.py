@@ -131,7 +131,7 @@ class WithAtom(Distribution):
         return result
 
     def entropy(self) -> Tensor:
-        """Return the entropy of the choice between the atom and the mixture, plus the mixture's entropy times its share."""
+        """Return the entropy of the choice between atom and mixture, plus the mixture's entropy times its share."""
         g = self.probability
         choice = torch.special.entr(g) + torch.special.entr(1 - g)
         return (choice + (1 - g) * self.base.entropy().double()).to(self._dtype)

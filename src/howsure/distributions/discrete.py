@@ -138,8 +138,8 @@ class Support:
 class Discrete(Distribution):
     r"""Distribution of a target that has only the values of a support, by the cells of a mixture.
 
-    It has the methods of :class:`~howsure.Mixture`, which compute in float64. The probability of a value is the probability of its
-    cell, ``log_prob`` is its logarithm, ``cdf`` has a step at each value, and quantiles are possible values:
+    It has the methods of :class:`~howsure.Mixture`, which compute in float64. A value has the probability of its cell,
+    ``log_prob`` is its logarithm, ``cdf`` has a step at each value, and quantiles are possible values:
     ``icdf(q)`` is the smallest value with :math:`P(Y \le y) \ge q`. The CRPS is
     :math:`\sum_j (v_{j+1} - v_j)\,(F_j - 1[y \le v_j])^2`.
 
