@@ -74,6 +74,7 @@ class TableEvidence(nn.Module):
     lowest: Tensor  # bounds of s, (M, 1, T)
     highest: Tensor
     most_excess: Tensor  # largest α − 1 on training rows, (M, 1, T)
+    tails: Tensor  # factor of α − 1, learned with the width, (M, 1, T)
     reference: Tensor  # h₀, (M, 1)
     rate: Tensor  # κ, (M, 1)
     median: Tensor  # of the leverage of held-out rows, (M, 1)
@@ -87,6 +88,7 @@ class TableEvidence(nn.Module):
             self.register_buffer(name, torch.full((members, 1, targets), torch.nan, dtype=torch.float32, device=device))
         for name in ("reference", "rate", "median"):
             self.register_buffer(name, torch.full((members, 1), torch.nan, dtype=torch.float32, device=device))
+        self.register_buffer("tails", torch.ones((members, 1, targets), dtype=torch.float32, device=device))
         self.register_buffer("prior", torch.tensor(PRIOR_VARIANCE, dtype=torch.float32, device=device))
 
     def forward(
@@ -101,7 +103,7 @@ class TableEvidence(nn.Module):
         """
         leverage = self.leverage(features)
         familiarity = (self.median / leverage).clamp(max=1)
-        excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2)
+        excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2) * self.tails
         scale = width * nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta)
         scale = torch.maximum(torch.minimum(scale, self.highest), self.lowest)
         made = nig.conjugate_evidence(
