@@ -231,7 +231,7 @@ def test_mostly_zeros_are_covered(transform):
 
 def test_distinct_targets_are_learned_as_before():
     x, y, _ = log_normal(100, 1)
-    assert np.array_equal(hs.fitting.targets.prepare_target(y, np.arange(100), None, 0).values, y)
+    assert np.array_equal(hs.tables.target.prepare_target(y, np.arange(100), None, 0).values, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hs.EvidentialRegressor(**QUICK).fit(x, y)

@@ -7,8 +7,9 @@ import torch
 import howsure as hs
 from howsure import EvidentialRegressor, InputError
 from howsure.distributions import NormalInverseGamma
-from howsure.tables import width
 from howsure.tables.members import Member
+from howsure.tables.target import Target
+from howsure.tables.views import Views
 from howsure.tables.width import with_width
 
 ROWS = 400
@@ -27,37 +28,34 @@ class FakeModel:
         self.answer = NormalInverseGamma(loc, nu=1e6, alpha=1e6, beta=1e6 * stated**2)
         self.weights = self.width = None
 
-    def own_with_evidence(self, x):
-        return self.answer
+    def from_views(self, views):
+        return self.answer, None
 
 
-def factor_of(monkeypatch, own, common, stated, members):
+def factor_of(own, common, stated, members):
     model = FakeModel(own, common, stated, members)
     rows = torch.arange(ROWS)
     parts = rows.reshape(members, -1)
     each = [Member(rows, parts[k], k) for k in range(members)]
-    kept = {}
-    monkeypatch.setattr(width, "replace", lambda _, width: kept.update(width=width) or model)
-    model.training = None
-    with_width(model, np.zeros((ROWS, 1)), model.y, each)
-    return float(kept["width"][0])
+    found = with_width(model, Views(np.zeros((ROWS, 1)), each), Target(model.y, np.arange(ROWS)))
+    return float(found.width[0])
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
-def test_a_mixture_has_the_variance_that_each_network_states(monkeypatch, own, common, members):
+def test_a_mixture_has_the_variance_that_each_network_states(own, common, members):
     stated = np.hypot(own, common)  # each network states the error that it makes alone
-    found = factor_of(monkeypatch, own, common, stated, members)
+    found = factor_of(own, common, stated, members)
     between = own**2 * (1 - 1 / members)  # variance between networks
     assert found**2 * stated**2 + between == pytest.approx(stated**2, rel=0.1)
 
 
-def test_networks_that_are_too_sure_are_widened(monkeypatch):
-    assert factor_of(monkeypatch, 0.1, 1.0, 0.7, 4) == pytest.approx(1.42, rel=0.1)
+def test_networks_that_are_too_sure_are_widened():
+    assert factor_of(0.1, 1.0, 0.7, 4) == pytest.approx(1.42, rel=0.1)
 
 
-def test_the_factor_is_bounded(monkeypatch):
-    assert factor_of(monkeypatch, 0.1, 1.0, 0.01, 4) == 2.0
-    assert factor_of(monkeypatch, 0.001, 0.01, 1.0, 4) == 0.5
+def test_the_factor_is_bounded():
+    assert factor_of(0.1, 1.0, 0.01, 4) == 2.0
+    assert factor_of(0.001, 0.01, 1.0, 4) == 0.5
 
 
 @pytest.fixture(scope="module")
