@@ -18,6 +18,8 @@ from faults import commands
 from howsure.cli import app as application
 from howsure.cli import console, models
 from howsure.cli.info import _kernels
+from howsure.images import FittedImages
+from howsure.likelihoods import Evidential
 from howsure.storage import load_model
 from shell import houses, shell, write
 
