@@ -122,6 +122,8 @@ class Regressor(_ScikitLearn):
         Names of the targets.
     transform_ : howsure.distributions.Transform or None
         The target transform with its scale.
+    record_ : dict
+        Record of ``howsure fit``; empty for a model that was fitted in Python.
     n_features_in_, feature_names_in_
         Number and names of the columns of X.
     """
@@ -191,6 +193,7 @@ class Regressor(_ScikitLearn):
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
         self.calibration_: Calibration | ConformalCalibration | None = None
+        self.record_: dict[str, Any] = {}
         self._fit_rows(table, target, rows, weights, base, known)
         return self
 
@@ -490,7 +493,7 @@ class Regressor(_ScikitLearn):
             one_target=model.one_target,
             unfamiliar_below=model.unfamiliar_below,
             training=training_state(model.result),
-            record=getattr(self, "record_", {}),
+            record=self.record_,
         )
 
     def _restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
