@@ -646,7 +646,7 @@ def log_moments(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
     spread, noise = spread + SMALLEST_VARIANCE, noise + SMALLEST_VARIANCE
     ratios = torch.stack([(mean - expected).square() / spread, variance / noise])
     near, far = ratios.clamp(max=LARGEST_RATIO), (ratios / LARGEST_RATIO).clamp(min=1).log()
-    first, second = near + LARGEST_RATIO * far
+    first, second = (near + LARGEST_RATIO * far).unbind()
     return -0.5 * (spread.log() + first) - noise.log() - second
 
 
