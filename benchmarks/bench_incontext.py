@@ -7,9 +7,9 @@
 
 --posterior simulates tables of the training families and of families that training never saw, and compares the
 posterior of μ and σ² in query rows with the truth: how many 90% credible intervals hold μ, the ratio of expected to
-true σ², and how error and epistemic standard deviation of the mean fall with the rows of the context. --figure draws
-the last. --anchors has n = 1,000 rows of six tables, of which 750 are the context; the file has the scores of other
-methods. --uci has the standard splits of five small sets. --seconds times 750 + 250 rows of ten columns.
+true σ², and how error and epistemic standard deviation of the mean fall with the rows of the context. --anchors has
+n = 1,000 rows of six tables, of which 750 are the context; the file has the scores of other methods. --uci has the
+standard splits of five small sets. --seconds times 750 + 250 rows of ten columns.
 --out FILE writes all results as JSON.
 """
 
@@ -21,11 +21,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+import howsure as hs
 from howsure.incontext import prior
+from howsure.incontext.expert import load_network, predict, read_context
 from howsure.incontext.model import Network, sampled
-from howsure.incontext.regressor import load_network
 
 SIZES = ((128, 2), (256, 6), (512, 10), (768, 25), (1024, 10))  # rows and columns of simulated tables
 CONTEXT_SHARE = 0.75
@@ -33,6 +39,13 @@ SAMPLES = 400  # of the posterior of a row
 CONTEXTS = (64, 128, 256, 512, 1024)  # rows in context of the same tables
 QUERIES = 128
 CELLS_AT_ONCE = {"cpu": 4_000, "cuda": 60_000}  # rows of the tables that are predicted together
+TABLES_OF_ANCHORS = ("WhiteWine", "Protein", "CalHousing", "Kin8nm", "BikeSharing", "NavalPropulsion")
+DEFAULT_CRPS = {  # of EvidentialRegressor() by the protocol of --anchors, September 2026
+    "WhiteWine": 0.390, "Protein": 2.74, "CalHousing": 28_060, "Kin8nm": 0.051, "BikeSharing": 24.9,
+}  # fmt: skip
+SMALL_SETS = {  # bars for the mean negative log likelihood
+    "bostonHousing": 2.15, "concrete": 2.65, "energy": 0.60, "yacht": 0.0, "wine-quality-red": 0.62,
+}  # fmt: skip
 FAMILIES = {"training": prior.TRAINING, "foreign": prior.FOREIGN}
 
 
@@ -110,9 +123,120 @@ def posterior(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
+def load_uci(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and target of a UCI set."""
+    table = np.loadtxt(folder / "data.txt")
+    features, target = (np.loadtxt(folder / f"index_{name}.txt").astype(int) for name in ("features", "target"))
+    return table[:, features], table[:, int(target)]
+
+
+def load_anchor(name: str, data: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and target of a table of --anchors."""
+    folders = {"Kin8nm": "kin8nm", "Protein": "protein-tertiary-structure", "NavalPropulsion": "naval-propulsion-plant"}
+    if name in folders:
+        x, y = load_uci(data / "uci" / folders[name])
+        return x[:, x.std(0) > 0], y
+    if name == "CalHousing":
+        table = pd.read_csv(data / "shift" / "california_housing.csv").dropna().drop(columns="ocean_proximity")
+        y = table.pop("median_house_value")
+    elif name == "BikeSharing":
+        table = pd.read_csv(data / "shift" / "bike_hour.csv")
+        y = table.pop("cnt")
+        table = table.loc[:, "season":"windspeed"]
+    else:
+        table = pd.read_csv(data / "shift" / "winequality-white.csv", sep=";")
+        y = table.pop("quality")
+    return table.to_numpy(float), y.to_numpy(float)
+
+
+def scores(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, network: Network) -> np.ndarray:
+    """Return NLL, CRPS, coverage of 90% intervals and seconds for one split."""
+    start = time.perf_counter()
+    p = predict(read_context(x[train], y[train], network=network), x[test], network)
+    seconds, (low, high) = time.perf_counter() - start, p.interval(0.9).T
+    inside = ((low <= y[test]) & (y[test] <= high)).mean()
+    return np.array([-p.log_prob(y[test]).mean(), p.crps(y[test]).mean(), inside, seconds])
+
+
+def ridge_crps(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
+    """Return the CRPS of ridge regression with normal errors."""
+    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-6, 4, 21))).fit(x[train], y[train])
+    deviation = (y[train] - ridge.predict(x[train])).std()
+    normal = hs.Normal(torch.from_numpy(ridge.predict(x[test])), torch.tensor(deviation))
+    return float(hs.Prediction(normal).crps(y[test]).mean())
+
+
+def anchors(options: argparse.Namespace) -> dict[str, Any]:
+    """Score n = 1,000 rows of six tables; print the results beside those of other methods."""
+    network, others, results = load_network(options.weights), pd.read_csv(options.anchors), {}
+    others = others[(others.n == 1000) & (others.method == "TabPFN-2.5")].set_index("dataset").crps
+    for name in TABLES_OF_ANCHORS:
+        x, y = load_anchor(name, options.data)
+        chosen = np.random.RandomState(42).permutation(len(y))[:1000]
+        x, y, found, ridge = x[chosen], y[chosen], [], []
+        for repeat in range(options.repeats):
+            train, test = np.split(np.random.RandomState(repeat).permutation(1000), [750])
+            found.append(scores(x, y, train, test, network))
+            ridge.append(ridge_crps(x, y, train, test))
+        mean = np.mean(found, 0)
+        results[name] = dict(zip(("nll", "crps", "coverage", "seconds"), mean.tolist(), strict=True))
+        results[name] |= {"ridge_crps": float(np.mean(ridge)), "default_crps": DEFAULT_CRPS.get(name)}
+        results[name] |= {"tabpfn_crps": float(others[name])}
+        own, bar = results[name], f"default {DEFAULT_CRPS[name]:.5g}" if name in DEFAULT_CRPS else ""
+        print(
+            f"{name:16s} CRPS {own['crps']:<10.5g} {bar:15s} TabPFN-2.5 {own['tabpfn_crps']:<10.5g} ridge "
+            f"{own['ridge_crps']:<10.5g} NLL {own['nll']:.3f} coverage {own['coverage']:.3f}",
+            flush=True,
+        )
+    rest = [found for name, found in results.items() if name in DEFAULT_CRPS]
+    print(
+        f"below the default {sum(r['crps'] < r['default_crps'] for r in rest)} of 5 (bar: 4), at or below TabPFN-2.5 "
+        f"{sum(r['crps'] <= r['tabpfn_crps'] for r in rest)} (bar: 1), largest ratio to it "
+        f"{max(r['crps'] / r['tabpfn_crps'] for r in rest):.2f} (bar: 1.5)"
+    )
+    return results
+
+
+def uci(options: argparse.Namespace) -> dict[str, Any]:
+    """Score the standard splits of the small UCI sets; print the results and their bars."""
+    network, results = load_network(options.weights), {}
+    for name, bar in SMALL_SETS.items():
+        folder, found = options.data / "uci" / name, []
+        x, y = load_uci(folder)
+        for split in range(options.splits):
+            rows = (np.loadtxt(folder / f"index_{part}_{split}.txt").astype(int) for part in ("train", "test"))
+            found.append(scores(x, y, *rows, network))
+        mean, error = np.mean(found, 0), np.std(found, 0) / math.sqrt(len(found))
+        results[name] = dict(zip(("nll", "crps", "coverage", "seconds"), mean.tolist(), strict=True))
+        print(
+            f"{name:16s} NLL {mean[0]:.3f} ± {error[0]:.3f} (bar: {bar}) CRPS {mean[1]:.4g} coverage {mean[2]:.3f} "
+            "(bar: 0.87 to 0.93)",
+            flush=True,
+        )
+    return results
+
+
+def seconds(options: argparse.Namespace) -> float:
+    """Return the median time of 750 rows in context and 250 new rows of ten columns."""
+    network, random, times = load_network(options.weights), np.random.default_rng(0), []
+    x, y = random.normal(size=(1000, 10)), random.normal(size=1000)
+    for _ in range(5):
+        start = time.perf_counter()
+        predict(read_context(x[:750], y[:750], network=network), x[750:], network)
+        times.append(time.perf_counter() - start)
+    print(f"750 + 250 rows of ten columns: {np.median(times):.2f} s (bar: 1.5)")
+    return float(np.median(times))
+
+
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--posterior", action="store_true", help="compare the posterior with simulated truth")
+    parser.add_argument("--anchors", type=Path, help="CSV file with the scores of other methods")
+    parser.add_argument("--uci", action="store_true", help="score standard splits of small UCI sets")
+    parser.add_argument("--seconds", action="store_true", help="time 750 + 250 rows of ten columns")
+    parser.add_argument("--data", type=Path, help="data folder, with uci and shift")
+    parser.add_argument("--repeats", type=int, default=5, help="splits of each table of --anchors")
+    parser.add_argument("--splits", type=int, default=20, help="splits of each UCI set")
     parser.add_argument("--tables", type=int, default=500, help="simulated tables of each kind of family")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu"))
     parser.add_argument("--seed", type=int, default=12345)
@@ -122,11 +246,9 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    options, results = parse_options(), {}
-    start = time.perf_counter()
-    if options.posterior:
-        results["posterior"] = posterior(options)
-    results["seconds"] = round(time.perf_counter() - start)
+    options = parse_options()
+    chosen = [f for f in (posterior, anchors, uci, seconds) if getattr(options, f.__name__)]
+    results = {function.__name__: function(options) for function in chosen}
     if options.out:
         options.out.write_text(json.dumps(results, indent=1))
 
