@@ -31,6 +31,7 @@ class InContextRegressor(Regressor):
 
     It reads at most 2,000 training rows with 60 features.
 
+    >>> import numpy as np
     >>> x = np.linspace(0, 6, 40)[:, None]
     >>> model = InContextRegressor().fit(x, np.sin(x[:, 0]))
     >>> bool(abs(model.predict([[1.5]])[0] - np.sin(1.5)) < 0.05)
