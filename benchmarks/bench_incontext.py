@@ -9,12 +9,11 @@
 posterior of μ and σ² in query rows with the truth: how many 90% credible intervals hold μ, the ratio of expected to
 true σ², and how error and epistemic standard deviation of the mean fall with the rows of the context. --anchors has
 n = 1,000 rows of six tables, of which 750 are the context; the file has the scores of other methods. --uci has the
-standard splits of five small sets. --seconds times 750 + 250 rows of ten columns.
---out FILE writes all results as JSON.
+standard splits of five small sets. --seconds times 750 + 250 rows of ten columns. Results join the record in the folder
+--out. --figure draws the errors and the epistemic standard deviations of that record.
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -32,6 +31,8 @@ import howsure as hs
 from howsure.incontext import prior
 from howsure.incontext.expert import load_network, predict, read_context
 from howsure.incontext.model import Network, sampled
+from howsure.plots import COLOURS
+from howsure_paper.record import environment, find_record, write_record
 
 SIZES = ((128, 2), (256, 6), (512, 10), (768, 25), (1024, 10))  # rows and columns of simulated tables
 CONTEXT_SHARE = 0.75
@@ -216,7 +217,7 @@ def uci(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def seconds(options: argparse.Namespace) -> float:
+def seconds(options: argparse.Namespace) -> dict[str, float]:
     """Return the median time of 750 rows in context and 250 new rows of ten columns."""
     network, random, times = load_network(options.weights), np.random.default_rng(0), []
     x, y = random.normal(size=(1000, 10)), random.normal(size=1000)
@@ -225,7 +226,7 @@ def seconds(options: argparse.Namespace) -> float:
         predict(read_context(x[:750], y[:750], network=network), x[750:], network)
         times.append(time.perf_counter() - start)
     print(f"750 + 250 rows of ten columns: {np.median(times):.2f} s (bar: 1.5)")
-    return float(np.median(times))
+    return {"median": float(np.median(times))}
 
 
 def parse_options() -> argparse.Namespace:
@@ -241,16 +242,40 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu"))
     parser.add_argument("--seed", type=int, default=12345)
     parser.add_argument("--weights", type=Path, help="safetensors file instead of the weights of the package")
-    parser.add_argument("--out", type=Path, help="JSON file for the results")
+    parser.add_argument("--out", type=Path, default=Path("out/bench_incontext"), help="folder of the record")
+    parser.add_argument("--figure", type=Path, help="file for a figure of the record")
     return parser.parse_args()
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Draw errors and epistemic standard deviations by rows in context, for both kinds of families."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
+    for axis, (name, result) in zip(axes, ((n, found[n]) for n in FAMILIES), strict=True):
+        axis.loglog(result["rows"], result["error"], "o-", color=COLOURS[0], label="error of the mean")
+        axis.loglog(result["rows"], result["epistemic_std"], "s--", color=COLOURS[1], label="epistemic std")
+        axis.set_title(f"{name} families")
+        axis.set_xlabel("rows in context")
+        axis.set_xticks(result["rows"], [str(n) for n in result["rows"]])
+        axis.minorticks_off()
+    axes[0].set_ylabel("standard deviations of the target")
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
     options = parse_options()
-    chosen = [f for f in (posterior, anchors, uci, seconds) if getattr(options, f.__name__)]
-    results = {function.__name__: function(options) for function in chosen}
-    if options.out:
-        options.out.write_text(json.dumps(results, indent=1))
+    record = {"run": "incontext", **(find_record(options.out) or {})}
+    for function in (posterior, anchors, uci, seconds):
+        if getattr(options, function.__name__):
+            device = (
+                "cuda" if function is posterior and options.device == "auto" and torch.cuda.is_available() else "cpu"
+            )
+            record[function.__name__] = {"environment": environment(device), **function(options)}
+            write_record(options.out, record)
+    if options.figure:
+        draw(record["posterior"], options.figure)
 
 
 if __name__ == "__main__":
