@@ -14,6 +14,7 @@ standard splits of five small sets. --seconds times 750 + 250 rows of ten column
 """
 
 import argparse
+import copy
 import math
 import time
 from collections.abc import Sequence
@@ -28,8 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import howsure as hs
-from howsure.incontext import prior
-from howsure.incontext.expert import load_network, predict, read_context
+from howsure.incontext import expert, prior
 from howsure.incontext.model import Network, sampled
 from howsure.plots import COLOURS
 from howsure_paper.record import environment, find_record, write_record
@@ -107,7 +107,7 @@ def decay(network: Network, functions: Sequence[prior.Function], tables: int, de
 def posterior(options: argparse.Namespace) -> dict[str, Any]:
     """Compare posteriors with the truth of simulated tables; print the results and their bars."""
     device = torch.device("cuda" if options.device == "auto" and torch.cuda.is_available() else "cpu")
-    network, results = load_network(options.weights).to(device), {}
+    network, results = copy.deepcopy(expert.load_network()).to(device), {}
     for name, functions in FAMILIES.items():
         torch.manual_seed(options.seed)
         found = truth(network, functions, options.tables, device) | decay(network, functions, options.tables, device)
@@ -150,10 +150,10 @@ def load_anchor(name: str, data: Path) -> tuple[np.ndarray, np.ndarray]:
     return table.to_numpy(float), y.to_numpy(float)
 
 
-def scores(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, network: Network) -> np.ndarray:
+def scores(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Return NLL, CRPS, coverage of 90% intervals and seconds for one split."""
     start = time.perf_counter()
-    p = predict(read_context(x[train], y[train], network=network), x[test], network)
+    p = hs.InContextRegressor().fit(x[train], y[train]).predict_distribution(x[test])
     seconds, (low, high) = time.perf_counter() - start, p.interval(0.9).T
     inside = ((low <= y[test]) & (y[test] <= high)).mean()
     return np.array([-p.log_prob(y[test]).mean(), p.crps(y[test]).mean(), inside, seconds])
@@ -169,7 +169,7 @@ def ridge_crps(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray
 
 def anchors(options: argparse.Namespace) -> dict[str, Any]:
     """Score n = 1,000 rows of six tables; print the results beside those of other methods."""
-    network, others, results = load_network(options.weights), pd.read_csv(options.anchors), {}
+    others, results = pd.read_csv(options.anchors), {}
     others = others[(others.n == 1000) & (others.method == "TabPFN-2.5")].set_index("dataset").crps
     for name in TABLES_OF_ANCHORS:
         x, y = load_anchor(name, options.data)
@@ -177,7 +177,7 @@ def anchors(options: argparse.Namespace) -> dict[str, Any]:
         x, y, found, ridge = x[chosen], y[chosen], [], []
         for repeat in range(options.repeats):
             train, test = np.split(np.random.RandomState(repeat).permutation(1000), [750])
-            found.append(scores(x, y, train, test, network))
+            found.append(scores(x, y, train, test))
             ridge.append(ridge_crps(x, y, train, test))
         mean = np.mean(found, 0)
         results[name] = dict(zip(("nll", "crps", "coverage", "seconds"), mean.tolist(), strict=True))
@@ -200,13 +200,13 @@ def anchors(options: argparse.Namespace) -> dict[str, Any]:
 
 def uci(options: argparse.Namespace) -> dict[str, Any]:
     """Score the standard splits of the small UCI sets; print the results and their bars."""
-    network, results = load_network(options.weights), {}
+    results = {}
     for name, bar in SMALL_SETS.items():
         folder, found = options.data / "uci" / name, []
         x, y = load_uci(folder)
         for split in range(options.splits):
             rows = (np.loadtxt(folder / f"index_{part}_{split}.txt").astype(int) for part in ("train", "test"))
-            found.append(scores(x, y, *rows, network))
+            found.append(scores(x, y, *rows))
         mean, error = np.mean(found, 0), np.std(found, 0) / math.sqrt(len(found))
         results[name] = dict(zip(("nll", "crps", "coverage", "seconds"), mean.tolist(), strict=True))
         print(
@@ -217,13 +217,13 @@ def uci(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def seconds(options: argparse.Namespace) -> dict[str, float]:
+def seconds(_: argparse.Namespace) -> dict[str, float]:
     """Return the median time of 750 rows in context and 250 new rows of ten columns."""
-    network, random, times = load_network(options.weights), np.random.default_rng(0), []
+    random, times = np.random.default_rng(0), []
     x, y = random.normal(size=(1000, 10)), random.normal(size=1000)
     for _ in range(5):
         start = time.perf_counter()
-        predict(read_context(x[:750], y[:750], network=network), x[750:], network)
+        hs.InContextRegressor().fit(x[:750], y[:750]).predict_distribution(x[750:])
         times.append(time.perf_counter() - start)
     print(f"750 + 250 rows of ten columns: {np.median(times):.2f} s (bar: 1.5)")
     return {"median": float(np.median(times))}
@@ -253,8 +253,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
     for axis, (name, result) in zip(axes, ((n, found[n]) for n in FAMILIES), strict=True):
-        axis.loglog(result["rows"], result["error"], "o-", color=COLOURS[0], label="error of the mean")
-        axis.loglog(result["rows"], result["epistemic_std"], "s--", color=COLOURS[1], label="epistemic std")
+        axis.loglog(result["rows"], result["error"], "o-", color=COLOURS["total"], label="error of the mean")
+        axis.loglog(result["rows"], result["epistemic_std"], "s--", color=COLOURS["epistemic"], label="epistemic std")
         axis.set_title(f"{name} families")
         axis.set_xlabel("rows in context")
         axis.set_xticks(result["rows"], [str(n) for n in result["rows"]])
@@ -266,6 +266,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     options = parse_options()
+    if options.weights:
+        expert.WEIGHTS = options.weights
     record = {"run": "incontext", **(find_record(options.out) or {})}
     for function in (posterior, anchors, uci, seconds):
         if getattr(options, function.__name__):

@@ -25,23 +25,22 @@ ROWS_AT_ONCE = 1024  # of a prediction
 
 
 @functools.cache
-def load_network(path: Path | None = None) -> Network:
-    """Return the pretrained network in float32, by default with the weights of the package."""
+def load_network() -> Network:
+    """Return the pretrained network in float32."""
     from safetensors.torch import load_file
 
     network = Network()
-    network.load_state_dict({name: value.float() for name, value in load_file(path or WEIGHTS).items()})
+    network.load_state_dict({name: value.float() for name, value in load_file(WEIGHTS).items()})
     return network.eval().requires_grad_(False)
 
 
-def read_context(x: Array, y: Array, views: int = VIEWS, network: Network | None = None) -> Context:
+def read_context(x: Array, y: Array, views: int = VIEWS) -> Context:
     """Return the keys and values of training rows.
 
     Args:
         x: features (N, C); NaN where a cell is missing.
         y: targets (N,) or (N, T), each of which is a table of its own.
         views: number of readings of the table, which are averaged.
-        network: the pretrained network if absent.
 
     Raises:
         InputError: if there are more rows or columns than the network was trained for.
@@ -52,15 +51,15 @@ def read_context(x: Array, y: Array, views: int = VIEWS, network: Network | None
             raise InputError(f"the in-context network reads at most {most:,} {name}, got {size:,}", hint=hint)
     targets = torch.from_numpy(y.reshape(len(y), -1).T.copy())
     table = torch.from_numpy(x).expand(len(targets), -1, -1)
-    return (network or load_network()).fit(table, targets, views)
+    return load_network().fit(table, targets, views)
 
 
-def predict(context: Context, x: Array, network: Network | None = None) -> Prediction:
+def predict(context: Context, x: Array) -> Prediction:
     """Return the predictive distributions of rows x (N, C), of the shape (N,) or (N, T) for several targets.
 
     Their components are Normal Inverse-Gamma distributions with a weight in each row.
     """
-    network, targets = network or load_network(), len(context.experts.centre)
+    network, targets = load_network(), len(context.experts.centre)
     with one_thread():
         rows = torch.from_numpy(x).expand(targets, -1, -1).split(ROWS_AT_ONCE, 1)
         parts = [network.predict(context, part) for part in rows]
