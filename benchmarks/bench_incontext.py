@@ -68,7 +68,7 @@ def truth(network: Network, functions: Sequence[prior.Function], tables: int, de
     for n, columns in SIZES:
         for count in in_parts(math.ceil(tables / len(SIZES)), n, device):
             drawn, context = varying(prior.simulate(count, n, columns, device, functions)), round(CONTEXT_SHARE * n)
-            memory = network.fit(drawn.x[:, :context], drawn.y[:, :context])
+            memory = network.fit(drawn.x[:, :context], drawn.y[:, :context], expert.VIEWS)
             p = network.predict(memory, drawn.x[:, context:])
             place = (sampled(p, SAMPLES)[0] < drawn.mean[:, context:, None]).double().mean(2)
             expected, variance = p.moments()[2], drawn.variance[:, context:].double()
@@ -92,7 +92,7 @@ def decay(network: Network, functions: Sequence[prior.Function], tables: int, de
             drawn = varying(prior.simulate(count, CONTEXTS[-1] + QUERIES, columns, device, functions))
             size, query = drawn.y.double().std(1), drawn.x[:, -QUERIES:]
             for parts, n in zip(found, CONTEXTS, strict=True):
-                p = network.predict(network.fit(drawn.x[:, :n], drawn.y[:, :n]), query)
+                p = network.predict(network.fit(drawn.x[:, :n], drawn.y[:, :n], expert.VIEWS), query)
                 mean, spread, _ = p.moments()
                 error = (mean - drawn.mean[:, -QUERIES:]).square().mean(1)
                 parts.append(torch.stack([error.sqrt() / size, spread.mean(1).sqrt() / size]).clamp(min=1e-9).log())

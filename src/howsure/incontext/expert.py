@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 WEIGHTS = Path(__file__).with_name("weights.safetensors")
 MAX_ROWS = 2000  # in context
 MAX_COLUMNS = 60
-VIEWS = 4  # readings of a table that are averaged
+VIEWS = 2  # readings of a table that are averaged
 ROWS_AT_ONCE = 1024  # of a prediction
 
 
@@ -34,13 +34,12 @@ def load_network() -> Network:
     return network.eval().requires_grad_(False)
 
 
-def read_context(x: Array, y: Array, views: int = VIEWS) -> Context:
+def read_context(x: Array, y: Array) -> Context:
     """Return the keys and values of training rows.
 
     Args:
         x: features (N, C); NaN where a cell is missing.
         y: targets (N,) or (N, T), each of which is a table of its own.
-        views: number of readings of the table, which are averaged.
 
     Raises:
         InputError: if there are more rows or columns than the network was trained for.
@@ -51,7 +50,7 @@ def read_context(x: Array, y: Array, views: int = VIEWS) -> Context:
             raise InputError(f"the in-context network reads at most {most:,} {name}, got {size:,}", hint=hint)
     targets = torch.from_numpy(y.reshape(len(y), -1).T.copy())
     table = torch.from_numpy(x).expand(len(targets), -1, -1)
-    return load_network().fit(table, targets, views)
+    return load_network().fit(table, targets, VIEWS)
 
 
 def predict(context: Context, x: Array) -> Prediction:
@@ -69,10 +68,10 @@ def predict(context: Context, x: Array) -> Prediction:
     return Prediction(given, members=0, weights=weight.exp())
 
 
-def held_out_predictions(x: Array, y: Array, folds: Sequence[NDArray[np.int64]], views: int = 2) -> Prediction:
+def held_out_predictions(x: Array, y: Array, folds: Sequence[NDArray[np.int64]]) -> Prediction:
     """Return predictions for the rows of all folds, one fold after the other, each from the rows of the other folds."""
     found = []
     for rows in folds:
         others = np.setdiff1d(np.concatenate(list(folds)), rows)
-        found.append(predict(read_context(x[others], y[others], views), x[rows]))
+        found.append(predict(read_context(x[others], y[others]), x[rows]))
     return Prediction.cat(found)
