@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import howsure as hs
 from howsure.incontext import expert
-from howsure.incontext.regressor import InContextRegressor
+from howsure.incontext.regressor import ContextHeader, InContextRegressor
 
 
 def table(rows=200, columns=3, noise=0.3, seed=0):
@@ -118,3 +119,46 @@ def test_held_out_predictions_do_not_see_their_rows():
     assert p.shape == (60,)
     assert np.array_equal(p.mean[folds[1]], again.mean[folds[1]])
     assert not np.allclose(p.mean[folds[0]], again.mean[folds[0]])
+
+
+@pytest.mark.parametrize("method", [None, "scale", "conformal"])
+def test_saved_model_predicts_the_same(tmp_path, fitted, method):
+    x, y = table(100, seed=1)
+    model = fitted if method is None else hs.calibrate(fitted, x, y, method=method)
+    again = hs.load(model.save(tmp_path / "model.safetensors"))
+    assert isinstance(again, InContextRegressor)
+    assert np.array_equal(again.predict_interval(x), model.predict_interval(x))
+    assert again.n_features_in_ == 3
+
+
+def test_saved_model_keeps_names(tmp_path):
+    x, y = table(40)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    model = InContextRegressor().fit(frame, pd.DataFrame({"first": y, "second": -y}))
+    again = hs.load(model.save(tmp_path / "model.safetensors"))
+    assert list(again.feature_names_in_) == ["a", "b", "c"]
+    assert again.target_names_ == ["first", "second"]
+    assert again.predict(frame).shape == (40, 2)
+
+
+def test_model_file_with_rows_that_do_not_fit_raises(tmp_path, fitted):
+    from howsure.storage import load_model, save_model
+
+    path = fitted.save(tmp_path / "model.safetensors")
+    tensors, values = load_model(path)
+    header = ContextHeader(**{k: v for k, v in values.items() if k != "format"})
+    save_model(path, tensors | {"x": tensors["x"][:, :2]}, header)
+    with pytest.raises(hs.InputError):
+        hs.load(path)
+
+
+def test_other_pretrained_weights_are_reported(tmp_path, fitted, monkeypatch):
+    path = fitted.save(tmp_path / "model.safetensors")
+    monkeypatch.setattr("howsure.incontext.regressor._digest_of_weights", lambda: "other")
+    with pytest.warns(UserWarning, match="weights"):
+        hs.load(path)
+
+
+def test_unfitted_regressor_cannot_be_saved(tmp_path):
+    with pytest.raises(NotFittedError):
+        InContextRegressor().save(tmp_path / "model.safetensors")

@@ -50,7 +50,8 @@ def read_context(x: Array, y: Array) -> Context:
             raise InputError(f"the in-context network reads at most {most:,} {name}, got {size:,}", hint=hint)
     targets = torch.from_numpy(y.reshape(len(y), -1).T.copy())
     table = torch.from_numpy(x).expand(len(targets), -1, -1)
-    return load_network().fit(table, targets, VIEWS)
+    with one_thread():
+        return load_network().fit(table, targets, VIEWS)
 
 
 def predict(context: Context, x: Array) -> Prediction:

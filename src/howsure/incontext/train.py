@@ -48,7 +48,7 @@ LARGEST_GRADIENT = 1.0
 FARTHEST_LABEL = 1e4  # units: tables with a mean farther from the base are left out
 VALIDATION = ((128, 2), (256, 6), (512, 10), (1024, 10), (768, 25))  # rows and columns of the validation tables
 VALIDATION_ROWS = 12_288  # per shape
-SECONDS_BETWEEN_VALIDATIONS = 60
+SECONDS_BETWEEN_VALIDATIONS = 60.0
 
 
 class Batch(NamedTuple):
