@@ -277,14 +277,14 @@ def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) 
     answer, features = model.before_evidence(views.table[ends])
     first = ends[::NETWORKS_PER_FOLD]
     targets = torch.from_numpy(target.table)[first]
-    known = None if target.bounds is None else torch.from_numpy(target.bounds)[first]
+    cells = None if target.cells is None else torch.from_numpy(target.cells)[first]
     scores = []
     for ridge in RIDGES:
         made = _with_ridge(learned, ridge)(answer, features)[0].affine(model.scale_y.loc, model.scale_y.scale)
         each = torch.utils._pytree.tree_map(
             lambda p: p.unflatten(0, (-1, NETWORKS_PER_FOLD)).movedim(1, 0), made.predictive()
         )
-        nll = -log_likelihood(Mixture(each, dim=0, validate_args=False), targets, known)
+        nll = -log_likelihood(Mixture(each, dim=0, validate_args=False), targets, cells)
         scores.append(nll.clamp(max=WORST_NLL).nan_to_num(WORST_NLL).flatten(1).mean(1))
     table = torch.stack(scores)  # (ridges, folds)
     worse = table - table[table.mean(1).argmin()]

@@ -12,15 +12,20 @@ training and weighed the kinds, so that :math:`s_1` is a little too small: it co
 had the factor 1.
 """
 
+import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from howsure.calibration import calibrate
+from howsure.distributions import Mixture
 from howsure.prediction import Answer, Prediction
+from howsure.tables.censoring import log_likelihood
 from howsure.tables.members import Member, kinds_of
 from howsure.tables.model import TableModel
 from howsure.tables.target import Target
@@ -53,16 +58,46 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
     place = torch.arange(len(rows), device="cpu")
     single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
-    known = None if target.bounds is None else target.bounds[rows] == 0
-    if known is not None and known.sum(0).min() < MIN_ROWS:
-        return model
     p = Prediction(single, members=0, weights=of_kinds)
-    alone = torch.from_numpy(calibrate(p, target.table[rows], mask=known).factors)
+    if target.cells is None:
+        counts = torch.full((model.targets,), len(rows), dtype=torch.float64, device="cpu")
+        alone = torch.from_numpy(calibrate(p, target.table[rows]).factors)
+    else:
+        counts, alone = _factors_of_cells(p, torch.from_numpy(target.table[rows]), torch.from_numpy(target.cells[rows]))
     rho = _ratio(answer, weights, kind_of, kinds)
-    count_rows = torch.full_like(alone, len(rows)) if known is None else torch.from_numpy(known.sum(0)).to(alone)
-    square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - rho
-    model.width = square.clamp(NARROWEST**2, WIDEST**2).sqrt()
+    square = (counts * alone.square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
+    made = square.clamp(NARROWEST**2, WIDEST**2).sqrt()
+    model.width = torch.where(counts < MIN_ROWS, 1.0, made)
     return model
+
+
+def _factors_of_cells(p: Prediction, y: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each target the number of rows about which something is known, and the best factor s₁.
+
+    Args:
+        p: (rows, T).
+        y: (rows, T).
+        cells: lower and upper ends, (rows, T, 2).
+    """
+    counts, factors = [], []
+    for t in range(y.shape[1]):
+        rows = cells[:, t].isfinite().any(-1)
+        counts.append(float(rows.sum()))
+        factors.append(_best_factor(p[rows, t], y[rows, t], cells[rows, t]) if counts[-1] >= MIN_ROWS else 1.0)
+    return torch.tensor(counts, dtype=torch.float64, device="cpu"), torch.tensor(
+        factors, dtype=torch.float64, device="cpu"
+    )
+
+
+def _best_factor(p: Prediction, y: Tensor, cells: Tensor) -> float:
+    """Return the factor between the bounds under which these targets and cells are most likely."""
+
+    def surprise(log_factor: float) -> float:
+        mixture = cast(Mixture, p.scaled(math.exp(log_factor)).distribution)
+        return -float(log_likelihood(mixture, y, cells).mean())
+
+    bounds = (math.log(NARROWEST), math.log(WIDEST))
+    return math.exp(minimize_scalar(surprise, bounds=bounds, method="bounded", options={"xatol": 1e-3}).x)
 
 
 def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int) -> tuple[NDArray[np.int64], Tensor]:
