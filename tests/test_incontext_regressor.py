@@ -162,3 +162,11 @@ def test_other_pretrained_weights_are_reported(tmp_path, fitted, monkeypatch):
 def test_unfitted_regressor_cannot_be_saved(tmp_path):
     with pytest.raises(NotFittedError):
         InContextRegressor().save(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("use", [lambda m, x: hs.export(m, "model.onnx"), lambda m, x: m.inputs_])
+def test_uses_of_trained_networks_raise(fitted, use):
+    x, _ = table()
+    with pytest.raises(hs.InputError) as raised:
+        use(fitted, x)
+    assert "EvidentialRegressor" in raised.value.hint

@@ -67,6 +67,12 @@ class InContextRegressor(Regressor):
     def _scaled(self, features: Array) -> Array:
         return self.robust_scale_(torch.from_numpy(features)).numpy()  # type: ignore[no-any-return]
 
+    @property
+    def model_(self) -> Any:
+        """Trained networks, which this regressor does not have."""
+        hint = "reports, exports and details of the training need EvidentialRegressor"
+        raise InputError("InContextRegressor has no trained networks", hint=hint)
+
     def _predict_uncalibrated(self, X: Any) -> tuple[Prediction, Table]:  # noqa: N803
         check_is_fitted(self, "context_")
         table = self._read(X, self.encoding_)
