@@ -197,7 +197,6 @@ class Trainer:
     def __init__(self, network: Network, device: torch.device) -> None:
         self.network = network.to(device)
         self.optimizer = Optimizer(self.network)
-        self.names = [name for name, _ in self.network.named_parameters()]
         self.parameters = [p.detach() for p in self.network.parameters()]
         self.average = [p.clone() for p in self.parameters]
         self.gradients = [torch.zeros_like(p) for p in self.parameters]
@@ -239,18 +238,18 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Write weights, average, moments and history as four files of at most 16 MB."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, values in (("weights", self.parameters), ("average", self.average)):
-            torch.save(dict(zip(self.names, (v.cpu() for v in values), strict=True)), folder / f"{name}.pt")
+        for name in ("weights", "average"):
+            torch.save({k: v.cpu() for k, v in self.network.state_dict().items()}, folder / f"{name}.pt")
+            self.swap()
         torch.save(self.optimizer.state(), folder / "moments.pt")
         (folder / "history.json").write_text(json.dumps(self.history))
 
     def load(self, folder: Path) -> None:
         """Restore what :meth:`save` wrote."""
-        weights, average, moments = (torch.load(folder / f"{n}.pt") for n in ("weights", "average", "moments"))
-        for name, p, a in zip(self.names, self.parameters, self.average, strict=True):
-            p.copy_(weights[name])
-            a.copy_(average[name])
-        self.optimizer.load(moments)
+        self.network.load_state_dict(torch.load(folder / "average.pt"))
+        self.swap()
+        self.network.load_state_dict(torch.load(folder / "weights.pt"))
+        self.optimizer.load(torch.load(folder / "moments.pt"))
         self.history |= json.loads((folder / "history.json").read_text())
 
     def start(self, path: Path) -> None:
@@ -259,9 +258,8 @@ class Trainer:
 
         with safe_open(path, "pt") as file:
             self.history["before"] = {k: json.loads(v) for k, v in file.metadata().items()}
-            for name, p, a in zip(self.names, self.parameters, self.average, strict=True):
-                p.copy_(file.get_tensor(name))
-                a.copy_(p)
+            self.network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        torch._foreach_copy_(self.average, self.parameters)
 
 
 class Graph:
@@ -274,7 +272,8 @@ class Graph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            trainer.differentiate(static, codes, sign)
+            for _ in range(2):  # what is set up at first calls must not be captured
+                trainer.differentiate(static, codes, sign)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=pool):
