@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
     from howsure.exporting import export
     from howsure.images import FittedImages, ImageRecipe, fit_images
+    from howsure.incontext.regressor import InContextRegressor
     from howsure.losses import evidential_loss, normal_loss
     from howsure.nn import NIGHead, NormalHead
     from howsure.prediction import Prediction
@@ -31,6 +32,7 @@ __all__ = [
     "FittedImages",
     "HowsureError",
     "ImageRecipe",
+    "InContextRegressor",
     "InputError",
     "InputTypeError",
     "IntervalDisplay",
@@ -69,6 +71,7 @@ _NAMES = {  # the modules of the names above; the rest are in estimators
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
+    "incontext.regressor": ("InContextRegressor",),
     "losses": ("evidential_loss", "normal_loss"),
     "nn": ("NIGHead", "NormalHead"),
     "prediction": ("Prediction",),
