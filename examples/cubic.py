@@ -96,6 +96,17 @@ def half_interval(p: hs.Prediction, coverage: float) -> np.ndarray:
     return np.diff(p.interval(coverage))[:, 0] / 2
 
 
+def draw_panel(ax: plt.Axes, p: hs.Prediction, grid: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Draw one model: 90% intervals, predictions, the training rows and the true function."""
+    ax.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0, label="training range")
+    lower, upper = p.interval(0.9).T
+    ax.fill_between(grid, lower, upper, color=COLOURS["epistemic"], alpha=0.35, lw=0, label="90% interval")
+    ax.plot(x[::4], y[::4], ".", color=COLOURS["data"], ms=2.5, label="training rows")
+    ax.plot(grid, p.mean, color=COLOURS["epistemic"], lw=2, label="prediction")
+    ax.plot(grid, grid**3, "--", color="black", lw=1.4, label="truth, x³")
+    ax.set(xlim=(-SHOWN_ON, SHOWN_ON), ylim=(-330, 330))
+
+
 def draw(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> None:
     """Draw 90% intervals above, and below them the predicted standard deviations with the true error."""
     grid = np.linspace(-SHOWN_ON, SHOWN_ON, 601)
@@ -104,13 +115,7 @@ def draw(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> None:
     )
     for (above, below), (name, answer) in zip(axes.T, answers.items(), strict=True):
         p = answer(grid[:, None])
-        above.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0, label="training range")
-        lower, upper = p.interval(0.9).T
-        above.fill_between(grid, lower, upper, color=COLOURS["epistemic"], alpha=0.35, lw=0, label="90% interval")
-        above.plot(x[::4], y[::4], ".", color=COLOURS["data"], ms=2, label="training data")
-        above.plot(grid, p.mean, color=COLOURS["epistemic"], lw=2, label="prediction")
-        above.plot(grid, grid**3, "--", color="black", lw=1.2, label="truth, x³")
-        above.set(xlim=(-SHOWN_ON, SHOWN_ON), ylim=(-300, 300))
+        draw_panel(above, p, grid, x, y)
         above.set_title(name, fontsize=11)
         below.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0)
         error = np.abs(p.mean - grid**3)
@@ -134,14 +139,8 @@ def draw_intervals(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> N
     grid = np.linspace(-SHOWN_ON, SHOWN_ON, 601)
     figure, axes = plt.subplots(1, len(answers), figsize=(9.6, 3.6), sharey=True, layout="constrained")
     for ax, (name, answer) in zip(axes, answers.items(), strict=True):
-        p = answer(grid[:, None])
-        ax.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0, label="training range")
-        lower, upper = p.interval(0.9).T
-        ax.fill_between(grid, lower, upper, color=COLOURS["epistemic"], alpha=0.35, lw=0, label="90% interval")
-        ax.plot(x[::4], y[::4], ".", color=COLOURS["data"], ms=2.5, label="training rows")
-        ax.plot(grid, p.mean, color=COLOURS["epistemic"], lw=2, label="prediction")
-        ax.plot(grid, grid**3, "--", color="black", lw=1.4, label="truth, x³")
-        ax.set(xlim=(-SHOWN_ON, SHOWN_ON), ylim=(-330, 330), xlabel="x")
+        draw_panel(ax, answer(grid[:, None]), grid, x, y)
+        ax.set_xlabel("x")
         ax.set_title(name, fontsize=12)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("y")
