@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from howsure.export import export_onnx
     from howsure.images import FittedImages, ImageRecipe, fit_images
     from howsure.losses import evidential_loss, normal_loss
+    from howsure.network import NetworkModel, attach
     from howsure.nn import NIGHead, NormalHead
     from howsure.prediction import Prediction
     from howsure.report.html import write_report
@@ -32,12 +33,14 @@ __all__ = [
     "InputTypeError",
     "Mixture",
     "NIGHead",
+    "NetworkModel",
     "Normal",
     "NormalHead",
     "NormalInverseGamma",
     "Prediction",
     "Regressor",
     "StudentT",
+    "attach",
     "calibrate",
     "evidential_loss",
     "export_onnx",
@@ -64,6 +67,7 @@ _NAMES = {  # the modules of the names above; the rest are in estimators
     "export": ("export_onnx",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "losses": ("evidential_loss", "normal_loss"),
+    "network": ("NetworkModel", "attach"),
     "nn": ("NIGHead", "NormalHead"),
     "prediction": ("Prediction",),
     "report.html": ("write_report",),
@@ -79,6 +83,7 @@ _MODULES = (
     "kernels",
     "losses",
     "metrics",
+    "network",
     "nn",
     "prediction",
     "schedules",

@@ -74,8 +74,13 @@ def calibrate(
     """
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"unknown calibration method {method!r}; known are {', '.join(METHODS)}")
-    if groups is not None and (method != "conformal" or not hasattr(model, "predict_distribution")):
-        raise InputError("groups requires a regressor and method='conformal'")
+    is_model = hasattr(model, "predict_distribution") or _is_network(model)
+    if groups is not None and (method != "conformal" or not is_model):
+        raise InputError("groups requires a model and method='conformal'")
+    if _is_network(model):
+        if len(data) != 1 or mask is not None:
+            raise InputTypeError("calibrate of a network takes one loader, whose missing targets are NaN")
+        return model.calibrated(data[0], method, groups)
     wanted = ("X", "y") if hasattr(model, "predict_distribution") else ("y",)
     if len(data) != len(wanted):
         first = "a regressor" if len(wanted) == 2 else "a prediction"
@@ -102,6 +107,11 @@ def calibrate(
             raise InputError(f"there are no targets to calibrate with{'' if t == 0 else f' in column {t}'}")
         found.append(_scale(p, target, chosen) if stated is None else _knots(stated[chosen]))
     return Calibration(method, tuple(found))
+
+
+def _is_network(model: Any) -> bool:
+    """Return whether a model is a :class:`~howsure.NetworkModel`; regressors have a parameter of the same name."""
+    return callable(getattr(model, "calibrated", None))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,210 @@
+"""Features of any network: the numbers that its layers compute for each element of its output.
+
+An *element* is a part of the output with its own prediction: a row, a token, a pixel, a node of a graph. A network may
+predict several targets for each element.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vmap
+
+from howsure.distributions import NormalInverseGamma, StudentT
+from howsure.errors import InputError, InputTypeError
+
+__all__ = ["FeatureReader", "Outputs", "read_outputs"]
+
+GRADIENT_FEATURES = 256  # random directions in the weights
+DIRECTIONS_AT_ONCE = 32
+SEED = 0  # of the directions
+LAST_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+class Outputs(NamedTuple):
+    """Location of the targets, and the scale and α − 1 of a Student t where the network computes them."""
+
+    mean: Tensor
+    scale: Tensor | None
+    excess: Tensor | None
+
+
+def read_outputs(output: Any) -> Outputs:
+    """Return the numbers that a network computed: a tensor of means, or a distribution."""
+    if isinstance(output, NormalInverseGamma):
+        t = output.predictive()
+        return Outputs(t.loc, t.scale, output.alpha_minus_one)
+    if isinstance(output, StudentT):
+        return Outputs(output.loc, output.scale, output.df_minus_two / 2)
+    if isinstance(output, torch.distributions.Normal):
+        return Outputs(output.loc, output.scale, None)
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        raise InputTypeError(
+            f"the network must return a tensor of predictions, a NormalInverseGamma, a StudentT or a Normal, not "
+            f"{type(output).__name__}; wrap the network in a module that returns one of these"
+        )
+    return Outputs(output.to(torch.promote_types(output.dtype, torch.float32)), None, None)
+
+
+@dataclass(frozen=True)
+class FeatureReader:
+    """Positions of the features and of the targets of a network. Use :meth:`find` to make one.
+
+    Args:
+        layers: names of modules, as in ``named_modules()``; empty for gradients of the output by the weights.
+        entering: whether the features are the inputs of the modules; otherwise they are the outputs.
+        target_dim: dimension of the output along which several targets lie, 1 or −1; None: there is one target.
+    """
+
+    layers: tuple[str, ...]
+    entering: bool
+    target_dim: int | None
+
+    @classmethod
+    def find(cls, network: nn.Module, inputs: Sequence[Any], layers: Sequence[str] | None, gradients: bool) -> Self:
+        """Return the reader of a network, which is called once with the inputs of a batch.
+
+        Args:
+            network: any module.
+            inputs: of one batch.
+            layers: names of modules whose outputs are the features. None: the input of the last linear layer or
+                convolution that is called.
+            gradients: whether the features are gradients of the output by the weights.
+        """
+        modules = dict(network.named_modules())
+        if isinstance(layers, str) or any(name not in modules for name in layers or ()):
+            known = ", ".join(name for name in modules if name)
+            raise InputError(f"layers must be a list of names of modules, got {layers!r}", hint=f"known are {known}")
+        called: list[tuple[str, Any]] = []
+        candidates = {name: module for name, module in modules.items() if isinstance(module, LAST_LAYERS)}
+        with ExitStack() as hooks:
+            for name, module in candidates.items():
+                hooks.callback(module.register_forward_hook(_appending(called, name)).remove)
+            shape = tuple(read_outputs(network(*inputs)).mean.shape)
+        if not called and not layers and not gradients:
+            raise InputError("the network calls no linear layer and no convolution", hint="name layers in layers=")
+        last, output = called[-1] if called else ("", None)
+        own = _elements_of(modules[last], output) if called else shape[:1]
+        target_dim = _target_dim(shape, own, 1 if isinstance(modules[last], nn.modules.conv._ConvNd) else -1)
+        chosen = () if gradients else (last,) if layers is None else tuple(layers)
+        return cls(chosen, layers is None, target_dim)
+
+    def __call__(self, network: nn.Module, inputs: Sequence[Any]) -> tuple[Outputs, list[Tensor]]:
+        """Return the outputs for these inputs, and the features (*elements, D) of each layer."""
+        if not self.layers:
+            outputs = read_outputs(network(*inputs))
+            return outputs, [self._gradients(network, inputs)]
+        modules, seen = dict(network.named_modules()), {}
+        with ExitStack() as hooks:
+            for name in self.layers:
+                hooks.callback(_keep(modules[name], name, self.entering, seen))
+            outputs = read_outputs(network(*inputs))
+        if missing := [name for name in self.layers if name not in seen]:
+            raise InputError(f"the network did not call {', '.join(missing)}", hint="choose other layers=")
+        elements = self.targets_last(outputs.mean).shape[:-1]
+        return outputs, [_aligned(_channels_last(modules[name], seen[name]), elements) for name in self.layers]
+
+    def targets_last(self, x: Tensor) -> Tensor:
+        """Return a tensor of the output's shape as (*elements, T)."""
+        return x.unsqueeze(-1) if self.target_dim is None else x.movedim(self.target_dim, -1)
+
+    def targets_back(self, x: Tensor) -> Tensor:
+        """Return (*elements, T) in the shape of the output."""
+        return x.squeeze(-1) if self.target_dim is None else x.movedim(-1, self.target_dim)
+
+    def _gradients(self, network: nn.Module, inputs: Sequence[Any]) -> Tensor:
+        """Return derivatives of the output, summed over targets, along random directions in the weights."""
+        weights = {name: p.detach() for name, p in network.named_parameters() if p.is_floating_point()}
+        generator = torch.Generator().manual_seed(SEED)
+
+        def output(parameters: dict[str, Tensor]) -> Tensor:
+            answer = functional_call(network, parameters, tuple(inputs))
+            return self.targets_last(read_outputs(answer).mean).sum(-1)
+
+        def along(direction: dict[str, Tensor]) -> Tensor:
+            return cast(Tensor, jvp(output, (weights,), (direction,))[1])
+
+        found = []
+        for _ in range(GRADIENT_FEATURES // DIRECTIONS_AT_ONCE):
+            # on the CPU, so that every device has the same directions
+            drawn = {k: torch.randn(DIRECTIONS_AT_ONCE, *w.shape, generator=generator).to(w) for k, w in weights.items()}
+            found.append(vmap(along)(drawn))
+        return torch.cat(found).movedim(0, -1)
+
+
+def _appending(called: list[tuple[str, Any]], name: str) -> Callable[..., None]:
+    return lambda module, inputs, output: called.append((name, output))  # noqa: ARG005
+
+
+def _keep(module: nn.Module, name: str, entering: bool, seen: dict[str, Any]) -> Callable[[], None]:
+    """Register a hook that stores a module's input or output in ``seen``; return the function that removes it."""
+    thread = threading.get_ident()  # others may call the same network
+
+    def before(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if threading.get_ident() == thread:
+            seen[name] = inputs[0]
+
+    def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        if threading.get_ident() == thread:
+            seen[name] = output
+
+    handle = module.register_forward_pre_hook(before) if entering else module.register_forward_hook(after)
+    return handle.remove
+
+
+def _elements_of(module: nn.Module, output: Tensor) -> tuple[int, ...]:
+    """Return the shape of a last layer's output without its channels."""
+    shape = tuple(output.shape)
+    return (shape[0], *shape[2:]) if isinstance(module, nn.modules.conv._ConvNd) else shape[:-1]
+
+
+def _target_dim(shape: tuple[int, ...], elements: tuple[int, ...], channels: int) -> int | None:
+    """Return the dimension of the targets in an output of this shape; None if there is one target.
+
+    Args:
+        shape: of the output.
+        elements: shape of the last layer's output without its channels.
+        channels: dimension of these channels.
+    """
+    if len(shape) == 1:
+        return None
+    if len(shape) == 2 and shape != elements:
+        return -1
+    if len(shape) not in (len(elements), len(elements) + 1):
+        raise InputError(f"an output of shape {shape} does not fit a last layer with elements {elements}")
+    return None if len(shape) == len(elements) else channels
+
+
+def _channels_last(module: nn.Module, features: Any) -> Tensor:
+    """Return a layer's features with its channels in the last dimension.
+
+    Maps (N, C, H, W) and volumes have them in dimension 1, and so have the sequences of 1-d convolutions.
+    """
+    if not isinstance(features, Tensor) or not features.is_floating_point() or features.ndim < 2:
+        kind = type(features).__name__
+        raise InputError(f"features must be floating-point tensors (N, …, D), got {kind}", hint="choose other layers=")
+    is_linear = isinstance(module, nn.Linear | nn.LayerNorm)
+    is_map = features.ndim > 3 or isinstance(module, nn.Conv1d | nn.ConvTranspose1d | nn.BatchNorm1d)
+    return features.movedim(1, -1) if is_map and not is_linear else features
+
+
+def _aligned(features: Tensor, elements: Sequence[int]) -> Tensor:
+    """Return features (N, …, D) for each element: averaged, repeated or resized where the layer has another size."""
+    shape, size = tuple(features.shape[:-1]), features.shape[-1]
+    if shape == tuple(elements) or prod(shape) == prod(elements):
+        return features.reshape(*elements, size)
+    if shape[0] == elements[0] and len(elements) == 1:
+        return features.flatten(1, -2).mean(1)
+    if shape[0] == elements[0] and len(shape) == 1:
+        return features.view(*shape, *(1,) * (len(elements) - 1), size).expand(*elements, size)
+    if shape[0] != elements[0] or len(shape) != len(elements):
+        raise InputError(
+            f"features of shape {tuple(features.shape)} do not fit an output with elements {tuple(elements)}",
+            hint="name other layers in layers=",
+        )
+    return nn.functional.interpolate(features.movedim(-1, 1), size=tuple(elements[1:])).movedim(1, -1)
