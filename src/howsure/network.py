@@ -38,7 +38,7 @@ from howsure.prediction import Prediction
 
 __all__ = ["NetworkModel", "attach", "load_network"]
 
-RIDGE = 1e-3  # λ, as a share of the mean eigenvalue of the features' moments
+RIDGE = 1e-4  # λ, as a share of the mean eigenvalue of the features' moments
 MIN_RIDGE = 1e-8  # for features that do not vary
 EDGE_QUANTILE = 0.9  # of the leverage of left-out elements, beyond which the variance grows
 SAMPLE_SIZE = 8192  # elements that are kept to learn the noise and quantiles
@@ -50,6 +50,11 @@ MIN_EVIDENCE = 1e-3
 MAX_LEVERAGE = 0.9  # of one training element on itself
 MIN_ROWS_FOR_NOISE = 200  # sampled elements, from which noise that varies is learned
 NOISE_FOLDS = 5
+RIDGES = tuple(float(v) for v in np.geomspace(1e-3, 1e5, 17))  # λ, where ends of the rows are left out
+FOLDS = 4  # directions along which both ends are left out
+LEFT_OUT_SHARE = 1 / 3  # of the rows, in both ends together
+WORST_NLL = 1e4  # of a left-out target: more says nothing about λ
+MIN_ROWS_FOR_FOLDS = 50
 FORMAT = "howsure network 1"
 
 
@@ -385,6 +390,7 @@ def attach(
     layers: Sequence[str] | None = None,
     features: str = "layers",
     ridge: float = RIDGE,
+    refit: Callable[..., nn.Module] | None = None,
 ) -> NetworkModel:
     """Return a trained network with evidence: how far each prediction is from what the training rows support.
 
@@ -398,11 +404,14 @@ def attach(
         loader: batches of the training rows.
         validation: batches of other rows. The noise and the edge of the training rows are learned from these. None:
             from training rows, each of which is left out in closed form.
-        layers: names of modules, as in ``named_modules()``, whose outputs are the features. None: the input of the
-            last linear layer or convolution that is called.
+        layers: names of modules, as in ``named_modules()``, whose outputs are the features. None: the last
+            two hidden layers, which are the inputs of the last two linear layers or convolutions that are called.
         features: "layers"; or "gradients", of the output by the weights along 256 random directions. Gradients
             distinguish more inputs, such as those in a gap of the training rows, and cost 256 passes.
         ridge: λ, as a share of the mean eigenvalue of the moments of the features.
+        refit: a function of inputs and targets that returns a copy of the network, trained on these rows alone. With
+            it λ is learned: four copies are trained without the ends of the rows, and the smallest λ is chosen under
+            which the ends are about as likely as under the best. All rows are kept in memory.
 
     Raises:
         InputError: if there are no rows, or features and output do not fit.
@@ -423,12 +432,41 @@ def attach(
     if not isinstance(network, nn.Module):
         raise InputTypeError(f"attach takes a torch module, not {type(network).__name__}")
     network.eval()
+    if refit is not None:
+        loader = [tuple(map(torch.cat, zip(*((*inputs, y) for inputs, y in _batches(loader, network)), strict=True)))]
     reader, gathered = _gather(network, loader, None, layers, features == "gradients")
     sample = gathered.sample
     if validation is not None:
         sample = _gather(network, validation, reader)[1].sample
     assert sample is not None
-    return NetworkModel(network, reader, _learn(gathered, sample, validation is not None, ridge, True))
+    chosen = ridge if refit is None else _learn_ridge(network, reader, refit, *cast(list[Any], loader)[0])
+    return NetworkModel(network, reader, _learn(gathered, sample, validation is not None, chosen, refit is None))
+
+
+def _learn_ridge(network: nn.Module, reader: FeatureReader, refit: Callable[..., nn.Module], *rows: Tensor) -> float:
+    """Return λ as learned from left-out ends of the rows, by networks that have not seen them."""
+    if len(rows[0]) < MIN_ROWS_FOR_FOLDS:
+        raise InputError(f"refit needs at least {MIN_ROWS_FOR_FOLDS} rows, got {len(rows[0])}")
+    x = rows[0] if rows[0].ndim == 2 else torch.cat(reader(network, rows[:-1])[1], -1).flatten(1)
+    z = ((x - x.mean(0)) / x.std(0).clamp(min=1e-6)).double()
+    generator = torch.Generator().manual_seed(0)
+    each = round(len(z) * LEFT_OUT_SHARE / 2)
+    scores = torch.empty(len(RIDGES), FOLDS, dtype=torch.float64)
+    for fold in range(FOLDS):
+        order = (z @ torch.randn(z.shape[1], generator=generator, dtype=z.dtype).to(z.device)).argsort()
+        inner, ends = order[each:-each], torch.cat([order[:each], order[-each:]])
+        with torch.enable_grad():
+            trained = refit(*(part[inner] for part in rows)).eval()
+        gathered = _gather(trained, [tuple(part[inner] for part in rows)], reader)[1]
+        assert gathered.sample is not None
+        for k, ridge in enumerate(RIDGES):
+            evidence = _learn(gathered, gathered.sample, False, ridge, False)
+            model = NetworkModel(trained, reader, evidence)
+            t = model(*(part[ends] for part in rows[:-1])).predictive()
+            y = _targets_like(rows[-1][ends], t.loc.shape)
+            scores[k, fold] = -t.log_prob(y)[~y.isnan()].clamp(min=-WORST_NLL).mean()
+    worse = scores - scores[scores.mean(1).argmin()]
+    return RIDGES[int((worse.mean(1) <= worse.std(1) / FOLDS**0.5).nonzero()[0])]
 
 
 def load_network(path: str | PathLike[str], network: nn.Module) -> NetworkModel:

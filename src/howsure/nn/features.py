@@ -23,6 +23,7 @@ __all__ = ["FeatureReader", "Outputs", "read_outputs"]
 GRADIENT_FEATURES = 256  # random directions in the weights
 DIRECTIONS_AT_ONCE = 32
 SEED = 0  # of the directions
+MAX_FEATURES = 2048  # of the last two hidden layers together
 LAST_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
@@ -72,27 +73,30 @@ class FeatureReader:
         Args:
             network: any module.
             inputs: of one batch.
-            layers: names of modules whose outputs are the features. None: the input of the last linear layer or
-                convolution that is called.
+            layers: names of modules whose outputs are the features. None: the last two hidden layers, which are the
+                inputs of the last two linear layers or convolutions that are called.
             gradients: whether the features are gradients of the output by the weights.
         """
         modules = dict(network.named_modules())
         if isinstance(layers, str) or any(name not in modules for name in layers or ()):
             known = ", ".join(name for name in modules if name)
             raise InputError(f"layers must be a list of names of modules, got {layers!r}", hint=f"known are {known}")
-        called: list[tuple[str, Any]] = []
-        candidates = {name: module for name, module in modules.items() if isinstance(module, LAST_LAYERS)}
+        called: list[_Call] = []
         with ExitStack() as hooks:
-            for name, module in candidates.items():
-                hooks.callback(module.register_forward_hook(_appending(called, name)).remove)
+            for name, module in modules.items():
+                if isinstance(module, LAST_LAYERS):
+                    hooks.callback(module.register_forward_hook(_appending(called, name)).remove)
             shape = tuple(read_outputs(network(*inputs)).mean.shape)
         if not called and not layers and not gradients:
             raise InputError("the network calls no linear layer and no convolution", hint="name layers in layers=")
-        last, output = called[-1] if called else ("", None)
-        own = _elements_of(modules[last], output) if called else shape[:1]
-        target_dim = _target_dim(shape, own, 1 if isinstance(modules[last], nn.modules.conv._ConvNd) else -1)
-        chosen = () if gradients else (last,) if layers is None else tuple(layers)
-        return cls(chosen, layers is None, target_dim)
+        target_dim = _target_dim(shape, called[-1].elements, called[-1].channels) if called else None
+        if not called and len(shape) > 1:
+            target_dim = -1 if len(shape) < 4 else 1
+        if gradients:
+            return cls((), False, target_dim)
+        if layers is not None:
+            return cls(tuple(layers), False, target_dim)
+        return cls(_last_hidden(called), True, target_dim)
 
     def __call__(self, network: nn.Module, inputs: Sequence[Any]) -> tuple[Outputs, list[Tensor]]:
         """Return the outputs for these inputs, and the features (*elements, D) of each layer."""
@@ -137,8 +141,35 @@ class FeatureReader:
         return torch.cat(found).movedim(0, -1)
 
 
-def _appending(called: list[tuple[str, Any]], name: str) -> Callable[..., None]:
-    return lambda module, inputs, output: called.append((name, output))  # noqa: ARG005
+class _Call(NamedTuple):
+    """A call of a linear layer or convolution."""
+
+    name: str
+    entering: Tensor
+    elements: tuple[int, ...]  # shape of the output without its channels
+    channels: int  # dimension of the channels: 1 or −1
+
+
+def _appending(called: list[_Call], name: str) -> Callable[..., None]:
+    def append(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        shape, is_map = tuple(output.shape), isinstance(module, nn.modules.conv._ConvNd)
+        if inputs:
+            elements = (shape[0], *shape[2:]) if is_map else shape[:-1]
+            called.append(_Call(name, inputs[0], elements, 1 if is_map else -1))
+
+    return append
+
+
+def _last_hidden(called: Sequence[_Call]) -> tuple[str, ...]:
+    """Return the layers that the last two hidden layers enter; only the last if both are too wide together."""
+    last = called[-1]
+    for earlier in reversed(called[1:-1]):  # the input of the first layer is that of the network
+        if earlier.entering is last.entering:  # two heads on the same features
+            continue
+        width = sum(call.entering.shape[call.channels] for call in (earlier, last))
+        fits = earlier.entering.shape[0] == last.entering.shape[0] and earlier.name != last.name
+        return (earlier.name, last.name) if fits and width <= MAX_FEATURES else (last.name,)
+    return (last.name,)
 
 
 def _keep(module: nn.Module, name: str, entering: bool, seen: dict[str, Any]) -> Callable[[], None]:
@@ -155,12 +186,6 @@ def _keep(module: nn.Module, name: str, entering: bool, seen: dict[str, Any]) ->
 
     handle = module.register_forward_pre_hook(before) if entering else module.register_forward_hook(after)
     return handle.remove
-
-
-def _elements_of(module: nn.Module, output: Tensor) -> tuple[int, ...]:
-    """Return the shape of a last layer's output without its channels."""
-    shape = tuple(output.shape)
-    return (shape[0], *shape[2:]) if isinstance(module, nn.modules.conv._ConvNd) else shape[:-1]
 
 
 def _target_dim(shape: tuple[int, ...], elements: tuple[int, ...], channels: int) -> int | None:
