@@ -1,9 +1,9 @@
 """Evidence after training: coverage of `hs.attach` on toys, scores on tails of the UCI tables, and its cost.
 
-    python benchmarks/bench_attach.py toys      # coverage off the data, without training again
-    python benchmarks/bench_attach.py tails     # UCI: last-layer Laplace and an ensemble of four beside it
-    python benchmarks/bench_attach.py cost      # passes of a network of the size of a ResNet-18
-    python benchmarks/bench_attach.py images    # U-Net on NYU Depth: AUROC of CamVid
+python benchmarks/bench_attach.py toys      # coverage off the data, without training again
+python benchmarks/bench_attach.py tails     # UCI: last-layer Laplace and an ensemble of four beside it
+python benchmarks/bench_attach.py cost      # passes of a network of the size of a ResNet-18
+python benchmarks/bench_attach.py images    # U-Net on NYU Depth: AUROC of CamVid
 """
 
 import argparse

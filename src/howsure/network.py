@@ -11,10 +11,9 @@ where :math:`E = \bar s^2 \min(h, h_{90}) + (T - s^2)` is the variance of the me
 of the network do not change.
 """
 
-import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -50,11 +49,6 @@ MIN_EVIDENCE = 1e-3
 MAX_LEVERAGE = 0.9  # of one training element on itself
 MIN_ROWS_FOR_NOISE = 200  # sampled elements, from which noise that varies is learned
 NOISE_FOLDS = 5
-RIDGES = tuple(float(v) for v in np.geomspace(1e-3, 1e5, 17))  # λ, where ends of the rows are left out
-FOLDS = 4  # directions along which both ends are left out
-LEFT_OUT_SHARE = 1 / 3  # of the rows, in both ends together
-WORST_NLL = 1e4  # of a left-out target: more says nothing about λ
-MIN_ROWS_FOR_FOLDS = 50
 FORMAT = "howsure network 1"
 
 
@@ -76,9 +70,8 @@ class NetworkEvidence(nn.Module):
     highest: Tensor
     most_excess: Tensor  # largest α − 1, (T,)
     prior: Tensor  # V₀, (T,)
-    reference: Tensor  # h₀, ()
-    rate: Tensor  # κ, ()
     median: Tensor  # of the leverage, ()
+    edge: Tensor  # h₉₀, ()
 
     def __init__(self, features: int, targets: int) -> None:
         super().__init__()
@@ -86,7 +79,7 @@ class NetworkEvidence(nn.Module):
         self.register_buffer("noise_weight", torch.zeros(features, targets, dtype=torch.float32))
         for name in ("noise_bias", "typical", "lowest", "highest", "most_excess", "prior"):
             self.register_buffer(name, torch.full((targets,), torch.nan, dtype=torch.float32))
-        for name in ("reference", "rate", "median"):
+        for name in ("median", "edge"):
             self.register_buffer(name, torch.tensor(torch.nan, dtype=torch.float32))
 
     def noise(self, outputs: Outputs, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,9 +99,9 @@ class NetworkEvidence(nn.Module):
         made = nig.conjugate_evidence(
             nig.Parameters(outputs.mean, scale, excess, scale),
             scale,
-            typical * torch.minimum(h, self.reference),
-            typical * (h - self.reference).clamp(min=0),
-            self.rate,
+            typical * torch.minimum(h, self.edge),
+            typical * (h - self.edge).clamp(min=0),
+            1 / self.edge,
             self.prior,
             MIN_EVIDENCE,
         )
@@ -179,7 +172,7 @@ def _rank() -> int:
     return torch.distributed.get_rank() if count_ranks() > 1 else 0
 
 
-def _learn(gathered: _Gathered, sample: _Sample, left_out: bool, ridge: float, edge: bool) -> NetworkEvidence:
+def _learn(gathered: _Gathered, sample: _Sample, left_out: bool, ridge: float) -> NetworkEvidence:
     """Return the evidence of gathered features.
 
     Args:
@@ -187,21 +180,19 @@ def _learn(gathered: _Gathered, sample: _Sample, left_out: bool, ridge: float, e
         sample: elements from which noise and quantiles are learned.
         left_out: whether the sample is not among the training rows. Otherwise each element is left out by the formula
             of Sherman and Morrison: leverage h/(1 − h), residual r/(1 − h).
-        ridge: λ, as a share of the mean eigenvalue; without ``edge`` λ itself.
-        edge: whether the variance is relative to the edge of the training rows.
+        ridge: λ, as a share of the mean eigenvalue.
     """
     basis = FeatureBasis.of(gathered.sums, layers=gathered.layers)
-    penalty = (basis.values.mean() * ridge).clamp(min=MIN_RIDGE) if edge else ridge
+    penalty = (basis.values.mean() * ridge).clamp(min=MIN_RIDGE)
     device = basis.mean.device
     evidence = NetworkEvidence(basis.mean.shape[-1], sample.target.shape[-1])
     evidence.leverage = ConjugateEvidence.of(basis, penalty).cpu()
     h = evidence.leverage(sample.features)
     own = torch.zeros_like(h) if left_out else h.clamp(max=MAX_LEVERAGE)
     h, residual = h / (1 - own), (sample.target - sample.mean) / (1 - own).unsqueeze(-1)
-    median, reference = h.quantile(torch.tensor([0.5, EDGE_QUANTILE], dtype=h.dtype))
-    learned = {"median": median, "reference": reference if edge else median, "rate": 1 / reference if edge else 1.0}
-    for name, value in learned.items():
-        getattr(evidence, name).copy_(torch.as_tensor(value))
+    median, edge = h.quantile(torch.tensor([0.5, EDGE_QUANTILE], dtype=h.dtype))
+    evidence.median.copy_(median)
+    evidence.edge.copy_(edge)
     for t in range(sample.target.shape[-1]):
         _learn_target(evidence, sample, residual, t)
     return evidence.to(device)
@@ -271,7 +262,9 @@ def _fit_student(r: Tensor) -> tuple[Tensor, float]:
         for _ in range(50):  # expectation and maximisation
             square = (r.square() * (df + 1) / (df + r.square() / square)).mean()
         n, zero = torch.full_like(r, df), torch.zeros_like(r)
-        found.append((float(student_t.log_prob(r, n, zero, square.sqrt().expand_as(r)).mean()), square.sqrt(), float(df)))
+        found.append(
+            (float(student_t.log_prob(r, n, zero, square.sqrt().expand_as(r)).mean()), square.sqrt(), float(df))
+        )
     return max(found, key=lambda each: each[0])[1:]
 
 
@@ -390,7 +383,6 @@ def attach(
     layers: Sequence[str] | None = None,
     features: str = "layers",
     ridge: float = RIDGE,
-    refit: Callable[..., nn.Module] | None = None,
 ) -> NetworkModel:
     """Return a trained network with evidence: how far each prediction is from what the training rows support.
 
@@ -409,10 +401,6 @@ def attach(
         features: "layers"; or "gradients", of the output by the weights along 256 random directions. Gradients
             distinguish more inputs, such as those in a gap of the training rows, and cost 256 passes.
         ridge: λ, as a share of the mean eigenvalue of the moments of the features.
-        refit: a function of inputs and targets that returns a copy of the network, trained on these rows alone. With
-            it λ is learned: four copies are trained without the ends of the rows, and the smallest λ is chosen under
-            which the ends are about as likely as under the best. All rows are kept in memory.
-
     Raises:
         InputError: if there are no rows, or features and output do not fit.
 
@@ -432,41 +420,12 @@ def attach(
     if not isinstance(network, nn.Module):
         raise InputTypeError(f"attach takes a torch module, not {type(network).__name__}")
     network.eval()
-    if refit is not None:
-        loader = [tuple(map(torch.cat, zip(*((*inputs, y) for inputs, y in _batches(loader, network)), strict=True)))]
     reader, gathered = _gather(network, loader, None, layers, features == "gradients")
     sample = gathered.sample
     if validation is not None:
         sample = _gather(network, validation, reader)[1].sample
     assert sample is not None
-    chosen = ridge if refit is None else _learn_ridge(network, reader, refit, *cast(list[Any], loader)[0])
-    return NetworkModel(network, reader, _learn(gathered, sample, validation is not None, chosen, refit is None))
-
-
-def _learn_ridge(network: nn.Module, reader: FeatureReader, refit: Callable[..., nn.Module], *rows: Tensor) -> float:
-    """Return λ as learned from left-out ends of the rows, by networks that have not seen them."""
-    if len(rows[0]) < MIN_ROWS_FOR_FOLDS:
-        raise InputError(f"refit needs at least {MIN_ROWS_FOR_FOLDS} rows, got {len(rows[0])}")
-    x = rows[0] if rows[0].ndim == 2 else torch.cat(reader(network, rows[:-1])[1], -1).flatten(1)
-    z = ((x - x.mean(0)) / x.std(0).clamp(min=1e-6)).double()
-    generator = torch.Generator().manual_seed(0)
-    each = round(len(z) * LEFT_OUT_SHARE / 2)
-    scores = torch.empty(len(RIDGES), FOLDS, dtype=torch.float64)
-    for fold in range(FOLDS):
-        order = (z @ torch.randn(z.shape[1], generator=generator, dtype=z.dtype).to(z.device)).argsort()
-        inner, ends = order[each:-each], torch.cat([order[:each], order[-each:]])
-        with torch.enable_grad():
-            trained = refit(*(part[inner] for part in rows)).eval()
-        gathered = _gather(trained, [tuple(part[inner] for part in rows)], reader)[1]
-        assert gathered.sample is not None
-        for k, ridge in enumerate(RIDGES):
-            evidence = _learn(gathered, gathered.sample, False, ridge, False)
-            model = NetworkModel(trained, reader, evidence)
-            t = model(*(part[ends] for part in rows[:-1])).predictive()
-            y = _targets_like(rows[-1][ends], t.loc.shape)
-            scores[k, fold] = -t.log_prob(y)[~y.isnan()].clamp(min=-WORST_NLL).mean()
-    worse = scores - scores[scores.mean(1).argmin()]
-    return RIDGES[int((worse.mean(1) <= worse.std(1) / FOLDS**0.5).nonzero()[0])]
+    return NetworkModel(network, reader, _learn(gathered, sample, validation is not None, ridge))
 
 
 def load_network(path: str | PathLike[str], network: nn.Module) -> NetworkModel:

@@ -136,7 +136,9 @@ class FeatureReader:
         found = []
         for _ in range(GRADIENT_FEATURES // DIRECTIONS_AT_ONCE):
             # on the CPU, so that every device has the same directions
-            drawn = {k: torch.randn(DIRECTIONS_AT_ONCE, *w.shape, generator=generator).to(w) for k, w in weights.items()}
+            drawn = {
+                k: torch.randn(DIRECTIONS_AT_ONCE, *w.shape, generator=generator).to(w) for k, w in weights.items()
+            }
             found.append(vmap(along)(drawn))
         return torch.cat(found).movedim(0, -1)
 
