@@ -36,7 +36,8 @@ def calibrate(
 
     ``calibrate(model, X, y, method=…)`` returns a copy of a fitted regressor. It predicts, saves, loads and reports
     like any other. ``calibrate(model, loader, method=…)`` returns a copy of a :class:`~howsure.NetworkModel`.
-    ``calibrate(prediction, y, method=…)`` returns a :class:`Calibration`, whose ``apply`` takes predictions of new rows.
+    ``calibrate(prediction, y, method=…)`` returns a :class:`Calibration`, whose ``apply`` takes predictions of new
+    rows.
 
     ``"scale"``
         One factor for each target by which predictions are stretched about their means, of the highest likelihood:
@@ -60,8 +61,8 @@ def calibrate(
             where these are missing; y for a prediction.
         method: "scale", "isotonic" or "conformal".
         groups: a column of X, or a list of columns: rows with equal values there are calibrated separately. For
-            models and ``method="conformal"``; the columns of a network are those of its first input. A group of fewer than 9 rows, and one that is not among these rows,
-            has the factor of all rows.
+            models and ``method="conformal"``; the columns of a network are those of its first input. A group of fewer
+            than 9 rows, and one that is not among these rows, has the factor of all rows.
         mask: for predictions: True where a target counts. Without it a missing target is an error.
 
     Returns:

@@ -30,9 +30,10 @@ from howsure.distributions import NormalInverseGamma
 from howsure.distributions._base import fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.files import write_whole
-from howsure.formulas import nig, student_t
+from howsure.formulas import nig
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis, FeatureSums
 from howsure.nn.features import FeatureReader, Outputs
+from howsure.nn.noise import MAX_DF, MIN_EXCESS_DF, fit_student, noise_weights
 from howsure.prediction import Prediction
 
 __all__ = ["NetworkModel", "attach", "load_network"]
@@ -43,12 +44,8 @@ EDGE_QUANTILE = 0.9  # of the leverage of left-out elements, beyond which the va
 SAMPLE_SIZE = 8192  # elements that are kept to learn the noise and quantiles
 SCALE_QUANTILES = (0.01, 0.99)  # of the noise in the sample, which bound it everywhere
 PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
-MIN_EXCESS_DF = 1.0  # df − 2
-MAX_DF = 1000.0  # a Student t with more is a normal distribution
 MIN_EVIDENCE = 1e-3
 MAX_LEVERAGE = 0.9  # of one training element on itself
-MIN_ROWS_FOR_NOISE = 200  # sampled elements, from which noise that varies is learned
-NOISE_FOLDS = 5
 FORMAT = "howsure network 1"
 
 
@@ -137,7 +134,7 @@ class _Gathered:
 
     def add(self, reader: FeatureReader, outputs: Outputs, features: list[Tensor], y: Tensor) -> None:
         """Add the elements of a batch that have at least one target."""
-        rows = Outputs(*(None if x is None else reader.targets_last(x).flatten(0, -2) for x in outputs))
+        rows = outputs.map(lambda x: reader.targets_last(x).flatten(0, -2))
         target = reader.targets_last(y).flatten(0, -2).to(rows.mean)
         known = ~target.isnan().all(-1)
         self.layers = [f.shape[-1] for f in features]
@@ -209,9 +206,9 @@ def _learn_target(evidence: NetworkEvidence, sample: _Sample, residual: Tensor, 
         raise InputError(f"target {t} does not vary, or the network predicts it without error", column=str(t))
     if bool(scale.isnan().any()):
         z = (sample.features[known] - evidence.leverage.offset) / evidence.leverage.scale
-        weight = _noise_weights(z, r)
+        weight = noise_weights(z, r)
         pattern = z @ weight
-        factor, df = _fit_student(r / pattern.exp())
+        factor, df = fit_student(r / pattern.exp())
         evidence.noise_weight[:, t], evidence.noise_bias[t] = weight, factor.log()
         scale, excess = factor * pattern.exp(), torch.full_like(r, df / 2 - 1)
     elif bool(excess.isnan().any()):
@@ -219,53 +216,6 @@ def _learn_target(evidence: NetworkEvidence, sample: _Sample, residual: Tensor, 
     quantiles = torch.tensor(SCALE_QUANTILES, dtype=scale.dtype)
     evidence.lowest[t], evidence.highest[t] = scale.quantile(quantiles)
     evidence.typical[t], evidence.most_excess[t] = scale.median(), excess.quantile(SCALE_QUANTILES[1])
-
-
-def _noise_weights(z: Tensor, r: Tensor) -> Tensor:
-    """Return the weights of features (n, D) in ln s, by a ridge on ln r²; zeros where that does not help.
-
-    The penalty is chosen by cross-validation of the normal likelihood. An infinite penalty, which is constant noise, is
-    kept unless the best one is better by more than one standard error.
-    """
-    n = len(r)
-    if n < MIN_ROWS_FOR_NOISE:
-        return torch.zeros_like(z[0])
-    logs = r.square().clamp(min=1e-12 * r.square().mean()).log() / 2
-    penalties = [float(p) for p in np.geomspace(1e-2, 1e2, 9)]
-    fold = torch.arange(n) % NOISE_FOLDS
-    score = torch.empty(len(penalties) + 1, n, dtype=z.dtype)
-    for k in range(NOISE_FOLDS):
-        weights = torch.stack([*_ridge(z[fold != k], logs[fold != k], penalties), torch.zeros_like(z[0])], -1)
-        pattern = z @ weights
-        factor = (r.unsqueeze(1) / pattern.exp())[fold != k].square().mean(0).sqrt()
-        log_scale = (pattern + factor.log())[fold == k]
-        score[:, fold == k] = (log_scale + (r[fold == k].unsqueeze(1) / log_scale.exp()).square() / 2).T
-    best = int(score.mean(1).argmin())
-    gain = score[-1] - score[best]
-    if not bool(gain.mean() > gain.std() / n**0.5):
-        return torch.zeros_like(z[0])
-    return _ridge(z, logs, [penalties[best]])[0]
-
-
-def _ridge(z: Tensor, y: Tensor, penalties: Sequence[float]) -> list[Tensor]:
-    """Return ridge regressions of y on z for several penalties, given in units of the number of rows."""
-    values, directions = torch.linalg.eigh(z.T @ z / len(z))
-    along = directions.T @ (z.T @ (y - y.mean()) / len(z))
-    return [directions @ (along / (values.clamp(min=0) + p)) for p in penalties]
-
-
-def _fit_student(r: Tensor) -> tuple[Tensor, float]:
-    """Return the scale and the degrees of freedom of the likeliest Student t of mean 0 for residuals (n,)."""
-    found = []
-    for df in np.geomspace(2 + MIN_EXCESS_DF, MAX_DF, 25):
-        square = r.square().mean()
-        for _ in range(50):  # expectation and maximisation
-            square = (r.square() * (df + 1) / (df + r.square() / square)).mean()
-        n, zero = torch.full_like(r, df), torch.zeros_like(r)
-        found.append(
-            (float(student_t.log_prob(r, n, zero, square.sqrt().expand_as(r)).mean()), square.sqrt(), float(df))
-        )
-    return max(found, key=lambda each: each[0])[1:]
 
 
 # The model ------------------------------------------------------------------------------------------------------------
@@ -310,7 +260,7 @@ class NetworkModel(nn.Module):
         A calibration by ``"scale"`` is applied; the others are intervals of :meth:`predict`.
         """
         outputs, features = self.reader(self.network, inputs)
-        last = Outputs(*(None if x is None else self.reader.targets_last(x) for x in outputs))
+        last = outputs.map(self.reader.targets_last)
         made, familiarity = self.evidence(last, torch.cat(features, -1))
         beta = made.beta
         if isinstance(self.calibration, Calibration) and self.calibration.method == "scale":
@@ -513,8 +463,8 @@ def _batches(loader: Iterable[Any], network: nn.Module) -> Iterator[tuple[tuple[
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[-1], Tensor):
             raise InputTypeError(
-                f"the loader must yield tuples of the inputs and, last, the targets, not {type(batch).__name__}; of one "
-                'batch make a list, as in [(x, y)]; of dicts make tuples, as in ((b["x"], b["y"]) for b in loader)'
+                f"the loader must yield tuples of the inputs and, last, the targets, not {type(batch).__name__}",
+                hint='use [(x, y)] for one batch, and ((b["x"], b["y"]) for b in loader) for dicts',
             )
         moved = _pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, tuple(batch))
         yield moved[:-1], moved[-1]

@@ -31,9 +31,10 @@ class NormalInverseGamma(Predictive, TreeDistribution):
 
     .. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad \sigma^2 \sim \Gamma^{-1}(\alpha, \beta)
 
-    A value is such a pair, in the last dimension: ``log_prob``, ``mean``, ``mode``, ``variance`` and ``sample`` are about
-    pairs. All about a new y is in :meth:`predictive`, whose ``cdf``, ``sf``, ``icdf``, ``isf``, ``crps``, ``std`` and
-    ``interval`` are methods of this class as well. Distributions can be indexed and joined with :meth:`cat`. Parameters broadcast against each other, and are float32 at least.
+    A value is such a pair, in the last dimension: ``log_prob``, ``mean``, ``mode``, ``variance`` and ``sample`` are
+    about pairs. All about a new y is in :meth:`predictive`, whose ``cdf``, ``sf``, ``icdf``, ``isf``, ``crps``, ``std``
+    and ``interval`` are methods of this class as well. Distributions can be indexed and joined with :meth:`cat`.
+    Parameters broadcast against each other, and are float32 at least.
 
     Args:
         gamma: :math:`\gamma`, the prediction.

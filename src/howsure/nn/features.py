@@ -34,6 +34,11 @@ class Outputs(NamedTuple):
     scale: Tensor | None
     excess: Tensor | None
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Outputs":
+        """Return the outputs with every tensor changed."""
+        scale, excess = (None if x is None else change(x) for x in self[1:])
+        return Outputs(change(self.mean), scale, excess)
+
 
 def read_outputs(output: Any) -> Outputs:
     """Return the numbers that a network computed: a tensor of means, or a distribution."""
@@ -103,7 +108,8 @@ class FeatureReader:
         if not self.layers:
             outputs = read_outputs(network(*inputs))
             return outputs, [self._gradients(network, inputs)]
-        modules, seen = dict(network.named_modules()), {}
+        modules = dict(network.named_modules())
+        seen: dict[str, Any] = {}
         with ExitStack() as hooks:
             for name in self.layers:
                 hooks.callback(_keep(modules[name], name, self.entering, seen))
