@@ -8,6 +8,8 @@ python benchmarks/bench_attach.py images    # U-Net on NYU Depth: AUROC of CamVi
 
 import argparse
 import json
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,11 @@ import torch
 from torch import Tensor, nn
 
 import howsure as hs
+from devices import device_label
+from howsure.errors import FewLabelsWarning
+from howsure.tables import splits
+from howsure_paper.datasets import uci
+from howsure_paper.depth import data as depth
 
 ACTIVATIONS = {"SiLU": nn.SiLU, "ReLU": nn.ReLU, "Tanh": nn.Tanh}
 SEEDS = 4
@@ -117,17 +124,23 @@ def train_network(
 ) -> nn.Module:
     """Return a network with two hidden layers of 64 units, trained as usual, at its best step by validation rows."""
     torch.manual_seed(seed)
-    (x, y), (x_validation, y_validation) = split.train, split.validation
+    width = split.train[0].shape[1]
     last: nn.Module = hs.NIGHead(64, targets=1) if evidential else nn.Linear(64, 1)
-    network = nn.Sequential(nn.Linear(x.shape[1], 64), activation(), nn.Linear(64, 64), activation(), last)
-    optimizer = torch.optim.AdamW(network.parameters(), 2e-3)
+    network = nn.Sequential(nn.Linear(width, 64), activation(), nn.Linear(64, 64), activation(), last)
 
     def loss(inputs: Tensor, targets: Tensor) -> Tensor:
         if evidential:
             return hs.evidential_loss(network(inputs), targets, weight=0.01)
         return nn.functional.mse_loss(network(inputs), targets)
 
-    best, state = float("inf"), {}
+    return fit(network, loss, split, steps)
+
+
+def fit(network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], split: Any, steps: int) -> nn.Module:
+    """Train a network, and return it with the weights of its best step by validation rows."""
+    x, y = split.train
+    optimizer = torch.optim.AdamW(network.parameters(), 2e-3)
+    best, state = float("inf"), network.state_dict()
     for step in range(steps):
         rows = torch.randint(0, len(x), (128,))
         optimizer.zero_grad()
@@ -135,9 +148,9 @@ def train_network(
         optimizer.step()
         if step % 50 == 49:
             with torch.no_grad():
-                score = float(loss(x_validation, y_validation))
-            if score < best:
-                best, state = score, {k: v.clone() for k, v in network.state_dict().items()}
+                found = float(loss(*split.validation))
+            if found < best:
+                best, state = found, {k: v.clone() for k, v in network.state_dict().items()}
     network.load_state_dict(state)
     return network.eval()
 
@@ -178,15 +191,295 @@ def toys(which: dict[str, Toy]) -> dict[str, Any]:
     return record
 
 
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
+TAILS = STANDARD = 4  # splits of each kind
+MAX_ROWS = 10_000  # training rows of a split
+MEMBERS = 4
+
+
+def split_table(table: uci.UCITable, train: np.ndarray, test: np.ndarray, seed: int) -> Split:
+    """Return the rows of a split; a tenth of the training rows validates, and another tenth calibrates."""
+    rows = np.random.default_rng(seed).permutation(train)[:MAX_ROWS]
+    tenth = len(rows) // 10
+    parts = [rows[2 * tenth :], rows[:tenth], rows[tenth : 2 * tenth], test[:2000], test[:2000]]
+    x, y = table.x[parts[0]], table.y[parts[0]]
+    x_std = np.where(x.std(0) > 0, x.std(0), 1.0)
+    return Split(
+        *(
+            (
+                torch.tensor((table.x[part] - x.mean(0)) / x_std).float(),
+                torch.tensor((table.y[part] - y.mean()) / y.std()).float().unsqueeze(1),
+            )
+            for part in parts
+        )
+    )
+
+
+def splits_of(table: uci.UCITable) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Return splits whose test rows are the ends of a feature, and standard ones."""
+    varying = [k for k in range(table.x.shape[1]) if len(np.unique(table.x[:, k])) > 5]
+    chosen = np.random.default_rng(0).permutation(varying)[:TAILS]
+    return {"tail": [splits.tail(table.x[:, k]) for k in chosen], "standard": table.splits[:STANDARD]}
+
+
+def laplace(network: nn.Module, split: Split, x: Tensor) -> hs.Normal:
+    """Return predictions of the last-layer Laplace approximation in closed form (Daxberger et al. 2021).
+
+    The noise is that of the validation rows; the prior precision maximises the marginal likelihood of the training
+    rows. With the same two numbers laplace-torch gives the same variances.
+    """
+    body, last = network[:-1], network[-1]
+    with torch.no_grad():
+        features, new = (torch.cat([body(rows), torch.ones(len(rows), 1)], 1).double() for rows in (split.train[0], x))
+        noise = float((network(split.validation[0]) - split.validation[1]).square().mean())
+        weights = torch.cat([last.weight[0], last.bias]).double()
+        values, directions = torch.linalg.eigh(features.T @ features / noise)
+        values = values.clamp(min=0)
+        precisions = torch.logspace(-4, 6, 101, dtype=torch.float64)
+        evidence = [
+            0.5 * (len(weights) * p.log() - p * weights.square().sum() - (values + p).log().sum()) for p in precisions
+        ]
+        best = precisions[int(torch.stack(evidence).argmax())]
+        variance = ((new @ directions).square() / (values + best)).sum(1, keepdim=True)
+        return hs.Normal(network(x), (variance + noise).sqrt().float())
+
+
+def train_normal(split: Split, seed: int, steps: int) -> nn.Module:
+    """Return a member of a deep ensemble: a network with a normal likelihood."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(
+        nn.Linear(split.train[0].shape[1], 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), hs.NormalHead(64, targets=1)
+    )
+    return fit(network, lambda a, b: hs.normal_loss(network(a), b), split, steps)
+
+
+def score(p: Any, y: Tensor) -> dict[str, float]:
+    """Return NLL, CRPS and the coverage of 90% intervals."""
+    return {
+        "nll": hs.metrics.nll(p, y),
+        "crps": hs.metrics.crps(p, y),
+        "coverage": hs.metrics.coverage(p, y, 0.9),
+    }
+
+
+def measure_split(split: Split, seed: int, steps: int) -> dict[str, dict[str, float]]:
+    """Return the scores of each method for the test rows of a split, and the seconds after training."""
+    network = train_network(split, seed, steps=steps)
+    x, y = split.test
+    found = {}
+
+    def add(name: str, predict: Callable[[], Any], seconds: float = 0.0) -> None:
+        started = time.perf_counter()
+        p = predict()
+        found[name] = {**score(p, y), "seconds": seconds + time.perf_counter() - started}
+
+    def attached() -> Any:
+        model = hs.attach(network, [split.train], validation=[split.validation])
+        return hs.calibrate(model, [split.calibration]).predict(x)
+
+    def calibrated(predict: Callable[[Tensor], Any]) -> Any:
+        calibration = hs.calibrate(predict(split.calibration[0]), split.calibration[1])
+        return calibration.apply(predict(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewLabelsWarning)
+        add("attach", attached)
+        add("laplace", lambda: laplace(network, split, x))
+        add("laplace, calibrated", lambda: calibrated(lambda rows: laplace(network, split, rows)))
+        started = time.perf_counter()
+        members = [train_normal(split, seed + k, steps) for k in range(MEMBERS)]
+        taken = time.perf_counter() - started
+
+        @torch.no_grad()
+        def ensemble(rows: Tensor) -> hs.Mixture:
+            each = [member(rows) for member in members]
+            return hs.Mixture(hs.Normal(torch.stack([n.loc for n in each]), torch.stack([n.scale for n in each])))
+
+        add("ensemble of four", lambda: ensemble(x), taken)
+        add("ensemble of four, calibrated", lambda: calibrated(ensemble), taken)
+    return found
+
+
+def tails(data: Path | None, only: str | None, steps: int) -> dict[str, Any]:
+    """Print the mean scores of each method for tails and standard splits of the UCI tables."""
+    record: dict[str, Any] = {}
+    for name in SETS:
+        if only not in (None, name):
+            continue
+        table = uci.load(name, data)
+        for kind, chosen in splits_of(table).items():
+            runs = [measure_split(split_table(table, *rows, k), 10 * k, steps) for k, rows in enumerate(chosen)]
+            for method in runs[0]:
+                mean = {key: float(np.mean([run[method][key] for run in runs])) for key in runs[0][method]}
+                record[f"{name}, {kind}, {method}"] = mean
+                shown = ", ".join(f"{key} {value:.3f}" for key, value in mean.items())
+                print(f"{name:8s} {kind:8s} {method:28s} {shown}", flush=True)
+    return record
+
+
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Basic block of a ResNet."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        same = inputs == outputs and stride == 1
+        self.skip = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(self.body(x) + self.skip(x))
+
+
+def resnet18() -> nn.Module:
+    """Return a network of the size of a ResNet-18 with one output."""
+    sizes = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)]
+    blocks = [Block(*size) for size in [*sizes, (512, 512, 1)]]
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1)).eval()
+
+
+def cost(device: torch.device, rows: int, size: int) -> dict[str, Any]:
+    """Print the time of attaching in passes of the network, and that of a prediction in predictions of the network."""
+    torch.manual_seed(0)
+    network, batch = resnet18().to(device), 64
+    x = torch.randn(batch, 3, size, size, device=device)
+    batches = [(x + 0.01 * k, torch.randn(batch, 1, device=device)) for k in range(4)]
+    loader = [batches[k % 4] for k in range(rows // batch)]
+
+    def seconds(call: Callable[[], Any]) -> float:
+        started = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    @torch.no_grad()
+    def one_pass() -> None:
+        for inputs, _ in loader:
+            network(inputs)
+
+    model = hs.attach(network, loader[:32])
+    attach_times, pass_times, bare, whole = [], [], [], []
+    for _ in range(3):
+        pass_times.append(seconds(one_pass))
+        attach_times.append(seconds(lambda: hs.attach(network, loader)))
+    with torch.no_grad():
+        for _ in range(30):
+            bare.append(seconds(lambda: network(x)))
+            whole.append(seconds(lambda: model(x)))
+    found = {
+        "device": device_label(device),
+        "rows": rows,
+        "passes": float(np.median(attach_times) / np.median(pass_times)),
+        "prediction": float(np.median(whole) / np.median(bare)),
+    }
+    print(found)
+    return found
+
+
+# Images ---------------------------------------------------------------------------------------------------------------
+
+
+def images(data: Path | None, device: torch.device, steps: int, width: int, seeds: int) -> dict[str, Any]:
+    """Print the AUROC of CamVid by attached evidence, for U-Nets trained on NYU Depth by squared errors alone."""
+    found = depth.load(data)
+    record: dict[str, Any] = {"device": device_label(device), "steps": steps, "width": width}
+    for seed in range(seeds):
+        network = train_unet(found, device, steps, width, seed)
+        for name, layers in {"last two": None, "encoder": ["encoder.0", "encoder.1", "encoder.2"]}.items():
+            record[f"{name}, seed {seed}"] = measure_unet(network, found, device, layers)
+            print(name, seed, record[f"{name}, seed {seed}"], flush=True)
+    return record
+
+
+def train_unet(found: depth.DepthData, device: torch.device, steps: int, width: int, seed: int) -> nn.Module:
+    """Return a U-Net trained by squared errors of standardised disparity, with flips as augmentation."""
+    network = hs.nn.UNet(1, width=width, seed=seed).to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        rows = torch.randint(0, len(found.train.maps), (16,), generator=generator)
+        x, y = pixels(found.train.images[rows], found.train.maps[rows], device)
+        if torch.rand((), generator=generator) < 0.5:
+            x, y = x.flip(-1), y.flip(-1)
+        loss = (network(x) - y).square()[~y.isnan()].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rate.step()
+    return network.eval()
+
+
+def pixels(image: Tensor, disparity: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return images (N, 3, H, W) from 0 to 1 and disparities (N, 1, H, W) on a device."""
+    return image.to(device).permute(0, 3, 1, 2).float() / 255, disparity.to(device).unsqueeze(1)
+
+
+def measure_unet(
+    network: nn.Module, found: depth.DepthData, device: torch.device, layers: list[str] | None
+) -> dict[str, float]:
+    """Return scores of a U-Net with evidence: AUROC of CamVid by image, and NLL and coverage of NYU's test images."""
+    loaders = {
+        part: [pixels(pairs.images[k : k + 4], pairs.maps[k : k + 4], device) for k in range(0, len(pairs.maps), 4)]
+        for part, pairs in {"train": found.train, "validation": found.validation, "test": found.test}.items()
+    }
+    model = hs.attach(network, loaders["train"], validation=loaders["validation"], layers=layers)
+    model = hs.calibrate(model, loaders["validation"])
+    inside = [model.predict(x) for x, _ in loaders["test"]]
+    outside_images = found.outside.permute(0, 3, 1, 2).float() / 255
+    outside = [model.predict(x.to(device)) for x in outside_images.split(4)]
+    p, y = hs.Prediction.cat(inside).cpu(), torch.cat([y for _, y in loaders["test"]]).cpu()
+    known = ~y.isnan()
+
+    def scores(parts: list[hs.Prediction]) -> np.ndarray:
+        return np.concatenate([np.log(part.epistemic_std).reshape(len(part), -1).mean(1) for part in parts])
+
+    return {
+        "auroc": hs.metrics.auroc(scores(inside), scores(outside)),
+        "auroc of familiarity": hs.metrics.auroc(
+            *(-np.concatenate([part.familiarity for part in parts]) for parts in (inside, outside))
+        ),
+        "rmse": hs.metrics.rmse(p, y, mask=known),
+        "nll": hs.metrics.nll(p, y, mask=known),
+        "coverage": hs.metrics.coverage(p, y, 0.9, mask=known),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["toys", "fresh", "tails", "cost", "images"])
     parser.add_argument("--only", help="one toy or one table")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--device", default="cpu", type=torch.device)
+    parser.add_argument("--steps", type=int, help="of training")
+    parser.add_argument("--rows", type=int, default=4096, help="of the measurement of cost")
+    parser.add_argument("--size", type=int, default=64, help="height and width of its images")
+    parser.add_argument("--width", type=int, default=32, help="of the U-Net")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of the U-Net")
     parser.add_argument("--record", type=Path, help="JSON file for the numbers")
     options = parser.parse_args()
     if options.part in ("toys", "fresh"):
         which = CHOSEN if options.part == "toys" else FRESH
         found = toys({k: v for k, v in which.items() if options.only in (None, k)})
+    elif options.part == "tails":
+        found = tails(options.data, options.only, options.steps or 1500)
+    elif options.part == "cost":
+        found = cost(options.device, options.rows, options.size)
+    else:
+        found = images(options.data, options.device, options.steps or 3000, options.width, options.seeds)
     if options.record:
         options.record.write_text(json.dumps(found, indent=1) + "\n")
 
