@@ -8,7 +8,6 @@ from howsure.errors import HowsureError, InputError, InputTypeError
 if TYPE_CHECKING:
     from howsure import metrics, scorers
     from howsure.calibration import calibrate
-    from howsure.deploy import Deploy
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0a1"
 
 __all__ = [
-    "Deploy",
     "EnsembleRegressor",
     "EvidentialRegressor",
     "FittedImages",
@@ -61,7 +59,6 @@ def __dir__() -> list[str]:
 
 _NAMES = {  # the modules of the names above; the rest are in estimators
     "calibration": ("calibrate",),
-    "deploy": ("Deploy",),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "export": ("export_onnx",),

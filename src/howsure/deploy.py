@@ -5,7 +5,6 @@ no howsure where it is loaded. :class:`Summaries` computes them from the distrib
 """
 
 import contextlib
-import io
 import logging
 import os
 import warnings
@@ -79,46 +78,50 @@ class ExportedNetwork(nn.Module):
 def export_network(
     network: nn.Module,
     path: str | os.PathLike[str],
-    *example: Tensor,
+    example: Tensor | Sequence[Tensor],
+    *,
     coverage: float | None = 0.9,
     dynamic: Sequence[Any] = (0,),
     input_names: Sequence[str] | None = None,
-) -> None:
-    """Write a network as a file that needs no howsure where it is loaded; its outputs are named tensors.
+    overwrite: bool = False,
+) -> Path:
+    """Write a network as a file that needs no howsure where it is loaded, and return its path.
 
-    The outputs are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``, without those that
-    the network does not have. A :class:`~howsure.NetworkModel` has its evidence and calibration in the file, and the
-    output ``familiarity``.
+    Its outputs are named tensors: ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``,
+    without those that the network does not have. A :class:`~howsure.NetworkModel` has its evidence and calibration in
+    the file, and the output ``familiarity``.
 
     Args:
         network: a :class:`~howsure.NetworkModel`, or a module that returns a distribution.
-        path: file to write, whose name ends in .onnx, for ONNX Runtime (extra ``onnx``), or .pt2, for
-            ``torch.export.load``. It is replaced only when the new one is complete.
-        example: inputs of the network, of which only shapes and dtypes matter.
+        path: file ending in .onnx, for ONNX Runtime (extra ``onnx``), or in .pt2, for ``torch.export.load``.
+        example: the inputs of the network, one tensor or several, of which only shapes and dtypes matter.
         coverage: probability of the interval, at most 0.999999; None leaves it out.
         dynamic: dimensions whose size may change from call to call, the same for every input, such as (0, 2, 3) for
             images of any number and size; or a list with the dimensions of each input.
         input_names: names of the inputs of an ONNX file; by default "x", or "x0", "x1", … of several.
+        overwrite: whether to replace a file.
 
     Raises:
-        InputError: if the calibration or the features cannot be exported.
+        InputError: if the calibration or the features cannot be exported, and for a file that exists.
     """
-    suffix = Path(path).suffix
-    if suffix not in (".onnx", ".pt2"):
-        raise InputError(f"the name of an exported network ends in .onnx or .pt2, got {os.fspath(path)}")
-    names = list(input_names) if input_names is not None else _input_names(len(example))
-    if len(names) != len(example) or len(set(names)) < len(names):
-        raise InputError(f"there are {len(example)} inputs, which need as many different names, got {names}")
+    path = Path(path)
+    if path.suffix not in (".onnx", ".pt2"):
+        raise InputError(f"the name of an exported network ends in .onnx or .pt2, got {path.name!r}")
+    if path.exists() and (not overwrite or not path.is_file()):
+        raise InputError(f"{path} exists", hint="name another file, or pass overwrite=True")
+    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+    names = list(input_names) if input_names is not None else _input_names(len(inputs))
+    if len(names) != len(inputs) or len(set(names)) < len(names):
+        raise InputError(f"there are {len(inputs)} inputs, which need as many different names, got {names}")
     if isinstance(network, NetworkModel) and not network.reader.layers:
         raise InputError("gradients cannot be exported", hint='attach with features="layers"')
-    program = ExportedNetwork(network, coverage).program(*example, dynamic=dynamic)
-    if suffix == ".onnx":
+    program = ExportedNetwork(network, coverage).program(*inputs, dynamic=dynamic)
+    if path.suffix == ".onnx":
         write_onnx(program, path, names)
-        return
-    buffer = io.BytesIO()
-    with _quiet():
-        torch.export.save(program, buffer)
-    write_whole(Path(path), lambda file: file.write(buffer.getbuffer()))
+    else:
+        with _quiet():
+            write_whole(path, lambda file: torch.export.save(program, file))
+    return path
 
 
 def _conformal_factors(network: nn.Module, coverage: float) -> tuple[list[float], list[float]] | None:
@@ -145,7 +148,11 @@ def _stretched(found: dict[str, Tensor], scales: list[float], interval: list[flo
 
 
 def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_names: Sequence[str]) -> None:
-    """Write a program whose result is a dictionary of tensors as an ONNX file, as `to_onnx` does."""
+    """Write a program whose result is a dictionary of tensors as an ONNX file.
+
+    The logarithm of 1 + x and the softplus, which ONNX does not have or whose runtimes lose the digits of small
+    results, are written so that float32 keeps them.
+    """
     try:
         import onnxscript
     except ImportError as error:

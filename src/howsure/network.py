@@ -351,6 +351,7 @@ def attach(
         features: "layers"; or "gradients", of the output by the weights along 256 random directions. Gradients
             distinguish more inputs, such as those in a gap of the training rows, and cost 256 passes.
         ridge: λ, as a share of the mean eigenvalue of the moments of the features.
+
     Raises:
         InputError: if there are no rows, or features and output do not fit.
 
@@ -397,6 +398,8 @@ def load_network(path: str | PathLike[str], network: nn.Module) -> NetworkModel:
         )
     try:
         layers, entering, target_dim = header["reader"]
+        if not set(layers) <= set(dict(network.named_modules())) or target_dim not in (None, 1, -1):
+            raise ValueError(f"the network has no layers {layers!r:.80}")
         reader = FeatureReader(tuple(layers), entering, target_dim)
         evidence = NetworkEvidence(*tensors["noise_weight"].shape)
         evidence.load_state_dict(tensors)
