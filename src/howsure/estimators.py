@@ -27,6 +27,7 @@ from howsure.distributions import Transform
 from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
+from howsure.network import NetworkModel, load_network
 from howsure.persistence import load_model, refusing_misfits, save_model
 from howsure.prediction import Prediction, real_numbers
 from howsure.tables.censoring import read_censored
@@ -537,12 +538,18 @@ class Regressor(_ScikitLearn):
         }
 
 
-def load(folder: str | Path) -> Regressor:
-    """Return the model that ``save`` wrote to this folder.
+@overload
+def load(folder: str | Path, network: None = None) -> Regressor: ...
+@overload
+def load(folder: str | Path, network: torch.nn.Module) -> NetworkModel: ...
+def load(folder: str | Path, network: torch.nn.Module | None = None) -> Regressor | NetworkModel:
+    """Return the model that ``save`` wrote to this folder; with a network, the file of its evidence and calibration.
 
     A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
     its type.
     """
+    if network is not None:
+        return load_network(folder, network)
     tensors, settings = load_model(folder)
     if settings.get("model") == "images":
         return cast(Regressor, FittedImages.restore(folder, tensors, settings))
