@@ -7,7 +7,6 @@ python benchmarks/bench_attach.py images    # U-Net on NYU Depth: AUROC of CamVi
 """
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from howsure.errors import FewLabelsWarning
 from howsure.tables import splits
 from howsure_paper.datasets import uci
 from howsure_paper.depth import data as depth
+from howsure_paper.record import environment, find_record, write_record
 
 ACTIVATIONS = {"SiLU": nn.SiLU, "ReLU": nn.ReLU, "Tanh": nn.Tanh}
 SEEDS = 4
@@ -469,7 +469,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="height and width of its images")
     parser.add_argument("--width", type=int, default=32, help="of the U-Net")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of the U-Net")
-    parser.add_argument("--record", type=Path, help="JSON file for the numbers")
+    parser.add_argument("--out", type=Path, help="folder of the record, to which the numbers are added")
     options = parser.parse_args()
     if options.part in ("toys", "fresh"):
         which = CHOSEN if options.part == "toys" else FRESH
@@ -480,8 +480,9 @@ def main() -> None:
         found = cost(options.device, options.rows, options.size)
     else:
         found = images(options.data, options.device, options.steps or 3000, options.width, options.seeds)
-    if options.record:
-        options.record.write_text(json.dumps(found, indent=1) + "\n")
+    if options.out:
+        before = find_record(options.out) or {"run": "bench_attach"}
+        write_record(options.out, {**before, options.part: {"environment": environment(options.device), **found}})
 
 
 if __name__ == "__main__":

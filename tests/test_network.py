@@ -513,3 +513,31 @@ def test_onnx_of_maps_with_evidence(tmp_path):
     found = dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": new.numpy()}), strict=True))
     for name, value in ExportedNetwork(model)(new).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+
+def attach_a_part(rank, folder):
+    """Attach in one of two processes, each of which has another part of the rows."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=2)
+    x, y = rows(300)
+    own = slice(0, 120) if rank == 0 else slice(120, 300)
+    model = hs.attach(mlp(), [(x[own], y[own])])
+    torch.save(model.evidence.state_dict(), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.extras
+def test_two_processes_give_the_model_of_one(tmp_path):
+    torch.multiprocessing.spawn(attach_a_part, (str(tmp_path),), nprocs=2)
+    both = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    x, y = rows(300)
+    alone = hs.attach(mlp(), [(x, y)])
+    new = torch.randn(50, 3)
+    expected = alone.predict(new).std
+    for state in both:
+        alone.evidence.load_state_dict(state)
+        np.testing.assert_allclose(alone.predict(new).std, expected, rtol=1e-3)
+    assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])

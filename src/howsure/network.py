@@ -370,6 +370,7 @@ def attach(
         raise InputError('layers requires features="layers"')
     if not isinstance(network, nn.Module):
         raise InputTypeError(f"attach takes a torch module, not {type(network).__name__}")
+    network = getattr(network, "_orig_mod", network)  # hooks do not fire in a compiled module
     network.eval()
     reader, gathered = _gather(network, loader, None, layers, features == "gradients")
     sample = gathered.sample

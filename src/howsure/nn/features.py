@@ -219,8 +219,9 @@ def _channels_last(module: nn.Module, features: Any) -> Tensor:
     Maps (N, C, H, W) and volumes have them in dimension 1, and so have the sequences of 1-d convolutions.
     """
     if not isinstance(features, Tensor) or not features.is_floating_point() or features.ndim < 2:
-        kind = type(features).__name__
-        raise InputError(f"features must be floating-point tensors (N, …, D), got {kind}", hint="choose other layers=")
+        is_tensor = isinstance(features, Tensor)
+        found = f"{features.dtype} of shape {tuple(features.shape)}" if is_tensor else type(features).__name__
+        raise InputError(f"features must be floats of shape (N, …, D), got {found}", hint="choose other layers=")
     is_linear = isinstance(module, nn.Linear | nn.LayerNorm)
     is_map = features.ndim > 3 or isinstance(module, nn.Conv1d | nn.ConvTranspose1d | nn.BatchNorm1d)
     return features.movedim(1, -1) if is_map and not is_linear else features
