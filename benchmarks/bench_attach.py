@@ -7,6 +7,7 @@ python benchmarks/bench_attach.py images    # U-Net on NYU Depth: AUROC of CamVi
 """
 
 import argparse
+import itertools
 import time
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from howsure_paper.depth import data as depth
 from howsure_paper.record import environment, find_record, write_record
 
 ACTIVATIONS = {"SiLU": nn.SiLU, "ReLU": nn.ReLU, "Tanh": nn.Tanh}
+HEADS = ("Linear", "NIGHead")
 SEEDS = 4
 TRAIN, VALIDATION, CALIBRATION, TEST = 800, 150, 150, 1000
 
@@ -155,11 +157,9 @@ def fit(network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], split: Any
     return network.eval()
 
 
-def measure(toy: Toy, seed: int, activation: type[nn.Module], evidential: bool, features: str, **options: Any) -> dict:
+def measure(network: nn.Module, split: Split, features: str) -> dict[str, float]:
     """Return coverage of 90% intervals inside and off the data, the half-width there and the error there."""
-    split = draw(toy, seed)
-    network = train_network(split, seed, activation, evidential)
-    model = hs.attach(network, [split.train], validation=[split.validation], features=features, **options)
+    model = hs.attach(network, [split.train], validation=[split.validation], features=features)
     model = hs.calibrate(model, [split.calibration])
     inside, off = model.predict(split.test[0]), model.predict(split.off[0])
     ends = off.interval(0.9)
@@ -172,22 +172,22 @@ def measure(toy: Toy, seed: int, activation: type[nn.Module], evidential: bool, 
 
 
 def toys(which: dict[str, Toy]) -> dict[str, Any]:
-    """Print one line for each toy, activation and head; return the numbers."""
+    """Print one line for each toy, head, activation and kind of features; return the numbers."""
     record = {}
-    for name, toy in which.items():
+    for (name, toy), head, (activation, kind) in itertools.product(which.items(), HEADS, ACTIVATIONS.items()):
+        drawn = [draw(toy, seed) for seed in range(SEEDS)]
+        networks = [train_network(split, seed, kind, head == "NIGHead") for seed, split in enumerate(drawn)]
         for features in ("layers", "gradients"):
-            for head in ("Linear", "NIGHead"):
-                for activation, kind in ACTIVATIONS.items():
-                    runs = [measure(toy, s, kind, head == "NIGHead", features) for s in range(SEEDS)]
-                    mean = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
-                    mean["worst"] = min(run["off"] for run in runs)
-                    record[f"{name}, {features}, {head}, {activation}"] = mean
-                    print(
-                        f"{name:22s} {features:9s} {head:7s} {activation:4s} inside {mean['inside']:.2f}, off "
-                        f"{mean['off']:.2f} (worst {mean['worst']:.2f}), half-width {mean['half_width']:.2f}, "
-                        f"error {mean['error']:.2f}",
-                        flush=True,
-                    )
+            runs = [measure(network, split, features) for network, split in zip(networks, drawn, strict=True)]
+            mean = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
+            mean["worst"] = min(run["off"] for run in runs)
+            record[f"{name}, {head}, {activation}, {features}"] = mean
+            print(
+                f"{name:22s} {head:7s} {activation:4s} {features:9s} inside {mean['inside']:.2f}, off "
+                f"{mean['off']:.2f} (worst {mean['worst']:.2f}), half-width {mean['half_width']:.2f}, "
+                f"error {mean['error']:.2f}",
+                flush=True,
+            )
     return record
 
 
