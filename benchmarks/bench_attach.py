@@ -366,24 +366,38 @@ def cost(device: torch.device, rows: int, size: int) -> dict[str, Any]:
         return time.perf_counter() - started
 
     @torch.no_grad()
-    def one_pass() -> None:
-        for inputs, _ in loader:
+    def one_pass(batches: list[Any]) -> None:
+        for inputs, _ in batches:
             network(inputs)
 
-    model = hs.attach(network, loader[:32])
-    attach_times, pass_times, bare, whole = [], [], [], []
-    for _ in range(3):
-        pass_times.append(seconds(one_pass))
-        attach_times.append(seconds(lambda: hs.attach(network, loader)))
+    def bare() -> None:
+        one_pass(loader)
+
+    def bare_few() -> None:
+        one_pass(few)
+
+    def attach() -> None:
+        hs.attach(network, loader)
+
+    def attach_few() -> None:
+        hs.attach(network, few)
+
+    few = loader[: len(loader) // 4]
+    model = hs.attach(network, few)
+    times = np.array([[seconds(one) for one in (bare, bare_few, attach, attach_few)] for _ in range(3)])
+    whole, part, attached, attached_few = np.median(times, 0)
     with torch.no_grad():
-        for _ in range(30):
-            bare.append(seconds(lambda: network(x)))
-            whole.append(seconds(lambda: model(x)))
+        turns = [(seconds(lambda: network(x)), seconds(lambda: model(x))) for _ in range(30)]
+    plain, evidence = np.median(turns, 0)
+    slope = (attached - attached_few) / (whole - part)  # without what does not depend on the rows
+    fixed = max(0.0, attached - slope * whole)
     found = {
         "device": device_label(device),
         "rows": rows,
-        "passes": float(np.median(attach_times) / np.median(pass_times)),
-        "prediction": float(np.median(whole) / np.median(bare)),
+        "passes of the network, besides the fixed time": float(slope),
+        "fixed seconds": float(fixed),
+        "passes for a million rows": float(slope + fixed / (whole / rows * 1e6)),
+        "prediction": float(evidence / plain),
     }
     print(found)
     return found

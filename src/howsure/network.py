@@ -129,8 +129,14 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.sums, self.layers = FeatureSums(), [0]
-        self.sample: _Sample | None = None
+        self.parts: list[_Sample] = []
+        self.limit = 1.0  # keys that are still small enough for the sample
         self.generator = torch.Generator().manual_seed(_rank())
+
+    @property
+    def sample(self) -> _Sample:
+        """The sample of all elements that were added."""
+        return _Sample.join(self.parts)
 
     def add(self, reader: FeatureReader, outputs: Outputs, features: list[Tensor], y: Tensor) -> None:
         """Add the elements of a batch that have at least one target."""
@@ -141,12 +147,13 @@ class _Gathered:
         x = torch.cat([f.flatten(0, -2) for f in features], -1)[known]
         self.sums.add(x.float())
         key = torch.rand(len(x), generator=self.generator)
-        limit = self.sample.key.max() if self.sample is not None and len(self.sample.key) == SAMPLE_SIZE else 1.0
-        some = (key < limit).nonzero().squeeze(1)
+        some = (key < self.limit).nonzero().squeeze(1)
         own = [torch.full_like(rows.mean, torch.nan) if c is None else c for c in rows]
         columns = (x, *(c[known] for c in own), target[known])
-        new = _Sample(key[some], *(c[some.to(c.device)].cpu().double() for c in columns))
-        self.sample = new if self.sample is None else _Sample.join([self.sample, new])
+        self.parts.append(_Sample(key[some], *(c[some.to(c.device)].cpu().double() for c in columns)))
+        if sum(len(part.key) for part in self.parts) > 2 * SAMPLE_SIZE:
+            self.parts = [self.sample]
+            self.limit = float(self.parts[0].key.max())
 
     def merge(self) -> "_Gathered":
         """Return this with the sums and samples of all processes."""
@@ -161,7 +168,7 @@ class _Gathered:
         self.sums.count, self.sums.mean = total, whole
         samples: list[Any] = [None] * count_ranks()
         torch.distributed.all_gather_object(samples, self.sample)
-        self.sample = _Sample.join([s for s in samples if s is not None])
+        self.parts = samples
         return self
 
 
@@ -376,7 +383,6 @@ def attach(
     sample = gathered.sample
     if validation is not None:
         sample = _gather(network, validation, reader)[1].sample
-    assert sample is not None
     return NetworkModel(network, reader, _learn(gathered, sample, validation is not None, ridge))
 
 
