@@ -34,7 +34,6 @@ from torch import Tensor
 
 import howsure as hs
 from devices import device_label
-from howsure.deploy import export_network
 from howsure.nn import UNet
 from howsure_paper.datasets import uci
 
@@ -92,12 +91,12 @@ def export_networks(folder: Path, width: int) -> None:
     """Print errors and export times of a mixture of eight networks and of a U-Net at two sizes."""
     torch.manual_seed(0)
     net, rows, file = Mixed(width).eval(), torch.randn(1000, 8), folder / "8.onnx"
-    taken = seconds_of_call(lambda: export_network(net, file, rows))
+    taken = seconds_of_call(lambda: hs.export(net, file, rows))
     error = largest_error(file, rows.numpy(), hs.Prediction(net(rows)))
     print(f"mixture of eight: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
     depth, file = Depth().eval(), folder / "unet.onnx"
     example = torch.randn(2, 3, 32, 48)
-    taken = seconds_of_call(lambda: export_network(depth, file, example, dynamic=(0, 2, 3)))
+    taken = seconds_of_call(lambda: hs.export(depth, file, example, dynamic=(0, 2, 3)))
     for images in (torch.randn(2, 3, 64, 96), torch.randn(1, 3, 128, 160)):
         error = largest_error(file, images.numpy(), hs.Prediction(depth(images)))
         print(f"U-Net at {images.shape[-2:]}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
@@ -120,7 +119,7 @@ def largest_error(file: Path, x: np.ndarray, p: hs.Prediction) -> float:
 
 def plain_graph(model: hs.EvidentialRegressor) -> bytes:
     """Return the networks of a model as an ONNX graph: what they see, scaled (M, rows, features), to raw outputs."""
-    population = model.fitted_.population
+    population = model.model_.networks
     names, nodes, last = [], [], "x"
     weights = [w.detach().float().numpy() for w in population.weights]
     weights[0] = weights[0][:, : population.in_features]
@@ -161,7 +160,7 @@ def moments(model: hs.EvidentialRegressor, x: np.ndarray) -> tuple[Any, ...]:
 
 def speed(model: hs.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
     """Return the median seconds of each way to predict these rows."""
-    population = model.fitted_.population
+    population = model.model_.networks
     seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
     ways: dict[str, Callable[[], Any]] = {"predict_distribution": functools.partial(moments, model, x)}
     for single, name in ((False, "float64"), (True, "float32")):

@@ -16,7 +16,7 @@ def model(tmp_path_factory):
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
     model = hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
-    model.fitted_.unfamiliar_below = 0.5  # these rows are too few to learn it
+    model.model_.unfamiliar_below = 0.5  # these rows are too few to learn it
     model.save(folder)
     return folder
 

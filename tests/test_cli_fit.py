@@ -245,7 +245,7 @@ def test_every_method(method, table, tmp_path, capsys):
     model = models.load(tmp_path / "m")
     assert type(model).__name__.lower().startswith(method)
     assert model.unfamiliar_below_ is None  # the rows are too few to learn it
-    assert (model.fitted_.evidence is None) is (method != "evidential")
+    assert (model.model_.evidence is None) is (method != "evidential")
 
 
 def test_the_example_needs_no_file(tmp_path, capsys):

@@ -12,13 +12,13 @@ import warnings
 import pytest
 import torch
 import typer
+from howsure.persistence import load_model, save_model
 
 import howsure as hs
 from faults import commands
 from howsure.cli import app as application
 from howsure.cli import console, models
 from howsure.cli.info import _kernels
-from howsure.persistence import load_model, save_model
 from shell import houses, shell, write
 
 SCORES = {
@@ -37,7 +37,7 @@ def fitted():
     frame = houses(60)
     model = hs.EvidentialRegressor(members=2, steps=5, random_state=3, device="cpu")
     model.fit(frame[["size", "town", "year"]], frame[["price"]])
-    model.fitted_.unfamiliar_below = 0.5  # these rows are too few to learn it
+    model.model_.unfamiliar_below = 0.5  # these rows are too few to learn it
     return model
 
 

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
     fitted = hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
-    fitted.fitted_.unfamiliar_below = 0.3  # these rows are too few to learn it
+    fitted.model_.unfamiliar_below = 0.3  # these rows are too few to learn it
     models.save(fitted, folder / "m", _record())
     return folder / "m"
 
@@ -114,7 +114,7 @@ def test_a_model_that_was_saved_from_python(tmp_path, capsys):
     frame = houses()
     fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     assert "unfamiliar" not in predict_frame(fitted, frame)  # the rows are too few to learn a threshold
-    fitted.fitted_.unfamiliar_below = 0.3
+    fitted.model_.unfamiliar_below = 0.3
     fitted.save(tmp_path / "m")
     frame.loc[0, "size"] = 1e6
     found = predict_frame(models.load(tmp_path / "m"), frame)

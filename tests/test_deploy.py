@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.deploy import OPSET, ExportedNetwork, Summaries, export_network, summaries
+from howsure.deploy import OPSET, ExportedNetwork, Summaries, summaries
 from howsure.nn import UNet
 
 NAMES = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper"]
@@ -252,7 +252,7 @@ def test_wrong_networks_and_outputs_raise():
 def test_exports_with_wrong_arguments_raise_and_write_nothing(tmp_path, name, example, options):
     (tmp_path / "old.pt2").write_bytes(b"old")
     with pytest.raises((hs.InputError, hs.InputTypeError)):
-        export_network(network(), tmp_path / name, example, **options)
+        hs.export(network(), tmp_path / name, example, **options)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
@@ -295,7 +295,7 @@ def session(path):
 @pytest.mark.extras
 def test_onnx_of_a_mixture_of_eight(tmp_path):
     net = Ensemble(8)
-    export_network(net, tmp_path / "mixture.onnx", torch.randn(1, 5))
+    hs.export(net, tmp_path / "mixture.onnx", torch.randn(1, 5))
     run = session(tmp_path / "mixture.onnx")
     for rows in (1, 2, 500):
         x = torch.randn(rows, 5)
@@ -311,7 +311,7 @@ def test_onnx_of_a_mixture_of_eight(tmp_path):
 @torch.no_grad()
 def test_onnx_of_the_unet_at_two_sizes(tmp_path):
     net = Maps()
-    export_network(net, tmp_path / "maps.onnx", torch.randn(1, 3, 32, 40), dynamic=(0, 2, 3))
+    hs.export(net, tmp_path / "maps.onnx", torch.randn(1, 3, 32, 40), dynamic=(0, 2, 3))
     run = session(tmp_path / "maps.onnx")
     for shape in ((1, 3, 48, 64), (3, 3, 96, 32)):
         x = torch.randn(shape)
@@ -322,7 +322,7 @@ def test_onnx_of_the_unet_at_two_sizes(tmp_path):
 @torch.no_grad()
 def test_onnx_of_extreme_parameters(tmp_path):
     raw = extreme_raw(300)
-    export_network(Raw(hs.NormalInverseGamma), tmp_path / "raw.onnx", raw[:2], coverage=0.99)
+    hs.export(Raw(hs.NormalInverseGamma), tmp_path / "raw.onnx", raw[:2], coverage=0.99)
     found = session(tmp_path / "raw.onnx")(raw)
     assert_agrees(found, hs.Prediction(hs.NormalInverseGamma.from_raw(raw)), 0.99)
 
@@ -332,7 +332,7 @@ def test_onnx_of_extreme_parameters(tmp_path):
 def test_onnx_of_gaussian_networks_and_two_targets(tmp_path):
     x = 10 * torch.randn(50, 5)
     for net in (network(head=hs.NormalHead(32)), network(head=hs.NIGHead(32, targets=2))):
-        export_network(net, tmp_path / "net.onnx", x[:2], input_names=["features"], overwrite=True)
+        hs.export(net, tmp_path / "net.onnx", x[:2], input_names=["features"], overwrite=True)
         assert_agrees(session(tmp_path / "net.onnx")(x), hs.Prediction(net(x)))
 
 
@@ -357,7 +357,7 @@ def run_without_howsure(folder, x):
 @pytest.mark.extras
 def test_exported_program_needs_no_howsure(tmp_path):
     net, x = Ensemble(3), torch.randn(11, 5)
-    export_network(net, tmp_path / "program.pt2", torch.randn(4, 5))
+    hs.export(net, tmp_path / "program.pt2", torch.randn(4, 5))
     assert_agrees(run_without_howsure(tmp_path, x), hs.Prediction(net(x).detach()))
 
 
@@ -375,5 +375,5 @@ def test_a_failed_export_leaves_the_old_file(tmp_path):
 
     (tmp_path / "net.pt2").write_bytes(b"old")
     with pytest.raises(Exception, match="data-dependent"):
-        export_network(Refuses(), tmp_path / "net.pt2", torch.randn(2, 5), overwrite=True)
+        hs.export(Refuses(), tmp_path / "net.pt2", torch.randn(2, 5), overwrite=True)
     assert (tmp_path / "net.pt2").read_bytes() == b"old"

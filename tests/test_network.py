@@ -1,9 +1,9 @@
 """Evidence attached to trained networks: formulas, shapes, calibration, files."""
 
 import itertools
-import json
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.deploy import ExportedNetwork, export_network
+from howsure.deploy import ExportedNetwork
 from howsure.errors import FewLabelsWarning
-from howsure.network import EDGE_QUANTILE, PRIOR_VARIANCE, RIDGE, load_network
+from howsure.network import EDGE_QUANTILE, PRIOR_VARIANCE, RIDGE, NetworkHeader
 from howsure.nn.evidence import UNIT_FLOOR
 from howsure.nn.features import GRADIENT_FEATURES, FeatureReader
 from howsure.nn.noise import fit_student, noise_weights
+from howsure.storage import load_model, save_model
 
 
 def rows(count=300, width=3, seed=0, noise=0.1):
@@ -423,7 +424,7 @@ def test_saved_model_predicts_the_same(trained, tmp_path, method):
     if method:
         model = hs.calibrate(model, [(x, y)], method=method)
     model.save(tmp_path / "net.safetensors")
-    again = load_network(tmp_path / "net.safetensors", network)
+    again = hs.load(tmp_path / "net.safetensors", network)
     np.testing.assert_array_equal(again.predict(x).interval(0.8), model.predict(x).interval(0.8))
     assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
 
@@ -433,28 +434,29 @@ def test_file_of_another_network_raises(trained, tmp_path):
     model.save(tmp_path / "net.safetensors")
     other = mlp()
     with pytest.raises(hs.InputError):
-        load_network(tmp_path / "net.safetensors", other)
+        hs.load(tmp_path / "net.safetensors", other)
     other.load_state_dict(network.state_dict())
-    load_network(tmp_path / "net.safetensors", other)
+    hs.load(tmp_path / "net.safetensors", other)
 
 
 def test_files_that_are_not_models_raise(trained, tmp_path):
     network, model = trained
     model.save(tmp_path / "net.safetensors")
     data = (tmp_path / "net.safetensors").read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    own = json.loads(header["__metadata__"]["howsure"])
-    forged = [b"", data[:100], data[:-10], os.urandom(500), b"{}"]
-    for change in ({"reader": [1]}, {"reader": [["9"], True, 7]}, {"calibration": {"method": "scale"}}):
-        text = json.dumps({**header, "__metadata__": {"howsure": json.dumps({**own, **change})}}).encode()
-        forged.append(len(text).to_bytes(8, "little") + text + data[8 + size :])
-    for content in forged:
+    for content in (b"", data[:100], data[:-10], os.urandom(500), b"{}"):
         (tmp_path / "forged").write_bytes(content)
         with pytest.raises(hs.InputError):
-            load_network(tmp_path / "forged", network)
+            hs.load(tmp_path / "forged", network)
+    tensors, values = load_model(tmp_path / "net.safetensors")
+    header = NetworkHeader(**{name: value for name, value in values.items() if name != "format"})
+    for change in ({"layers": [1]}, {"layers": ["9"]}, {"target_dim": 7}, {"calibration": {"method": "scale"}}):
+        save_model(tmp_path / "forged", tensors, replace(header, **change), overwrite=True)
+        with pytest.raises(hs.InputError):
+            hs.load(tmp_path / "forged", network)
     with pytest.raises(hs.InputError):
-        load_network(tmp_path / "missing", network)
+        hs.load(tmp_path / "missing", network)
+    with pytest.raises(hs.InputError):
+        hs.load(tmp_path / "net.safetensors")
 
 
 # Export ---------------------------------------------------------------------------------------------------------------
@@ -481,7 +483,7 @@ def test_exported_outputs_are_those_of_predict(trained, tmp_path, method):
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
     if method == "scale":
-        export_network(model, tmp_path / "net.pt2", x[:2])
+        hs.export(model, tmp_path / "net.pt2", x[:2])
         program = torch.export.load(tmp_path / "net.pt2").module()
         for name, value in program(3 * x).items():
             torch.testing.assert_close(
@@ -497,7 +499,7 @@ def test_models_that_cannot_be_exported_raise(trained, tmp_path):
     gradients = hs.attach(network, [(x, y)], features="gradients")
     for each in (isotonic, groups, gradients):
         with pytest.raises(hs.InputError):
-            export_network(each, tmp_path / "net.pt2", x)
+            hs.export(each, tmp_path / "net.pt2", x)
     assert not list(tmp_path.iterdir())
 
 
@@ -507,7 +509,7 @@ def test_onnx_of_maps_with_evidence(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     network, (x,), shape = CASES["maps"]
     model = hs.attach(network, [(x, torch.randn(shape))])
-    export_network(model, tmp_path / "net.onnx", x, dynamic=(0, 2, 3))
+    hs.export(model, tmp_path / "net.onnx", x, dynamic=(0, 2, 3))
     session = runtime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
     new = 3 * torch.randn(3, 3, 12, 10)
     found = dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": new.numpy()}), strict=True))

@@ -12,8 +12,8 @@ of the network do not change.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -29,12 +29,12 @@ from howsure.distributed import count_ranks, sum_over_ranks
 from howsure.distributions import NormalInverseGamma
 from howsure.distributions._base import fit_shape
 from howsure.errors import InputError, InputTypeError
-from howsure.files import write_whole
 from howsure.formulas import nig
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis, FeatureSums
 from howsure.nn.features import FeatureReader, Outputs
 from howsure.nn.noise import MAX_DF, MIN_EXCESS_DF, fit_student, noise_weights
 from howsure.prediction import Prediction
+from howsure.storage import checked_header, load_model, reading_model, save_model
 
 __all__ = ["NetworkModel", "attach", "load_network"]
 
@@ -46,7 +46,6 @@ SCALE_QUANTILES = (0.01, 0.99)  # of the noise in the sample, which bound it eve
 PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_EVIDENCE = 1e-3
 MAX_LEVERAGE = 0.9  # of one training element on itself
-FORMAT = "howsure network 1"
 
 
 # Evidence -------------------------------------------------------------------------------------------------------------
@@ -225,6 +224,18 @@ def _learn_target(evidence: NetworkEvidence, sample: _Sample, residual: Tensor, 
     evidence.typical[t], evidence.most_excess[t] = scale.median(), excess.quantile(SCALE_QUANTILES[1])
 
 
+@dataclass(frozen=True)
+class NetworkHeader:
+    """Everything in the file of a :class:`NetworkModel` that is not a tensor."""
+
+    model: str
+    network: str  # hash of the weights
+    layers: list[str]
+    entering: bool
+    target_dim: int | None
+    calibration: dict[str, Any] | None
+
+
 # The model ------------------------------------------------------------------------------------------------------------
 
 
@@ -312,19 +323,17 @@ class NetworkModel(nn.Module):
     def _with_calibration(self, calibration: Any) -> "NetworkModel":
         return NetworkModel(self.network, self.reader, self.evidence, calibration)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write evidence and calibration to one file, which :func:`howsure.load` reads. The network is not in it."""
-        from safetensors.torch import save
+    def save(self, path: str | PathLike[str], overwrite: bool = False) -> Path:
+        """Write evidence and calibration to one file, which :func:`howsure.load` reads. The network is not in it.
 
-        header = {
-            "format": FORMAT,
-            "network": fingerprint(self.network),
-            "reader": [list(self.reader.layers), self.reader.entering, self.reader.target_dim],
-            "calibration": None if self.calibration is None else self.calibration.to_dict(),
-        }
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.evidence.state_dict().items()}
-        data = save(tensors, {"howsure": json.dumps(header, allow_nan=False)})
-        write_whole(Path(path), lambda file: file.write(data))
+        Args:
+            path: of the file. An older model there is replaced.
+            overwrite: whether to replace a file that is not a model.
+        """
+        calibration = None if self.calibration is None else self.calibration.to_dict()
+        layers, entering, target_dim = astuple(self.reader)
+        header = NetworkHeader("network", fingerprint(self.network), list(layers), entering, target_dim, calibration)
+        return save_model(Path(path), self.evidence.state_dict(), header, overwrite)
 
     def extra_repr(self) -> str:
         method = None if self.calibration is None else self.calibration.method
@@ -388,33 +397,23 @@ def attach(
 
 def load_network(path: str | PathLike[str], network: nn.Module) -> NetworkModel:
     """Return the model that :meth:`NetworkModel.save` wrote, for the network that it belongs to."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    try:
-        with safe_open(path, "pt") as file:
-            header = json.loads((file.metadata() or {}).get("howsure", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error})", hint="save the model again") from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise InputError(f"{path} does not hold the evidence of a network", value=str(path))
-    if header.get("network") != fingerprint(network):
+    tensors, values = load_model(Path(path))
+    if values.get("model") != "network":
+        raise InputError(f"{path} does not hold the evidence of a network", hint="hs.load(path) loads other models")
+    if values.get("network") != fingerprint(network):
         raise InputError(
             f"{path} belongs to another network, or to other weights", hint="load the weights that it was attached to"
         )
-    try:
-        layers, entering, target_dim = header["reader"]
-        if not set(layers) <= set(dict(network.named_modules())) or target_dim not in (None, 1, -1):
-            raise ValueError(f"the network has no layers {layers!r:.80}")
-        reader = FeatureReader(tuple(layers), entering, target_dim)
+    with reading_model(path if isinstance(path, str) else Path(path)):
+        header = checked_header(NetworkHeader, values)
+        if not set(header.layers) <= set(dict(network.named_modules())) or header.target_dim not in (None, 1, -1):
+            raise InputError(f"the network has no layers {header.layers!r:.80}")
         evidence = NetworkEvidence(*tensors["noise_weight"].shape)
         evidence.load_state_dict(tensors)
-        saved = header["calibration"]
+        saved = header.calibration
         kind = ConformalCalibration if saved and saved.get("method") == "conformal" else Calibration
+        reader = FeatureReader(tuple(header.layers), header.entering, header.target_dim)
         calibration = None if saved is None else kind.from_dict(saved)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path} is not consistent ({error})", hint="save the model again") from error
     return NetworkModel(network, reader, evidence.to(_device_of(network)), calibration)
 
 

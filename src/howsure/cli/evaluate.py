@@ -57,7 +57,7 @@ def evaluate(
 def target_columns(model: "Regressor", given: list[str]) -> list[str]:
     """Return the names of the columns with the targets."""
     names = given or target_names(model)
-    count = 1 if model.fitted_.one_target else model.fitted_.scale_y.loc.shape[-1]
+    count = model.model_.targets
     if names is None:
         raise InputError("the model does not know the names of its targets", hint="name them with --target")
     if len(names) != count:

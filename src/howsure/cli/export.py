@@ -13,9 +13,7 @@ __all__ = ["export"]
 
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of the model.")],
-    onnx: Annotated[
-        Path, typer.Option("--onnx", help="File to write, such as model.onnx; model.columns.json is beside it.")
-    ],
+    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx.")],
     coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
     interval: Annotated[
         bool, typer.Option("--interval/--no-interval", help="Whether the graph has an interval at all.")
@@ -29,20 +27,18 @@ def export(
 ) -> None:
     """Write a model as an ONNX graph, from the columns of a table to mean, deviations and interval.
 
-    The graph takes numbers. What they mean, and the code of every text, is in the JSON file beside it.
+    The graph takes numbers. What they mean, and the code of every text, is in its metadata.
 
     Example: howsure export model --onnx model.onnx
     """
     if not 0 < coverage < 1:
         raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
     with console.speaking():
-        from howsure.export import columns_file, export_onnx
+        from howsure.exporting import export as export_model
 
         regressor = models.load(model)
-        if onnx.resolve().is_relative_to(model.resolve()):
-            raise InputError(f"{onnx} would lie in the folder of the model; name another place with --onnx")
-        path = export_onnx(regressor, onnx, coverage=coverage if interval else None, single=single, force=force)
-    codes = any(encoder.kind == "category" and not encoder.left_out for encoder in regressor.encoding_.encoders)
-    about = "what its columns mean, and the codes of texts" if codes else "what its columns mean"
-    size = path.stat().st_size / 1e6
-    console.remark(f"wrote {path} ({size:.1f} MB) and {columns_file(path)}: {about}", quiet)
+        if onnx.resolve() == model.resolve():
+            raise InputError(f"{onnx} is the model; name another place with --onnx")
+        options = {"coverage": coverage if interval else None, "single": single, "overwrite": force}
+        path = export_model(regressor, onnx, **options)
+    console.remark(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", quiet)

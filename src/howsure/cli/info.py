@@ -116,7 +116,7 @@ def column_rows(columns: "pd.DataFrame") -> list[dict[str, Any]]:
 
 def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
     """Return what a model is, as plain values."""
-    population, training = model.fitted_.population, model.training_
+    population, training = model.model_.networks, model.training_
     default = type(model)().get_params()
     own = {name: value for name, value in model.get_params().items() if value != default.get(name)}
     width = model.width_
@@ -128,7 +128,7 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
         "networks": population.members,
         "layers": list(population.sizes),
         "weights": sum(parameter.numel() for parameter in population.parameters()),
-        "bytes": sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
+        "bytes": folder.stat().st_size,
         "inputs": model.inputs_,
         "evidence": getattr(model, "evidence", "plain"),
         "unfamiliar_below": model.unfamiliar_below_,
@@ -137,7 +137,7 @@ def _describe(model: "Regressor", folder: Path) -> dict[str, Any]:
         "calibration": None if model.calibration_ is None else model.calibration_.method,
         "training": {"steps": training["steps"], "seconds": training["seconds"], "best_step": training["best_step"]},
         "columns": column_rows(model.columns_),
-        "record": model.record_,  # type: ignore[attr-defined]
+        "record": model.record_,
     }
 
 

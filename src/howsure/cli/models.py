@@ -1,4 +1,4 @@
-"""Model folders as the shell uses them: a regressor, and the record of the fit that made it."""
+"""Model files as the shell uses them: a regressor, and the record of the fit that made it."""
 
 import math
 import os
@@ -13,25 +13,23 @@ if TYPE_CHECKING:
 
 __all__ = ["check_output", "check_outside", "finite", "load", "save"]
 
-RECORD = "record"  # the name among the settings of a model
+RECORD = "record"  # the name of the record of a fit in error messages
 
 
 def load(folder: Path) -> "Regressor":
-    """Return the regressor of a model folder, with what `howsure fit` recorded about it.
+    """Return the regressor of a model file, with what `howsure fit` recorded about it.
 
     An attribute is added: ``record_``, a dict that is empty for a model that was saved from Python.
     """
     from howsure import estimators
-    from howsure.persistence import load_model, refusing_misfits
+    from howsure.storage import reading_model
 
-    tensors, settings = load_model(folder)
-    if settings.get("model") == "images":
+    model: Any = estimators.load(folder)
+    if not isinstance(model, estimators.Regressor):
         raise InputError(f"{folder} holds a model of images; the command line is for tables")
-    model: Any = estimators.restore(folder, tensors, settings)
-    with refusing_misfits(folder):
-        model.record_ = _checked(settings.get(RECORD, {}))
-    regressor: Regressor = model
-    return regressor
+    with reading_model(folder):
+        model.record_ = _checked(model.record_)
+    return model
 
 
 def _checked(record: Any) -> dict[str, Any]:
@@ -47,12 +45,10 @@ def _checked(record: Any) -> dict[str, Any]:
 
 
 def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:
-    """Write a model folder with the record of its fit, both whole or not at all: they are one file."""
-    from howsure.persistence import save_model
-
-    tensors, settings = model._state()
+    """Write a model file with the record of its fit."""
+    model.record_ = finite(record)
     try:
-        save_model(folder, tensors, settings | {RECORD: finite(record)})
+        model.save(folder)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
 
@@ -67,24 +63,23 @@ def finite(value: Any) -> Any:
 
 
 def check_outside(output: Path, model: Path) -> None:
-    """Raise if an output would lie in a model folder: one with other files in it is never replaced by a later fit."""
-    if output.resolve().is_relative_to(model.resolve()):
-        raise InputError(f"{output} would lie in the folder of the model; name another place with -o")
+    """Raise if an output would replace the model."""
+    if output.resolve() == model.resolve():
+        raise InputError(f"{output} is the model; name another place with -o")
 
 
 def check_output(folder: Path, force: bool) -> None:
     """Raise unless a model can be saved under this name, before anything takes time.
 
-    A folder that is not empty is replaced only if it is a model of ours, and only with ``force``.
+    A file is replaced only if it is a model of ours, and only with ``force``.
     """
-    from howsure.persistence import _check_ours, is_model
+    from howsure.storage import is_model
 
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; a model is saved as a folder, choose another name with -o")
-    if folder.is_dir():
-        _check_ours(folder)
-        if is_model(folder) and not force:
-            raise InputError(f"{folder} holds a model already; --force replaces it, -o names another folder")
+    if folder.exists():
+        if not is_model(folder):
+            raise InputError(f"{folder} exists and is not a model", hint="choose another name with -o")
+        if not force:
+            raise InputError(f"{folder} holds a model already; --force replaces it, -o names another file")
     parent = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"{folder} cannot be written: {parent} is no folder to write to; choose another name with -o")

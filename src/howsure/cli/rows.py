@@ -86,9 +86,9 @@ def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) ->
 
 def _several(model: "Regressor") -> list[str] | None:
     """Return the names of several targets, each of which needs one; None of a single one."""
-    if model.fitted_.one_target:
+    if model.model_.one_target:
         return None
-    return target_names(model) or [f"y{t}" for t in range(model.fitted_.scale_y.loc.shape[-1])]
+    return target_names(model) or [f"y{t}" for t in range(model.model_.targets)]
 
 
 def target_names(model: "Regressor") -> list[str] | None:

@@ -222,7 +222,7 @@ def _scores_of_constant(p: Prediction, y: Array, has_moments: bool) -> Scores:
 
 def _constant(model: Regressor, p: Prediction) -> Prediction:
     """Return the same answer for all rows: a normal distribution with mean and deviation of the training targets."""
-    scale_y = model.fitted_.scale_y
+    scale_y = model.model_.scale_y
     loc, scale = (t.double().cpu().mean(0)[0] for t in (scale_y.loc, scale_y.scale))
     if len(p.shape) == 1:
         loc, scale = loc[0], scale[0]

@@ -202,7 +202,7 @@ def _content(model: Regressor, X: Any, y: ArrayLike, by: Any, title: str | None)
     p = model.predict_distribution(features)
     if not len(p):
         raise InputError("the table has no rows; a report needs at least one")
-    table = model._read(features, model.encoding_)
+    table = model.read(features)
     x = model.features_of(table)
     known = TrainingColumns(model)
     labels = _labels(table)
@@ -408,7 +408,7 @@ def _model_lines(model: Regressor, results: list[TargetResult]) -> list[tuple[st
         "EnsembleRegressor": "Deep ensemble",
     }
     kind = type(model).__name__
-    networks = model.fitted_.population.members
+    networks = model.model_.members
     lines = [
         ("Method", f"{names.get(kind, kind)} ({kind}), {counted(networks, 'network')}"),
         ("Target", clip(", ".join(result.name for result in results), 500)),

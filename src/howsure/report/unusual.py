@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from howsure.estimators import Regressor
 from howsure.report.words import percent, show
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
 from howsure.tables.schema import Encoder
 from howsure.tables.table import Column, Table
 
@@ -52,12 +52,12 @@ class TrainingColumns:
     """What a fitted regressor keeps of its training rows, column by column."""
 
     def __init__(self, model: Regressor) -> None:
-        self.fitted: Fitted = model.fitted_
+        self.model: TableModel = model.model_
         self.encoders: tuple[Encoder, ...] = model.encoding_.encoders
         counts = [len(encoder.features) for encoder in self.encoders]
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(int)
         # features of a usual row, as networks see them
-        self._typical = self.fitted.scale_x.loc[:, 0, : self._first[-1]].double().cpu().numpy().mean(0)
+        self._typical = self.model.scale_x.loc[:, 0, : self._first[-1]].double().cpu().numpy().mean(0)
 
     def unusual(self, table: Table) -> list[NDArray[np.bool_]]:
         """Return for each column whether the value of each row is unusual."""
@@ -104,7 +104,7 @@ class TrainingColumns:
         usual = np.repeat(x[row : row + 1], len(known), axis=0)
         for line, (k, _) in zip(usual, known, strict=True):
             line[self._slice(k)] = self._typical[self._slice(k)]
-        keep = self.fitted.predict(usual).familiarity
+        keep = self.model.predict(usual, encoded=True).familiarity
         assert keep is not None
         rated = [Reason(r.column, r.text, r.size, r.outside, float(w)) for (_, r), w in zip(known, keep, strict=True)]
         helpful = [r for r in rated if r.outside or (r.otherwise or 0) > 1.05 * familiarity]
