@@ -28,7 +28,6 @@ from howsure_paper.record import environment, find_record, write_record
 
 ACTIVATIONS = {"SiLU": nn.SiLU, "ReLU": nn.ReLU, "Tanh": nn.Tanh}
 HEADS = ("Linear", "NIGHead")
-SEEDS = 4
 TRAIN, VALIDATION, CALIBRATION, TEST = 800, 150, 150, 1000
 
 
@@ -171,12 +170,12 @@ def measure(network: nn.Module, split: Split, features: str) -> dict[str, float]
     }
 
 
-def toys(which: dict[str, Toy]) -> dict[str, Any]:
+def toys(which: dict[str, Toy], steps: int, seeds: int) -> dict[str, Any]:
     """Print one line for each toy, head, activation and kind of features; return the numbers."""
     record = {}
     for (name, toy), head, (activation, kind) in itertools.product(which.items(), HEADS, ACTIVATIONS.items()):
-        drawn = [draw(toy, seed) for seed in range(SEEDS)]
-        networks = [train_network(split, seed, kind, head == "NIGHead") for seed, split in enumerate(drawn)]
+        drawn = [draw(toy, seed) for seed in range(seeds)]
+        networks = [train_network(split, seed, kind, head == "NIGHead", steps) for seed, split in enumerate(drawn)]
         for features in ("layers", "gradients"):
             runs = [measure(network, split, features) for network, split in zip(networks, drawn, strict=True)]
             mean = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
@@ -482,18 +481,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4096, help="of the measurement of cost")
     parser.add_argument("--size", type=int, default=64, help="height and width of its images")
     parser.add_argument("--width", type=int, default=32, help="of the U-Net")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of the U-Net")
+    parser.add_argument("--seeds", type=int, help="trainings of each toy (4) or of the U-Net (3)")
     parser.add_argument("--out", type=Path, help="folder of the record, to which the numbers are added")
     options = parser.parse_args()
     if options.part in ("toys", "fresh"):
         which = CHOSEN if options.part == "toys" else FRESH
-        found = toys({k: v for k, v in which.items() if options.only in (None, k)})
+        chosen = {k: v for k, v in which.items() if options.only in (None, k)}
+        found = toys(chosen, options.steps or 1500, options.seeds or 4)
     elif options.part == "tails":
         found = tails(options.data, options.only, options.steps or 1500)
     elif options.part == "cost":
         found = cost(options.device, options.rows, options.size)
     else:
-        found = images(options.data, options.device, options.steps or 3000, options.width, options.seeds)
+        found = images(options.data, options.device, options.steps or 3000, options.width, options.seeds or 3)
     if options.out:
         before = find_record(options.out) or {"run": "bench_attach"}
         write_record(options.out, {**before, options.part: {"environment": environment(options.device), **found}})

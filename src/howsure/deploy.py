@@ -425,7 +425,7 @@ def _checked_weights(weights: Any) -> tuple[float, ...]:
         given = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputTypeError(f"weights must be numbers, one for each member, got {weights!r}") from error
-    return tuple(normalised_weights("Deploy", given.detach(), given.numel(), validate=True).tolist())
+    return tuple(normalised_weights("Summaries", given.detach(), given.numel(), validate=True).tolist())
 
 
 def _on_leaves(change: Any, answer: Any) -> Any:
