@@ -391,7 +391,6 @@ def cost(device: torch.device, rows: int, size: int) -> dict[str, Any]:
     slope = (attached - attached_few) / (whole - part)  # without what does not depend on the rows
     fixed = max(0.0, attached - slope * whole)
     found = {
-        "device": device_label(device),
         "rows": rows,
         "passes of the network, besides the fixed time": float(slope),
         "fixed seconds": float(fixed),
@@ -408,7 +407,7 @@ def cost(device: torch.device, rows: int, size: int) -> dict[str, Any]:
 def images(data: Path | None, device: torch.device, steps: int, width: int, seeds: int) -> dict[str, Any]:
     """Print the AUROC of CamVid by attached evidence, for U-Nets trained on NYU Depth by squared errors alone."""
     found = depth.load(data)
-    record: dict[str, Any] = {"device": device_label(device), "steps": steps, "width": width}
+    record: dict[str, Any] = {"steps": steps, "width": width}
     for seed in range(seeds):
         network = train_unet(found, device, steps, width, seed)
         for name, layers in {"last two": None, "encoder": ["encoder.0", "encoder.1", "encoder.2"]}.items():
@@ -471,6 +470,21 @@ def measure_unet(
     }
 
 
+def summary(part: str, found: dict[str, Any]) -> str:
+    """Return the last line: one number of a part."""
+    if part in ("toys", "fresh"):
+        share = np.mean([run["off"] for run in found.values()]) / 0.9
+        return f"{part}, mean coverage off the training rows by the stated one: {share:.2f}"
+    if part == "tails":
+        names = {key.split(",")[0] for key in found}
+        ratios = [found[f"{n}, tail, attach"]["crps"] / found[f"{n}, tail, laplace, calibrated"]["crps"] for n in names]
+        return f"tails, CRPS by that of a calibrated Laplace approximation: {np.mean(ratios):.2f}"
+    if part == "cost":
+        return f"cost, passes of the network to attach a million rows: {found['passes for a million rows']:.2f}"
+    values = [run["auroc"] for run in found.values() if isinstance(run, dict)]
+    return f"images, AUROC of CamVid: {np.mean(values):.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["toys", "fresh", "tails", "cost", "images"])
@@ -496,7 +510,9 @@ def main() -> None:
         found = images(options.data, options.device, options.steps or 3000, options.width, options.seeds or 3)
     if options.out:
         before = find_record(options.out) or {"run": "bench_attach"}
-        write_record(options.out, {**before, options.part: {"environment": environment(options.device), **found}})
+        part = {"device": device_label(options.device), **found}
+        write_record(options.out, {**before, "environment": environment(options.device), options.part: part})
+    print(summary(options.part, found))
 
 
 if __name__ == "__main__":
