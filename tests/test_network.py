@@ -543,3 +543,24 @@ def test_two_processes_give_the_model_of_one(tmp_path):
         alone.evidence.load_state_dict(state)
         np.testing.assert_allclose(alone.predict(new).std, expected, rtol=1e-3)
     assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+
+
+@pytest.mark.parametrize("name", ["sequences", "maps", "several targets", "pooled sequences"])
+def test_scale_of_every_target_is_calibrated(name):
+    network, inputs, shape = CASES[name]
+    g = torch.Generator().manual_seed(0)
+    model = hs.attach(network, [(*inputs, torch.randn(shape, generator=g))])
+    targets = {3: -1, 4: 1, 2: 1}.get(len(shape))
+    count = 1 if targets is None else shape[targets]
+    spread = torch.arange(1.0, count + 1)
+    y = torch.randn(shape, generator=g)
+    if targets is not None:
+        y = (y.movedim(targets, -1) * spread).movedim(-1, targets)
+    calibrated = hs.calibrate(model, [(*inputs, y)])
+    assert len(calibrated.calibration.factors) == count
+    before, after = model.predict(*inputs), calibrated.predict(*inputs)
+    factors = calibrated.calibration.factors
+    ratio = np.moveaxis(after.std / before.std, targets, -1) if targets is not None else after.std / before.std
+    np.testing.assert_allclose(ratio, np.broadcast_to(factors, ratio.shape), rtol=1e-4)
+    if count > 1:
+        assert factors[-1] > factors[0]

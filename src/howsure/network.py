@@ -11,12 +11,12 @@ where :math:`E = \bar s^2 \min(h, h_{90}) + (T - s^2)` is the variance of the me
 of the network do not change.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from howsure.distributions._base import fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis, FeatureSums
-from howsure.nn.features import FeatureReader, Outputs
+from howsure.nn.features import FeatureReader, Outputs, device_of, fingerprint
 from howsure.nn.noise import MAX_DF, MIN_EXCESS_DF, fit_student, noise_weights
 from howsure.prediction import Prediction
 from howsure.storage import checked_header, load_model, reading_model, save_model
@@ -82,8 +82,9 @@ class NetworkEvidence(nn.Module):
         """Return the scale s and α − 1 of each target, (…, T), without the evidence."""
         scale = outputs.scale
         if scale is None:
-            scaled = (features.to(self.noise_weight.dtype) - self.leverage.offset) / self.leverage.scale
-            scale = (self.noise_bias + scaled @ self.noise_weight).exp()
+            with torch.autocast(features.device.type, enabled=False):
+                scaled = (features.to(self.noise_weight.dtype) - self.leverage.offset) / self.leverage.scale
+                scale = (self.noise_bias + scaled @ self.noise_weight).exp()
         excess = self.most_excess if outputs.excess is None else torch.minimum(outputs.excess, self.most_excess)
         return torch.maximum(torch.minimum(scale, self.highest), self.lowest), excess.clamp(min=MIN_EXCESS_DF / 2)
 
@@ -130,7 +131,8 @@ class _Gathered:
         self.sums, self.layers = FeatureSums(), [0]
         self.parts: list[_Sample] = []
         self.limit = 1.0  # keys that are still small enough for the sample
-        self.generator = torch.Generator().manual_seed(_rank())
+        rank = torch.distributed.get_rank() if count_ranks() > 1 else 0
+        self.generator = torch.Generator().manual_seed(rank)
 
     @property
     def sample(self) -> _Sample:
@@ -169,10 +171,6 @@ class _Gathered:
         torch.distributed.all_gather_object(samples, self.sample)
         self.parts = samples
         return self
-
-
-def _rank() -> int:
-    return torch.distributed.get_rank() if count_ranks() > 1 else 0
 
 
 def _learn(gathered: _Gathered, sample: _Sample, left_out: bool, ridge: float) -> NetworkEvidence:
@@ -252,8 +250,6 @@ class NetworkModel(nn.Module):
         calibration: as of :func:`howsure.calibrate`; None: there is none.
     """
 
-    calibration: Calibration | ConformalCalibration | None
-
     def __init__(
         self,
         network: nn.Module,
@@ -299,26 +295,37 @@ class NetworkModel(nn.Module):
         answer, familiarity = self.with_familiarity(*tensors)
         p = Prediction(answer, familiarity=familiarity.flatten(1).mean(1) if familiarity.ndim > 1 else familiarity)
         if isinstance(self.calibration, ConformalCalibration):
-            return self.calibration.apply(p, _Columns.of(tensors[0]))
+            return self.calibration.apply(p, _columns(tensors[0]))
         return self.calibration.apply(p) if self.calibration and self.calibration.method == "isotonic" else p
 
     def calibrated(self, loader: Iterable[Any], method: str = "scale", groups: Any = None) -> "NetworkModel":
-        """Return the model with a calibration by the rows of a loader; see :func:`howsure.calibrate`."""
+        """Return the model with a calibration by the rows of a loader; see :func:`howsure.calibrate`.
+
+        A scale is one factor for each target, whatever the shape of the output.
+        """
         plain = self._with_calibration(None)
         parts, targets, tables = [], [], []
         for inputs, y in _batches(loader, self.network):
             p = plain.predict(*inputs)
+            y = _targets_like(y, p.shape)
+            if method == "scale":
+                p, y = Prediction(_pytree.tree_map(self._rows, p.answers[0])), self._rows(y)
             parts.append(p.cpu())
-            targets.append(_targets_like(y, p.shape).cpu())
-            tables.append(inputs[0].cpu() if groups is not None else None)
-        if not parts:
-            raise InputError("the loader has no batches")
+            targets.append(y.cpu())
+            tables.append(inputs[0].cpu() if groups is not None else y)
         p, y = Prediction.cat(parts), torch.cat(targets)
+        if method == "isotonic" and self.reader.target_dim == -1 and len(p.shape) > 2:
+            raise InputError(f"isotonic calibration of an output of shape {p.shape} is not possible", value=method)
         if groups is None:
             return self._with_calibration(calibrate(p, y, method=method, mask=~y.isnan()))
-        table = _Columns.of(torch.cat(cast(list[Tensor], tables)))
-        target = y.nan_to_num(0.0).double().numpy()
-        return self._with_calibration(ConformalCalibration.learn(p, target, table, groups, (~y.isnan()).numpy()))
+        known = (~y.isnan()).numpy()
+        table, target = _columns(torch.cat(tables)), y.nan_to_num(0.0).double().numpy()
+        found = ConformalCalibration.learn(p, target, table, groups, known)
+        return self._with_calibration(found)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Return a tensor of the output's shape as (elements, T)."""
+        return self.reader.targets_last(x).flatten(0, -2)
 
     def _with_calibration(self, calibration: Any) -> "NetworkModel":
         return NetworkModel(self.network, self.reader, self.evidence, calibration)
@@ -414,37 +421,17 @@ def load_network(path: str | PathLike[str], network: nn.Module) -> NetworkModel:
         kind = ConformalCalibration if saved and saved.get("method") == "conformal" else Calibration
         reader = FeatureReader(tuple(header.layers), header.entering, header.target_dim)
         calibration = None if saved is None else kind.from_dict(saved)
-    return NetworkModel(network, reader, evidence.to(_device_of(network)), calibration)
-
-
-def fingerprint(network: nn.Module) -> str:
-    """Return the SHA-256 of the names, types, shapes and bytes of a network's state."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        if isinstance(tensor, Tensor):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return NetworkModel(network, reader, evidence.to(device_of(network)), calibration)
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
-class _Columns(NamedTuple):
-    """The columns of an input (N, D), named by their positions, as groups of a calibration take them."""
-
-    names: list[str]
-    columns: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, x: Tensor) -> "_Columns":
-        class Column(NamedTuple):
-            name: str
-            values: Any
-
-        wide = x.flatten(1).cpu().numpy()
-        names = [str(k) for k in range(wide.shape[1])]
-        return cls(names, tuple(Column(name, wide[:, k]) for k, name in enumerate(names)))
+def _columns(x: Tensor) -> Any:
+    """Return an input (N, D) as a table whose columns are named by their positions, for the groups of a calibration."""
+    wide = x.flatten(1).cpu().numpy()
+    columns = tuple(SimpleNamespace(name=str(k), values=wide[:, k]) for k in range(wide.shape[1]))
+    return SimpleNamespace(names=[column.name for column in columns], columns=columns)
 
 
 def _gather(
@@ -468,7 +455,7 @@ def _gather(
 
 def _batches(loader: Iterable[Any], network: nn.Module) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Yield inputs and targets on the device of the network."""
-    device = _device_of(network)
+    device = device_of(network)
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[-1], Tensor):
             raise InputTypeError(
@@ -498,8 +485,3 @@ def _as_inputs(network: nn.Module, inputs: Sequence[Any]) -> tuple[Any, ...]:
         is_new_float = not isinstance(x, Tensor) and tensor.is_floating_point()
         made.append(tensor.to(parameter.device, parameter.dtype if is_new_float else tensor.dtype))
     return tuple(made)
-
-
-def _device_of(network: nn.Module) -> torch.device:
-    tensors = [*network.parameters(), *network.buffers()]
-    return tensors[0].device if tensors else torch.device("cpu")

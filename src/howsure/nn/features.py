@@ -4,6 +4,7 @@ An *element* is a part of the output with its own prediction: a row, a token, a 
 predict several targets for each element.
 """
 
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from torch.func import functional_call, jvp, vmap
 from howsure.distributions import NormalInverseGamma, StudentT
 from howsure.errors import InputError, InputTypeError
 
-__all__ = ["FeatureReader", "Outputs", "read_outputs"]
+__all__ = ["FeatureReader", "Outputs", "device_of", "fingerprint", "read_outputs"]
 
 GRADIENT_FEATURES = 256  # random directions in the weights
 DIRECTIONS_AT_ONCE = 32
@@ -242,3 +243,19 @@ def _aligned(features: Tensor, elements: Sequence[int]) -> Tensor:
             hint="name other layers in layers=",
         )
     return nn.functional.interpolate(features.movedim(-1, 1), size=tuple(elements[1:])).movedim(1, -1)
+
+
+def fingerprint(network: nn.Module) -> str:
+    """Return the SHA-256 of the names, types, shapes and bytes of a network's state."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Return the device of a network's parameters."""
+    tensors = [*network.parameters(), *network.buffers()]
+    return tensors[0].device if tensors else torch.device("cpu")
