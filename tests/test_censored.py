@@ -354,14 +354,15 @@ def test_methods_learn_from_bounds(method):
     raw, y = torch.randn(2, 5, 1, method.outputs), torch.randn(2, 5, 1)
     bound = torch.randint(-1, 2, (2, 5, 1))
     answer = method.answer(raw)
-    got = method.loss_of_raw(raw, y, networks, bound)
-    assert torch.equal(got, method.loss(answer, y, networks, bound))
-    nothing = method.loss_of_raw(raw, y, networks, torch.zeros_like(bound))
+    cells = torch.where(bound < 0, -math.inf, y), torch.where(bound > 0, math.inf, y)
+    got = method.loss_of_raw(raw, y, networks, cells)
+    assert torch.equal(got, method.loss(answer, y, networks, cells))
+    nothing = method.loss_of_raw(raw, y, networks, (y, y))
     assert torch.allclose(nothing, method.loss_of_raw(raw, y, networks), rtol=1e-5)
     assert torch.allclose(method.nll(answer, y), -answer.predictive().log_prob(y))
     tails = torch.where(bound > 0, answer.predictive().sf(y), answer.predictive().cdf(y))
     expected = torch.where(bound == 0, method.nll(answer, y), -tails.log())
-    assert torch.allclose(method.nll(answer, y, bound), expected, rtol=1e-4)
+    assert torch.allclose(method.nll(answer, y, cells), expected, rtol=1e-4)
 
 
 # Recovery -------------------------------------------------------------------------------------------------------------

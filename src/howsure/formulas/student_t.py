@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from howsure.formulas import student_tail
+from howsure.formulas.cells import student_log_prob
 from howsure.formulas.special import LOG_2PI, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
 __all__ = [
     "bound_nll",
     "cdf",
+    "cell_nll",
     "censored_nll",
     "crps",
     "entropy",
@@ -102,6 +104,14 @@ def censored_nll(y: Tensor, censored: Tensor, df: Tensor, loc: Tensor, scale: Te
         return bound_nll(excess(y, sign, loc), scale * df.sqrt(), df)
 
     return torch.where(known, value, in_float64(bound, y, censored.sign(), df, loc, scale))
+
+
+def cell_nll(y: Tensor, lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return :math:`-\ln P(a < Y \le b)` for cells, and the negative log density of y where a = b."""
+    known = lower == upper
+    value = -log_prob(torch.where(known, y, loc), df, loc, scale)
+    ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
+    return torch.where(known, value, -student_log_prob(*ends, df, loc, scale).to(value.dtype))
 
 
 def excess(y: Tensor, sign: Tensor, loc: Tensor) -> Tensor:
