@@ -7,9 +7,10 @@
 
 --posterior simulates tables of the training families and of families that training never saw, and compares the
 posterior of μ and σ² in query rows with the truth: how many 90% credible intervals hold μ, the ratio of expected to
-true σ², and how the error of the mean and its epistemic standard deviation fall with the rows of the context. --figure
-draws the last. --anchors has n = 1,000 rows of six tables, of which 750 are the context; the file has the scores of other
-methods. --uci has the standard splits of five small sets. --seconds times 750 + 250 rows of ten columns.
+true σ², and how the error of the mean and its epistemic standard deviation fall with the rows of the context.
+--figure draws the last. --anchors has n = 1,000 rows of six tables, of which 750 are the context; the file has the
+scores of other methods. --uci has the standard splits of five small sets. --seconds times 750 + 250 rows of ten
+columns.
 --out FILE writes all results as JSON.
 """
 
