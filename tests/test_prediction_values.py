@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import howsure as hs
 from howsure import InputError, NormalInverseGamma, Prediction, metrics
 from howsure.distributions import Discrete, Support, WithAtom
 
@@ -98,3 +99,14 @@ def test_gate_without_an_atom_raises():
         Prediction(answer(), members=0, atom=0.0, gate=torch.full((MEMBERS, ROWS), 2.0))
     with pytest.raises(InputError):
         Prediction(answer(), members=0, atom=0.0, gate=torch.zeros(MEMBERS, ROWS), transform=GRADES)
+
+
+def test_scale_of_values_besides_the_atom_is_found():
+    p = with_atom()
+    factor = hs.calibrate(p.scaled(3.0), p.sample(1, seed=4)[0]).factors[0]
+    assert factor == pytest.approx(1 / 3, rel=0.25)
+
+
+def test_scale_of_possible_values_is_found_by_their_probabilities():
+    p = discrete()
+    assert hs.calibrate(p.scaled(2.0), p.sample(1, seed=4)[0]).factors[0] == pytest.approx(0.5, rel=0.25)

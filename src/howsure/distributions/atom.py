@@ -8,7 +8,8 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from howsure.distributions._base import as_value, class_name
+from howsure.distributions._base import class_name
+from howsure.distributions._mapped import MappedMixture
 from howsure.distributions.mixture import Mixture
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture
@@ -16,7 +17,7 @@ from howsure.formulas import mixture
 __all__ = ["WithAtom"]
 
 
-class WithAtom(Distribution):
+class WithAtom(MappedMixture):
     r"""A value a with the probability g, and a mixture X with the probability 1 − g.
 
     It has the methods of :class:`~howsure.Mixture`. With the density f and the tails of the mixture,
@@ -37,10 +38,8 @@ class WithAtom(Distribution):
     (tensor([1.6000]), tensor([0.]), tensor([True]))
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real
 
-    base: Mixture
     probability: Tensor
     value: float
 
@@ -49,13 +48,8 @@ class WithAtom(Distribution):
             raise InputTypeError(f"WithAtom takes a Mixture, not {class_name(base)}")
         if not isinstance(probability, Tensor) or probability.shape != base.batch_shape:
             raise InputError(f"WithAtom: probability must be a tensor of shape {tuple(base.batch_shape)}")
-        self.base, self.probability, self.value = base, probability.double(), float(value)
-        super().__init__(base.batch_shape, validate_args=False)
-
-    @property
-    def components(self) -> Any:
-        """The members' distributions of the values that are not the atom."""
-        return self.base.components
+        self.probability, self.value = probability.double(), float(value)
+        self._set_base(base)
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
@@ -133,26 +127,13 @@ class WithAtom(Distribution):
     def entropy(self) -> Tensor:
         """Return the entropy of the choice between the atom and the mixture, plus the mixture's share of its own."""
         g = self.probability
-        choice = torch.special.entr(g) + torch.special.entr(1 - g)
+        choice: Tensor = torch.special.entr(g) + torch.special.entr(1 - g)
         return (choice + (1 - g) * self.base.entropy().double()).to(self._dtype)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         drawn = self.base.sample(sample_shape)
         chosen = torch.rand(drawn.shape, dtype=torch.float64, device=drawn.device) < self.probability
         return torch.where(chosen, torch.as_tensor(self.value, dtype=drawn.dtype, device=drawn.device), drawn)
-
-    # Tensors ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.components.loc.dtype
-        return dtype
-
-    def _result_dtype(self, value: Tensor) -> torch.dtype:
-        return torch.promote_types(value.dtype, self._dtype)
-
-    def _value(self, value: Any) -> Tensor:
-        return as_value(type(self).__name__, value, self.components.loc)
 
 
 def _unflatten(values: Any, value: float) -> WithAtom:

@@ -11,7 +11,8 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from howsure.distributions._base import Univariate, as_value, class_name
+from howsure.distributions._base import Univariate, class_name
+from howsure.distributions._mapped import MappedMixture
 from howsure.distributions.mixture import Mixture
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
@@ -135,7 +136,7 @@ class Support:
         return f"Support({len(self.values)} values from {self.values[0].item():g} to {self.values[-1].item():g})"
 
 
-class Discrete(Distribution):
+class Discrete(MappedMixture):
     r"""Distribution of a target that has only some values: those of a support, by the cells of a mixture.
 
     It has the methods of :class:`~howsure.Mixture`, which compute in float64. The probability of a value is that of its
@@ -159,47 +160,20 @@ class Discrete(Distribution):
     (tensor([4., 5.]), tensor([1., 1.]))
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real
 
-    base: Mixture
     values: Support
 
     def __init__(self, base: Mixture | Univariate, support: Support) -> None:
-        if isinstance(base, Univariate):
-            leaves = (getattr(base, name).unsqueeze(0) for name in base.leaves)
-            base = Mixture(base._from_leaves(leaves), dim=0, validate_args=False)
-        if not isinstance(base, Mixture):
-            raise InputTypeError(f"Discrete takes a Mixture, a StudentT or a Normal, not {class_name(base)}")
         if not isinstance(support, Support):
             raise InputTypeError(f"Discrete: support must be a Support, not {class_name(support)}")
-        self.base, self.values = base, support
-        super().__init__(base.batch_shape, validate_args=False)
+        self.values = support
+        self._set_base(base)
 
     @property
     def transform(self) -> Support:
         """The map from the variable of the mixture to possible values."""
         return self.values
-
-    @property
-    def members(self) -> int:
-        """Number of distributions that are mixed."""
-        return self.base.members
-
-    @property
-    def weights(self) -> Tensor | None:
-        """How much each member counts; None: all count the same."""
-        return self.base.weights
-
-    @property
-    def components(self) -> Univariate:
-        """The members' distributions of the variable before it is assigned to a value."""
-        return self.base.components
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the members in ``components``, counted from the right."""
-        return self.base.dim
 
     # Probabilities ----------------------------------------------------------------------------------------------------
 
@@ -269,29 +243,6 @@ class Discrete(Distribution):
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
-    @property
-    def mean(self) -> Tensor:
-        return self._mean_of(self._member_moments[0]).to(self._dtype)
-
-    @property
-    def within_variance(self) -> Tensor:
-        """Mean of the members' variances."""
-        return self._mean_of(self._member_moments[1]).to(self._dtype)
-
-    @property
-    def between_variance(self) -> Tensor:
-        """Variance of the members' means: the mean of the squared distances from their mean."""
-        weights = self.base._weights_first(self.batch_shape)
-        return mixture.spread_of_means(self._member_moments[0], weights).to(self._dtype)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.within_variance + self.between_variance
-
-    def _mean_of(self, x: Tensor) -> Tensor:
-        """Return the mean over members, which lie in dimension 0."""
-        return mixture.mean(x, self.base._weights_first(self.batch_shape))
-
     @cached_property
     def _member_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the values of each member, (members, *batch), in float64."""
@@ -337,19 +288,8 @@ class Discrete(Distribution):
 
     def entropy(self) -> Tensor:
         r"""Return the entropy :math:`-\sum_j p_j\ln p_j` in nats."""
-        return torch.special.entr(self.probabilities.double()).sum(-1).to(self._dtype)
-
-    # Tensors ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.components.loc.dtype
-
-    def _result_dtype(self, value: Tensor) -> torch.dtype:
-        return torch.promote_types(value.dtype, self._dtype)
-
-    def _value(self, value: Any) -> Tensor:
-        return as_value(type(self).__name__, value, self.components.loc)
+        found: Tensor = torch.special.entr(self.probabilities.double()).sum(-1)
+        return found.to(self._dtype)
 
 
 class _Sums(NamedTuple):

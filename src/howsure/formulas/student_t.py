@@ -29,7 +29,6 @@ __all__ = [
     "bound_nll",
     "cdf",
     "cell_nll",
-    "censored_nll",
     "crps",
     "entropy",
     "half_spread",
@@ -87,23 +86,6 @@ def cdf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return P(Y > y) = 1 − cdf(y), with full relative accuracy in the upper tail."""
     return in_float64(lambda y, df, loc, scale: _lower((loc - y) / scale, df), y, df, loc, scale)
-
-
-def censored_nll(y: Tensor, censored: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return the negative log likelihood of targets of which some are only bounds.
-
-    .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
-
-    where ``censored`` is 0, positive and negative.
-    """
-    known = censored == 0
-    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
-    value = -log_prob(torch.where(known, y, loc), df, loc, scale)
-
-    def bound(y: Tensor, sign: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-        return bound_nll(excess(y, sign, loc), scale * df.sqrt(), df)
-
-    return torch.where(known, value, in_float64(bound, y, censored.sign(), df, loc, scale))
 
 
 def cell_nll(y: Tensor, lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

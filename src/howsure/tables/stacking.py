@@ -20,6 +20,7 @@ __all__ = ["stacked", "stacking_weights", "validation_log_densities"]
 Array = NDArray[np.float64]
 ROUNDS = 1000  # of the iteration, which converges to a maximum
 VALIDATION_ROWS = 1000  # of each member whose densities are computed at once
+ONE_STANDARD_ERROR = 1.0
 MIN_LINEAR_SHARE = 0.01  # below which the linear expert is left out
 MAX_LINEAR_SHARE = 0.9999  # so that the networks keep a weight
 PRIOR = 0.5  # rows that every kind gets, so that a handful of rows does not rule one out
@@ -75,15 +76,29 @@ def stacked(model: TableModel, views: Views, target: Target, linear: bool = Fals
         expert, left_out = _linear_expert(views, target)
         if expert is not None:
             table = np.column_stack([table, left_out[rows]])
-    weights = stacking_weights(table, None if target.weights is None else target.weights[rows])
+    counts = None if target.weights is None else target.weights[rows]
+    weights = stacking_weights(table, counts)
     if expert is not None:
         share, weights = float(weights[-1]), weights[:-1]
+        if _is_enough(table, np.append(weights, share)):
+            share = 1.0
         if share >= MIN_LINEAR_SHARE:
             expert.share.fill_(min(share, MAX_LINEAR_SHARE))
             model.linear = expert
     each = (weights / np.bincount(kind_of, minlength=kinds))[kind_of]
     model.weights = torch.from_numpy(each / each.sum())
     return model
+
+
+def _is_enough(log_densities: Array, weights: Array) -> bool:
+    """Return whether the last expert alone is as likely as the mixture, up to one standard error over rows.
+
+    The networks were stopped by the rows that are compared, which flatters them; the linear expert was not.
+    """
+    largest = log_densities.max(1, keepdims=True)
+    whole = np.log(np.exp(log_densities - largest) @ weights) + largest[:, 0]
+    gain = whole - log_densities[:, -1]
+    return bool(gain.mean() <= ONE_STANDARD_ERROR * gain.std() / len(gain) ** 0.5)
 
 
 def _linear_expert(views: Views, target: Target) -> tuple[LinearExpert | None, Array]:
