@@ -121,6 +121,7 @@ bench: .venv/installed  ## each prints its ratio last; benchmarks/README.md has 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures
 	$(BIN)/python examples/epistemic.py --out docs/figures
+	$(BIN)/python examples/trained_network.py --out docs/figures
 	$(BIN)/python examples/diabetes.py --out docs/figures
 	$(BIN)/howsure-paper distribution --out docs/figures/distribution
 

@@ -52,7 +52,7 @@ def test_expand(example):
     assert type(wide) is type(example)
     assert wide.batch_shape == (2, 3)
     value = example.sample()
-    assert torch.allclose(wide.log_prob(value), example.log_prob(value).expand(2, 3))
+    assert torch.allclose(wide.log_prob(value.expand(2, *value.shape)), example.log_prob(value).expand(2, 3))
     assert example.expand(torch.Size([3])).batch_shape == (3,)
 
 
@@ -386,3 +386,25 @@ def test_bad_mixtures_raise():
         hs.Mixture(hs.StudentT(3.0))
     with pytest.raises(hs.InputError, match="member"):
         hs.Mixture(hs.StudentT(torch.ones(0)))
+
+
+def test_index_and_cat_keep_every_parameter(example):
+    assert len(example) == 3
+    assert example[0].batch_shape == ()
+    assert example[torch.tensor([True, False, True])].batch_shape == (2,)
+    again = type(example).cat([example[:1], example[1:]])
+    value = example.sample()
+    assert torch.equal(again.log_prob(value), example.log_prob(value))
+    assert torch.equal(example[1:].mean, example.mean[1:])
+
+
+def test_len_of_one_distribution_raises(example):
+    assert example[0]
+    with pytest.raises(TypeError):
+        len(example[0])
+
+
+def test_cat_of_nothing_or_other_objects_raises(example):
+    for parts in ([], [example, torch.zeros(3)]):
+        with pytest.raises(hs.InputTypeError):
+            type(example).cat(parts)

@@ -8,7 +8,6 @@ from howsure.errors import HowsureError, InputError, InputTypeError
 if TYPE_CHECKING:
     from howsure import metrics, scorers
     from howsure.calibration import calibrate
-    from howsure.deploy import Deploy
     from howsure.displays import CalibrationDisplay, EvidenceDisplay, IntervalDisplay, RetentionDisplay
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from howsure.images import FittedImages, ImageRecipe, fit_images
     from howsure.incontext.regressor import InContextRegressor
     from howsure.losses import evidential_loss, normal_loss
+    from howsure.network import NetworkModel, attach
     from howsure.nn import NIGHead, NormalHead
     from howsure.prediction import Prediction
     from howsure.report.html import write_report
@@ -25,7 +25,6 @@ __version__ = "0.1.0a1"
 
 __all__ = [
     "CalibrationDisplay",
-    "Deploy",
     "EnsembleRegressor",
     "EvidenceDisplay",
     "EvidentialRegressor",
@@ -38,6 +37,7 @@ __all__ = [
     "IntervalDisplay",
     "Mixture",
     "NIGHead",
+    "NetworkModel",
     "Normal",
     "NormalHead",
     "NormalInverseGamma",
@@ -45,6 +45,7 @@ __all__ = [
     "Regressor",
     "RetentionDisplay",
     "StudentT",
+    "attach",
     "calibrate",
     "evidential_loss",
     "export",
@@ -65,7 +66,6 @@ def __dir__() -> list[str]:
 
 _NAMES = {  # the modules of the names above; the rest are in estimators
     "calibration": ("calibrate",),
-    "deploy": ("Deploy",),
     "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
@@ -73,6 +73,7 @@ _NAMES = {  # the modules of the names above; the rest are in estimators
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "incontext.regressor": ("InContextRegressor",),
     "losses": ("evidential_loss", "normal_loss"),
+    "network": ("NetworkModel", "attach"),
     "nn": ("NIGHead", "NormalHead"),
     "prediction": ("Prediction",),
     "report.html": ("write_report",),
@@ -88,6 +89,7 @@ _MODULES = (
     "kernels",
     "losses",
     "metrics",
+    "network",
     "nn",
     "prediction",
     "schedules",

@@ -27,6 +27,7 @@ from howsure.conformal import ConformalCalibration
 from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
+from howsure.network import NetworkModel, load_network
 from howsure.prediction import Prediction, real_numbers
 from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.censoring import read_censored
@@ -531,13 +532,21 @@ class Regressor(_ScikitLearn):
         self.calibration_ = None if saved is None else kind.from_dict(saved)
 
 
-def load(path: str | Path) -> Regressor:
-    """Return the model that ``save`` wrote to this file.
+@overload
+def load(path: str | Path, network: None = None) -> Regressor: ...
+@overload
+def load(path: str | Path, network: torch.nn.Module) -> NetworkModel: ...
+def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor | NetworkModel:
+    """Return the model that ``save`` wrote to this file; with a network, its evidence and calibration.
 
     A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
     its type.
     """
+    if network is not None:
+        return load_network(path, network)
     tensors, values = load_model(path)
+    if values.get("model") == "network":
+        raise InputError(f"{path} has the evidence of a network", hint="pass the network: hs.load(path, network)")
     if values.get("model") == "images":
         return cast(Regressor, FittedImages.restore(path, tensors, values))
     with reading_model(path):

@@ -12,6 +12,7 @@ from torch.types import _size
 from torch.utils import _pytree
 
 from howsure.distributions._base import (
+    Predictive,
     TensorTree,
     Univariate,
     as_value,
@@ -29,7 +30,7 @@ __all__ = ["Mixture", "normalised_weights", "short_weights"]
 
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
-class Mixture(TensorTree, Distribution):
+class Mixture(Predictive, TensorTree, Distribution):
     """Mixture of the members along one dimension of a distribution, with equal weights or with given ones.
 
     The variance follows the law of total variance: ``within_variance`` is the mean of the members' variances,
