@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["column_rows", "info"]
 
-PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "pyarrow", "plotly", "ray")
+PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "pyarrow", "ray")
 
 
 def info(
