@@ -16,9 +16,10 @@ from howsure.report.words import show
 __all__ = ["Axis", "Chart", "Key"]
 
 Array = NDArray[np.float64]
-WIDTH, HEIGHT = 640, 400  # units of the drawing, which scales with the page
-LEFT, TOP, RIGHT, BOTTOM = 92, 34, 30, 62  # margins for the labels
+WIDTH, HEIGHT = 640, 434  # units of the drawing, which scales with the page
+LEFT, TOP, RIGHT, BOTTOM = 92, 46, 30, 84  # margins for the labels
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+LETTER = 15  # units that a letter of a label takes on a narrow page, where letters are largest
 MARKS = {
     "dot": '<circle class="{2}" cx="{0}" cy="{1}" r="3.2">{3}</circle>',
     "ring": '<circle class="{2}" cx="{0}" cy="{1}" r="7">{3}</circle>',
@@ -140,11 +141,11 @@ class Chart:
         """Return the grid, the ticks and the labels."""
         parts = []
         bottom = TOP + PLOT_HEIGHT
-        for tick, place in self._drawn_ticks(self.x):
+        for tick, place in self._drawn_ticks(self.x, PLOT_WIDTH, LETTER):
             at = f"{LEFT + PLOT_WIDTH * place:.1f}"
             parts.append(f'<path class="grid" d="M{at} {TOP}V{bottom}"/>')
-            parts.append(f'<text class="middle" x="{at}" y="{bottom + 22}">{tick}</text>')
-        for tick, place in self._drawn_ticks(self.y):
+            parts.append(f'<text class="middle" x="{at}" y="{bottom + 37}">{tick}</text>')
+        for tick, place in self._drawn_ticks(self.y, PLOT_HEIGHT, 0):
             at = f"{bottom - PLOT_HEIGHT * place:.1f}"
             parts.append(f'<path class="grid" d="M{LEFT} {at}H{WIDTH - RIGHT}"/>')
             parts.append(f'<text class="end" x="{LEFT - 8}" y="{at}" dy="0.35em">{tick}</text>')
@@ -153,10 +154,20 @@ class Chart:
         return "".join(parts)
 
     @staticmethod
-    def _drawn_ticks(axis: Axis) -> list[tuple[str, float]]:
-        ticks = axis.ticks()
-        places = axis.place(np.array(ticks, dtype=float)).tolist()
-        return [(escape(axis.text(tick)), place) for tick, place in zip(ticks, places, strict=True)]
+    def _drawn_ticks(axis: Axis, length: int, letter: int) -> list[tuple[str, float]]:
+        """Return the labels of ticks and their places; those that would touch the one before are left out.
+
+        Args:
+            axis: to label.
+            length: of the axis, in units of the drawing.
+            letter: room for each letter, 0 if labels stand above each other.
+        """
+        drawn: list[tuple[str, float]] = []
+        for tick in axis.ticks():
+            label, place = axis.text(tick), float(axis.place(np.array([tick]))[0])
+            if not drawn or (place - drawn[-1][1]) * length > LETTER + letter * len(label):
+                drawn.append((label, place))
+        return drawn
 
     def _places(self, x: Array, y: Array) -> tuple[list[str], list[str]]:
         """Return coordinates of the drawing, which start at the top."""
