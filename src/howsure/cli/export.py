@@ -1,4 +1,4 @@
-"""``howsure export MODEL --onnx FILE``: a model as an ONNX graph, for programs without howsure or Python."""
+"""``howsure export MODEL -o FILE``: a model as an ONNX graph, for programs without howsure or Python."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,17 +6,16 @@ from typing import Annotated
 import typer
 
 from howsure.cli import console, models
-from howsure.errors import InputError
 
 __all__ = ["export"]
 
 
 def export(
     model: Annotated[Path, typer.Argument(help="Folder of the model.")],
-    onnx: Annotated[
-        Path, typer.Option("--onnx", help="File to write, such as model.onnx; model.columns.json is beside it.")
-    ],
-    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="File of the graph; FILE.columns.json is written next to it.")
+    ] = Path("model.onnx"),
+    coverage: console.Coverage = 0.9,
     interval: Annotated[
         bool, typer.Option("--interval/--no-interval", help="Whether the graph has an interval at all.")
     ] = True,
@@ -29,20 +28,15 @@ def export(
 ) -> None:
     """Write a model as an ONNX graph, from the columns of a table to mean, deviations and interval.
 
-    The graph takes numbers. What they mean, and the code of every text, is in the JSON file beside it.
+    The graph takes numbers. Their meaning, and the code of every text, is in the JSON file next to it.
 
-    Example: howsure export model --onnx model.onnx
+    Example: howsure export model -o model.onnx
     """
-    if not 0 < coverage < 1:
-        raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
-    with console.speaking():
+    with console.speaking(), console.Progress("exporting", None, quiet):
         from howsure.export import columns_file, export_onnx
 
         regressor = models.load(model)
-        if onnx.resolve().is_relative_to(model.resolve()):
-            raise InputError(f"{onnx} would lie in the folder of the model; name another place with --onnx")
-        path = export_onnx(regressor, onnx, coverage=coverage if interval else None, single=single, force=force)
-    codes = any(encoder.kind == "category" and not encoder.left_out for encoder in regressor.encoding_.encoders)
-    about = "what its columns mean, and the codes of texts" if codes else "what its columns mean"
+        models.check_outside(out, model)
+        path = export_onnx(regressor, out, coverage=coverage if interval else None, single=single, force=force)
     size = path.stat().st_size / 1e6
-    console.remark(f"wrote {path} ({size:.1f} MB) and {columns_file(path)}: {about}", quiet)
+    console.remark(f"wrote {path} ({size:.1f} MB) and {columns_file(path)}, the meaning of its columns", quiet)

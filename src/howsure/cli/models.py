@@ -1,25 +1,33 @@
-"""Model folders as the shell uses them: a regressor, and the record of the fit that made it."""
+"""Model files as the commands use them: a regressor, the record of the fit that made it, and its training rows."""
 
+import base64
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from howsure.cli import scoring
 from howsure.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from howsure.estimators import Regressor
 
-__all__ = ["check_output", "check_outside", "finite", "load", "save"]
+__all__ = ["check_output", "check_outside", "finite", "load", "recorded", "row_hashes", "save", "training_rows_among"]
 
 RECORD = "record"  # the name among the settings of a model
+MAX_HASHES = 10_000  # training rows that are recognised; of more, those with the smallest hashes
 
 
 def load(folder: Path) -> "Regressor":
-    """Return the regressor of a model folder, with what `howsure fit` recorded about it.
+    """Return the regressor of a model folder, with the record of `howsure fit` as its attribute ``record_``.
 
-    An attribute is added: ``record_``, a dict that is empty for a model that was saved from Python.
+    The record is a dict, which is empty for a model that was saved from Python.
     """
     from howsure import estimators
     from howsure.persistence import load_model, refusing_misfits
@@ -35,14 +43,15 @@ def load(folder: Path) -> "Regressor":
 
 
 def _checked(record: Any) -> dict[str, Any]:
-    """Return the record of a fit, after checking that it is what verbs read."""
+    """Return the record of a fit after a check of the values that commands read."""
     if record:
         held_out = record["held_out"]
         counts, words = [record["rows"], held_out["rows"]], [held_out["how"], *record["scores"]]
         if not all(type(count) is int for count in counts) or not all(isinstance(word, str) for word in words):
             raise InputError(f"its {RECORD} does not say what was held out")
         for found in record["scores"].values():
-            list(scoring.compare_models(found))  # raises if a score is no number
+            list(scoring.compare_models(found))  # raises if a score is not a number
+        np.frombuffer(base64.b64decode(record.get("row_hashes", "")), "<u4")
     return dict(record)
 
 
@@ -58,7 +67,7 @@ def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return plain values with None in the place of numbers that JSON cannot hold."""
+    """Return plain values with None instead of numbers that JSON cannot hold."""
     if isinstance(value, dict):
         return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -88,3 +97,35 @@ def check_output(folder: Path, force: bool) -> None:
     parent = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"{folder} cannot be written: {parent} is no folder to write to; choose another name with -o")
+
+
+# Training rows --------------------------------------------------------------------------------------------------------
+
+
+def row_hashes(model: "Regressor", x: "pd.DataFrame", y: NDArray[np.float64]) -> NDArray[np.uint32]:
+    """Return a hash of each row, of its columns as the model reads them and of its targets (N, T)."""
+    import pandas as pd
+
+    with warnings.catch_warnings(action="ignore"):  # of cells that cannot be read: they were reported before
+        columns = [column.values for column in model.encoding_.read(x).columns]
+    whole = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate([*columns, *y.T]))), index=False)
+    return (whole.to_numpy() >> np.uint64(32)).astype(np.uint32)
+
+
+def training_rows_among(model: Any, x: "pd.DataFrame", y: NDArray[np.float64]) -> int:
+    """Return about how many rows are training rows, by the hashes that `howsure fit` recorded; 0 if it recorded none.
+
+    Only the smallest hashes are recorded. The share of recorded hashes among the hashes up to the largest recorded one
+    estimates the share among all.
+    """
+    kept = np.frombuffer(base64.b64decode(model.record_.get("row_hashes", "")), "<u4")
+    if not len(kept):
+        return 0
+    found = row_hashes(model, x, y)
+    comparable = found[found <= kept.max()] if len(kept) == MAX_HASHES else found
+    return round(len(found) * float(np.isin(comparable, kept).mean())) if len(comparable) else 0
+
+
+def recorded(hashes: NDArray[np.uint32]) -> str:
+    """Return the smallest hashes as text."""
+    return base64.b64encode(np.sort(hashes)[:MAX_HASHES].astype("<u4").tobytes()).decode()
