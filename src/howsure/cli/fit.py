@@ -32,6 +32,7 @@ MIN_ROWS = 10  # with a target: with fewer, neither a fit nor a score means anyt
 HELD_OUT = 0.1
 HELD_OUT_OF_FEW = 0.2  # of fewer rows than the next number, of which a tenth would be too few to score a model
 MIN_ROWS_FOR_TENTH = 100
+MIN_CALIBRATION_ROWS = 20  # for conformal intervals of 95%
 SHOWN_COLUMNS = 40
 QUICK = {"members": 3, "steps": 300}
 ALMOST_EXACT = 0.1  # RMSE by the standard deviation of the targets: 99% of the variance is explained
@@ -90,7 +91,9 @@ def fit(
     ] = None,
     split_by_group: Annotated[
         str | None,
-        typer.Option(help="Column whose values stay together, not learned from: a tenth is held out.", metavar="COLUMN"),
+        typer.Option(
+            help="Column whose values stay together, not learned from: a tenth is held out.", metavar="COLUMN"
+        ),
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Table to take scores on, instead of held-out rows.")] = None,
     refit: Annotated[
@@ -150,7 +153,7 @@ def fit(
             _show_columns(model)
         scores = _score(model, train, scored, task)
         _show_scores(scores, len(scored.y), how)
-        _point_at_leaks(model, scored, scores, method)
+        _point_at_leaks(model, scored, scores)
         again = refit or (test is None and len(rows.y) < MIN_ROWS_FOR_TENTH)
         if again:
             console.remark(f"fitting again, to all {len(rows.y):,} rows", quiet)
@@ -343,7 +346,8 @@ class Task(NamedTuple):
         }
         learned = rows
         if self.calibrate is not None:
-            first, second = splits.random(len(rows.y), HELD_OUT, self.settings["random_state"])
+            share = max(HELD_OUT, min(0.5, MIN_CALIBRATION_ROWS / len(rows.y)))
+            first, second = splits.random(len(rows.y), share, self.settings["random_state"])
             learned, rows = rows.take(first), rows.take(second)
         console.remark(f"fitting to {counted(len(learned.y))}", self.quiet)
         model = kinds[self.method](**self.settings)
@@ -376,13 +380,13 @@ def _score(model: "Regressor", train: Rows, scored: Rows, task: Task) -> dict[st
     return scores
 
 
-def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str, Any]], method: str) -> None:
-    """Say which column a model relies on whose predictions are almost exact: it may be known only with the target."""
+def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str, Any]]) -> None:
+    """Say which column a model relies on if predictions can be almost exact: it may be known only with the target."""
     some = scored.take(np.arange(min(len(scored.y), MAX_ROWS_FOR_LEAK)))
     order = np.random.default_rng(0).permutation(len(some.y))
     for k, (target, found) in enumerate(scores.items()):
-        rmse, y = found[method]["rmse"], some.y[:, k]
-        if rmse is None or np.std(scored.y[:, k]) == 0 or rmse > ALMOST_EXACT * np.std(scored.y[:, k]):
+        y, spread = some.y[:, k], np.std(scored.y[:, k])
+        if not min(each["rmse"] or np.inf for each in found.values()) <= ALMOST_EXACT * spread:
             continue
         errors = {}
         for column in some.x.columns:
@@ -390,7 +394,7 @@ def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str
             errors[column] = np.mean((model.predict(shuffled).reshape(len(y), -1)[:, k] - y) ** 2)
         worst = str(max(errors, key=lambda column: errors[column]))
         console.remark(
-            f"note: {target!r} is predicted almost exactly, most of all from {worst!r}; if that is known only "
+            f"note: the columns determine {target!r} almost exactly, most of all {worst!r}; if that is known only "
             f"together with {target!r}, leave it out with --drop {shlex.quote(worst)}"
         )
 

@@ -51,7 +51,7 @@ def _checked(record: Any) -> dict[str, Any]:
             raise InputError(f"its {RECORD} does not say what was held out")
         for found in record["scores"].values():
             list(scoring.compare_models(found))  # raises if a score is not a number
-        np.frombuffer(base64.b64decode(record.get("row_hashes", "")), "<u4")
+        np.frombuffer(base64.b64decode(record.get("row_hashes", ""), validate=True), "<u4")
     return dict(record)
 
 
