@@ -112,7 +112,7 @@ def largest_error(file: Path, x: np.ndarray, p: hs.Prediction) -> float:
 
 def plain_graph(model: hs.EvidentialRegressor) -> bytes:
     """Return the networks of a model as an ONNX graph: what they see, scaled (M, rows, features), to raw outputs."""
-    population = model.fitted_.population
+    population = model.model_.networks
     names, nodes, last = [], [], "x"
     weights = [w.detach().float().numpy() for w in population.weights]
     weights[0] = weights[0][:, : population.in_features]
@@ -153,7 +153,7 @@ def moments(model: hs.EvidentialRegressor, x: np.ndarray) -> tuple[Any, ...]:
 
 def speed(model: hs.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: int, threads: int) -> dict[str, float]:
     """Return the median seconds of each way to predict these rows."""
-    population = model.fitted_.population
+    population = model.model_.networks
     seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
     ways: dict[str, Callable[[], Any]] = {"predict_distribution": functools.partial(moments, model, x)}
     for single, name in ((False, "float64"), (True, "float32")):

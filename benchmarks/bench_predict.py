@@ -61,9 +61,9 @@ def regressor_ratio(rows: int) -> float:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((500, FEATURES)), rng.standard_normal(500)
     model = EvidentialRegressor(members=1, steps=20, device="cpu", random_state=0).fit(x, y)
-    network = model.fitted_.population
+    network = model.model_.networks
     plain = Population([0], FEATURES, network.sizes[1:-1], 1, "silu").double().eval()
-    scale_x, scale_y = model.fitted_.scale_x, model.fitted_.scale_y
+    scale_x, scale_y = model.model_.scale_x, model.model_.scale_y
 
     def mean_only(table: np.ndarray) -> np.ndarray:
         features = torch.from_numpy(model.encoding_.transform(model._read(table, model.encoding_)))

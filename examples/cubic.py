@@ -59,7 +59,7 @@ def predict(net: nn.Module, x: np.ndarray) -> hs.Prediction:
 def plain(model: hs.EvidentialRegressor) -> hs.EvidentialRegressor:
     """Return the same networks with the evidence that they output."""
     some = copy(model)
-    some.fitted_ = replace(model.fitted_, evidence=None)
+    some.model_ = replace(model.model_, evidence=None)
     return some
 
 

@@ -16,7 +16,7 @@ def model(tmp_path_factory):
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
     model = hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
-    model.fitted_.unfamiliar_below = 0.5  # these rows are too few to learn it
+    model.model_.unfamiliar_below = 0.5  # these rows are too few to learn it
     model.save(folder)
     return folder
 
@@ -159,7 +159,7 @@ def test_a_report_does_not_replace_its_table(model, tmp_path, capsys):
     table.write_text("x,y\n1,2\n")
     said = shell(capsys, "report", model, table, "-o", table, "--force")
     assert said.code == 2
-    assert "is the table itself" in said.error
+    assert "is read by this command" in said.error
     assert table.read_text() == "x,y\n1,2\n"
 
 

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
     frame = houses()
     x = frame.drop(columns=["price", "rent", "id", "street"])
     fitted = hs.EvidentialRegressor(members=2, steps=20, random_state=0, device="cpu").fit(x, frame[["price"]])
-    fitted.fitted_.unfamiliar_below = 0.3  # these rows are too few to learn it
+    fitted.model_.unfamiliar_below = 0.3  # these rows are too few to learn it
     models.save(fitted, folder / "m", _record())
     return folder / "m"
 
@@ -114,7 +114,7 @@ def test_a_model_that_was_saved_from_python(tmp_path, capsys):
     frame = houses()
     fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     assert "unfamiliar" not in predict_frame(fitted, frame)  # the rows are too few to learn a threshold
-    fitted.fitted_.unfamiliar_below = 0.3
+    fitted.model_.unfamiliar_below = 0.3
     fitted.save(tmp_path / "m")
     frame.loc[0, "size"] = 1e6
     found = predict_frame(models.load(tmp_path / "m"), frame)
@@ -190,7 +190,7 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
     assert "out holds 'mine.parquet', which howsure predict did not write; --force replaces only" in said.error
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "in", "--force")
-    assert (said.code, "in is the table itself" in said.error) == (2, True)
+    assert (said.code, "in is read by this command" in said.error) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
@@ -223,7 +223,7 @@ def test_texts_that_spreadsheets_compute_are_escaped_if_asked(escape, model, tmp
         (("n.csv", "-o", "p.csv", "--coverage", "90"), "--coverage is a probability between 0 and 1"),
         (("n.csv", "-o", "p.csv", "--coverage", "nan"), "--coverage is a probability between 0 and 1"),
         (("n.csv", "-o", "old.csv"), "old.csv exists already; --force replaces it"),
-        (("n.csv", "-o", "n.csv", "--force"), "n.csv is the table itself"),
+        (("n.csv", "-o", "n.csv", "--force"), "n.csv is read by this command"),
         (("n.csv", "-o", "."), "is a folder; name the file of the predictions"),
         (("n.csv", "-o", "p.docx"), "p.docx"),
         (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
@@ -249,20 +249,22 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     assert (tmp_path / "old.csv").read_text() == "mine"
 
 
-def test_nothing_is_written_into_the_model(model, tmp_path, capsys):
-    """A later fit would refuse to replace a folder that has other files in it."""
+def test_the_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
     table = write(new_rows(), tmp_path / "n.csv")
-    before = sorted(model.iterdir())
+    before = model.read_bytes(), table.read_bytes()
     for verb in ("predict", "report"):
-        said = shell(capsys, verb, model, table, "-o", model / "p.csv")
-        assert (said.code, "p.csv would lie in the folder of the model" in said.error) == (2, True)
-    assert sorted(model.iterdir()) == before
+        for out in (model, table):
+            said = shell(capsys, verb, model, table, "-o", out, "--force")
+            assert (said.code, "is read by this command" in said.error) == (2, True)
+    assert (model.read_bytes(), table.read_bytes()) == before
 
 
-def test_a_folder_that_holds_no_model(tmp_path, capsys):
-    write(new_rows(), tmp_path / "n.csv")
-    said = shell(capsys, "predict", tmp_path, tmp_path / "n.csv", "-o", tmp_path / "p.csv")
-    assert (said.code, "model.json is missing" in said.error) == (2, True)
+def test_a_file_that_is_not_a_model(tmp_path, capsys):
+    table = write(new_rows(), tmp_path / "n.csv")
+    for path in (tmp_path, table, tmp_path / "nothing"):
+        said = shell(capsys, "predict", path, table, "-o", tmp_path / "p.csv")
+        assert said.code == 2
+        assert len(said.error.splitlines()) == 1
 
 
 def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):

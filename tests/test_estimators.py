@@ -6,6 +6,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from howsure.persistence import save_model
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -16,7 +17,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import howsure as hs
 from howsure.errors import UnreadableCellsWarning
-from howsure.persistence import save_model
 
 QUICK = {"hidden": (32,), "steps": 150, "random_state": 0}
 REGRESSORS = [
@@ -317,7 +317,7 @@ def test_a_diverged_network_is_left_out(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="networks"):
         model.fit(x, y)
     assert np.isfinite(model.predict(x, return_std=True)).all()
-    assert model.fitted_.population.members == 2
+    assert model.model_.networks.members == 2
     assert model.training_["diverged"] == [False, True, False]
 
 
@@ -443,9 +443,9 @@ def test_a_loaded_model_knows_all_that_the_saved_one_knew(tmp_path):
     X, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)  # noqa: N806
     model = hs.EvidentialRegressor(members=2, steps=40, random_state=0).fit(X, y)
     again = hs.load(model.save(tmp_path / "model"))
-    ours, theirs = again.fitted_.training, model.fitted_.training
+    ours, theirs = again.model_.result, model.model_.result
     assert ours.history == theirs.history
     assert torch.equal(ours.best_score, theirs.best_score)
     assert again.training_ == model.training_
-    assert again.fitted_.method == model.fitted_.method
+    assert again.model_.method == model.model_.method
     assert np.array_equal(hs.load(again.save(tmp_path / "again")).predict(X), model.predict(X))

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-import howsure as hs
-from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.export.module import gelu, softplus
 from howsure.export.tracing import Recorder
 from howsure.export.trees import ensemble_of
+
+import howsure as hs
+from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.tables.experts.trees import Trees
 from shell import shell
 
@@ -101,8 +101,8 @@ def test_every_regressor(name, targets, tmp_path):
 def test_every_activation(activation, tmp_path):
     x, y = table()
     fitted = hs.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0).fit(x, y)
-    fitted.fitted_.population.activation = activation
-    fitted.fitted_.__dict__.pop("_kept", None)  # the networks of an earlier prediction
+    fitted.model_.networks.activation = activation
+    fitted.model_.__dict__.pop("_kept", None)  # the networks of an earlier prediction
     path = hs.export_onnx(fitted, tmp_path / "model.onnx")
     check(run(path, x), fitted.predict_distribution(x))
 

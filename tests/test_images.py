@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from howsure.persistence import save_model
 
 import howsure as hs
 from howsure import metrics
@@ -15,7 +16,6 @@ from howsure.images.pairs import hold_out_images
 from howsure.images.training import _loss_of, largest_batch
 from howsure.likelihoods import Evidential, NormalLikelihood
 from howsure.nn import UNet
-from howsure.persistence import save_model
 from howsure.training import Settings
 
 STILL = Augmentation(flip=False, zoom=1, color=0)

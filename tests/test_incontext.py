@@ -200,17 +200,41 @@ def test_predictive_loss_is_an_expectation():
     p = mixture((1, 1))
     p = p._replace(log_scale=p.log_scale + 2)  # smooth over the width of the label
     mean, variance = torch.tensor([[0.3]]).double(), torch.tensor([[0.5]]).double()
-    _, found = model.loss(p, mean, variance)
+    _, found, _ = model.loss(p, mean, variance)
     y = torch.from_numpy(stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000, 0.3, math.sqrt(0.5)))
     exact = -torch.stack([model.log_predictive(p, v.view(1, 1)) for v in y[::20]]).mean()
     assert found.item() == pytest.approx(exact.item(), abs=2e-3)
+
+
+def test_moments_against_samples():
+    p = mixture()
+    p = p._replace(alpha=p.alpha + 2)
+    torch.manual_seed(0)
+    mean, spread, noise = p.moments()
+    mu, variance = model.sampled(p, 200_000)
+    assert torch.allclose(mu.mean(-1), mean, atol=0.05)
+    assert torch.allclose(mu.var(-1), spread, rtol=0.05)
+    assert torch.allclose(variance.mean(-1), noise, rtol=0.05)
+
+
+def test_score_of_moments_is_greatest_at_the_moments_of_the_labels():
+    p = mixture((1, 1))
+    p = p._replace(alpha=p.alpha + 3, log_nu=p.log_nu + 2)
+    torch.manual_seed(0)
+    labels = [v.flatten()[:, None] for v in model.sampled(p, 100_000)]
+    best = model.log_moments(p, *labels).mean().item()
+    for part in ("log_scale", "log_nu", "loc"):
+        for step in (-0.3, 0.3):
+            moved = p._replace(**{part: getattr(p, part) + step})
+            assert model.log_moments(moved, *labels).mean().item() < best
 
 
 def test_loss_of_an_excluded_row_is_bounded_and_has_finite_gradients():
     parts = [v.float().requires_grad_() for v in mixture((1, 1))]
     found = torch.stack(model.loss(model.Posterior(*parts), torch.tensor([[1e4]]), torch.tensor([[0.0]])))
     found.sum().backward()
-    assert (found < 100).all()
+    assert (found[:2] < 100).all()
+    assert found[2] < 2000
     assert all(v.grad.isfinite().all() for v in parts)
 
 

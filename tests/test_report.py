@@ -90,7 +90,7 @@ def model():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = hs.EvidentialRegressor(members=3, steps=60, random_state=0, device="cpu").fit(table, y)
-    model.fitted_.unfamiliar_below = 0.02  # these rows are too few to learn it
+    model.model_.unfamiliar_below = 0.02  # these rows are too few to learn it
     return model
 
 
@@ -351,8 +351,8 @@ def test_the_page_says_which_row_not_to_trust_and_why(page):
 
 def test_without_a_threshold_no_row_is_flagged(model, tmp_path):
     plain = copy(model)
-    plain.fitted_ = replace(model.fitted_, unfamiliar_below=None)
-    plain.fitted_.training = model.fitted_.training
+    plain.model_ = replace(model.model_, unfamiliar_below=None)
+    plain.model_.result = model.model_.result
     table = make_table(seed=1)
     text = write(plain, table, make_target(table), tmp_path).text
     assert "too few to learn a threshold" in text

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from howsure.persistence import save_model
 
 import howsure as hs
 from howsure import metrics
 from howsure.images import Augmentation, ImageRecipe, Pairs, fit_images, to_network
 from howsure.likelihoods import NormalLikelihood
 from howsure.nn import UNet
-from howsure.persistence import save_model
 from howsure.training import Settings
 from howsure_paper.baselines import LeastSquares
 from howsure_paper.depth.models import DepthModel

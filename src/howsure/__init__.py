@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
-    from howsure.export import export_onnx
+    from howsure.exporting import export
     from howsure.images import FittedImages, ImageRecipe, fit_images
     from howsure.losses import evidential_loss, normal_loss
     from howsure.nn import NIGHead, NormalHead
@@ -40,7 +40,7 @@ __all__ = [
     "StudentT",
     "calibrate",
     "evidential_loss",
-    "export_onnx",
+    "export",
     "fit_images",
     "global_mean_factor",
     "load",
@@ -61,7 +61,7 @@ _NAMES = {  # the modules of the names above; the rest are in estimators
     "deploy": ("Deploy",),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
-    "export": ("export_onnx",),
+    "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "losses": ("evidential_loss", "normal_loss"),
     "nn": ("NIGHead", "NormalHead"),

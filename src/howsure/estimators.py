@@ -27,20 +27,21 @@ from howsure.distributions import Transform
 from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
-from howsure.persistence import load_model, refusing_misfits, save_model
 from howsure.prediction import Prediction, real_numbers
+from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.censoring import read_censored
-from howsure.tables.encoder import Encoding
-from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold, unfamiliar_below
+from howsure.tables.encoder import ColumnEncoder, Encoding
+from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
 from howsure.tables.members import Member, hold_in_turn
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
 from howsure.tables.robust import RobustScale
 from howsure.tables.stacking import stacked
+from howsure.tables.state import TableHeader, method_from_state, method_state, training_from_state, training_state
 from howsure.tables.table import Table, read_table
-from howsure.tables.target import prepare_target
+from howsure.tables.target import Target, prepare_target
 from howsure.tables.target_values import check_numbers
-from howsure.tables.train import fit
-from howsure.tables.views import Inputs
+from howsure.tables.train import train
+from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.threads import one_thread
 from howsure.training import resolve_device
@@ -102,12 +103,10 @@ class Regressor(_ScikitLearn):
 
     Attributes
     ----------
-    fitted_ : howsure.tables.model.Fitted
-        The trained networks.
+    model_ : howsure.tables.model.TableModel
+        The trained networks, with everything between the numbers of a table and their distributions.
     encoding_ : howsure.tables.encoder.Encoding
         The learned encoding of the columns.
-    robust_scale_ : howsure.tables.robust.RobustScale
-        Median and spread of each feature, by which networks and trees see it.
     columns_ : pandas.DataFrame
         Kind of each column of X, its number of features and missing values, and the reason.
     training_ : dict
@@ -219,90 +218,78 @@ class Regressor(_ScikitLearn):
         known: NDArray[np.int8] | None = None,
     ) -> None:
         """Learn from some rows of a table; the others leave no trace."""
-        x = self._encode(table, target, rows, base)
-        seeds = np.random.SeedSequence(base).generate_state(self._network_count(len(rows)), np.uint32)
+        scale, x = self._encode(table, target, rows, base)
+        prepared = self._prepare_target(target, rows, base, known, weights)
+        views = Views.fit(x, prepared, self._members(rows, base), base)
         method = self._method()
-        options: dict[str, Any] = {
-            "recipe": self._recipe(method.recipe(len(rows))),
-            "sample_weight": weights,
-            "censored": known,
-            "device": self.device,
-            "progress": self.verbose,
-        }
-        target = self._prepare_target(target, rows, base, known)
-        members: Sequence[Member] = self._members(rows, [int(s) for s in seeds], base)
-        inputs = Inputs.learn(x, target, rows, base, members, weights)
-        fitted = fit(method, x, target, members, inputs=inputs, **options)
-        fitted, members = _usable(fitted, members, target, comparable=weights is None and known is None)
-        fitted = stacked(fitted, inputs.x, target, members, weights, known)
-        fitted = self._add_evidence(fitted, method, inputs.x, target, rows, base, members, options)
-        calibrated = getattr(self, "calibrated", False)
-        self.fitted_ = with_width(fitted, inputs.x, target, members, known) if calibrated else fitted
-        self._summarise_training()
+        options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
+        recipe = self._recipe(method.recipe(len(rows)))
+        model = train(method, views, prepared, recipe, **options)
+        model, views = _usable(model, views, prepared)
+        model = stacked(model, views, prepared)
+        if self._evidence == "conjugate":
+            recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
+            options["progress"] = bool(self.verbose)
+            ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
+            model = add_evidence(model, views, ridge)
+        if getattr(self, "calibrated", False):
+            model = with_width(model, views, prepared)
+        model.encoder, model.robust = ColumnEncoder(self.encoding_.encoders), scale
+        device = resolve_device(self.device)
+        self.model_ = model if device.type != "cuda" else model.to(device).ready()
 
     def _network_count(self, rows: int) -> int:
         """Return how many networks to train on so many rows."""
         members = getattr(self, "members", 1)
         return (12 if rows < MANY_ROWS else 9) if members is None else int(members)
 
-    def _members(self, rows: NDArray[np.int64], seeds: Sequence[int], seed: int) -> list[Member]:
+    def _members(self, rows: NDArray[np.int64], seed: int) -> list[Member]:
         """Return the networks to train: as many of each kind, that is, that see the same of a row."""
-        kinds = _kinds(getattr(self, "inputs", "numbers"), len(seeds), len(rows))
-        parts = hold_in_turn(rows, -(-len(seeds) // len(kinds)), seed, self.validation_fraction)
+        count = self._network_count(len(rows))
+        seeds = np.random.SeedSequence(seed).generate_state(count, np.uint32)
+        kinds = _kinds(getattr(self, "inputs", "numbers"), count, len(rows))
+        parts = hold_in_turn(rows, -(-count // len(kinds)), seed, self.validation_fraction)
         members = []
         for k, own_seed in enumerate(seeds):
             kind, (train, validation) = kinds[k % len(kinds)], parts[k // len(kinds)]
-            members.append(Member(train, validation, own_seed, "bins" in kind, "trees" in kind))
+            members.append(Member(train, validation, int(own_seed), "bins" in kind, "trees" in kind))
         return members
 
-    def _add_evidence(
-        self,
-        fitted: Fitted,
-        method: Method,
-        x: Array,
-        y: Array,
-        rows: NDArray[np.int64],
-        seed: int,
-        members: Sequence[Member],
-        options: dict[str, Any],
-    ) -> Fitted:
-        """Return the model with evidence by conjugacy, if that was asked for.
-
-        λ is learned by networks that see numbers alone: trees know nothing beyond the training rows.
-        """
-        if self._evidence == "plain":
-            return fitted
-        recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
-        quiet = options | {"recipe": recipe, "progress": bool(self.verbose)}
-        numbers = x[:, : fitted.features_in]
-        ridge = learn_ridge(fit, method, numbers, y, rows, seed, validation_fraction=self.validation_fraction, **quiet)
-        made: Fitted = add_evidence(fitted, x, members, ridge)
-        made.unfamiliar_below = unfamiliar_below(made, x, members)
-        return made
-
-    def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> Array:
-        """Return the features of all rows, as learned from some of them; warn of columns that are left out."""
+    def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> tuple[RobustScale, Array]:
+        """Return the scale of features and the scaled features of all rows, as learned from some of them."""
         self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
-        self.robust_scale_ = RobustScale.fit(own)
-        if len(rows) == table.rows:
-            return self.robust_scale_(own)
-        x = self.encoding_.transform(table)
+        scale = RobustScale.fit(own)
+        x = own if len(rows) == table.rows else self.encoding_.transform(table)
         x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
-        return self.robust_scale_(x)
+        scaled: Array = scale(torch.from_numpy(x)).numpy()
+        return scale, scaled
+
+    def read(self, X: Any) -> Table:  # noqa: N803
+        """Return X as a table whose columns are read as in training."""
+        check_is_fitted(self, "model_")
+        return self._read(X, self.encoding_)
 
     def features_of(self, table: Table) -> Array:
         """Return the features (N, F) that the networks and trees see of a table."""
-        return self.robust_scale_(self.encoding_.transform(table))
+        features: Array = self.model_.features(torch.from_numpy(self.encoding_.codes(table))).cpu().numpy()
+        return features
 
-    def _prepare_target(self, y: Array, rows: NDArray[np.int64], seed: int, censored: NDArray[np.int8] | None) -> Array:
+    def _prepare_target(
+        self,
+        y: Array,
+        rows: NDArray[np.int64],
+        seed: int,
+        censored: NDArray[np.int8] | None,
+        weights: Array | None,
+    ) -> Target:
         """Return the targets as networks learn them; warn of values that many rows share."""
-        prepared = prepare_target(y, rows, self.target_transform, seed, self.target_names_, censored)
+        prepared = prepare_target(y, rows, self.target_transform, seed, self.target_names_, censored, weights)
         for notice in prepared.notices:
             warnings.warn(notice, UserWarning, stacklevel=5)  # at the call of fit
         self.transform_: Transform | None = prepared.transform
-        return prepared.values
+        return prepared
 
     @overload
     def predict(self, X: Any, return_std: Literal[False] = False) -> Array: ...  # noqa: N803
@@ -338,12 +325,24 @@ class Regressor(_ScikitLearn):
 
     def _predict_uncalibrated(self, X: Any) -> tuple[Prediction, Table]:  # noqa: N803
         """Return the predictive distribution without calibration, and X as it was read."""
-        check_is_fitted(self, "fitted_")
+        check_is_fitted(self, "model_")
         table = self._read(X, self.encoding_)
-        p = self.fitted_.predict(self.features_of(table))
+        p = self.model_.predict(self.encoding_.codes(table))
         p.transform = self.transform_
         p.index, p.names = table.index, self.target_names_
         return p, table
+
+    @property
+    def training_(self) -> dict[str, Any]:
+        """Steps and seconds of the training, and for each network its best step and whether it diverged."""
+        check_is_fitted(self, "model_")
+        result = self.model_.result
+        return {
+            "steps": result.steps,
+            "seconds": result.seconds,
+            "best_step": result.best_step.tolist(),
+            "diverged": result.diverged.tolist(),
+        }
 
     @property
     def columns_(self) -> Any:
@@ -359,29 +358,29 @@ class Regressor(_ScikitLearn):
     @property
     def inputs_(self) -> dict[str, float]:
         """How much networks count by what they see of a row: numbers alone, also bins, or also trees."""
-        check_is_fitted(self, "fitted_")
-        fitted = self.fitted_
+        check_is_fitted(self, "model_")
+        model = self.model_
         kinds = [
             ("bins+trees" if bins else "trees") if trees else "bins" if bins else "numbers"
-            for bins, trees in fitted.kinds()
+            for bins, trees in model.kinds()
         ]
-        if fitted.weights is None:
+        if model.weights is None:
             return {kind: kinds.count(kind) / len(kinds) for kind in dict.fromkeys(kinds)}
-        weights = fitted.weights.tolist()
+        weights = model.weights.tolist()
         return {kind: sum(w for w, k in zip(weights, kinds, strict=True) if k == kind) for kind in dict.fromkeys(kinds)}
 
     @property
     def width_(self) -> Array | None:
         """The factor of the networks' scales for each target; None if there is none."""
-        check_is_fitted(self, "fitted_")
-        width = self.fitted_.width
-        return None if width is None else width.numpy().copy()
+        check_is_fitted(self, "model_")
+        width = self.model_.width
+        return None if width is None else width.cpu().numpy().copy()
 
     @property
     def unfamiliar_below_(self) -> float | None:
         """The familiarity below which 1% of rows like the training rows lie; None if it is unknown."""
-        check_is_fitted(self, "fitted_")
-        return self.fitted_.unfamiliar_below
+        check_is_fitted(self, "model_")
+        return self.model_.unfamiliar_below
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
         """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
@@ -469,134 +468,118 @@ class Regressor(_ScikitLearn):
 
     # Files ------------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a model folder, to be read by :func:`load`, on any device. Nothing in it is ever executed."""
-        return save_model(folder, *self._state())
+    def save(self, path: str | Path, overwrite: bool = False) -> Path:
+        """Write a model file, to be read by :func:`load`, on any device. Nothing in it is ever executed.
 
-    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return all that the regressor knows: tensors by name, and plain values."""
-        check_is_fitted(self, "fitted_")
-        tensors, settings = self.fitted_.state()
-        parameters = self.get_params()
-        state = parameters["random_state"]
-        parameters["random_state"] = int(state) if isinstance(state, int | np.integer) else None
-        parameters["device"] = str(self.device)  # which may be given as a torch.device
-        settings |= {
-            "estimator": type(self).__name__,
-            "parameters": parameters,
-            "encoding": self.encoding_.to_dict(),
-            "robust_scale": self.robust_scale_.to_dict(),
-            "target_names": self.target_names_,
-            "target_transform": None if self.transform_ is None else self.transform_.to_dict(),
-            "n_features_in": int(self.n_features_in_),
-            "feature_names_in": list(map(str, self.feature_names_in_)) if hasattr(self, "feature_names_in_") else None,
-            "calibration": None if self.calibration_ is None else self.calibration_.to_dict(),
-        }
-        return tensors, settings
+        Args:
+            path: of the file, such as house.safetensors. An older model there is replaced.
+            overwrite: whether to replace a file that is not a model.
+        """
+        check_is_fitted(self, "model_")
+        return save_model(path, self.model_.tensors(), self._header(), overwrite)
 
-    def _restore(self, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Self:
+    def _header(self) -> TableHeader:
+        """Return all that the regressor knows besides tensors."""
+        model, state = self.model_, self.random_state
+        return TableHeader(
+            estimator=type(self).__name__,
+            parameters=self.get_params()
+            | {"random_state": int(state) if isinstance(state, int | np.integer) else None, "device": str(self.device)},
+            columns=self.encoding_.to_dict(),
+            target_names=self.target_names_,
+            target_transform=None if self.transform_ is None else self.transform_.to_dict(),
+            calibration=None if self.calibration_ is None else self.calibration_.to_dict(),
+            method=method_state(model.method),
+            activation=model.networks.activation,
+            one_target=model.one_target,
+            unfamiliar_below=model.unfamiliar_below,
+            training=training_state(model.result),
+            record=getattr(self, "record_", {}),
+        )
+
+    def _restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
         """Take over what :meth:`save` wrote, after checking that its parts fit together."""
         self._check_parameters()
-        method = self._method()
-        self.encoding_ = Encoding.from_dict(settings["encoding"])
-        self.robust_scale_ = RobustScale.from_dict(settings["robust_scale"], len(self.encoding_.features))
-        self.fitted_ = Fitted.from_state(tensors, settings, method)
-        self._summarise_training()
-        self.target_names_ = settings["target_names"]
-        saved = settings["target_transform"]
-        self.transform_ = None if saved is None else Transform.from_dict(saved)
-        self.n_features_in_ = settings["n_features_in"]
-        names = settings["feature_names_in"]
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        first, targets = self.fitted_.features_in, self.fitted_.scale_y.loc.shape[-1]
-        for what, holds in (
-            ("the method is that of the regressor", type(self.fitted_.method) is type(method)),
-            ("the encoding has as many features as the networks", len(self.encoding_.features) == first),
-            ("there are as many columns as were fitted", len(self.encoding_.names) == self.n_features_in_),
-            ("the columns have the names that were fitted", names is None or names == self.encoding_.names),
-            ("the transform is for as many targets", self.transform_ is None or self.transform_.fits(targets)),
-            ("each target has a name", self.target_names_ is None or _are_texts(self.target_names_, targets)),
-        ):
-            if not holds:
-                raise InputError(f"it is not so that {what}")
-        saved = settings["calibration"]
-        self.calibration_ = None
-        if saved is not None:
-            made = ConformalCalibration if saved["method"] == "conformal" else Calibration
-            self.calibration_ = made.from_dict(saved)
+        self.encoding_ = Encoding.from_dict(header.columns)
+        method = method_from_state(header.method)
+        if type(method) is not type(self._method()):
+            raise InputError(f"inconsistent model file: {header.estimator} with the method {header.method['name']}")
+        encoder = ColumnEncoder(self.encoding_.encoders)
+        self.model_ = TableModel.from_tensors(tensors, method, header.activation, header.one_target, encoder)
+        below = header.unfamiliar_below
+        if below is not None and not 0 <= below <= 1:
+            raise InputError(f"inconsistent model file: familiarity threshold must be in [0, 1], got {below}")
+        self.model_.unfamiliar_below = below
+        self.model_.result = training_from_state(header.training)
+        targets, names = self.model_.targets, header.target_names
+        if names is not None and not (len(names) == targets and all(isinstance(name, str) for name in names)):
+            raise InputError(f"inconsistent model file: {names!r} are not the names of {targets} targets")
+        saved = header.target_transform
+        self.target_names_, self.transform_ = names, None if saved is None else Transform.from_dict(saved)
+        if self.transform_ is not None and not self.transform_.fits(targets):
+            raise InputError(f"inconsistent model file: the transform is not for {targets} targets")
+        self.n_features_in_ = len(self.encoding_.names)
+        if self.encoding_.named:
+            self.feature_names_in_ = np.array(self.encoding_.names, dtype=object)
+        saved = header.calibration
+        kind = ConformalCalibration if saved is not None and saved.get("method") == "conformal" else Calibration
+        self.calibration_ = None if saved is None else kind.from_dict(saved)
+        self.record_ = header.record
         return self
 
-    def _summarise_training(self) -> None:
-        training = self.fitted_.training
-        self.training_ = {
-            "steps": training.steps,
-            "seconds": training.seconds,
-            "best_step": training.best_step.tolist(),
-            "diverged": training.diverged.tolist(),
-        }
 
-
-def load(folder: str | Path) -> Regressor:
-    """Return the model that ``save`` wrote to this folder.
+def load(path: str | Path) -> Regressor:
+    """Return the model that ``save`` wrote to this file.
 
     A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
     its type.
     """
-    tensors, settings = load_model(folder)
-    if settings.get("model") == "images":
-        return cast(Regressor, FittedImages.restore(folder, tensors, settings))
-    return restore(folder, tensors, settings)
-
-
-def restore(folder: str | Path, tensors: dict[str, torch.Tensor], settings: dict[str, Any]) -> Regressor:
-    """Return the regressor that a folder holds, from what was read of it."""
-    name = settings.get("estimator")
-    if not isinstance(name, str) or name not in Regressor._registry:
-        known = ", ".join(Regressor._registry)
-        raise InputError(f"{folder} holds a model of the unknown kind {name!r}; known are {known}")
-    with refusing_misfits(folder):
-        given = settings["parameters"].items()
+    tensors, values = load_model(path)
+    if values.get("model") == "images":
+        return cast(Regressor, FittedImages.restore(path, tensors, values))
+    with reading_model(path):
+        header = checked_header(TableHeader, values)
+        if header.estimator not in Regressor._registry:
+            known = ", ".join(Regressor._registry)
+            raise InputError(f"the estimator {header.estimator!r} is unknown; known are {known}")
+        given = header.parameters.items()
         parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        return Regressor._registry[name](**parameters)._restore(tensors, settings)
+        return Regressor._registry[header.estimator](**parameters)._restore(tensors, header)
 
 
-def _are_texts(value: Any, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
-
-
-def _usable(fitted: Fitted, members: Sequence[Member], y: Array, comparable: bool) -> tuple[Fitted, Sequence[Member]]:
-    """Return the model without the networks that learned nothing, and the rows of those that are left.
+def _usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel, Views]:
+    """Return the model without the networks that learned nothing, and the views of those that are left.
 
     A warning says how many there were; it is an error if none is left. Validation scores are compared with those of a
-    constant only where they are ``comparable``: not if rows are weighted or targets censored.
+    constant only where they are comparable: not if rows are weighted or targets censored.
     """
-    training, count = fitted.training, len(members)
-    diverged = int(training.diverged.sum())
+    result, count = model.result, model.members
+    diverged = int(result.diverged.sum())
     advice = "lower learning_rate, and look for outliers in X and y"
     if diverged == count:
         raise InputError(f"training diverged: all {count} networks reached values that are not finite; {advice}")
     if diverged:
         _warn(f"training of {diverged} of {count} networks diverged; {advice}")
-    poor = 0 if not comparable else _worse_than_a_constant(fitted, members, y)
+    comparable = target.weights is None and target.censored is None
+    poor = 0 if not comparable else _worse_than_a_constant(model, views.members, target.table)
     if poor:
         _warn(f"{poor} of {count} networks do far worse on held-out rows than a constant would; {advice}")
-    kept = training.best_score.isfinite().nonzero().flatten().tolist()
-    return (fitted, members) if len(kept) == count else (fitted.select(kept), [members[i] for i in kept])
+    kept = result.best_score.isfinite().nonzero().flatten().tolist()
+    return (model, views) if len(kept) == count else (model.select(kept), views.select(kept))
 
 
 def _warn(message: str) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
 
-def _worse_than_a_constant(fitted: Fitted, members: Sequence[Member], y: Array) -> int:
+def _worse_than_a_constant(model: TableModel, members: Sequence[Member], y: Array) -> int:
     """Count networks whose validation score is five nats above that of a standard normal for scaled targets."""
     if len(members[0].validation) < 5:  # a row or two say little about a network
         return 0
-    scaled = fitted.scale_y(torch.from_numpy(np.array(y).reshape(len(y), -1)))
+    scaled = model.scale_y(torch.from_numpy(np.array(y)))
     rows = zip(scaled, members, strict=True)
     constant = torch.stack([0.5 * (np.log(2 * np.pi) + each[m.validation].square().mean()) for each, m in rows])
-    best = fitted.training.best_score.cpu()
+    best = model.result.best_score.cpu()
     return int((best.isfinite() & (best > constant + 5)).sum())
 
 

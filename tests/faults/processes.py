@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import torch
+from howsure.persistence import load_model, save_model
 
 from howsure.errors import InputError
-from howsure.persistence import load_model, save_model
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
@@ -46,7 +46,7 @@ FIT = """
         print("finished")
     except KeyboardInterrupt:
         same = np.array_equal(model.predict(X), before)
-        print("kept" if same and model.fitted_.training.steps == 30 else "changed", flush=True)
+        print("kept" if same and model.model_.result.steps == 30 else "changed", flush=True)
         raise
 """
 

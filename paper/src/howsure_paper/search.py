@@ -13,7 +13,7 @@ from howsure.errors import InputError
 from howsure.likelihoods.base import Method, Recipe
 from howsure.tables.censoring import log_likelihood, read_censored
 from howsure.tables.members import hold_out
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
 from howsure.tables.train import fit
 
 __all__ = ["Search", "folds_of", "mixtures", "one_standard_error", "search", "searched_by"]
@@ -109,7 +109,7 @@ def search(
 
 
 def _scores(
-    fitted: Fitted,
+    fitted: TableModel,
     x: Array,
     y: Array,
     parts: Sequence[Sequence[NDArray[np.int64]]],
@@ -118,7 +118,7 @@ def _scores(
     censored: NDArray[np.int8] | None = None,
 ) -> Array:
     """Return the score of each network on the rows of its fold, (group, fold, candidate); infinite if it diverged."""
-    diverged = fitted.training.diverged.cpu().numpy().reshape(len(parts), -1, tried)
+    diverged = fitted.result.diverged.cpu().numpy().reshape(len(parts), -1, tried)
     scores = np.full(diverged.shape, np.inf)
     for k, (group, fold) in enumerate(np.ndindex(scores.shape[:2])):
         # the networks of a fold answer together: a call costs the same for one as for all
@@ -130,9 +130,9 @@ def _scores(
     return np.where(diverged, np.inf, scores)
 
 
-def mixtures(fitted: Fitted, x: Array, count: int, members: Sequence[int] | None = None) -> Mixture:
+def mixtures(fitted: TableModel, x: Array, count: int, members: Sequence[int] | None = None) -> Mixture:
     """Return several models at once, (count, N) or (count, N, T): equally many members for each, in their order."""
-    each = fitted.answers(x, members).predictive()
+    each = fitted.select(members).evaluate(x)[0].predictive()
     apart = torch.utils._pytree.tree_map(lambda p: p.unflatten(0, (count, -1)), each)
     return Mixture(apart, dim=1, validate_args=False)
 

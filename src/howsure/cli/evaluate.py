@@ -28,7 +28,7 @@ Target = Annotated[
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
     by: Annotated[
         str | None, typer.Option(help="Column whose values are groups with their own scores.", metavar="COLUMN")

@@ -11,10 +11,8 @@ __all__ = ["export"]
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
-    out: Annotated[
-        Path, typer.Option("-o", "--out", help="File of the graph; FILE.columns.json is written next to it.")
-    ] = Path("model.onnx"),
+    model: Annotated[Path, typer.Argument(help="File of the model.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write, such as model.onnx.")] = Path("model.onnx"),
     coverage: console.Coverage = 0.9,
     interval: Annotated[
         bool, typer.Option("--interval/--no-interval", help="Whether the graph has an interval at all.")
@@ -28,15 +26,14 @@ def export(
 ) -> None:
     """Write a model as an ONNX graph, from the columns of a table to mean, deviations and interval.
 
-    The graph takes numbers. Their meaning, and the code of every text, is in the JSON file next to it.
+    The graph takes numbers. Their meaning, and the code of every text, is in its metadata.
 
     Example: howsure export model -o model.onnx
     """
+    models.check_other(out, model)
     with console.speaking(), console.Progress("exporting", None, quiet):
-        from howsure.export import columns_file, export_onnx
+        from howsure.exporting import export as export_model
 
-        regressor = models.load(model)
-        models.check_outside(out, model)
-        path = export_onnx(regressor, out, coverage=coverage if interval else None, single=single, force=force)
-    size = path.stat().st_size / 1e6
-    console.remark(f"wrote {path} ({size:.1f} MB) and {columns_file(path)}, the meaning of its columns", quiet)
+        options = {"coverage": coverage if interval else None, "single": single, "overwrite": force}
+        path = export_model(models.load(model), out, **options)
+    console.remark(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", quiet)

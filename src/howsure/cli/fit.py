@@ -1,4 +1,4 @@
-"""``howsure fit TABLE --target NAME -o FOLDER``: a model of a table, with scores on rows that were held out."""
+"""``howsure fit TABLE --target NAME -o FILE``: a model of a table, with scores on rows that were held out."""
 
 import shlex
 import sys
@@ -73,7 +73,7 @@ def fit(
     target: Annotated[
         list[str] | None, typer.Option(help="Column to predict; may be given several times.", metavar="COLUMN")
     ] = None,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the model.")] = Path("model"),
+    out: Annotated[Path, typer.Option("-o", "--out", help="File of the model.")] = Path("model"),
     method: Annotated[Method, typer.Option(help="Kind of model.")] = Method.EVIDENTIAL,
     positive: Annotated[bool, typer.Option("--positive", help="The target cannot be negative.")] = False,
     calibrate: Annotated[
@@ -371,7 +371,7 @@ def _score(model: "Regressor", train: Rows, scored: Rows, task: Task) -> dict[st
     """Return the scores of the model and of the simple models, by target and name of the model."""
     with naming_rows(scored.table, scored.numbers):
         found = {str(task.method): model.predict_distribution(features_of(model, scored.x))}
-        x, x_new = (model.features_of(model.encoding_.read(each.x)) for each in (train, scored))
+        x, x_new = (model.features_of(model.read(each.x)) for each in (train, scored))
     found |= scoring.baselines(x, train.y, x_new, task.settings["random_state"])
     scores: dict[str, dict[str, Any]] = {target: {} for target in task.targets}
     for name, p in found.items():

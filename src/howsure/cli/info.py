@@ -1,4 +1,4 @@
-"""``howsure info [FOLDER]``: versions and device, and a summary of a model."""
+"""``howsure info [MODEL]``: versions and device, and a summary of a model."""
 
 import json
 import platform
@@ -21,13 +21,13 @@ PACKAGES = ("torch", "numpy", "pandas", "scikit-learn", "pyarrow", "ray")
 
 
 def info(
-    model: Annotated[Path | None, typer.Argument(help="Folder of a model to describe.")] = None,
+    model: Annotated[Path | None, typer.Argument(help="File of a model to describe.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps: where a fit would run.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
     _quiet: console.Quiet = False,  # there is nothing but results
     _seed: console.NoSeed = 0,
 ) -> None:
-    """Show versions and the device that a fit would use; with a folder, also its model.
+    """Show versions and the device that a fit would use; with the file of a model, also a summary of it.
 
     Example: howsure info model
     """
@@ -89,7 +89,7 @@ def _describe(model: "Regressor", path: Path) -> dict[str, Any]:
     own = {name: value for name, value in model.get_params().items() if value != default.get(name)}
     return {
         "path": str(path),
-        "bytes": sum(each.stat().st_size for each in (path, *path.glob("*")) if each.is_file()),
+        "bytes": path.stat().st_size,
         "class": type(model).__name__,
         "parameters": {n: v if isinstance(v, int | float | str | None) else str(v) for n, v in own.items()},
         "targets": model.target_names_,
@@ -99,7 +99,7 @@ def _describe(model: "Regressor", path: Path) -> dict[str, Any]:
         "calibration": None if model.calibration_ is None else model.calibration_.method,
         "training": model.training_,
         "columns": column_rows(model.columns_),
-        "record": {k: v for k, v in model.record_.items() if k != "row_hashes"},  # type: ignore[attr-defined]
+        "record": {k: v for k, v in model.record_.items() if k != "row_hashes"},
     }
 
 

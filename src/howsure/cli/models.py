@@ -18,28 +18,25 @@ if TYPE_CHECKING:
 
     from howsure.estimators import Regressor
 
-__all__ = ["check_output", "check_outside", "finite", "load", "recorded", "row_hashes", "save", "training_rows_among"]
+__all__ = ["check_other", "check_output", "finite", "load", "recorded", "row_hashes", "save", "training_rows_among"]
 
-RECORD = "record"  # the name among the settings of a model
 MAX_HASHES = 10_000  # training rows that are recognised; of more, those with the smallest hashes
 
 
-def load(folder: Path) -> "Regressor":
-    """Return the regressor of a model folder, with the record of `howsure fit` as its attribute ``record_``.
+def load(path: Path) -> "Regressor":
+    """Return the regressor of a model file, whose attribute ``record_`` has the record of `howsure fit`.
 
     The record is a dict, which is empty for a model that was saved from Python.
     """
     from howsure import estimators
-    from howsure.persistence import load_model, refusing_misfits
+    from howsure.storage import reading_model
 
-    tensors, settings = load_model(folder)
-    if settings.get("model") == "images":
-        raise InputError(f"{folder} holds a model of images; the command line is for tables")
-    model: Any = estimators.restore(folder, tensors, settings)
-    with refusing_misfits(folder):
-        model.record_ = _checked(settings.get(RECORD, {}))
-    regressor: Regressor = model
-    return regressor
+    model: Any = estimators.load(path)
+    if not isinstance(model, estimators.Regressor):
+        raise InputError(f"{path} holds a model of images; the command line is for tables")
+    with reading_model(path):
+        model.record_ = _checked(model.record_)
+    return model
 
 
 def _checked(record: Any) -> dict[str, Any]:
@@ -48,22 +45,20 @@ def _checked(record: Any) -> dict[str, Any]:
         held_out = record["held_out"]
         counts, words = [record["rows"], held_out["rows"]], [held_out["how"], *record["scores"]]
         if not all(type(count) is int for count in counts) or not all(isinstance(word, str) for word in words):
-            raise InputError(f"its {RECORD} does not say what was held out")
+            raise InputError("its record does not say what was held out")
         for found in record["scores"].values():
             list(scoring.compare_models(found))  # raises if a score is not a number
         np.frombuffer(base64.b64decode(record.get("row_hashes", ""), validate=True), "<u4")
     return dict(record)
 
 
-def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:
-    """Write a model folder with the record of its fit, both whole or not at all: they are one file."""
-    from howsure.persistence import save_model
-
-    tensors, settings = model._state()
+def save(model: "Regressor", path: Path, record: dict[str, Any]) -> None:
+    """Write a model file with the record of its fit."""
+    model.record_ = finite(record)
     try:
-        save_model(folder, tensors, settings | {RECORD: finite(record)})
+        model.save(path)
     except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def finite(value: Any) -> Any:
@@ -75,28 +70,28 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def check_outside(output: Path, model: Path) -> None:
-    """Raise if an output would lie in a model folder: one with other files in it is never replaced by a later fit."""
-    if output.resolve().is_relative_to(model.resolve()):
-        raise InputError(f"{output} would lie in the folder of the model; name another place with -o")
+def check_other(out: Path, *inputs: Path) -> None:
+    """Raise if an output would replace the model or the table that a command reads."""
+    for path in inputs:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise InputError(f"{out} is read by this command; name another place with -o")
 
 
-def check_output(folder: Path, force: bool) -> None:
+def check_output(path: Path, force: bool) -> None:
     """Raise unless a model can be saved under this name, before anything takes time.
 
-    A folder that is not empty is replaced only if it is a model of ours, and only with ``force``.
+    A file is replaced only if it is a model of ours, and only with ``force``.
     """
-    from howsure.persistence import _check_ours, is_model
+    from howsure.storage import is_model
 
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; a model is saved as a folder, choose another name with -o")
-    if folder.is_dir():
-        _check_ours(folder)
-        if is_model(folder) and not force:
-            raise InputError(f"{folder} holds a model already; --force replaces it, -o names another folder")
-    parent = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if path.exists():
+        if not is_model(path):
+            raise InputError(f"{path} exists and is not a model", hint="choose another name with -o")
+        if not force:
+            raise InputError(f"{path} holds a model already; --force replaces it, -o names another file")
+    parent = next(each for each in path.absolute().parents if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise InputError(f"{folder} cannot be written: {parent} is no folder to write to; choose another name with -o")
+        raise InputError(f"{path} cannot be written: {parent} is not a folder to write to; choose another name with -o")
 
 
 # Training rows --------------------------------------------------------------------------------------------------------
@@ -107,7 +102,7 @@ def row_hashes(model: "Regressor", x: "pd.DataFrame", y: NDArray[np.float64]) ->
     import pandas as pd
 
     with warnings.catch_warnings(action="ignore"):  # of cells that cannot be read: they were reported before
-        columns = [column.values for column in model.encoding_.read(x).columns]
+        columns = [column.values for column in model.read(x).columns]
     whole = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate([*columns, *y.T]))), index=False)
     return (whole.to_numpy() >> np.uint64(32)).astype(np.uint32)
 

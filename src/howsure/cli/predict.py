@@ -37,7 +37,7 @@ class Engine(StrEnum):
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table of new rows, or a folder of Parquet files.")],
     out: Annotated[
         Path,
@@ -64,10 +64,10 @@ def predict(
 
     Example: howsure predict model new.parquet -o predictions.parquet --keep id
     """
+    models.check_other(out, model, table)
     kept = list(dict.fromkeys(keep or []))
     with console.speaking(in_batches=True):
         regressor = models.load(model)
-        models.check_outside(out, model)
         with _jobs(table, out, force) as jobs:
             function = partial(predict_frame, regressor, coverage=coverage, keep=kept, escape_formulas=escape_formulas)
             read = partial(read_batches, numbers=number_columns(regressor), csv=CsvOptions(separator, encoding))
@@ -84,8 +84,6 @@ def predict(
 @contextlib.contextmanager
 def _jobs(table: Path, out: Path, force: bool) -> Iterator[list[Job]]:
     """Yield the tables and the files to write; of a folder, the folder of these files appears when the block ends."""
-    if out.exists() and table.exists() and out.samefile(table):
-        raise InputError(f"{out} is the table itself; name another place with -o")
     if not table.is_dir():
         if out.is_dir():
             raise InputError(f"{out} is a folder; name the file of the predictions, as in -o {out / 'new.csv'}")

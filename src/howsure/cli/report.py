@@ -8,14 +8,13 @@ import typer
 from howsure.cli import console, models
 from howsure.cli.evaluate import Target, known_rows, training_rows_note
 from howsure.cli.rows import naming_rows
-from howsure.errors import InputError
 from howsure.io import CsvOptions
 
 __all__ = ["report"]
 
 
 def report(
-    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="File of the page.")] = Path("report.html"),
     by: Annotated[str | None, typer.Option(help="Column in whose groups intervals are checked.")] = None,
@@ -38,11 +37,9 @@ def report(
     from howsure.report.html import check_free, write_report
 
     check_free(out, force)
-    if out.exists() and table.exists() and out.samefile(table):
-        raise InputError(f"{out} is the table itself; name another file with -o")
+    models.check_other(out, model, table)
     with console.speaking():
         regressor = models.load(model)
-        models.check_outside(out, model)
         rows, _ = known_rows(regressor, table, target, by, CsvOptions(separator, encoding), quiet)
         copies = models.training_rows_among(regressor, rows.x, rows.y)
         notes = [f"{training_rows_note(copies, len(rows.y))}."] if copies else []

@@ -16,12 +16,12 @@ from howsure.images.pairs import LARGEST, Pairs, as_images, pad_images, padding,
 from howsure.likelihoods import Method
 from howsure.nn import UNet
 from howsure.nn.appearance import FEWEST, ImageFading, Seen, appearance
-from howsure.persistence import load_model, refusing_misfits, save_model
 from howsure.prediction import Answer, Prediction
+from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.training import Settings, Training, resolve_device
 
-__all__ = ["FittedImages"]
+__all__ = ["FittedImages", "ImageHeader"]
 
 BATCH_IMAGES = 24  # the most images in a batch of a prediction
 BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # the most pixels in a batch, counted for every member
@@ -246,35 +246,32 @@ class FittedImages:
 
     # Files ------------------------------------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all that the model knows: tensors by name, and plain values."""
+    def state(self) -> tuple[dict[str, Tensor], "ImageHeader"]:
+        """Return everything that the model knows: tensors by name, and the header of a model file."""
         tensors = {f"{k}.{name}": t for k, net in enumerate(self.networks) for name, t in net.state_dict().items()}
         for k, fading in enumerate(self.fading or ()):
             tensors |= {f"{k}.{FADING}{name}": t.double() for name, t in fading.state_dict().items()}
-        return tensors, {
-            "model": "images",
-            "method": method_state(self.method, self.methods),
-            "recipe": asdict(self.recipe),
-            "networks": len(self.networks),
-            "training": [training_state(each) for each in self.training],
-            "loc": self.loc,
-            "scale": self.scale,
-            "fading": self.fading is not None,
-        }
+        return tensors, ImageHeader(
+            method=method_state(self.method, self.methods),
+            recipe=asdict(self.recipe),
+            networks=len(self.networks),
+            training=[training_state(each) for each in self.training],
+            loc=self.loc,
+            scale=self.scale,
+            fading=self.fading is not None,
+        )
 
     @classmethod
-    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
+    def from_state(cls, tensors: dict[str, Tensor], header: "ImageHeader") -> Self:
         """Return the model that :meth:`state` described, on the CPU; raise if its parts do not fit together."""
-        method, recipe = method_from_state(settings["method"], cls.methods), _recipe_from(settings["recipe"])
-        count = settings["networks"]
-        if type(count) is not int or not 0 < count <= len(tensors):
-            raise InputError(f"the model has {count!r} networks")
-        loc, scale = (float(settings[name]) for name in ("loc", "scale"))
+        method, recipe = method_from_state(header.method, cls.methods), _recipe_from(header.recipe)
+        count, loc, scale, fades = header.networks, float(header.loc), float(header.scale), header.fading
+        if not 0 < count <= len(tensors):
+            raise InputError(f"the model has {count} networks")
         if not abs(loc) <= LARGEST or not 1 / LARGEST <= scale <= LARGEST:
             raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
-        fades = settings["fading"]
-        if type(fades) is not bool:
-            raise InputError(f"fading is true or false, not {fades!r}")
+        if not all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point()):
+            raise InputError("some tensors have values that are not finite")
         networks, fadings = [], []
         for k in range(count):
             own = {n.removeprefix(f"{k}."): t for n, t in tensors.items() if n.startswith(f"{k}.")}
@@ -287,25 +284,45 @@ class FittedImages:
                 fadings.append(_fading_from(found, recipe))
         if sum(len(list(m.state_dict())) for m in [*networks, *fadings]) != len(tensors):
             raise InputError("there are tensors that belong to no network")
-        training = tuple(training_from_state(each) for each in settings["training"])
+        training = tuple(training_from_state(each) for each in header.training)
         return cls(method, tuple(networks), recipe, training, loc, scale, tuple(fadings) if fades else None)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a model folder, to be read by :func:`howsure.load`, on any device. Nothing in it is ever executed."""
-        return save_model(folder, *self.state())
+    def save(self, path: str | Path, overwrite: bool = False) -> Path:
+        """Write a model file, to be read by :func:`howsure.load`, on any device. Nothing in it is ever executed.
+
+        Args:
+            path: of the file. An older model there is replaced.
+            overwrite: whether to replace a file that is not a model.
+        """
+        return save_model(path, *self.state(), overwrite)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Return the model that :meth:`save` wrote to this folder, on the CPU."""
-        return cls.restore(folder, *load_model(folder))
+    def load(cls, path: str | Path) -> Self:
+        """Return the model that :meth:`save` wrote to this file, on the CPU."""
+        return cls.restore(path, *load_model(path))
 
     @classmethod
-    def restore(cls, folder: str | Path, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
-        """Return the model of a folder that was read; raise an InputError that names the folder if it is none."""
-        if settings.get("model") != "images":
-            raise InputError(f"{folder} does not hold a model of images; howsure.load reads every kind of model")
-        with refusing_misfits(folder):
-            return cls.from_state(tensors, settings)
+    def restore(cls, path: str | Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> Self:
+        """Return the model of a file that was read; raise an InputError that names the file if it is another one."""
+        if values.get("model") != "images":
+            raise InputError(f"{path} does not hold a model of images", hint="howsure.load reads every kind of model")
+        with reading_model(path):
+            return cls.from_state(tensors, checked_header(ImageHeader, values))
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What a model file holds of images besides tensors."""
+
+    method: dict[str, Any]
+    recipe: dict[str, Any]
+    networks: int
+    training: list[Any]
+    loc: float | int
+    scale: float | int
+    fading: bool
+    extra: dict[str, Any] = field(default_factory=dict)  # of a subclass
+    model: str = "images"
 
 
 def _recipe_from(saved: dict[str, Any]) -> ImageRecipe:

@@ -483,6 +483,13 @@ class Posterior(NamedTuple):
         """β."""
         return self.alpha * (2 * self.log_scale).exp()
 
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return E[μ], Var[μ] and E[σ²] (B, q)."""
+        weight, own = self.log_weight.exp(), self.beta / (self.alpha - 1)
+        mean = (weight * self.loc).sum(-1)
+        apart = (self.loc - mean[..., None]).square()
+        return mean, (weight * (own * (-self.log_nu).exp() + apart)).sum(-1), (weight * own).sum(-1)
+
 
 def _two_layers(inputs: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, width))
@@ -580,7 +587,8 @@ def _posterior(raw: Tensor, offset: Tensor, log_share: Tensor) -> Posterior:
     """Return the mixture of raw outputs; its locations start from a weighted mean of the experts' predictions."""
     logit, shift, log_nu, log_alpha, log_scale = raw[..., : 5 * COMPONENTS].unflatten(-1, (5, COMPONENTS)).unbind(-2)
     start = (offset * (raw[..., 5 * COMPONENTS :] + log_share).softmax(-1)).sum(-1, keepdim=True)
-    log_nu, alpha, log_scale = log_nu.clamp(-18.4, 18.4), 1 + log_alpha.clamp(-4, 6).exp(), log_scale.clamp(-16, 8)
+    log_nu, log_scale = log_nu.clamp(-18.4, 18.4), log_scale.clamp(-16, 8)
+    alpha = 1 + (1 + (2 * log_alpha.clamp(-4, 6)).exp()).sqrt()  # at least 2: σ² of a component has a variance
     return Posterior(logit.log_softmax(-1), start + shift, log_nu, alpha, log_scale)
 
 
@@ -588,6 +596,7 @@ def _posterior(raw: Tensor, offset: Tensor, log_share: Tensor) -> Posterior:
 
 CONTAMINATION = 1e-3  # share of the broad density that bounds the loss of one row
 SMALLEST_VARIANCE = 1e-14  # of a label, in squared units
+LARGEST_RATIO = 100.0  # of a squared error, or of a variance, to its expectation: larger ones count as logarithms
 HERMITE = (  # nodes and weights for the standard normal
     (-2.856970013872806, 0.011257411327720691), (-1.355626179974266, 0.22207592200561266), (0.0, 0.5333333333333333),
     (1.355626179974266, 0.22207592200561266), (2.856970013872806, 0.011257411327720691),
@@ -608,6 +617,14 @@ def log_posterior(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
     return (p.log_weight + normal + gamma).logsumexp(-1)
 
 
+def sampled(p: Posterior, count: int) -> tuple[Tensor, Tensor]:
+    """Draw ``count`` values of μ and σ² (B, q, count) for every row."""
+    member = torch.distributions.Categorical(logits=p.log_weight).sample(torch.Size([count])).movedim(0, -1)
+    loc, log_nu, alpha, beta = (part.gather(-1, member) for part in (p.loc, p.log_nu, p.alpha, p.beta))
+    variance = beta / torch.distributions.Gamma(alpha, 1.0, validate_args=False).sample().clamp(min=1e-20)
+    return loc + (variance / log_nu.exp()).sqrt() * torch.randn_like(loc), variance
+
+
 def log_predictive(p: Posterior, y: Tensor) -> Tensor:
     r"""Return the log density of y: a mixture of Student t with 2α degrees of freedom and scale² s²(1 + 1/ν)."""
     log_width = p.log_scale + 0.5 * functional.softplus(-p.log_nu)
@@ -616,12 +633,30 @@ def log_predictive(p: Posterior, y: Tensor) -> Tensor:
     return (p.log_weight + constant - (p.alpha + 0.5) * torch.log1p(z.square() / (2 * p.alpha))).logsumexp(-1)
 
 
-def loss(p: Posterior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return both parts of the loss of every query row (B, q).
+def log_moments(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
+    r"""Return a score of the moments of the mixture (B, q), whose expectation is greatest at those of the labels.
+
+    .. math:: -\tfrac12\Bigl[\ln V + g\Bigl(\frac{(\mu - m)^2}{V}\Bigr)\Bigr] - \ln S - g\Bigl(\frac{\sigma^2}{S}\Bigr),
+              \qquad m = \mathbb E\mu,\; V = \operatorname{Var}\mu,\; S = \mathbb E\sigma^2
+
+    The density hardly sees a component of weight ε with M times the variance, which raises its loss by about ε, but
+    raises V or S by εM. Above :data:`LARGEST_RATIO`, g continues as a logarithm, else it is the identity.
+    """
+    expected, spread, noise = p.moments()
+    spread, noise = spread + SMALLEST_VARIANCE, noise + SMALLEST_VARIANCE
+    ratios = torch.stack([(mean - expected).square() / spread, variance / noise])
+    near, far = ratios.clamp(max=LARGEST_RATIO), (ratios / LARGEST_RATIO).clamp(min=1).log()
+    first, second = near + LARGEST_RATIO * far
+    return -0.5 * (spread.log() + first) - noise.log() - second
+
+
+def loss(p: Posterior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return the three parts of the loss of every query row (B, q).
 
     The first is :math:`-\ln\bigl[(1-\varepsilon)\,q(\mu, \sigma^2) + \varepsilon\,b(\mu, \sigma^2)\bigr]` with a broad
     density b (Cauchy in μ and in ln σ²), which bounds the loss of a row that the mixture excludes. The second is
     :math:`\mathbb E[-\ln p(y)]` over :math:`y \sim N(\mu, \sigma^2)`, by Gauss–Hermite quadrature.
+    The third is minus :func:`log_moments`.
     """
     variance = variance.clamp(min=SMALLEST_VARIANCE)
     log_variance = variance.log()
@@ -631,4 +666,4 @@ def loss(p: Posterior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     deviation, predictive = variance.sqrt(), torch.zeros_like(mean)
     for node, weight in HERMITE:
         predictive = predictive - weight * log_predictive(p, mean + node * deviation)
-    return posterior, predictive
+    return posterior, predictive, -log_moments(p, mean, variance)

@@ -23,7 +23,9 @@ __all__ = ["FOREIGN", "TRAINING", "Tables", "simulate"]
 Function = Callable[[Tensor, Tensor], Tensor]
 
 GROUPS = 16  # of tables that share the discrete choices of a function: family, depth, activations
-NOISE = (1e-4, 0.05, 2.0)  # smallest, smallest in half of the tables, largest; in standard deviations of the mean
+NOISE = (1e-4, 0.05, 2.0)  # smallest, usual smallest, largest; in standard deviations of the mean
+SHARE_WITH_RARE_NOISE = 0.3  # of the tables, whose noise may be as small as NOISE[0]
+HALF_FREEDOM = (2.0, 8.0)  # half the degrees of freedom of heavy tails: the fourth moment of the noise is finite
 CELLS_OF_LOOKUP = 64  # resolution of a random function of one column
 SPECTRAL_FEATURES = 128  # random Fourier features of a smooth function
 MOST_LEVELS = 32  # of a discrete column
@@ -237,6 +239,11 @@ def _waves(x: Tensor, w: Tensor, spread: Tensor | float = 1.0) -> Tensor:
     return torch.bmm(torch.baddbmm(phase, x, frequency).cos(), heights)[..., 0]
 
 
+def _smooth(x: Tensor, w: Tensor) -> Tensor:
+    """Gaussian process with four times the length: a row has little information on the variance."""
+    return _waves(x, w, 0.25)
+
+
 def _periodic(x: Tensor, w: Tensor) -> Tensor:
     """Sum of three sines of one column each, whose amplitudes depend on another column."""
     tables, values = len(x), _some(x, w, 6)
@@ -313,7 +320,7 @@ def _target(x: Tensor, functions: Sequence[Function]) -> tuple[Tensor, Tensor, T
     first, second = (_standardised(functions[_pick(len(functions))](x, v)) for v in (w, _relevance(x)))
     mean = _warped(_combined(x, first, second))
     scale = _noise(x, mean, w)
-    half = _log_uniform(x, len(x), 1, low=1.25, high=8).expand_as(mean)  # of the degrees of freedom
+    half = _log_uniform(x, len(x), 1, low=HALF_FREEDOM[0], high=HALF_FREEDOM[1]).expand_as(mean)
     tail = torch.distributions.Gamma(half, half, validate_args=False).sample()
     variance = scale.square() * torch.where(_chance(x, 0.25, len(x), 1), 1 / tail.clamp(min=1e-3), 1.0)
     outlier = _chance(x, 0.05, *mean.shape) & _chance(x, 0.1, len(x), 1)
@@ -356,8 +363,9 @@ def _noise(x: Tensor, mean: Tensor, w: Tensor) -> Tensor:
     """Draw the noise level s(x) (B, N): constant, log-linear in a random function, or growing with the mean."""
     tables = len(x)
     rare, usual = (_log_uniform(x, tables, 1, low=low, high=NOISE[2]) for low in NOISE[:2])
-    level = torch.where(_chance(x, 0.5, tables, 1), usual, rare)
-    swing = _standardised(_network(x, w)).clamp(-3, 3) * _uniform(x, tables, 1, high=1.2)
+    level = torch.where(_chance(x, SHARE_WITH_RARE_NOISE, tables, 1), rare, usual)
+    shape = (_linear, _linear, _smooth, _smooth, _network)[_pick(5)]
+    swing = _standardised(shape(x, w)).clamp(-3, 3) * _uniform(x, tables, 1, high=1.2)
     origin = mean.amin(1, keepdim=True) if _pick(2) else -mean.amax(1, keepdim=True)
     growth = (mean.abs() if _pick(3) == 0 else (mean - origin).abs()) + 0.05
     growth = growth / growth.mean(1, keepdim=True)

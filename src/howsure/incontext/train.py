@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from howsure.incontext.model import CODE, Encoded, Network, Posterior, encode, loss
+from howsure.incontext.model import CODE, Encoded, Network, Posterior, encode, loss, sampled
 from howsure.incontext.prior import FOREIGN, Function, simulate
 
 __all__ = ["Batch", "Trainer", "draw_batch", "main"]
@@ -42,6 +42,7 @@ MOMENTUM = 0.95
 WEIGHT_DECAY = 0.01
 WARM_UP = 200  # steps
 AVERAGE = 0.998  # decay of the moving average of the weights
+MOMENTS_SHARE = 0.3  # weight of the loss of the moments; that of the others is 1
 LARGEST_GRADIENT = 1.0
 FARTHEST_LABEL = 1e4  # units: tables with a mean farther from the base are left out
 VALIDATION = ((128, 2), (256, 6), (512, 10), (1024, 10), (768, 25))  # rows and columns of the validation tables
@@ -120,12 +121,12 @@ def _views(batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.randn(*like.shape[:2], CODE, device=like.device), sign
 
 
-def row_losses(network: nn.Module, batch: Batch, codes: Tensor, sign: Tensor) -> tuple[Tensor, Tensor, Posterior]:
-    """Return both losses (B, q) and the posterior, for given column codes and signs of the targets."""
+def row_losses(network: nn.Module, batch: Batch, codes: Tensor, sign: Tensor) -> tuple[tuple[Tensor, ...], Posterior]:
+    """Return the losses (B, q) and the posterior, for given column codes and signs of the targets."""
     context = batch.encoded.target.shape[1]
     with torch.autocast(batch.mean.device.type, torch.bfloat16, enabled=batch.mean.is_cuda, cache_enabled=False):
         found, _ = network(batch.encoded.mirrored(sign), codes, context)
-    return *loss(found, batch.mean * sign[..., 0], batch.variance), found._replace(loc=found.loc * sign)
+    return loss(found, batch.mean * sign[..., 0], batch.variance), found._replace(loc=found.loc * sign)
 
 
 # --- optimizer -----------------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ class Trainer:
         self.history: dict[str, Any] = {"steps": 0, "seconds": 0.0, "seeds": [], "devices": []}
 
     def step(self, batch: Batch, rate: float, graph: "Graph | None" = None) -> Tensor:
-        """Take one step and return the two losses of the batch (2,)."""
+        """Take one step and return the losses of the batch (3,)."""
         rate *= min(1.0, (self.history["steps"] + 1) / WARM_UP)
         codes, sign = _views(batch)
         parts = self.differentiate(batch, codes, sign) if graph is None else graph.replay(batch, codes, sign)
@@ -215,12 +216,12 @@ class Trainer:
         return parts
 
     def differentiate(self, batch: Batch, codes: Tensor, sign: Tensor) -> Tensor:
-        """Compute clipped gradients and return the two losses (2,)."""
+        """Compute clipped gradients and return the losses (3,)."""
         torch._foreach_zero_(self.gradients)
-        first, second, _ = row_losses(self.network, batch, codes, sign)
-        count = batch.kept.sum().clamp(min=1) * first.shape[1]
-        parts = torch.stack([(first * batch.kept).sum(), (second * batch.kept).sum()]) / count
-        parts.sum().backward()
+        losses, _ = row_losses(self.network, batch, codes, sign)
+        count = batch.kept.sum().clamp(min=1) * losses[0].shape[1]
+        parts = torch.stack([(part * batch.kept).sum() for part in losses]) / count
+        (parts[0] + parts[1] + MOMENTS_SHARE * parts[2]).backward()
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(self.gradients)))
         scale = torch.where(norm.isfinite(), (LARGEST_GRADIENT / (norm + 1e-6)).clamp(max=1.0), 0.0)
         torch._foreach_mul_(self.gradients, scale)
@@ -251,6 +252,17 @@ class Trainer:
         self.optimizer.load(moments)
         self.history |= json.loads((folder / "history.json").read_text())
 
+    def start(self, path: Path) -> None:
+        """Copy exported weights whose shapes agree; their history is kept as ``before``."""
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            self.history["before"] = {k: json.loads(v) for k, v in file.metadata().items()}
+            for name, p, a in zip(self.names, self.parameters, self.average, strict=True):
+                if name in file.keys() and file.get_slice(name).get_shape() == list(p.shape):  # noqa: SIM118
+                    p.copy_(file.get_tensor(name))
+                    a.copy_(p)
+
 
 class Graph:
     """Gradients for tables of one shape as a CUDA graph, so that the processor does not wait for each small kernel."""
@@ -270,11 +282,11 @@ class Graph:
             self.parts = trainer.differentiate(static, codes, sign)
         self.graph.replay()
         error = (torch.cat([g.flatten() for g in trainer.gradients]) - gradient).norm() / gradient.norm()
-        if not (torch.allclose(self.parts, expected, atol=0.02, rtol=0.02) and error < 0.2):
+        if not (torch.allclose(self.parts, expected, atol=0.1, rtol=0.1) and error < 0.3):
             raise RuntimeError(f"a CUDA graph computes other gradients: {self.parts}, {expected}, {error}")
 
     def replay(self, batch: Batch, codes: Tensor, sign: Tensor) -> Tensor:
-        """Compute clipped gradients and return the two losses (2,)."""
+        """Compute clipped gradients and return the losses (3,)."""
         torch._foreach_copy_(self.inputs, [*batch.encoded, *batch[1:], codes, sign])
         self.graph.replay()
         return self.parts.clone()
@@ -293,24 +305,20 @@ def score(network: Network, sets: list[Batch]) -> dict[str, float]:
     """Return means over validation tables.
 
     Returns:
-        ``posterior`` and ``predictive`` losses in units, ``nll`` of y in standard deviations of the target,
-        ``coverage`` of the 90% credible interval of μ, and ``variance``, the median ratio of expected to true σ².
+        ``posterior``, ``predictive`` and ``moments`` losses in units, ``nll`` of y in standard deviations of the
+        target, ``coverage`` of the 90% credible interval of μ, and median ratios of expected to true σ²: ``variance``
+        of rows and ``table_variance`` of means over the rows of a table.
     """
-    rows: list[list[Tensor]] = []
+    rows, ratios = list[list[Tensor]](), list[list[Tensor]]()
     for batch in sets:
-        first, second, found = row_losses(network, batch, *_views(batch))
-        member = torch.distributions.Categorical(logits=found.log_weight).sample((SAMPLES,)).movedim(0, -1)
-        parts = (found.loc, found.log_nu, found.alpha, found.beta)
-        loc, log_nu, alpha, beta = (part.gather(-1, member) for part in parts)
-        variance = beta / torch.distributions.Gamma(alpha, 1.0, validate_args=False).sample().clamp(min=1e-20)
-        drawn = loc + (variance / log_nu.exp()).sqrt() * torch.randn_like(loc)
-        place = (drawn < batch.mean[..., None]).float().mean(-1)
-        ratio = (found.log_weight.exp() * found.beta / (found.alpha - 1)).sum(-1) / batch.variance
-        values = (first, second, second + batch.log_unit, ((place - 0.5).abs() < 0.45).float(), ratio)
-        rows.append([value[batch.kept.bool().expand_as(first)].float() for value in values])
-    mean = [float(torch.stack([row[i].mean() for row in rows]).mean()) for i in range(4)]
-    mean.append(float(torch.cat([row[4] for row in rows]).median()))
-    return dict(zip(("posterior", "predictive", "nll", "coverage", "variance"), mean, strict=True))
+        losses, found = row_losses(network, batch, *_views(batch))
+        inside = ((sampled(found, SAMPLES)[0] < batch.mean[..., None]).float().mean(-1) - 0.5).abs() < 0.45
+        noise, kept = found.moments()[2], batch.kept[:, 0].bool()
+        rows.append([v[kept].mean() for v in (*losses, losses[1] + batch.log_unit, inside.float())])
+        ratios.append([(noise / batch.variance)[kept].flatten(), (noise.mean(1) / batch.variance.mean(1))[kept]])
+    mean = torch.tensor(rows).mean(0).tolist() + [float(torch.cat(v).median()) for v in zip(*ratios, strict=True)]
+    names = ("posterior", "predictive", "moments", "nll", "coverage", "variance", "table_variance")
+    return dict(zip(names, mean, strict=True))
 
 
 def export(network: Network, history: dict[str, Any], path: Path) -> None:
@@ -331,6 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, required=True, help="time to train")
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, weights and log")
     parser.add_argument("--resume", type=Path, help="folder with a checkpoint")
+    parser.add_argument("--start", type=Path, help="exported weights to start from, with new moments")
     parser.add_argument("--decay", type=float, default=0.0, help="share of the time in which the learning rate falls")
     parser.add_argument("--report", type=float, default=60, help="seconds between validations")
     parser.add_argument("--seed", type=int, default=0)
@@ -345,6 +354,8 @@ def run(settings: argparse.Namespace) -> None:
     trainer = Trainer(Network(), device)
     if settings.resume:
         trainer.load(settings.resume)
+    elif settings.start:
+        trainer.start(settings.start)
     history, seed, log = trainer.history, settings.seed + trainer.history["steps"], settings.out / "log.jsonl"
     before, due, saved, recent = history["seconds"], settings.report, False, list[Tensor]()
     history["seeds"].append(settings.seed)

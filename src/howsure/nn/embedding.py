@@ -10,6 +10,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from howsure.errors import InputError
+
 __all__ = ["PiecewiseLinear", "quantile_edges"]
 
 BINS = 16  # of a feature
@@ -75,10 +77,27 @@ class PiecewiseLinear(nn.Module):
         self.in_features = in_features
         for name, value in (("column", column), ("slope", slope), ("offset", offset), ("low", low), ("high", high)):
             self.register_buffer(name, value)
-        # the slopes as a matrix from features to bins: on a CPU the product is quicker than a copy of the features
-        spread = slope.new_zeros(len(slope), in_features, len(column))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Compute the matrix from features to bins: on a CPU the product is quicker than a copy of the features.
+
+        Raises:
+            InputError: if a bin belongs to a feature that does not exist.
+        """
+        slope, column = self.slope, self.column
+        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < self.in_features:
+            raise InputError(f"bins of features that do not exist: there are {self.in_features}")
+        spread = slope.new_zeros(len(slope), self.in_features, len(column))
         spread.scatter_(1, column.expand(len(slope), 1, -1), slope)
         self.register_buffer("spread", spread, persistent=False)
+
+    @classmethod
+    def blank(cls, members: int, bins: int, in_features: int) -> Self:
+        """Return an embedding of this size, with zeros in all buffers."""
+        column, zero = torch.zeros(bins, dtype=torch.int64, device="cpu"), torch.zeros(bins, device="cpu")
+        each = torch.zeros(members, 1, bins, device="cpu")
+        return cls(column, each, each.clone(), zero, zero.clone(), in_features)
 
     @classmethod
     def from_edges(cls, edges: Sequence[Tensor], loc: Tensor, scale: Tensor, sees: Sequence[bool]) -> Self:

@@ -5,6 +5,7 @@ product, cost little more than one: the twenty splits of a benchmark, the folds 
 of a mixture train in the time of a single run.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -73,6 +74,7 @@ class Population(nn.Module):
         super().__init__()
         self.sizes = layer_sizes(in_features, hidden, outputs)
         self.seeds, self.activation = _checked_seeds(seeds), activation
+        self.embedding: PiecewiseLinear | None = None
         check_architecture(activation)
         drawn = [draw_layers(self.sizes, seed) for seed in self.seeds]
         self.weights = nn.ParameterList(torch.stack([d[k][0] for d in drawn]) for k in range(len(self.sizes) - 1))
@@ -88,11 +90,7 @@ class Population(nn.Module):
     @property
     def in_features(self) -> int:
         """Number of features that the networks take, before an embedding."""
-        return self.sizes[0] if self._embedding is None else self._embedding.in_features
-
-    @property
-    def _embedding(self) -> PiecewiseLinear | None:
-        return self._modules.get("embedding")  # type: ignore[return-value]
+        return self.sizes[0] if self.embedding is None else self.embedding.in_features
 
     def embed(self, embedding: PiecewiseLinear) -> Self:
         """Let the networks see features through an embedding, whose outputs are the inputs of the first layer."""
@@ -110,7 +108,7 @@ class Population(nn.Module):
     def _inputs(self, x: Tensor) -> Tensor:
         """Return what the first layer sees of the features, or raise an error if they do not fit."""
         x = self._checked(x)
-        return x if self._embedding is None else self._embedding(x)
+        return x if self.embedding is None else self.embedding(x)
 
     def _checked(self, x: Tensor) -> Tensor:
         """Return the features as (M, N, F), or raise an error if they do not fit."""
@@ -161,11 +159,23 @@ class Population(nn.Module):
         some = self._bare()
         nn.Module.__init__(some)
         some.sizes, some.activation = self.sizes, self.activation
-        if self._embedding is not None:
-            some.embedding = self._embedding.select(members)
+        some.embedding = None if self.embedding is None else self.embedding.select(members)
         some.seeds = tuple(self.seeds[i] for i in members)
         some.weights, some.biases = nn.ParameterList(weights), nn.ParameterList(biases)
         return some.to(some.weights[0].device).train(self.training)
+
+    @classmethod
+    def blank(cls, members: int, sizes: Sequence[int], activation: str) -> "Population":
+        """Return networks of these layer sizes whose weights are 0, and whose seeds are not known."""
+        check_architecture(activation)
+        blank = cls.__new__(cls)
+        nn.Module.__init__(blank)
+        blank.sizes, blank.activation, blank.seeds = tuple(sizes), activation, (0,) * members
+        blank.embedding = None
+        layers = list(itertools.pairwise(sizes))
+        blank.weights = nn.ParameterList(torch.zeros(members, *layer, device="cpu") for layer in layers)
+        blank.biases = nn.ParameterList(torch.zeros(members, 1, layer[1], device="cpu") for layer in layers)
+        return blank
 
     def _bare(self) -> "Population":
         """Return an object of the class that :meth:`select` returns, before its ``__init__``."""

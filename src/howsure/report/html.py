@@ -153,7 +153,7 @@ def _content(
     p = model.predict_distribution(features)
     if not len(p):
         raise InputError("the table has no rows; a report needs at least one")
-    table = model.encoding_.read(features)
+    table = model.read(features)
     results = evaluate(p, y, model.unfamiliar_below_)
     sections = [_section(k, result, model, table, labels, name, results) for k, result in enumerate(results)]
     names = " and ".join(clip(result.name) for result in results) if len(results) < 4 else f"{len(results)} targets"

@@ -1,5 +1,6 @@
 """Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,16 +9,16 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from howsure.errors import InputError
 from howsure.files import listed
 from howsure.tables.choices import TargetMeans, date_cycles, reason_to_leave_out, target_means
 from howsure.tables.columns import Column
-from howsure.tables.schema import MAX_CATEGORIES, Encoder, demand, encoder_from
+from howsure.tables.schema import DIGITS, MAX_CATEGORIES, PERIODS, Encoder, demand, encoder_from
 from howsure.tables.table import Table, open_table
 
-__all__ = ["Encoding", "Scaling"]
+__all__ = ["ColumnEncoder", "Encoding", "Scaling"]
 
 Array = NDArray[np.float64]
 
@@ -113,15 +114,20 @@ class Encoding:
         columns = tuple(e.read(opened.columns[k], opened.rows) for e, k in zip(self.encoders, order, strict=True))
         return Table(columns, opened.rows, opened.named, opened.index)
 
+    def codes(self, table: Table) -> Array:
+        """Return the numbers of a table that :meth:`read` returned, or that holds training rows, (rows, columns).
+
+        Categories are their codes, dates seconds since 1970, durations seconds; missing values are NaN.
+        """
+        if not table.rows:
+            return np.zeros((0, len(self.encoders)))
+        columns = zip(self.encoders, table.columns, strict=True)
+        return np.stack([encoder.codes(column) for encoder, column in columns], axis=1)
+
     def transform(self, table: Table) -> Array:
-        """Return the numbers of a table that :meth:`read` returned, or that holds training rows, (rows, features)."""
-        out = np.zeros((table.rows, len(self.features)))
-        first = 0
-        for encoder, column in zip(self.encoders, table.columns, strict=True):
-            last = first + len(encoder.features)
-            encoder.encode(column, out[:, first:last])
-            first = last
-        return out
+        """Return the features of a table, (rows, features)."""
+        features: Array = ColumnEncoder(self.encoders)(torch.from_numpy(self.codes(table))).numpy()
+        return features
 
     def _order(self, names: list[str], named: bool) -> list[int]:
         """Return which column of a table each encoder reads: by name if both have names, else by position."""
@@ -256,8 +262,99 @@ def _median(values: Array) -> float:
     return float(low if low == high else low / 2 + high / 2)
 
 
-@dataclass(frozen=True)
-class Scaling:
+class ColumnEncoder(nn.Module):
+    """Features (N, F) of the numbers of a table, (N, C) in float64, as :meth:`Encoding.codes` returns them.
+
+    Its buffers follow from the encoders, so that they are not part of a state dict.
+    """
+
+    fill: Tensor
+    order: Tensor
+
+    def __init__(self, encoders: Sequence[Encoder]) -> None:
+        super().__init__()
+        count = len(encoders)
+        self.made = nn.ModuleList()
+        # where each feature lies in: columns, whether they are missing, and the features of categories and dates
+        order: list[int] = []
+        end = 2 * count
+        for column, encoder in enumerate(encoders):
+            size = len(encoder.features) - (encoder.flags_missing and not encoder.left_out)
+            if encoder.left_out:
+                continue
+            if encoder.kind in ("category", "date"):
+                if size:
+                    kind = _CategoryFeatures if encoder.kind == "category" else _DateFeatures
+                    self.made.append(kind(column, encoder))
+                order += range(end, end + size)
+                end += size
+            else:
+                order.append(column)
+            if encoder.flags_missing:
+                order.append(count + column)
+        self.plain = order == list(range(count))  # the columns themselves
+        _keep_buffers(self, fill=[encoder.fill for encoder in encoders])
+        self.register_buffer("order", torch.tensor(order, dtype=torch.int64, device="cpu"), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = x.isnan()
+        values = torch.where(missing, self.fill, x)
+        if self.plain:
+            return values
+        parts = [values, missing.to(x.dtype), *(made(x) for made in self.made)]
+        return torch.cat(parts, 1).index_select(1, self.order)
+
+
+class _CategoryFeatures(nn.Module):
+    """Features of a category: means of targets, if it is encoded by those, and zeros and ones."""
+
+    codes: Tensor
+    means: Tensor
+
+    def __init__(self, column: int, encoder: Encoder) -> None:
+        super().__init__()
+        self.column, self.count, self.has_means = column, len(encoder.categories), bool(encoder.means)
+        place = {category: k for k, category in enumerate(encoder.categories)}
+        shown = encoder.frequent if encoder.means else encoder.categories
+        _keep_buffers(self, codes=[place[category] for category in shown], means=encoder.means)
+
+    def forward(self, x: Tensor) -> Tensor:
+        code = x[:, self.column]
+        ones = (code.unsqueeze(1) == self.codes).to(x.dtype)
+        if not self.has_means:
+            return ones
+        known = (code >= 0) & (code < self.count) & (code == code.floor())
+        row = torch.where(known, code, torch.where(code.isnan(), float(self.count), self.count + 1.0))
+        return torch.cat([self.means.index_select(0, row.to(torch.int64)), ones], 1)
+
+
+class _DateFeatures(nn.Module):
+    """Features of a date: its seconds, clipped to the training range, and its place in some cycles."""
+
+    def __init__(self, column: int, encoder: Encoder) -> None:
+        super().__init__()
+        self.column, self.fill, self.cycles = column, encoder.fill, encoder.cycles
+        self.low, self.high = encoder.low, encoder.high
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = x[:, self.column]
+        seconds = torch.where(given.isnan(), self.fill, given)
+        parts = [seconds.clamp(self.low, self.high)]
+        for cycle in self.cycles:
+            period = float(PERIODS[cycle])
+            angle = (2 * math.pi) * (seconds - period * (seconds / period).floor()) / period
+            parts += [(each * 10**DIGITS).round() / 10**DIGITS for each in (angle.sin(), angle.cos())]
+        return torch.stack(parts, 1)
+
+
+def _keep_buffers(module: nn.Module, **values: Any) -> None:
+    """Register float64 buffers on the CPU that are not part of a state dict."""
+    for name, value in values.items():
+        tensor = torch.tensor(value, dtype=torch.float64, device="cpu")
+        module.register_buffer(name, tensor, persistent=False)
+
+
+class Scaling(nn.Module):
     """Scaling of each column to zero mean and unit deviation, for each member of a population: both (M, 1, F).
 
     A column that does not vary has the scale of its size, at least 1. With ``ignore_constant`` it is ignored, because
@@ -266,6 +363,11 @@ class Scaling:
 
     loc: Tensor
     scale: Tensor
+
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("loc", loc)
+        self.register_buffer("scale", scale)
 
     @property
     def ignored(self) -> Tensor:
@@ -287,13 +389,9 @@ class Scaling:
         blank = table.new_zeros(len(rows), 1, table.shape[1])
         return cls(blank, torch.ones_like(blank))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return x, (M, N, F) or (N, F), scaled for every member, (M, N, F)."""
         return (x - self.loc) / self.scale
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return finite tensors for a model file: the infinite scale of an ignored column is a flag there."""
-        return {"loc": self.loc, "scale": self.scale.masked_fill(self.ignored, 1.0), "ignored": self.ignored}
 
     def select(self, members: Sequence[int]) -> "Scaling":
         """Return the scaling of some members."""

@@ -20,8 +20,10 @@ from howsure.distributions import Mixture, NormalInverseGamma
 from howsure.formulas import nig
 from howsure.likelihoods.base import Method, Recipe
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis
-from howsure.tables.censoring import log_likelihood, read_censored
-from howsure.tables.members import Member, hold_out
+from howsure.tables.censoring import log_likelihood
+from howsure.tables.members import hold_out
+from howsure.tables.target import Target
+from howsure.tables.views import Views
 
 __all__ = [
     "TableEvidence",
@@ -135,15 +137,16 @@ class _Learned(NamedTuple):
     held_out: Tensor  # features of validation rows (M, n, D); of training rows where there are none
 
 
-def _learn(fitted: Any, x: Array, members: Sequence[Member]) -> _Learned:
+@torch.no_grad()
+def _learn(model: Any, views: Views) -> _Learned:
     """Return what the training rows of each network show, from at most ``MAX_TRAIN_ROWS`` of them."""
-    table = torch.from_numpy(x)
+    table, members = views.table, views.members
     train, held_out = _equally_many([m.train for m in members]), _equally_many([m.validation for m in members])
     if train.shape[1] < 2:  # one row has no spread
         train = torch.cat([train, held_out], 1)
     excess, scales, features = [], [], []
     for batch in train.split(BATCH_ROWS, 1):
-        answer, own = fitted.own_with_features(table[batch])
+        answer, own = model.before_evidence(table[batch])
         scales.append(nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta))
         excess.append(answer.alpha_minus_one)
         features.append(own)
@@ -154,11 +157,11 @@ def _learn(fitted: Any, x: Array, members: Sequence[Member]) -> _Learned:
     clamped = torch.maximum(torch.minimum(scale, highest), lowest)
     weights = (2 * (typical.log() - clamped.log()).mean(-1)).exp()
     rows = torch.tensor([float(len(m.train)) for m in members], dtype=torch.float64, device=scale.device)
-    layers = list(fitted.population.sizes[1:-1]) or [fitted.population.sizes[0]]
+    layers = list(model.networks.sizes[1:-1]) or [model.networks.sizes[0]]
     batches = zip(features, weights.split(BATCH_ROWS, 1), strict=True)
     basis = FeatureBasis.fit(batches, layers=layers, rows=rows)
     known = held_out if held_out.shape[1] else train
-    inner = torch.cat([fitted.own_with_features(table[batch])[1] for batch in known.split(BATCH_ROWS, 1)], 1)
+    inner = torch.cat([model.before_evidence(table[batch])[1] for batch in known.split(BATCH_ROWS, 1)], 1)
     largest = torch.cat(excess, 1).quantile(SCALE_QUANTILES[1], dim=1, keepdim=True)
     return _Learned(basis, typical, lowest, highest, largest, inner)
 
@@ -179,33 +182,34 @@ def _with_ridge(learned: _Learned, ridge: float | None) -> TableEvidence:
     return evidence
 
 
-def add_evidence(fitted: Any, x: Array, members: Sequence[Member], ridge: float | None) -> Any:
+def add_evidence(model: Any, views: Views, ridge: float | None) -> Any:
     """Return the model with evidence by conjugacy.
 
     Args:
-        fitted: a trained model.
-        x: what its networks saw of all rows.
-        members: the rows of each network, as it was fitted.
+        model: a trained model.
+        views: what its networks saw of all rows.
         ridge: λ; None: the variance grows relative to the edge of the training rows.
     """
-    some = replace(fitted, evidence=_with_ridge(_learn(fitted, x, members), ridge))
-    some.training = fitted.training
-    return some
+    model.evidence = _with_ridge(_learn(model, views), ridge)
+    model.ready()
+    model.unfamiliar_below = unfamiliar_below(model, views)
+    return model
 
 
-def unfamiliar_below(fitted: Any, x: Array, members: Sequence[Member]) -> float | None:
+@torch.no_grad()
+def unfamiliar_below(model: Any, views: Views) -> float | None:
     """Return the familiarity below which 1% of rows like the training rows lie; None for fewer than 50 held-out rows.
 
     Each held-out row counts with the mean familiarity of the networks that held it out.
     """
+    members = views.members
     rows = _equally_many([m.validation for m in members])
     weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64, device="cpu")
-    weights = weights if fitted.weights is None else fitted.weights
-    total, count = torch.zeros(2, len(x), dtype=torch.float64, device="cpu")
-    table = torch.from_numpy(x)
+    weights = weights if model.weights is None else model.weights
+    total, count = torch.zeros(2, len(views.x), dtype=torch.float64, device="cpu")
     for batch in rows.split(BATCH_ROWS, 1):
-        answer, features = fitted.own_with_features(table[batch])
-        familiarity = fitted.evidence(answer, features)[1].double()
+        answer, features = model.before_evidence(views.table[batch])
+        familiarity = model.evidence(answer, features)[1].double()
         for own, shares, weight in zip(batch, familiarity, weights, strict=True):
             total[own] += weight * shares
             count[own] += weight
@@ -225,73 +229,58 @@ def _equally_many(rows: Sequence[Tensor]) -> Tensor:
 
 
 def learn_ridge(
-    fit: Any,
-    method: Method,
-    x: Array,
-    y: Array,
-    rows: Rows,
-    seed: int,
-    *,
-    recipe: Recipe,
-    validation_fraction: float = 0.1,
-    censored: NDArray[np.int8] | None = None,
-    **options: Any,
+    train: Any, method: Method, views: Views, target: Target, seed: int, recipe: Recipe, share: float, **options: Any
 ) -> float | None:
     """Return λ as learned from left-out ends of the training rows.
 
     It is None with fewer than 50 rows, without validation rows, or if fewer than two features vary: one direction does
-    not show how errors beyond the ends differ.
+    not show how errors beyond the ends differ. The networks see numbers alone, because trees know nothing beyond the
+    training rows.
 
     Args:
-        fit: :func:`howsure.tables.train.fit`.
-        method, x, y, censored, **options: as for ``fit``.
-        recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
-        rows: those that count.
+        train: :func:`howsure.tables.train.train`.
+        method, views, target, **options: of the fit.
         seed: of the directions and of the networks.
-        validation_fraction: of the rows that the networks learn from.
+        recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
+        share: of the rows that the networks hold out.
     """
-    if len(rows) < MIN_ROWS_FOR_FOLDS or not validation_fraction:
+    if len(target.rows) < MIN_ROWS_FOR_FOLDS or not share:
         return None
-    folds = extrapolation_folds(x, rows, seed)
+    x = views.features
+    folds = extrapolation_folds(x, target.rows, seed)
     if len(folds) < 2:
         return None
     if options.get("progress"):
         sys.stderr.write("networks that do not see the ends of the data, to learn how evidence falls off\n")
     seeds = [seed + k for k in range(NETWORKS_PER_FOLD)]
-    members = [m for inner, _ in folds for m in hold_out(inner, seeds, validation_fraction)]
-    fitted = fit(method, x, y, members, recipe=short_recipe(recipe), censored=censored, **options)
-    return best_ridge(fitted, x, y, folds, members, read_censored(censored, y))
+    members = [m for kept, _ in folds for m in hold_out(kept, seeds, share)]
+    inner = Views(x, members)
+    return best_ridge(train(method, inner, target, short_recipe(recipe), **options), inner, target, folds)
 
 
-def best_ridge(
-    fitted: Any,
-    x: Array,
-    y: Array,
-    folds: Sequence[Fold],
-    members: Sequence[Member],
-    censored: NDArray[np.int8] | None = None,
-) -> float | None:
+@torch.no_grad()
+def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) -> float | None:
     """Return the smallest ridge under which the ends of the folds are about as likely as under the best.
 
     About is one standard error over the folds. It is None if networks of fewer than two folds could be trained.
     """
-    usable = (fitted.training.best_score.isfinite() & ~fitted.training.diverged).cpu()
+    usable = (model.result.best_score.isfinite() & ~model.result.diverged).cpu()
     if not bool(usable.all()):
         kept = [k for k in range(len(folds)) if bool(usable[NETWORKS_PER_FOLD * k : NETWORKS_PER_FOLD * (k + 1)].all())]
         if len(kept) < 2:
             return None
         chosen = [NETWORKS_PER_FOLD * k + i for k in kept for i in range(NETWORKS_PER_FOLD)]
-        fitted, folds, members = fitted.select(chosen), [folds[k] for k in kept], [members[i] for i in chosen]
-    learned = _learn(fitted, x, members)
+        model, folds, views = model.select(chosen), [folds[k] for k in kept], views.select(chosen)
+    learned = _learn(model, views)
     count = min(len(ends) for _, ends in folds)
     ends = torch.from_numpy(np.repeat([own[:count] for _, own in folds], NETWORKS_PER_FOLD, axis=0))
-    answer, features = fitted.own_with_features(torch.from_numpy(x)[ends])
+    answer, features = model.before_evidence(views.table[ends])
     first = ends[::NETWORKS_PER_FOLD]
-    targets = torch.from_numpy(y).reshape(len(y), -1)[first]
-    known = None if censored is None else torch.from_numpy(censored.reshape(len(y), -1))[first]
+    targets = torch.from_numpy(target.table)[first]
+    known = None if target.bounds is None else torch.from_numpy(target.bounds)[first]
     scores = []
     for ridge in RIDGES:
-        made = _with_ridge(learned, ridge)(answer, features)[0].affine(fitted.scale_y.loc, fitted.scale_y.scale)
+        made = _with_ridge(learned, ridge)(answer, features)[0].affine(model.scale_y.loc, model.scale_y.scale)
         each = torch.utils._pytree.tree_map(
             lambda p: p.unflatten(0, (-1, NETWORKS_PER_FOLD)).movedim(1, 0), made.predictive()
         )

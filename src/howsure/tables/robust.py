@@ -1,12 +1,9 @@
 """Robust scaling of features, with a smooth clip far from the training rows."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
-
-from howsure.errors import InputError
+from torch import Tensor, nn
 
 __all__ = ["RobustScale"]
 
@@ -15,8 +12,7 @@ LINEAR_RANGE = 4.0  # robust deviations from the median within which a feature i
 NORMAL_IQR = 1.349  # interquartile range of a standard normal distribution
 
 
-@dataclass(frozen=True)
-class RobustScale:
+class RobustScale(nn.Module):
     r"""Features in robust deviations from their medians, with logarithmic growth far out.
 
     .. math:: z = \frac{x - m}{s}, \qquad t(z) = z \text{ for } |z| \le c, \text{ else } \operatorname{sign}(z)
@@ -26,11 +22,16 @@ class RobustScale:
     slope are continuous. A value a thousand times too large is then a few deviations outside, not a thousand.
 
     Args:
-        median, spread: m and s of each feature, (F,).
+        features: F.
     """
 
-    median: Array
-    spread: Array
+    median: Tensor  # m, (F,)
+    spread: Tensor  # s, (F,)
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("median", torch.zeros(features, dtype=torch.float64))
+        self.register_buffer("spread", torch.ones(features, dtype=torch.float64))
 
     @classmethod
     def fit(cls, x: Array) -> "RobustScale":
@@ -44,28 +45,14 @@ class RobustScale:
         deviation = np.sqrt(np.mean(((x - median) / size) ** 2, axis=0)) * size
         tiny = 1e-9 * np.maximum(np.abs(median), size)  # below, differences are rounding errors
         spread = np.where(spread > tiny, spread, np.where(deviation > tiny, deviation, 1.0))
-        return cls(median, spread)
+        made = cls(x.shape[1])
+        made.median.copy_(torch.from_numpy(median))
+        made.spread.copy_(torch.from_numpy(spread))
+        return made
 
-    def __call__(self, x: Array) -> Array:
+    def forward(self, x: Tensor) -> Tensor:
         """Return features (N, F) scaled and clipped; NaN stays NaN."""
         z = (x - self.median) / self.spread
-        size = np.abs(z)
-        far = size > LINEAR_RANGE
-        if far.any():
-            z[far] = np.sign(z[far]) * (LINEAR_RANGE + np.log1p(size[far] - LINEAR_RANGE))
-        return z
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a model file."""
-        return {"median": self.median.tolist(), "spread": self.spread.tolist()}
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any], features: int) -> "RobustScale":
-        """Return the scaling that :meth:`to_dict` described; raise if the values do not fit."""
-        try:
-            median, spread = (np.array(saved[name], dtype=float) for name in ("median", "spread"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"inconsistent model file: {error}") from error
-        if median.shape != (features,) or spread.shape != (features,) or not (spread > 0).all():
-            raise InputError("inconsistent model file: the robust scaling does not fit the features")
-        return cls(median, spread)
+        size = z.abs()
+        beyond = LINEAR_RANGE + torch.log1p((size - LINEAR_RANGE).clamp(min=0))
+        return torch.where(size > LINEAR_RANGE, torch.where(z > 0, beyond, -beyond), z)

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from howsure.errors import InputError
 from howsure.tables.encoder import Scaling
-from howsure.tables.members import Member
+from howsure.tables.target import Target
+from howsure.tables.views import Views
 from howsure.training.batches import pad_rows
 
 __all__ = ["ScaledTable", "check_table"]
@@ -40,16 +42,12 @@ class ScaledTable:
 
     @classmethod
     def build(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        row_weights: Tensor | None,
-        censored: Tensor | None,
-        members: Sequence[Member],
-        scale_x: Scaling,
-        scale_y: Scaling,
-        device: torch.device,
+        cls, views: Views, target: Target, scale_x: Scaling, scale_y: Scaling, device: torch.device
     ) -> "ScaledTable":
+        """Return the table of a fit, scaled by these scalings, on a device."""
+        members, x, y = views.members, views.table, torch.from_numpy(target.table)
+        row_weights = None if target.weights is None else torch.from_numpy(target.weights)
+        censored = None if target.bounds is None else torch.from_numpy(target.bounds)
         # the first member's scaling brings every column near unit scale; the others' differ from it by a little
         first_x, first_y = _common(scale_x), _common(scale_y)
         # where there are no validation rows, this table of them is not used
@@ -114,25 +112,24 @@ def _common(own: Scaling) -> Scaling:
     return Scaling(loc, scale)
 
 
-def check_table(x: Tensor, y: Tensor, members: Sequence[Member], weights: Tensor | None) -> None:
-    """Raise an InputError that says what is wrong with a table, its weights or the rows of its members."""
+def check_table(views: Views, target: Target) -> None:
+    """Raise an InputError for a table, weights or rows of members that cannot be trained on."""
+    x, y, weights, members = views.x, target.values, target.weights, views.members
     if weights is not None:
         if weights.shape != (len(x),):
-            raise InputError(f"sample_weight must have shape ({len(x)},), got {tuple(weights.shape)}")
-        if not (weights.isfinite().all() and (weights >= 0).all() and weights.sum() > 0):
+            raise InputError(f"sample_weight must have shape ({len(x)},), got {weights.shape}")
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
             raise InputError("sample_weight must be finite, at least 0, and not all 0")
     if x.ndim != 2:
-        raise InputError(f"x must have shape (rows, features), got {tuple(x.shape)}")
+        raise InputError(f"x must have shape (rows, features), got {x.shape}")
     if y.ndim not in (1, 2) or len(y) != len(x):
-        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {tuple(y.shape)}")
+        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {y.shape}")
     if not members:
         raise InputError("no members to fit")
     for name, table in (("x", x), ("y", y)):
-        bad = ~table.isfinite().reshape(len(table), -1).all(1)
-        if bad.any():
-            raise InputError(
-                f"{name} has {int(bad.sum())} rows with NaN or infinite values (first: row {int(bad.nonzero()[0])})"
-            )
+        bad = np.flatnonzero(~np.isfinite(table).reshape(len(table), -1).all(1))
+        if len(bad):
+            raise InputError(f"{name} has {len(bad)} rows with NaN or infinite values", row=int(bad[0]))
     validated = any(len(m.validation) for m in members)
     for k, member in enumerate(members):
         if not len(member.train) or (validated and not len(member.validation)):

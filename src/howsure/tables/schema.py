@@ -90,34 +90,17 @@ class Encoder:
             warnings.warn(column.unreadable, stacklevel=2)
         return column
 
-    def encode(self, column: Column, out: Array) -> None:
-        """Write the features of a column that this encoder read into ``out``, an array of zeros (rows, features)."""
-        if self.left_out:
-            return
-        values = column.values
-        if self.kind == "category":
-            missing = np.array([v is None for v in values], dtype=bool)
-            self._encode_categories(values, missing, out)
-        else:
-            missing = np.isnan(values)
-            numbers = np.where(missing, self.fill, values)
-            out[:, 0] = np.clip(numbers, self.low, self.high) if self.kind == "date" else numbers
-            for k, cycle in enumerate(self.cycles):
-                angle = 2 * np.pi * (numbers % PERIODS[cycle]) / PERIODS[cycle]
-                out[:, 2 * k + 1] = np.sin(angle).round(DIGITS)
-                out[:, 2 * k + 2] = np.cos(angle).round(DIGITS)
-        if self.flags_missing:
-            out[:, -1] = missing
+    def codes(self, column: Column) -> Array:
+        """Return one number for each value of a column that this encoder read, NaN where it is missing.
 
-    def _encode_categories(self, values: NDArray[Any], missing: NDArray[np.bool_], out: Array) -> None:
-        if self.means:
-            means = np.array(self.means)
-            position = _positions(values, self.categories)  # -1 if not seen, and the last row is for those
-            out[:, : means.shape[1]] = means[np.where(missing, len(self.categories), position)]
-            out = out[:, means.shape[1] :]
-        position = _positions(values, self.frequent if self.means else self.categories)
-        seen = np.flatnonzero(position >= 0)
-        out[seen, position[seen]] = 1
+        Categories have their position among ``categories``, and −1 if they are not there.
+        """
+        if self.left_out:
+            return np.zeros(len(column.values))
+        if self.kind != "category":
+            return np.asarray(column.values, dtype=np.float64)
+        position = {category: k for k, category in enumerate(self.categories)} | {None: np.nan}
+        return np.array([position.get(value, -1) for value in column.values], dtype=np.float64)
 
     @property
     def taken_for(self) -> str:
@@ -132,12 +115,6 @@ class Encoder:
             return f"date (as in {pd.Timestamp(2020, 12, 31).strftime(self.content)})"
         written = self.kind == "number" and self.content != PLAIN
         return f"number (as in {self.content})" if written else self.kind
-
-
-def _positions(values: NDArray[Any], categories: tuple[str, ...]) -> NDArray[np.int64]:
-    """Return the position of each value among the categories, -1 if it is not there."""
-    index = {category: k for k, category in enumerate(categories)}
-    return np.array([index.get(value, -1) for value in values], dtype=np.int64)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -1,19 +1,23 @@
 """How much the networks of a mixture count: weights by the likelihood of rows that they did not learn from."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from howsure.tables.members import Member, kinds_of
-from howsure.tables.model import Fitted
+from howsure.tables.members import kinds_of
+from howsure.tables.model import TableModel
+from howsure.tables.target import Target
+from howsure.tables.views import Views
+from howsure.training.batches import pad_rows
 
-__all__ = ["stacked", "stacking_weights"]
+__all__ = ["stacked", "stacking_weights", "validation_log_densities"]
 
 Array = NDArray[np.float64]
 ROUNDS = 1000  # of the iteration, which converges to a maximum
+VALIDATION_ROWS = 1000  # of each member whose densities are computed at once
 PRIOR = 0.5  # rows that every kind gets, so that a handful of rows does not rule one out
 
 
@@ -42,56 +46,55 @@ def stacking_weights(log_densities: Array, row_weights: Array | None = None) -> 
     return weights
 
 
-def stacked(
-    fitted: Fitted,
-    x: Array,
-    y: Array,
-    members: Sequence[Member],
-    row_weights: Array | None = None,
-    censored: NDArray[np.int8] | None = None,
-) -> Fitted:
+def stacked(model: TableModel, views: Views, target: Target) -> TableModel:
     """Return the model whose networks are weighted by what they see.
 
     All networks that see the same have the same weight. It follows from the likelihood of validation rows, each
     predicted by the networks that held it out.
-
-    Args:
-        fitted: a trained model.
-        x: what its networks saw of all rows.
-        y: targets, as they learned them.
-        members: the rows of each network, as it was fitted.
-        row_weights: of all rows.
-        censored: of the shape of y, as for :func:`howsure.tables.train.fit`; None: all targets are values.
     """
+    members = views.members
     kind_of = kinds_of(members)
     kinds = 1 + max(kind_of)
     if kinds == 1 or not all(len(m.validation) for m in members):
-        return fitted
-    rows, table = _held_out(fitted, x, y, members, kind_of, kinds, censored)
+        return model
+    rows, table = _held_out(model, views, target, kind_of, kinds)
     if not len(rows):
-        return fitted
-    weights = stacking_weights(table, None if row_weights is None else row_weights[rows])
+        return model
+    weights = stacking_weights(table, None if target.weights is None else target.weights[rows])
     each = (weights / np.bincount(kind_of, minlength=kinds))[kind_of]
-    some = replace(fitted, weights=torch.from_numpy(each / each.sum()))
-    some.training = fitted.training
-    return some
+    model.weights = torch.from_numpy(each / each.sum())
+    return model
 
 
 def _held_out(
-    fitted: Fitted,
-    x: Array,
-    y: Array,
-    members: Sequence[Member],
-    kind_of: Sequence[int],
-    kinds: int,
-    censored: NDArray[np.int8] | None,
+    model: TableModel, views: Views, target: Target, kind_of: Sequence[int], kinds: int
 ) -> tuple[NDArray[np.int64], Array]:
     """Return the rows that networks of every kind held out, and the mean log densities of each kind there."""
-    scores = fitted.validation_log_densities(x, y, members, censored)
-    total, count = np.zeros((len(x), kinds)), np.zeros((len(x), kinds))
-    for k, (member, score) in enumerate(zip(members, scores, strict=True)):
+    scores = validation_log_densities(model, views, target)
+    total, count = np.zeros((len(views.x), kinds)), np.zeros((len(views.x), kinds))
+    for k, (member, score) in enumerate(zip(views.members, scores, strict=True)):
         held = member.validation.numpy()
         total[held, kind_of[k]] += score.numpy()
         count[held, kind_of[k]] += 1
     rows = np.flatnonzero((count > 0).all(1) & np.isfinite(total).all(1))
     return rows, total[rows] / count[rows]
+
+
+@torch.no_grad()
+def validation_log_densities(model: TableModel, views: Views, target: Target) -> list[Tensor]:
+    """Return the log density, in the units of y, that each member gives its validation rows: mean over targets.
+
+    Of bounds it is the log probability.
+    """
+    rows, counts = pad_rows([m.validation for m in views.members])
+    targets, bounds = torch.from_numpy(target.table), None if target.bounds is None else torch.from_numpy(target.bounds)
+    parts = []
+    for some in rows.split(VALIDATION_ROWS, 1):
+        answer, _ = model.before_evidence(views.table[some])
+        own = None if bounds is None else bounds[some]
+        likelihood = -model.method.nll(answer, model.scale_y(targets[some]), own)
+        change = model.scale_y.scale.log()  # of a density by the units of y
+        likelihood = likelihood - (change if own is None else torch.where(own == 0, change, 0.0))
+        parts.append(likelihood.mean(-1))
+    whole = torch.cat(parts, 1)
+    return [each[:count] for each, count in zip(whole, counts.tolist(), strict=True)]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,9 +12,28 @@ from howsure.errors import InputError
 from howsure.likelihoods import Evidential, Method, NormalLikelihood
 from howsure.training import Training
 
-__all__ = ["METHODS", "method_from_state", "method_state", "training_from_state", "training_state"]
+__all__ = ["METHODS", "TableHeader", "method_from_state", "method_state", "training_from_state", "training_state"]
 
 METHODS: Mapping[str, type[Method]] = {cls.__name__: cls for cls in (Evidential, NormalLikelihood)}
+
+
+@dataclass(frozen=True)
+class TableHeader:
+    """What a model file holds of a regressor besides tensors."""
+
+    estimator: str
+    parameters: dict[str, Any]
+    columns: dict[str, Any]
+    target_names: list[str] | None
+    target_transform: dict[str, Any] | None
+    calibration: dict[str, Any] | None
+    method: dict[str, Any]
+    activation: str
+    one_target: bool
+    unfamiliar_below: float | int | None
+    training: dict[str, Any]
+    record: dict[str, Any]
+    model: str = "table"
 
 
 def method_state(method: Method, methods: Mapping[str, type[Method]] = METHODS) -> dict[str, Any]:

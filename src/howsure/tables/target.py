@@ -10,24 +10,40 @@ from numpy.typing import NDArray
 from howsure.distributions import Transform
 from howsure.tables.target_values import check_sign, describe_ties, find_ties, positive_numbers, spread_ties
 
-__all__ = ["PreparedTarget", "prepare_target"]
+__all__ = ["Target", "prepare_target"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class PreparedTarget:
-    """A target as networks learn it.
+class Target:
+    """Targets as networks learn them, and the rows that they learn from.
 
     Args:
-        values: of all rows; those that no network learns from are as they were, or 0 with a transform.
+        values: of all rows, (N,) or (N, T); those that no network learns from are as they were, or 0 with a transform.
+        rows: that networks learn from.
+        weights: of all rows, (N,); None: all count the same.
+        censored: of the shape of the values: 0 for a value, 1 and −1 for a lower and an upper bound; None: all values.
         transform: from these values to the target, or None.
         notices: warnings for the user about values that many rows share.
     """
 
     values: Array
-    transform: Transform | None
-    notices: tuple[str, ...]
+    rows: NDArray[np.int64]
+    weights: Array | None = None
+    censored: NDArray[np.int8] | None = None
+    transform: Transform | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> Array:
+        """The values as (N, T)."""
+        return self.values.reshape(len(self.values), -1)
+
+    @property
+    def bounds(self) -> NDArray[np.int8] | None:
+        """The bounds as (N, T)."""
+        return None if self.censored is None else self.censored.reshape(self.table.shape)
 
 
 def prepare_target(
@@ -37,7 +53,8 @@ def prepare_target(
     seed: int,
     names: Sequence[str] | None = None,
     censored: NDArray[np.int8] | None = None,
-) -> PreparedTarget:
+    weights: Array | None = None,
+) -> Target:
     """Return the targets, (N,) or (N, T), as networks learn them from some of the rows.
 
     Without ties and without a transform they are returned as they are. Bounds of censored targets are no ties, however
@@ -50,6 +67,7 @@ def prepare_target(
         seed: of the random numbers that spread ties.
         names: of several targets.
         censored: of the shape of y, as `read_censored` returns it; None: all are values.
+        weights: of all rows, (N,).
     """
     table = y.reshape(len(y), -1)
     several = table.shape[1] > 1
@@ -71,10 +89,10 @@ def prepare_target(
         scales.append(scale)
         shifts.append(shift)
     if kind is None:
-        return PreparedTarget(values.reshape(y.shape), None, tuple(notices))
+        return Target(values.reshape(y.shape), rows, weights, censored, None, tuple(notices))
     transform = Transform(kind, scales, shifts) if several else Transform(kind, scales[0], shifts[0])
     # a tied 0 lies below 0 now, and the shift lifts it: the transform of the lifted values is that without a shift
     lifted = torch.from_numpy(values[rows] + np.array(shifts))
     before = Transform(kind, scales) if several else Transform(kind, scales[0])
     values[rows] = before.inverse(lifted).numpy()
-    return PreparedTarget(values.reshape(y.shape), transform, tuple(notices))
+    return Target(values.reshape(y.shape), rows, weights, censored, transform, tuple(notices))

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from howsure.errors import InputError
 from howsure.likelihoods.base import Method, Recipe
 from howsure.nn import Population
 from howsure.tables.censoring import read_censored
@@ -17,21 +17,20 @@ from howsure.tables.constant import constant_score
 from howsure.tables.encoder import Scaling
 from howsure.tables.groups import groups_of_members
 from howsure.tables.members import Member
-from howsure.tables.model import Fitted, method_of_members
+from howsure.tables.model import TableModel, method_of_members
 from howsure.tables.scaled_table import ScaledTable, check_table
-from howsure.tables.views import Inputs
+from howsure.tables.target import Target
+from howsure.tables.views import Views
 from howsure.threads import one_thread
 from howsure.training import Part, TableBatches, Training, resolve_device, train_parts
 from howsure.training.checkpoint import fingerprint
 from howsure.training.loop import FastSteps
 
-__all__ = ["fit"]
+__all__ = ["fit", "train"]
 
 FastStepsFor = Callable[[Method, Population, TableBatches, ScaledTable, Recipe], FastSteps | None]
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
 def fit(
     method: Method,
     x: ArrayLike,
@@ -39,103 +38,110 @@ def fit(
     members: Sequence[Member],
     *,
     recipe: Recipe | None = None,
-    device: str | torch.device = "auto",
     sample_weight: ArrayLike | None = None,
     censored: ArrayLike | None = None,
-    standardize: bool = True,
-    validate: Callable[[Fitted], Tensor] | None = None,
-    inputs: Inputs | None = None,
-    fast_steps: FastStepsFor | None = None,
-    checkpoint: str | Path | None = None,
-    progress: bool | None = False,
-) -> Fitted:
-    """Train one network per member, all at once, and return them as one model.
-
-    Each network sees its own rows only, standardised by its training rows.
+    **options: Any,
+) -> TableModel:
+    """Train one network per member on features, and return them as one model.
 
     Args:
-        method: how raw outputs become an answer and a loss.
+        method: from raw outputs to distributions and their loss.
         x: features (N, F), numbers.
         y: targets (N,) or (N, T), in any units.
         members: one entry per network; :func:`hold_out` makes them.
-        recipe: network, settings and batch size, the same for all; by default what the number of rows suggests.
-        device: "auto", "cpu", "cuda" or "mps".
+        recipe: network, settings and batch size; None: from the number of rows.
         sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
         censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
             value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
             probability, in the loss and in the validation score.
+        **options: of :func:`train`.
+    """
+    values = np.array(y, dtype=float)
+    weights = None if sample_weight is None else np.array(sample_weight, dtype=float)
+    target = Target(values, np.arange(len(values)), weights, read_censored(censored, values))
+    return train(method, Views(np.array(x, dtype=float), members), target, recipe, **options)
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def train(
+    method: Method,
+    views: Views,
+    target: Target,
+    recipe: Recipe | None = None,
+    *,
+    device: str | torch.device = "auto",
+    standardize: bool = True,
+    validate: Callable[[TableModel], Tensor] | None = None,
+    fast_steps: FastStepsFor | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool | None = False,
+) -> TableModel:
+    """Train one network per member, all at once, and return them as one model on the CPU.
+
+    Each network sees its own rows only, standardized by its training rows.
+
+    Args:
+        method, recipe: see :func:`fit`.
+        views: what each network sees.
+        target: as networks learn it.
+        device: "auto", "cpu", "cuda" or "mps".
         standardize: if False, networks see features and targets as they are, and λ has the unit 1/y.
-        validate: a score of each member in the place of its validation rows'; smaller is better.
-        inputs: what members see beside the features, if anything; then x is not looked at, but ``inputs.x``.
+        validate: a score of each member that replaces that of its validation rows; smaller is better.
         fast_steps: returns a replacement for the loop's steps, as ``fast_steps`` of :func:`howsure.training.train`, or
             None. It is called with the method, networks, batches, scaled table and recipe.
-        checkpoint: a file to continue from, as in :func:`howsure.training.train`; one of another fit is refused.
+        checkpoint: a file to continue from, as in :func:`howsure.training.train`; one of another fit raises.
         progress: as in :func:`howsure.training.train`.
     """
-    target_device = resolve_device(device)
-    features = torch.from_numpy(np.array(x, dtype=float) if inputs is None else inputs.x)
-    targets = torch.from_numpy(np.array(y, dtype=float))
-    weights = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, dtype=float))
-    check_table(features, targets, members, weights)
+    members, target_device = views.members, resolve_device(device)
+    check_table(views, target)
     recipe = recipe or method.recipe(max(len(m.train) for m in members))
-    known = read_censored(censored, targets.numpy())
-    bounds = None if known is None else torch.from_numpy(known.reshape(len(known), -1))
-    one_target = targets.ndim == 1
-    targets = targets.reshape(len(targets), -1)
+    features, targets, rows = views.table, torch.from_numpy(target.table), [m.train for m in members]
     # scale in float64 on the CPU: a column with mean 1e6 and spread 1 has no digits left in float32
-    rows = [m.train for m in members]
     if standardize:
         scale_x, scale_y = Scaling.fit(features, rows, ignore_constant=True), Scaling.fit(targets, rows)
     else:
         scale_x, scale_y = Scaling.none(features, rows), Scaling.none(targets, rows)
-    embedding = None
-    if inputs is not None:
-        scale_x = inputs.hide(scale_x, members)
-        embedding = inputs.embedding(scale_x, members)
-    table = ScaledTable.build(features, targets, weights, bounds, members, scale_x, scale_y, target_device)
-    data = [features, targets, weights, *([] if bounds is None else [bounds])]
-    first, outputs = features.shape[1] + (0 if embedding is None else embedding.bins), method.outputs * targets.shape[1]
-    population = method.build([m.seed for m in members], first, outputs, recipe.network)
-    if embedding is not None:
-        population.embed(embedding)
-    population = population.to(target_device)
-    fitted = Fitted(method, population, scale_x, scale_y, one_target, None if inputs is None else inputs.trees)
+    scale_x = views.hide(scale_x)
+    table = ScaledTable.build(views, target, scale_x, scale_y, target_device)
+    networks = _build(method, views, recipe, scale_x, targets.shape[1]).to(target_device)
+    fitted = TableModel(method, networks, scale_x, scale_y, target.values.ndim == 1, views.trees)
     with one_thread() if target_device.type == "cpu" else nullcontext(1) as threads:
-        groups, threads = groups_of_members(method, population, members, recipe, threads)
+        groups, threads = groups_of_members(method, networks, members, recipe, threads)
         if checkpoint is not None or validate is not None:  # which know all members together
-            if inputs is not None:
-                raise InputError("a checkpoint, or a score of all members, is not possible with inputs=")
             groups = [list(range(len(members)))]
         models = [_of_group(fitted, group, members[group[0]].bins, recipe) for group in groups]
         parts = [
             _part(model, table.select(group), [members[i] for i in group], recipe, validate, fast_steps)
             for model, group in zip(models, groups, strict=True)
         ]
+        identity = "" if checkpoint is None else _identity(method, views, target, recipe)
         # the settings say what precision is used, not the caller's context
         with torch.autocast(target_device.type, enabled=False):
-            trainings = train_parts(
-                parts,
-                recipe.settings,
-                checkpoint,
-                "" if checkpoint is None else _identity(method, members, recipe, *data),
-                progress,
-                threads,
-            )
-    return _join(fitted, models, groups, trainings)
+            results = train_parts(parts, recipe.settings, checkpoint, identity, progress, threads)
+    return _join(fitted, models, groups, results)
 
 
-def _of_group(fitted: Fitted, group: Sequence[int], bins: bool, recipe: Recipe) -> Fitted:
+def _build(method: Method, views: Views, recipe: Recipe, scale_x: Scaling, targets: int) -> Population:
+    """Return the networks to train."""
+    embedding = views.embedding(scale_x)
+    first = views.x.shape[1] + (0 if embedding is None else embedding.bins)
+    networks = method.build([m.seed for m in views.members], first, method.outputs * targets, recipe.network)
+    return networks if embedding is None else networks.embed(embedding)
+
+
+def _of_group(fitted: TableModel, group: Sequence[int], bins: bool, recipe: Recipe) -> TableModel:
     """Return the untrained model of some of the members, all with bins or all without: itself, if these are all."""
-    whole, seeds = fitted.population, [fitted.population.seeds[i] for i in group]
+    whole, seeds = fitted.networks, [fitted.networks.seeds[i] for i in group]
     first = whole.sizes[0] if bins else whole.in_features
     if len(group) == whole.members and first == whole.sizes[0]:
         model = fitted
     else:
         method = method_of_members(fitted.method, group, whole.members)
         population = method.build(seeds, first, whole.sizes[-1], recipe.network)
-        if first != whole.in_features:
+        if whole.embedding is not None and first != whole.in_features:
             population.embed(whole.embedding.select(group))
-        model = Fitted(
+        model = TableModel(
             method,
             population.to(whole.weights[0].device),
             fitted.scale_x.select(group),
@@ -144,20 +150,20 @@ def _of_group(fitted: Fitted, group: Sequence[int], bins: bool, recipe: Recipe) 
         )
     if fitted.method.draws_noise:  # a generator of this fit alone, so that fits in other threads draw nothing from it
         device = whole.weights[0].device
-        model.population.generator = torch.Generator(device).manual_seed(seeds[0])  # type: ignore[assignment]
+        model.networks.generator = torch.Generator(device).manual_seed(seeds[0])  # type: ignore[assignment]
     return model
 
 
 def _part(
-    model: Fitted,
+    model: TableModel,
     table: ScaledTable,
     members: Sequence[Member],
     recipe: Recipe,
-    validate: Callable[[Fitted], Tensor] | None,
+    validate: Callable[[TableModel], Tensor] | None,
     fast_steps: FastStepsFor | None,
 ) -> Part:
     """Return what the loop needs to train the networks of a model."""
-    method, population, rows = model.method, model.population, [m.train for m in members]
+    method, population, rows = model.method, model.networks, [m.train for m in members]
     batches = TableBatches(table.tensors, rows, [m.seed for m in members], recipe.batch_size)
     counts = torch.tensor([len(r) for r in rows], device=table.x.device)
     fast = None if fast_steps is None else fast_steps(method, population, batches, table, recipe)
@@ -170,33 +176,37 @@ def _part(
 
 @torch.no_grad()
 def _join(
-    fitted: Fitted, models: Sequence[Fitted], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
-) -> Fitted:
+    fitted: TableModel, models: Sequence[TableModel], groups: Sequence[Sequence[int]], trainings: Sequence[Training]
+) -> TableModel:
     """Return the model with the trained networks of its groups."""
     if models[0] is not fitted:
-        states = [dict(model.population.named_parameters()) for model in models]
-        for name, whole in fitted.population.named_parameters():
+        states = [dict(model.networks.named_parameters()) for model in models]
+        for name, whole in fitted.networks.named_parameters():
             whole.zero_()  # the weights of bins that a network does not see
             for group, state in zip(groups, states, strict=True):
                 whole[list(group), : state[name].shape[1]] = state[name]
     if fitted.method.draws_noise:
         for model in models:
-            model.population.generator = None  # type: ignore[assignment]
+            model.networks.generator = None  # type: ignore[assignment]
     first = trainings[0]
     order = torch.tensor([k for group in groups for k in group], device="cpu").argsort().to(first.best_score.device)
     each = ("best_score", "best_step", "diverged", "stopped_early")
     columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
-    fitted.training = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
-    return fitted
+    fitted.result = Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
+    fitted.to("cpu")
+    return fitted.eval() if fitted.method.draws_noise else fitted.ready()
 
 
-def _identity(method: Method, members: Sequence[Member], recipe: Recipe, *tables: Tensor | None) -> str:
-    """Return a hash of all that a training depends on beside its settings: method, network, members and data."""
-    rows = [part for m in members for part in (m.train, m.validation)]
-    return fingerprint(method, recipe.network, recipe.batch_size, [m.seed for m in members], *rows, *tables)
+def _identity(method: Method, views: Views, target: Target, recipe: Recipe) -> str:
+    """Return a hash of everything that a training depends on besides its settings."""
+    rows = [part for m in views.members for part in (m.train, m.validation)]
+    tables = [None if t is None else torch.from_numpy(t) for t in (views.x, target.table, target.weights)]
+    bounds = [] if target.bounds is None else [torch.from_numpy(target.bounds)]
+    seeds = [m.seed for m in views.members]
+    return fingerprint(method, recipe.network, recipe.batch_size, seeds, *rows, *tables, *bounds)
 
 
-def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
+def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
     """Return (module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
     method = fitted.method
 
@@ -215,7 +225,7 @@ def _loss(table: ScaledTable, fitted: Fitted, rows: Tensor) -> Callable[[nn.Modu
 
 
 def _score(
-    table: ScaledTable, fitted: Fitted, members: Sequence[Member], validate: Callable[[Fitted], Tensor] | None
+    table: ScaledTable, fitted: TableModel, members: Sequence[Member], validate: Callable[[TableModel], Tensor] | None
 ) -> Callable[[nn.Module], Tensor] | None:
     """Return what decides which weights are kept: a score that was given, the validation rows' NLL, or nothing."""
     if validate is not None:
@@ -225,7 +235,8 @@ def _score(
 
     def validation_nll(module: nn.Module) -> Tensor:
         x, y, censored = table.validation_rows()
-        nll = fitted.method.nll(fitted.scaled_answer(module, x), y, censored).mean(-1)
+        answer = fitted.method.answer(module(x).unflatten(-1, (-1, fitted.method.outputs)))
+        nll = fitted.method.nll(answer, y, censored).mean(-1)
         return (nll * table.validation_weights).sum(1)
 
     return validation_nll

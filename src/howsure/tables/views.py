@@ -1,7 +1,7 @@
-"""What networks see of a row beside its features: predictions of trees, and places of numbers in bins."""
+"""What networks see of a row besides its features: predictions of trees, and places of numbers in bins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,46 +10,47 @@ from torch import Tensor
 
 from howsure.nn.embedding import PiecewiseLinear, quantile_edges
 from howsure.tables.encoder import Scaling
-from howsure.tables.experts.trees import Trees
+from howsure.tables.experts.trees import TreeFeatures, fit_trees
 from howsure.tables.members import Member
+from howsure.tables.target import Target
 
-__all__ = ["Inputs"]
+__all__ = ["Views"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What can be seen of training rows beside their features; which network sees what, its :class:`Member` says.
+class Views:
+    """What the networks of a fit see of all rows.
 
     Args:
-        x: features of all rows, followed by what trees that have not learned from a row predict of it.
-        edges: of the bins of each of these columns; columns of trees have none.
-        trees: from features to these predictions, for rows to come; None if there are none.
+        x: features of all rows, followed by what trees that have not learned from a row predict of it, (N, V).
+        members: rows and kind of each network.
+        edges: of the bins of each column of x; columns of trees have none.
+        trees: from features to these predictions, for new rows; None if there are none.
     """
 
     x: Array
-    edges: tuple[Tensor, ...]
-    trees: Trees | None
+    members: Sequence[Member]
+    edges: tuple[Tensor, ...] = ()
+    trees: TreeFeatures | None = None
 
     @classmethod
-    def learn(
-        cls, x: Array, y: Array, rows: NDArray[np.int64], seed: int, members: Sequence[Member], weights: Array | None
-    ) -> "Inputs":
-        """Return what these members are to see, learned from some of the rows.
+    def fit(cls, x: Array, target: Target, members: Sequence[Member], seed: int) -> "Views":
+        """Return what these members see.
 
         Args:
             x: features (N, F).
-            y: targets (N,) or (N, T), as networks learn them.
-            rows: those that count.
-            seed: of the folds of the trees.
+            target: as networks learn it.
             members: networks, of which some may see neither bins nor trees.
-            weights: of the rows, (N,).
+            seed: of the folds of the trees.
         """
+        rows, weights = target.rows, target.weights
         trees, columns = None, np.zeros((len(x), 0))
         if any(m.trees for m in members):
-            targets = y.reshape(len(y), -1)
-            trees, own = Trees.fit(x[rows], targets[rows], seed, weights=None if weights is None else weights[rows])
+            trees, own = fit_trees(
+                x[rows], target.table[rows], seed, weights=None if weights is None else weights[rows]
+            )
             columns = np.zeros((len(x), own.shape[1]))
             columns[rows] = own
         none = torch.empty(0, dtype=torch.float64, device="cpu")
@@ -57,24 +58,38 @@ class Inputs:
         if any(m.bins for m in members):
             edges = tuple(quantile_edges(torch.from_numpy(x[rows])))
         both = x if trees is None else np.concatenate([x, columns], 1)
-        return cls(both, edges + (none,) * columns.shape[1], trees)
+        return cls(both, members, edges + (none,) * columns.shape[1], trees)
+
+    @property
+    def table(self) -> Tensor:
+        """What networks see, as a tensor."""
+        return torch.from_numpy(self.x)
+
+    @property
+    def features(self) -> Array:
+        """The columns of x that are not predictions of trees."""
+        return self.x[:, : self.x.shape[1] - self.columns_of_trees]
 
     @property
     def columns_of_trees(self) -> int:
         """Number of columns that trees predict."""
         return 0 if self.trees is None else self.trees.outputs
 
-    def hide(self, scale_x: Scaling, members: Sequence[Member]) -> Scaling:
+    def select(self, members: Sequence[int]) -> "Views":
+        """Return what some of the networks see."""
+        return replace(self, members=[self.members[k] for k in members])
+
+    def hide(self, scale_x: Scaling) -> Scaling:
         """Return the scaling by which members see nothing of trees that are not to see them."""
         if self.trees is None:
             return scale_x
         blind = torch.zeros_like(scale_x.scale, dtype=torch.bool)
-        for k, member in enumerate(members):
+        for k, member in enumerate(self.members):
             blind[k, :, -self.columns_of_trees :] = not member.trees
         return Scaling(scale_x.loc, torch.where(blind, torch.inf, scale_x.scale))
 
-    def embedding(self, scale_x: Scaling, members: Sequence[Member]) -> PiecewiseLinear | None:
+    def embedding(self, scale_x: Scaling) -> PiecewiseLinear | None:
         """Return the bins as members see them; None if there are none."""
         if not any(len(edges) for edges in self.edges):
             return None
-        return PiecewiseLinear.from_edges(self.edges, scale_x.loc, scale_x.scale, [m.bins for m in members])
+        return PiecewiseLinear.from_edges(self.edges, scale_x.loc, scale_x.scale, [m.bins for m in self.members])

@@ -13,7 +13,6 @@ had the factor 1.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,7 +22,9 @@ from torch import Tensor
 from howsure.calibration import calibrate
 from howsure.prediction import Answer, Prediction
 from howsure.tables.members import Member, kinds_of
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
+from howsure.tables.target import Target
+from howsure.tables.views import Views
 
 __all__ = ["with_width"]
 
@@ -34,44 +35,34 @@ PRIOR_ROWS = 50  # n₀
 NARROWEST, WIDEST = 0.5, 2.0  # bounds of the factor
 
 
-def with_width(
-    fitted: Fitted, x: Array, y: Array, members: Sequence[Member], censored: NDArray[np.int8] | None = None
-) -> Fitted:
+@torch.no_grad()
+def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     """Return the model with the factors of its networks' scales, if there are enough held-out rows to learn them.
 
-    A single network stays as it is.
-
-    Args:
-        fitted: a trained model, after its kinds of networks were weighted and its evidence fades.
-        x: what its networks saw of all rows.
-        y: targets, as they learned them.
-        members: the rows of each network, as it was fitted.
-        censored: of the shape of y, as for :func:`howsure.tables.train.fit`; None: all targets are values.
+    A single network stays as it is. It is the last stage, after the weights and the evidence.
     """
+    members = views.members
     kind_of = torch.tensor(kinds_of(members), device="cpu")
     kinds = 1 + int(kind_of.max())
-    rows, holders = _held_out(members, kind_of, kinds, len(x))
+    rows, holders = _held_out(members, kind_of, kinds, len(views.x))
     if len(members) == 1 or len(rows) < MIN_ROWS:
-        return fitted
-    table, count = torch.from_numpy(x[rows]), len(members)
-    answer = fitted.own_with_evidence(table.expand(count, *table.shape))
-    weights = torch.full((count,), 1 / count, dtype=torch.float64, device="cpu")
-    weights = weights if fitted.weights is None else fitted.weights
+        return model
+    answer = model.from_views(views.table[rows])[0]
+    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64, device="cpu")
+    weights = weights if model.weights is None else model.weights
     of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
     place = torch.arange(len(rows), device="cpu")
     single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
-    targets = y.reshape(len(y), -1)[rows]
-    known = None if censored is None else censored.reshape(len(y), -1)[rows] == 0
+    known = None if target.bounds is None else target.bounds[rows] == 0
     if known is not None and known.sum(0).min() < MIN_ROWS:
-        return fitted
+        return model
     p = Prediction(single, members=0, weights=of_kinds)
-    alone = torch.from_numpy(calibrate(p, targets, mask=known).factors)
+    alone = torch.from_numpy(calibrate(p, target.table[rows], mask=known).factors)
     rho = _ratio(answer, weights, kind_of, kinds)
     count_rows = torch.full_like(alone, len(rows)) if known is None else torch.from_numpy(known.sum(0)).to(alone)
     square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - rho
-    made = replace(fitted, width=square.clamp(NARROWEST**2, WIDEST**2).sqrt())
-    made.training = fitted.training
-    return made
+    model.width = square.clamp(NARROWEST**2, WIDEST**2).sqrt()
+    return model
 
 
 def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int) -> tuple[NDArray[np.int64], Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from howsure.distributions import Mixture, Normal
 from howsure.errors import InputError
 from howsure.images import FittedImages, Pairs
+from howsure.images.model import ImageHeader
 from howsure.images.networks import raw_maps
 from howsure.likelihoods import Method
 from howsure.prediction import Answer, Prediction
@@ -125,16 +126,16 @@ class DepthModel(FittedImages):
         noise = best if unit == self.scale else best * unit / self.scale
         return replace(self, method=replace(self.method, noise=noise))
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors of the model by name, and its settings."""
-        tensors, settings = super().state()
-        return tensors, {**settings, "draws": self.draws, "seed": self.seed}
+    def state(self) -> tuple[dict[str, Tensor], ImageHeader]:
+        """Return the tensors of the model by name, and the header of its file."""
+        tensors, header = super().state()
+        return tensors, replace(header, extra={"draws": self.draws, "seed": self.seed})
 
     @classmethod
-    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
+    def from_state(cls, tensors: dict[str, Tensor], header: ImageHeader) -> Self:
         """Return the model that :meth:`state` described, on the CPU."""
-        model = super().from_state(tensors, settings)
-        return replace(model, draws=int(settings["draws"]), seed=int(settings["seed"]))
+        model = super().from_state(tensors, header)
+        return replace(model, draws=int(header.extra["draws"]), seed=int(header.extra["seed"]))
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from howsure.errors import InputError
 from howsure.images import CompiledLosses, fit_images, to_network
 from howsure.metrics import auroc
 from howsure.nn.appearance import FEWEST
-from howsure.persistence import is_model
 from howsure.prediction import Prediction
+from howsure.storage import is_model
 from howsure.training import resolve_device
 from howsure_paper.arrays import Arrays, write_arrays
 from howsure_paper.baselines import LeastSquares

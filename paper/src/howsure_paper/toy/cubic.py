@@ -64,8 +64,8 @@ def _study(plan: CubicPlan, context: Context, name: str) -> tuple[Any, Arrays]:
     models = [range(k * size, (k + 1) * size) for k in range(plan.seeds)]
     result = {
         "numbers": [numbers(fitted, members, plan.noise) for members in models],
-        "diverged": fitted.training.diverged,
-        "seconds": fitted.training.seconds,
+        "diverged": fitted.result.diverged,
+        "seconds": fitted.result.seconds,
     }
     p = fitted.predict(GRID[:, None], models[0])
     curves = {"mean": p.mean, "aleatoric": p.aleatoric_std, "epistemic": p.epistemic_std}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from howsure import metrics
 from howsure.likelihoods import Method, Network, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
 from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.arrays import Arrays, read_arrays, write_arrays
@@ -86,7 +86,7 @@ def missing_units(record: Record, units: Iterable[str]) -> list[str]:
 
 def train_toy(
     unit: str, method: Method, plan: ToyPlan, seeds: Sequence[int], context: Context, data: tuple[Array, Array]
-) -> Fitted:
+) -> TableModel:
     """Train one network per seed, all on the same data, with Adam at a constant rate, and keep the last weights."""
     x, y = data
     settings = Settings(
@@ -120,7 +120,7 @@ def training_data(rows: int, noise: float) -> tuple[Array, Array]:
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
-def numbers(fitted: Fitted, members: Sequence[int], noise: float) -> dict[str, float | None]:
+def numbers(fitted: TableModel, members: Sequence[int], noise: float) -> dict[str, float | None]:
     """Return what the model of these members says inside and outside the training range, compared with the truth.
 
     Uncertainties are medians over rows; None where the model does not have them.

@@ -22,7 +22,7 @@ from howsure.errors import InputError
 from howsure.prediction import Prediction
 from howsure.tables import splits
 from howsure.tables.members import Member, hold_out
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
 from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
@@ -144,7 +144,7 @@ def standard(table: uci.UCITable, name: str, plan: Plan, context: Context) -> di
         "seeds": [m.seed for m in members],
         "chosen": chosen,
         "recipe": asdict(recipe),
-        "diverged": fitted.training.diverged.nonzero().flatten(),
+        "diverged": fitted.result.diverged.nonzero().flatten(),
         "milliseconds": _milliseconds(fitted, table.x[tests[0]], range(size)),
     }
 
@@ -196,7 +196,7 @@ def published(table: uci.UCITable, name: str, plan: Plan, context: Context) -> d
         "seeds": [m.seed for m in members],
         "evaluations": minima.count,
         "recipe": asdict(recipe),
-        "diverged": fitted.training.diverged.nonzero().flatten(),
+        "diverged": fitted.result.diverged.nonzero().flatten(),
         "milliseconds": _milliseconds(fitted, table.x[test], range(size)),
     }
 
@@ -210,7 +210,7 @@ class Minima:
         self.best = {score: np.full(trials, np.inf) for score in ("rmse", "nll")}
         self.count = 0
 
-    def scores(self, fitted: Fitted, rows: np.ndarray | None = None) -> Mapping[str, np.ndarray]:
+    def scores(self, fitted: TableModel, rows: np.ndarray | None = None) -> Mapping[str, np.ndarray]:
         """Return RMSE and NLL of each trial on these test rows, or on all of them."""
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
         mixture = mixtures(fitted, x, self.trials)
@@ -220,15 +220,15 @@ class Minima:
             "nll": -mixture.log_prob(target).mean(1).numpy(),
         }
 
-    def __call__(self, fitted: Fitted) -> Tensor:
+    def __call__(self, fitted: TableModel) -> Tensor:
         """Evaluate on a random batch; return a score that is smaller each time, so that the last weights are kept."""
         found = self.scores(fitted, self.random.choice(len(self.y), self.batch, replace=False))
         self.count += 1
         for score, values in found.items():
             self.best[score] = np.fmin(self.best[score], values)
-        return torch.full((fitted.population.members,), -float(self.count), device=fitted.population.weights[0].device)
+        return torch.full((fitted.members,), -float(self.count), device=fitted.device)
 
 
-def _milliseconds(fitted: Fitted, x: np.ndarray, members: Sequence[int]) -> float:
+def _milliseconds(fitted: TableModel, x: np.ndarray, members: Sequence[int]) -> float:
     """Return the median time in which one model answers the test rows of one split, with the answers on the CPU."""
-    return 1e3 * median_seconds(functools.partial(fitted.answers, x, members), torch.device("cpu"))
+    return 1e3 * median_seconds(functools.partial(fitted.select(members).evaluate, x), torch.device("cpu"))

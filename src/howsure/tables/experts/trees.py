@@ -1,290 +1,332 @@
-"""Trees as further features of a table: learned out of fold, evaluated here, and saved as plain arrays.
+"""Trees as further features of a table: learned out of fold, and evaluated by one module.
 
 Trees of `sklearn.ensemble.HistGradientBoostingRegressor` predict targets that jump or depend on few columns better than
-a network does, and a network that sees their prediction as a feature takes it from there. A forest (`forest.py`) is a
-second such feature: it knows the nearest rows. A network must not see predictions of trees for rows that these trees
-have learned from: those are too good, and the network would trust them too much. So the rows are divided into folds,
-and each fold is predicted by trees that learned from the others.
+a network does, and a network that sees their prediction as a feature takes it from there. The forest of
+`sklearn.ensemble.ExtraTreesRegressor` is a second such feature. Its leaves hold one row each, so its mean is an average
+over near neighbours. A file with a forest therefore tells as much about the targets as a table of neighbours would.
 
-**Rows that come later** are predicted by boosted trees and a forest that learned from all rows, which are all that is
-kept. A mean of the trees of all folds would be another kind of feature: if a row has a near twin, all trees of a fold
-know the twin, or none does, whereas of all folds some do and some do not.
-
-**How a boosted tree is evaluated.** Not by walking from its root to a leaf, which takes a Python step for each level,
-but as in QuickScorer (Lucchese et al., SIGIR 2015). The leaves are numbered from left to right, and every split holds
-the set of leaves of its left branch, as the bits of an integer. A row that goes right at a split cannot end in that
-set, whether it passes the split or not. After all splits of a tree, in any order, the lowest leaf that remains is the
-row's leaf. So there is no pointer to follow, and nothing in a damaged file can lead the evaluation in a circle.
+A network must not see predictions of trees for rows that these trees have learned from, because these are too good. So
+the rows are divided into folds, and each fold is predicted by trees that learned from the others. New rows are
+predicted by trees that learned from all rows, and only those are kept. A mean of the trees of all folds would be
+another kind of feature: if a row has a near twin, all trees of a fold know the twin, or none does.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from howsure.errors import HowsureError, InputError, InputTypeError
-from howsure.tables.experts.forest import LARGEST, Forest, arrays_of, trees_for
 
-__all__ = ["Trees", "lowest_bit"]
+__all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
 
 Array = NDArray[np.float64]
 
-MOST_ROWS = 50_000  # that trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
-MOST_COLUMNS = 100  # that trees look at: each costs as much as 10,000 rows, and useless ones do harm
-MOST_TREES = 100  # of a model, scikit-learn's own default; a limit for files, whose trees may be anything
-FOREST_FOLDS = 4  # of a forest: eight cost twice as much, and the time is better spent on more trees
-MOST_LEAVES = 31  # of a tree, scikit-learn's own default; a set of leaves must fit into the bits of an int32
+LARGEST = 1e300  # values of x beyond it, infinite ones too, count as ±it: so all differences are finite
+MAX_ROWS = 50_000  # that trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
+MAX_COLUMNS = 100  # that trees look at: each costs as much as 10,000 rows, and useless ones do harm
+MAX_RANKED_VALUES = 5_000_000  # that are ranked to choose columns: half a second
 
-_RANKED = 5_000_000  # values that are ranked to choose columns: half a second
-_BLOCK = 2**15  # elements of an intermediate array: a few of them stay in a core's cache
-_TABLE_ROWS = 32  # from so many rows for each column on, the tables of `_Table` are worth making
-_TABLE_COLUMNS = 64  # and up to so many columns, looking into one table a column is faster than comparing all splits
+BOOSTED_TREES = 100  # scikit-learn's own default
+BOOSTED_LEAVES = 31  # of a tree, scikit-learn's own default
+
+FOREST_FOLDS = 4  # eight cost twice as much, and the time is better spent on more trees
+MAX_FOREST_TREES = 32  # for a target: more are a little better still, but all cost in step
+MIN_FOREST_TREES = 12  # for a target of a large table, where each tree takes long
+TREES_TIMES_ROWS = 600_000  # between the two: a product that takes about two seconds
+MAX_DEPTH = 64  # of a tree: 50 is usual for 50,000 rows
+ALL_COLUMNS = 16  # up to so many are tried at each split of a forest; of more a third, as each costs the same
+FOREST_RANGE = 8.0  # in units of a column's spread: outliers are no further away, or random thresholds find only them
+MAX_EXPONENT = 1000  # of the powers of two of a forest's units
+
+PLACE_BITS = 32  # of a step that are the column; the others are the distance
+PLACES = (1 << PLACE_BITS) - 1
+STEPS = 4  # after which pairs that have arrived at a leaf are put aside
+BLOCK = 1 << 18  # pairs of a tree and a row that take their steps together: they stay in a core's cache
+
+# set while an exporter records a model: called with an ensemble and its input in the place of the evaluation
+RECORDED: ContextVar[Any] = ContextVar("RECORDED", default=None)
 
 
-@dataclass(frozen=True, eq=False)
-class Trees:
-    """Boosted trees of several targets, as arrays that start with (targets, trees), and a forest.
+class TreeEnsemble(nn.Module):
+    r"""Sums of regression trees for several targets: features (N, F) → predictions (N, T).
 
-    Trees with fewer leaves than the largest are filled up with splits that exclude nothing and leaves that are never
-    reached. An object holds no other state, and may be used by several threads.
+    .. math:: \hat y_t = o_t + 2^{e_t}\,\frac{b_t + \sum_k f_{tk}(z)}{d}, \qquad z = (x - c) \cdot u
 
-    Attributes:
-        features: how many columns x has.
-        baseline: what the sum of the trees starts from, (targets,).
-        value: what a leaf adds, (…, leaves).
-        threshold: a row goes left if its value is at most this, (…, leaves − 1), as all that follow.
-        feature: the column that a split looks at.
-        missing_left: whether a row without a value goes left.
-        left_leaves: the leaves of the left branch, leaf k as bit k.
-        forest: of trees that learned from all rows; None for boosted trees alone.
+    The nodes of a tree follow each other as in a walk that goes left first: a split, all of its left branch, all of its
+    right branch. So the left child of node i is node i + 1, and the right child follows from the order. A row goes
+    right if its value exceeds the number of the split, compared in the dtype of ``number``.
+
+    Args:
+        targets, columns: T, and how many columns the trees of a target know.
+        trees: of each target.
+        nodes: of all trees.
+        dtype: of the numbers of nodes.
     """
 
-    features: int
-    baseline: Array
-    value: Array
-    threshold: Array
-    feature: NDArray[np.int32]
-    missing_left: NDArray[np.bool_]
-    left_leaves: NDArray[np.int32]
-    forest: Forest | None = None
+    columns: Tensor  # of x that the trees of a target know, (T, C)
+    centre: Tensor  # c, (T, C)
+    unit: Tensor  # u, a power of two, (T, C)
+    limit: Tensor  # largest |z|, ()
+    start: Tensor  # b, (T,)
+    divisor: Tensor  # d, (T,)
+    offset: Tensor  # o, (T,)
+    factor: Tensor  # 2^e, (T,)
+    leaves: Tensor  # of each tree, (T, trees)
+    feature: Tensor  # column among those known that a split looks at, −1 for a leaf, (nodes,)
+    number: Tensor  # threshold of a split, value of a leaf, (nodes,)
+    roots: Tensor  # first node of each tree, (T · trees,)
+    threshold: Tensor  # of each node; −∞ for a leaf, where all rows go right, (nodes,)
+    step: Tensor  # distance from the left to the right child, and the column among all of z, in one number, (nodes,)
+
+    def __init__(
+        self,
+        targets: int,
+        columns: int,
+        trees: int,
+        nodes: int,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__()
+        self.depth = 0
+        each, kinds = (targets, columns), torch.float64
+        self.register_buffer("columns", torch.zeros(each, dtype=torch.int32))
+        self.register_buffer("centre", torch.zeros(each, dtype=kinds))
+        self.register_buffer("unit", torch.ones(each, dtype=kinds))
+        self.register_buffer("limit", torch.tensor(LARGEST, dtype=kinds))
+        for name, value in (("start", 0.0), ("offset", 0.0), ("divisor", 1.0), ("factor", 1.0)):
+            self.register_buffer(name, torch.full((targets,), value, dtype=kinds))
+        self.register_buffer("leaves", torch.ones((targets, trees), dtype=torch.int32))
+        self.register_buffer("feature", torch.full((nodes,), -1, dtype=torch.int8))
+        self.register_buffer("number", torch.zeros(nodes, dtype=dtype))
 
     @classmethod
-    def fit(
-        cls,
-        x: Array,
-        y: Array,
-        seed: int,
-        *,
-        folds: int = 8,
-        weights: Array | None = None,
-        groups: NDArray[Any] | None = None,
-    ) -> tuple[Self, Array]:
-        """Return trees learned from all rows, and predictions (N, 2 T) of each row by trees that have not seen it.
+    def of(cls, **arrays: Any) -> "TreeEnsemble":
+        """Return the ensemble with these values of its buffers."""
+        tensors = {name: torch.as_tensor(array, device="cpu") for name, array in arrays.items()}
+        made = cls.like(tensors)
+        for name, tensor in tensors.items():
+            getattr(made, name).copy_(tensor)
+        made.prepare()
+        return made
 
-        The first T columns are what boosted trees predict of each target, the others what a forest does.
-
-        A row and its copy usually land in different folds. Then the trees that predict the one have seen the other,
-        and its out-of-fold prediction is as flattering as an in-fold one. Copies that are independent measurements at
-        the same x do no harm; for rows that belong together (copies, one patient, one day), pass ``groups``.
-
-        Args:
-            x: values (N, F); NaN is missing, which trees treat as a value of its own. Values beyond ±1e300 count as
-                ±1e300.
-            y: targets (N, T), finite, at most 1e300 in size.
-            seed: decides the folds, and which rows of a large table the trees learn from. Results are the same for
-                the same seed, on any number of cores.
-            folds: how many; fewer if there are not two rows (or groups) for each, and at least two.
-            weights: how much each row counts (N,), not negative; only their ratios matter. A row of weight 0 is never
-                learned from, so it is predicted as a later row is. The leaves of a forest are so small that weights
-                decide little there.
-            groups: a label for each row (N,), of any type that can be sorted; rows of one group are in one fold.
-
-        Raises:
-            InputError: if shapes do not match, values are not finite, or there are fewer than two rows or groups.
-        """
-        x, y = _matrix(x, "x", None), _matrix(y, "y", None)
-        weights = _check_rows(x, y, seed, folds, weights)
-        rng = np.random.default_rng(seed)
-        fold_of_row = _folds(rng, weights > 0, folds, groups)
-        # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
-        exponent = np.frexp(np.abs(y).max(axis=0))[1]
-        y = np.ldexp(y, -exponent)
-        out = np.empty(y.shape)
-        for fold in range(-1, fold_of_row.max() + 1):  # fold −1 has no rows of its own to leave out
-            rows = np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0))
-            rows = np.sort(rng.choice(rows, min(len(rows), MOST_ROWS), replace=False))
-            models, columns = _fit_boosted(x, y, rows, weights[rows], rng)
-            left_out = x[fold_of_row == fold]
-            if len(left_out):
-                predicted = [m.predict(_seen(left_out[:, c])) for m, c in zip(models, columns, strict=True)]
-                out[fold_of_row == fold] = np.ldexp(np.stack(predicted, axis=1), exponent)
-            if fold < 0:
-                boosted = cls(x.shape[1], **_read_models(models, columns, x[rows], exponent))
-        forest, near = _fit_forest(x, y, fold_of_row, weights, exponent, rng)
-        return replace(boosted, forest=forest), np.concatenate([out, near], axis=1)
+    @classmethod
+    def like(cls, tensors: dict[str, Tensor]) -> "TreeEnsemble":
+        """Return an ensemble of the sizes of these tensors."""
+        targets, columns = tensors["columns"].shape
+        number = tensors["number"]
+        return cls(targets, columns, tensors["leaves"].shape[1], len(number), number.dtype)
 
     @property
-    def per_target(self) -> int:
-        """Number of predictions of each target: by boosted trees, and by a forest if there is one."""
-        return 1 if self.forest is None else 2
+    def trees(self) -> int:
+        """Number of trees of each target."""
+        return self.leaves.shape[1]
+
+    def prepare(self) -> None:
+        """Compute the children of all nodes from their order, after checking that the nodes are trees.
+
+        Raises:
+            InputError: if the nodes are not trees of a bounded depth, or look at columns that do not exist.
+        """
+        leaves, feature = self.leaves.flatten().cpu().numpy().astype(np.int64), self.feature.cpu().numpy()
+        known = self.columns.shape[1]
+        if (leaves < 1).any() or (2 * leaves - 1).sum() != len(feature) or not -1 <= feature.min() <= feature.max():
+            raise InputError("inconsistent model file: the nodes of the trees do not fit their leaves")
+        if feature.max() >= known or int(self.columns.min()) < 0:
+            raise InputError("inconsistent model file: the trees look at columns that do not exist")
+        sizes = 2 * leaves - 1
+        roots = np.cumsum(sizes) - sizes
+        right = _right_children(sizes, feature)
+        self.depth = _depth(roots, right, feature)
+        target = np.repeat(np.arange(len(roots)) // self.trees, sizes)
+        leaf = torch.from_numpy(feature < 0)
+        place = np.where(feature < 0, 0, target * known + feature)
+        # the right child of a leaf is the leaf itself, so that rows that have arrived may take further steps
+        jump = np.where(feature < 0, -1, right - np.arange(1, len(feature) + 1))
+        threshold = self.number.masked_fill(leaf.to(self.number.device), -torch.inf)
+        for name, value in (("roots", roots), ("step", (jump << PLACE_BITS) + place)):
+            self.register_buffer(name, torch.from_numpy(value).to(self.number.device), persistent=False)
+        self.register_buffer("threshold", threshold, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        record = RECORDED.get()
+        if record is not None:
+            total: Tensor = record(self, self.units(x))
+        elif torch.compiler.is_compiling():
+            total = self._sums(x)
+        else:
+            size = max(1, BLOCK // max(1, self.roots.numel()))
+            total = (
+                torch.cat([self._sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
+            )
+        return total / self.divisor * self.factor + self.offset
+
+    def units(self, x: Tensor) -> Tensor:
+        """Return the values that nodes compare, (N, T · C)."""
+        known = x.clamp(-LARGEST, LARGEST).index_select(1, self.columns.flatten())
+        z = (known - self.centre.flatten()) * self.unit.flatten()
+        return z.clamp(-self.limit, self.limit).to(self.number.dtype)
+
+    def _sums(self, x: Tensor) -> Tensor:
+        """Return the start of each target plus the values of its trees, (N, T)."""
+        z = self.units(x)
+        # tree by tree, so that the nodes of one tree stay in a core's cache
+        node, row = torch.broadcast_tensors(self.roots.unsqueeze(1), torch.arange(len(x), device=x.device) * z.shape[1])
+        node = self._walk(z.flatten(), node.flatten(), row.flatten())
+        values = self.number[node].double().view(*self.leaves.shape, len(x))
+        total = self.start.expand(len(x), -1)
+        for k in range(self.trees):  # one after the other, as scikit-learn adds them: another order rounds otherwise
+            total = total + values[:, k].mT
+        return total
+
+    def _walk(self, z: Tensor, node: Tensor, row: Tensor) -> Tensor:
+        """Return the leaf in which each pair of a tree and a row ends."""
+        if torch.compiler.is_compiling():
+            for _ in range(self.depth):
+                node = self._step(z, node, row)
+            return node
+        arrived, pair = node.clone(), torch.arange(len(node), device=node.device)
+        while len(node):
+            for _ in range(STEPS):
+                before, node = node, self._step(z, node, row)
+            arrived[pair] = node
+            on = (node != before).nonzero().squeeze(1)
+            node, row, pair = node[on], row[on], pair[on]
+        return arrived
+
+    def _step(self, z: Tensor, node: Tensor, row: Tensor) -> Tensor:
+        """Return the child of each node to which the row goes; the node itself if it is a leaf."""
+        step = self.step.index_select(0, node)
+        right = z.index_select(0, row + (step & PLACES)) > self.threshold.index_select(0, node)
+        return node + 1 + right * (step >> PLACE_BITS)
+
+    def extra_repr(self) -> str:
+        return f"targets={len(self.start)}, trees={self.trees}, nodes={len(self.feature)}, depth={self.depth}"
+
+
+def _right_children(sizes: NDArray[np.int64], feature: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Return the node at which the right branch of each split begins; for leaves, any node.
+
+    Raises:
+        InputError: if the nodes are not trees of these sizes.
+    """
+    more = np.where(feature < 0, -1, 1)
+    tree = np.repeat(np.arange(1, len(sizes) + 1), sizes)
+    # branches of its tree that have not begun before a node, the one that begins with it included
+    places = np.cumsum(more) - more + tree
+    ends = np.cumsum(sizes) - 1
+    if (places != np.maximum(places, tree * 0 + 1)).any() or (places[ends] != 1).any() or (feature[ends] >= 0).any():
+        raise InputError("inconsistent model file: the nodes of the trees do not fit their leaves")
+    # the left branch is complete when next as many places are open as before the split
+    order = np.lexsort((np.arange(len(places)), places, tree))
+    right = np.zeros(len(order), dtype=np.int64)
+    right[order[:-1]] = order[1:]
+    return right
+
+
+def _depth(roots: NDArray[np.int64], right: NDArray[np.int64], feature: NDArray[np.int8]) -> int:
+    """Return the largest number of splits between a root and a leaf; raise if it is above ``MAX_DEPTH``."""
+    at = roots
+    for depth in range(MAX_DEPTH + 1):
+        at = at[feature[at] >= 0]
+        if not len(at):
+            return depth
+        at = np.concatenate([at + 1, right[at]])
+    raise InputError(f"inconsistent model file: a tree is deeper than {MAX_DEPTH}")
+
+
+class TreeFeatures(nn.Module):
+    """Predictions of boosted trees and of a forest for several targets: (N, F) → (N, 2 T)."""
+
+    def __init__(self, boosted: TreeEnsemble, forest: TreeEnsemble) -> None:
+        super().__init__()
+        self.boosted, self.forest = boosted, forest
 
     @property
     def outputs(self) -> int:
-        """Number of columns that :meth:`predict` returns."""
-        return self.per_target * len(self.baseline)
+        """Number of columns: 2 T."""
+        return 2 * len(self.boosted.start)
 
-    def predict(self, x: Array) -> Array:
-        """Return predictions for rows x (N, F) that the trees have not learned from, (N, 2 T).
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.boosted(x), self.forest(x)], 1)
 
-        The first T columns are those of the boosted trees, the others the means of the forest's trees, if there is one.
-        """
-        x = _matrix(x, "x", self.features)
-        boosted = self.predict_boosted(x)
-        return boosted if self.forest is None else np.concatenate([boosted, self.forest.predict(x)], axis=1)
-
-    def predict_boosted(self, x: Array) -> Array:
-        """Return the predictions of the boosted trees, (N, T): to the last bit, what scikit-learn predicts."""
-        x = _matrix(x, "x", self.features)
-        targets = len(self.baseline)
-        out = np.empty((len(x), targets))
-        size = max(1, _BLOCK // max(1, self.value.shape[1] * len(x)))  # of few rows, many models at once
-        for first in range(0, targets, size):
-            out[:, first : first + size] = self._sums(x, slice(first, first + size)).T
-        return out
-
-    def _sums(self, x: Array, models: slice) -> Array:
-        """Return the predictions of some targets, (models, N)."""
-        _, trees, leaves = self.value.shape
-        baseline, value, threshold, feature, missing_left, left_leaves = (array[models] for array in self._arrays())
-        count, columns = len(baseline), np.arange(self.features)
-        if self.features > MOST_COLUMNS:  # copy no column that none of these trees looks at
-            columns = np.flatnonzero(np.bincount(feature.ravel(), minlength=1))
-            place = np.zeros(self.features, dtype=np.int32)
-            place[columns] = np.arange(len(columns))
-            feature = place[feature]
-        remaining = _remaining_leaves(len(x), len(columns), threshold, feature, missing_left, left_leaves)
-        out = np.empty((count, len(x)))
-        start = np.arange(0, value.size, leaves, dtype=np.int32)[:, None]
-        for rows in _blocks(len(x), count * trees):
-            part = x[rows] if len(columns) == self.features else x[rows, columns]
-            leaf = lowest_bit(remaining(np.clip(part.T, -LARGEST, LARGEST, order="C")))
-            leaf += start
-            added = value.reshape(-1).take(leaf).reshape(count, trees, -1)
-            # one tree after the other, as scikit-learn does: another order would round otherwise
-            total = np.repeat(baseline[:, None], added.shape[2], axis=1)
-            for tree in range(trees):
-                total += added[:, tree]
-            out[:, rows] = total
-        return out
-
-    def _arrays(self) -> Iterator[NDArray[Any]]:
-        return (getattr(self, name) for name in _DTYPES)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return copies of all arrays as tensors, by name: what a file holds of the trees."""
-        tensors = {name: torch.from_numpy(getattr(self, name).copy()) for name in _DTYPES}
-        if self.forest is not None:
-            tensors |= {_FOREST + name: tensor for name, tensor in self.forest.tensors().items()}
-        return tensors
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], features: int, targets: int) -> Self:
-        """Return the trees that `tensors` described, after checking that any x leads to finite predictions.
-
-        Raises:
-            InputError: if a tensor is missing, or of another dtype or shape, or has values that no tree has.
-        """
-        own = {name: tensor for name, tensor in tensors.items() if not str(name).startswith(_FOREST)}
-        arrays = arrays_of(own, _DTYPES, "trees", "trees need")
-        _check_shapes(arrays, targets)
-        _check_values(arrays, features)
-        others = {str(name).removeprefix(_FOREST): tensor for name, tensor in tensors.items() if name not in own}
-        forest = Forest.from_tensors(others, features, targets) if others else None
-        return cls(features, **arrays, forest=forest)
+    def prepare(self) -> None:
+        """Compute what follows from the nodes of all trees, after checking them."""
+        self.boosted.prepare()
+        self.forest.prepare()
 
 
-_FOREST = "forest."  # what the names of a forest's tensors begin with
-_DTYPES = {
-    "baseline": torch.float64,
-    "value": torch.float64,
-    "threshold": torch.float64,
-    "feature": torch.int32,
-    "missing_left": torch.bool,
-    "left_leaves": torch.int32,
-}
-
-
-# Checks ---------------------------------------------------------------------------------------------------------------
-
-
-def _matrix(values: Any, name: str, columns: int | None) -> Array:
-    """Return values as float64, after checking that they are a table with so many columns, or at least one."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
-        raise InputTypeError(f"{name} of trees has the dtype {array.dtype}; pass real numbers")
-    if array.ndim != 2 or (array.shape[1] < 1 if columns is None else array.shape[1] != columns):
-        expected = "at least one column" if columns is None else f"{columns} columns"
-        raise InputError(f"{name} of trees has the shape {array.shape}; pass a table (rows, columns) with {expected}")
-    return array.astype(np.float64, copy=False)
-
-
-def _check_rows(x: Array, y: Array, seed: int, folds: int, weights: Array | None) -> Array:
-    """Return a weight for each row, one if none are given, after checking that all arguments of `Trees.fit` fit."""
-    if len(x) != len(y):
-        raise InputError(f"x has {len(x)} rows and y has {len(y)}; pass one row of y for each of x")
-    if not bool((np.abs(y) <= LARGEST).all()):
-        raise InputError("y has values that are NaN, infinite or beyond ±1e300; remove these rows, or scale y")
-    for name, number, least in (("seed", seed, 0), ("folds", folds, 2)):
-        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
-            raise InputError(f"{name} = {number!r}; pass a whole number of at least {least}")
-    if weights is None:
-        return np.ones(len(x))
-    weights = np.asarray(weights)
-    if weights.dtype.kind not in "fiub":
-        raise InputTypeError(f"weights of trees have the dtype {weights.dtype}; pass real numbers")
-    if weights.shape != (len(x),):
-        raise InputError(f"weights have the shape {weights.shape}; pass one number for each of {len(x)} rows")
-    if not bool(((weights >= 0) & (weights < np.inf)).all()):
-        raise InputError("weights must be finite and not negative")
-    return weights.astype(np.float64)
-
-
-def _check_shapes(arrays: dict[str, NDArray[Any]], targets: int) -> None:
-    """Raise unless the arrays of a file have shapes that belong together."""
-    baseline, value = arrays["baseline"].shape, arrays["value"].shape
-    if baseline != (targets,):
-        raise InputError(f"the baseline of trees has the shape {baseline}, not ({targets},)")
-    if len(value) != 3 or value[:1] != baseline or not (1 <= value[1] <= MOST_TREES and 1 <= value[2] <= MOST_LEAVES):
-        most = f"{targets}, 1 to {MOST_TREES}, 1 to {MOST_LEAVES}"
-        raise InputError(f"the value of trees has the shape {value}, not ({most})")
-    for name in ("threshold", "feature", "missing_left", "left_leaves"):
-        if arrays[name].shape != (*value[:2], value[2] - 1):
-            raise InputError(
-                f"the {name} of trees has the shape {arrays[name].shape}, not {(*value[:2], value[2] - 1)}"
-            )
-
-
-def _check_values(arrays: dict[str, NDArray[Any]], features: int) -> None:
-    """Raise unless every split looks at a column that exists, leaves a leaf to end in, and all sums are finite."""
-    feature, left_leaves, leaves = arrays["feature"], arrays["left_leaves"], arrays["value"].shape[2]
-    if not bool(((feature >= 0) & (feature < features)).all()):
-        raise InputError(f"trees look at columns that do not exist: there are {features}")
-    # the rightmost leaf is in no left branch
-    if not bool(((left_leaves >= 0) & (left_leaves < 1 << (leaves - 1))).all()):
-        raise InputError(f"trees have splits with leaves that do not exist: there are {leaves}")
-    if not bool((np.abs(arrays["threshold"]) <= LARGEST).all()):
-        raise InputError("trees have thresholds that are NaN or beyond ±1e300")
-    with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.abs(arrays["baseline"]) + np.abs(arrays["value"]).max(axis=2).sum(axis=1)
-    if not bool((largest < np.inf).all()):
-        raise InputError("trees have leaves or baselines that are NaN or infinite, or whose sum is")
+def trees_for(rows: int) -> int:
+    """Return the number of trees of a forest for each target of a table with this number of rows."""
+    return int(np.clip(TREES_TIMES_ROWS // max(1, rows), MIN_FOREST_TREES, MAX_FOREST_TREES))
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def fit_trees(
+    x: Array,
+    y: Array,
+    seed: int,
+    *,
+    folds: int = 8,
+    weights: Array | None = None,
+    groups: NDArray[Any] | None = None,
+) -> tuple[TreeFeatures, Array]:
+    """Return trees learned from all rows, and predictions (N, 2 T) of each row by trees that have not seen it.
+
+    A row and its copy usually land in different folds. Then the trees that predict the one have seen the other, and its
+    out-of-fold prediction is as flattering as an in-fold one. For rows that belong together (copies, one patient, one
+    day), pass ``groups``.
+
+    Args:
+        x: finite values (N, F). Values beyond ±1e300 count as ±1e300.
+        y: targets (N, T), finite, at most 1e300 in size.
+        seed: decides the folds, and which rows of a large table the trees learn from.
+        folds: number of folds; fewer if there are not two rows (or groups) for each, and at least two.
+        weights: of the rows (N,), at least 0; only their ratios matter. A row of weight 0 is never learned from.
+        groups: a label for each row (N,), of any type that can be sorted; rows of one group are in one fold.
+
+    Raises:
+        InputError: if shapes do not match, values are not finite, or there are fewer than two rows or groups.
+    """
+    x, y, weights = _checked(x, y, seed, folds, weights)
+    rng = np.random.default_rng(seed)
+    fold_of_row = _folds(rng, weights > 0, folds, groups)
+    # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
+    exponent = np.frexp(np.abs(y).max(axis=0))[1]
+    y = np.ldexp(y, -exponent)
+    boosted, own = _fit_boosted(x, y, fold_of_row, weights, exponent, rng)
+    forest, near = _fit_forest(x, y, fold_of_row, weights, exponent, rng)
+    return TreeFeatures(boosted, forest), np.concatenate([own, near], axis=1)
+
+
+def _checked(x: Any, y: Any, seed: int, folds: int, weights: Array | None) -> tuple[Array, Array, Array]:
+    """Return x, y and a weight for each row as float64, after checking all arguments of `fit_trees`."""
+    x, y = (np.asarray(each) for each in (x, y))
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind not in "fiub":
+            raise InputTypeError(f"{name} of trees has the dtype {array.dtype}", hint="pass real numbers")
+        if array.ndim != 2 or array.shape[1] < 1:
+            raise InputError(f"{name} of trees has the shape {array.shape}", hint="pass a table (rows, columns)")
+    if len(x) != len(y):
+        raise InputError(f"x has {len(x)} rows and y has {len(y)}")
+    if np.isnan(x).any() or not bool((np.abs(y) <= LARGEST).all()):
+        raise InputError("x has NaN, or y has values that are NaN or beyond ±1e300", hint="remove these rows")
+    for name, number, least in (("seed", seed, 0), ("folds", folds, 2)):
+        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
+            raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
+    weights = np.ones(len(x)) if weights is None else np.asarray(weights)
+    if weights.shape != (len(x),) or weights.dtype.kind not in "fiub":
+        raise InputError(f"weights must be {len(x)} real numbers, got {weights.dtype} {weights.shape}")
+    if not bool(((weights >= 0) & (weights < np.inf)).all()):
+        raise InputError("weights must be finite and at least 0")
+    return x.astype(np.float64), y.astype(np.float64), weights.astype(np.float64)
 
 
 def _folds(
@@ -295,70 +337,23 @@ def _folds(
     if groups is not None:
         groups = np.asarray(groups)
         if groups.shape != used.shape:
-            raise InputError(f"groups have the shape {groups.shape}; pass one label for each of {len(used)} rows")
+            raise InputError(f"groups must have one label for each of {len(used)} rows, got the shape {groups.shape}")
         try:
             unit = np.unique(groups[used], return_inverse=True)[1].reshape(-1)
         except TypeError as error:
-            raise InputTypeError(f"groups cannot be sorted ({error}); pass labels of one type") from error
+            raise InputTypeError(f"groups cannot be sorted ({error})", hint="pass labels of one type") from error
     count = int(unit.max(initial=-1)) + 1
     if count < 2:
-        what = "rows with a positive weight" if groups is None else "groups with a positive weight"
-        raise InputError(f"trees out of fold need at least two {what}, and there are {count}; fit without trees")
+        what = "rows" if groups is None else "groups"
+        raise InputError(f"trees out of fold need two {what} with a positive weight, got {count}")
     result = np.full(len(used), -1)
     result[used] = rng.permutation(count)[unit] % max(2, min(folds, count // 2))
     return result
 
 
-def _fit_boosted(
-    x: Array, y: Array, rows: NDArray[np.int64], weights: Array, rng: np.random.Generator
-) -> tuple[list[Any], list[NDArray[np.int64]]]:
-    """Return a model of scikit-learn for each target that learned from these rows, and the columns it looks at."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    weight = _around_one(weights)
-    columns = _columns(x, y, rows)
-    models = []
-    for target, own in enumerate(columns):
-        part = _seen(x[np.ix_(rows, own)])
-        part[:, np.isnan(part).all(axis=0)] = 0  # scikit-learn cannot bin a column without any value; a constant it can
-        # one thread of this process, as in `howsure.threads`: on a busy machine several wait for each other
-        with threadpool_limits(limits=1, user_api="openmp"):
-            models.append(_fit_model(part, y[rows, target], weight, int(rng.integers(2**31))))
-    return models, columns
-
-
-def _seen(x: Array) -> Array:
-    """Return values as trees see them."""
-    return np.clip(x, -LARGEST, LARGEST)
-
-
-def _fit_model(x: Array, y: Array, weights: Array | None, seed: int) -> Any:
-    """Return a fitted regressor of scikit-learn, with its defaults, but without early stopping."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    model = HistGradientBoostingRegressor(
-        max_iter=MOST_TREES, max_leaf_nodes=MOST_LEAVES, early_stopping=False, random_state=seed
-    )
-    return model.fit(x, y, sample_weight=weights)
-
-
-def _fit_forest(
-    x: Array, y: Array, fold_of_row: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
-) -> tuple[Forest, Array]:
-    """Return a forest that learned from all rows, and predictions of each row by one that has not seen its fold."""
-    used = fold_of_row >= 0
-    fold_of_row = np.where(used, fold_of_row % FOREST_FOLDS, -1)
-    count = trees_for(min(int(used.sum()), MOST_ROWS))
-    out = np.empty(y.shape)
-    for fold in range(-1, fold_of_row.max() + 1):
-        rows = np.flatnonzero(used & (fold_of_row != fold))
-        rows = np.sort(rng.choice(rows, min(len(rows), MOST_ROWS), replace=False))
-        forest = Forest.grow(x[rows], y[rows], _around_one(weights[rows]), _columns(x, y, rows), count, rng)
-        forest = forest.scaled(exponent)
-        out[fold_of_row == fold] = forest.predict(x[fold_of_row == fold])
-        if fold < 0:
-            of_all = forest
-    return of_all, out
+def _sample(rng: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return at most ``MAX_ROWS`` of the rows, sorted."""
+    return np.sort(rng.choice(rows, min(len(rows), MAX_ROWS), replace=False))
 
 
 def _around_one(weights: Array) -> Array | None:
@@ -370,204 +365,214 @@ def _around_one(weights: Array) -> Array | None:
     return weights
 
 
-def _columns(x: Array, y: Array, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return for each target the columns that its trees may look at: all of them, or the most promising of many.
+def _promising_columns(x: Array, y: Array, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the columns that the trees of each target may look at: all, or the most promising of many.
 
     A column is promising by the rank correlation of the target with its value, or with the distance of its value from
-    the middle, whichever is larger. Only rows that the trees learn from are looked at.
+    the middle, whichever is larger. Only rows that the trees learn from count.
     """
-    if x.shape[1] <= MOST_COLUMNS:
+    if x.shape[1] <= MAX_COLUMNS:
         return [np.arange(x.shape[1])] * y.shape[1]
     from scipy.stats import rankdata
 
-    few = rows[:: max(1, -(-len(rows) * x.shape[1] // _RANKED))]
-    part = x[few]
-    rank = rankdata(np.where(np.isnan(part), np.inf, part), axis=0)  # missing values as the largest, all alike
+    few = rows[:: max(1, -(-len(rows) * x.shape[1] // MAX_RANKED_VALUES))]
     middle = (len(few) + 1) / 2
-    target = rankdata(y[few], axis=0) - middle
+    rank, target = rankdata(x[few], axis=0), rankdata(y[few], axis=0) - middle
     score = np.zeros((y.shape[1], x.shape[1]))
     for values in (rank - middle, np.abs(rank - middle)):
         values -= values.mean(axis=0)
         size = np.sqrt((values**2).sum(axis=0))
         np.maximum(score, np.abs(target.T @ values) / np.where(size > 0, size, np.inf), out=score)
-    order = np.argsort(-score, axis=1, kind="stable")[:, :MOST_COLUMNS]
+    order = np.argsort(-score, axis=1, kind="stable")[:, :MAX_COLUMNS]
     return list(np.sort(order, axis=1))
 
 
-def _read_model(model: Any) -> dict[str, NDArray[Any]]:
-    """Return the trees of one model of scikit-learn as arrays with a row for each tree.
+# Boosted trees --------------------------------------------------------------------------------------------------------
+
+
+def _fit_boosted(
+    x: Array, y: Array, fold_of_row: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
+) -> tuple[TreeEnsemble, Array]:
+    """Return boosted trees that learned from all rows, and out-of-fold predictions."""
+    out = np.empty(y.shape)
+    seen = np.clip(x, -LARGEST, LARGEST)
+    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 has no rows of its own to leave out
+        rows = _sample(rng, np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0)))
+        columns, weight = _promising_columns(x, y, rows), _around_one(weights[rows])
+        models = [
+            _fit_boosted_target(seen[np.ix_(rows, own)], y[rows, t], weight, rng) for t, own in enumerate(columns)
+        ]
+        left_out = seen[fold_of_row == fold]
+        if len(left_out):
+            predicted = [m.predict(left_out[:, own]) for m, own in zip(models, columns, strict=True)]
+            out[fold_of_row == fold] = np.ldexp(np.stack(predicted, axis=1), exponent)
+        if fold < 0:
+            whole = _read_boosted(models, columns, exponent)
+            _check_reading(whole, models, columns, seen[rows[:: max(1, len(rows) // 50)]], exponent)
+    return whole, out
+
+
+def _fit_boosted_target(x: Array, y: Array, weights: Array | None, rng: np.random.Generator) -> Any:
+    """Return a fitted regressor of scikit-learn, with its defaults, but without early stopping."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    model = HistGradientBoostingRegressor(
+        max_iter=BOOSTED_TREES,
+        max_leaf_nodes=BOOSTED_LEAVES,
+        early_stopping=False,
+        random_state=int(rng.integers(2**31)),
+    )
+    # one thread of this process, as in `howsure.threads`: on a busy machine several wait for each other
+    with threadpool_limits(limits=1, user_api="openmp"):
+        return model.fit(x, y, sample_weight=weights)
+
+
+def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], exponent: NDArray[Any]) -> TreeEnsemble:
+    """Return the trees of scikit-learn's models, one for each target.
 
     scikit-learn has no public access to them. ``_baseline_prediction`` and ``_predictors[i][k].nodes``, whose order is
     that of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
     """
     try:
-        trees = [tree.nodes for (tree,) in model._predictors]
-        arrays: dict[str, NDArray[Any]] = {
-            "baseline": np.asarray(model._baseline_prediction, dtype=np.float64).reshape(()),
-            "value": np.zeros((len(trees), MOST_LEAVES)),
-            "threshold": np.zeros((len(trees), MOST_LEAVES - 1)),
-            "feature": np.zeros((len(trees), MOST_LEAVES - 1), dtype=np.int32),
-            "missing_left": np.zeros((len(trees), MOST_LEAVES - 1), dtype=np.bool_),
-            "left_leaves": np.zeros((len(trees), MOST_LEAVES - 1), dtype=np.int32),
-        }
-        for k, nodes in enumerate(trees):
-            leaf = nodes["is_leaf"] == 1
-            splits, leaves_before = nodes[~leaf], np.cumsum(leaf) - leaf
-            first, end = leaves_before[~leaf], leaves_before[splits["right"]]  # of the leaves in the left branch
-            arrays["value"][k, : leaf.sum()] = nodes["value"][leaf]
-            # infinite where only missing values go right
-            arrays["threshold"][k, : len(splits)] = np.minimum(splits["num_threshold"], LARGEST)
-            arrays["feature"][k, : len(splits)] = splits["feature_idx"]
-            arrays["missing_left"][k, : len(splits)] = splits["missing_go_to_left"] == 1
-            arrays["left_leaves"][k, : len(splits)] = (1 << end) - (1 << first)
+        trees = [[tree.nodes for (tree,) in model._predictors] for model in models]
+        nodes = np.concatenate([tree for own in trees for tree in own])
+        leaf = nodes["is_leaf"] == 1
+        # infinite where only missing values would go right
+        threshold = np.minimum(nodes["num_threshold"], LARGEST)
+        return TreeEnsemble.of(
+            columns=np.stack(columns),
+            leaves=np.array([[(tree["is_leaf"] == 1).sum() for tree in own] for own in trees]),
+            feature=np.where(leaf, -1, nodes["feature_idx"]),
+            number=np.where(leaf, nodes["value"], threshold),
+            start=np.array([np.asarray(model._baseline_prediction).reshape(()) for model in models]),
+            factor=np.exp2(exponent.astype(np.float64)),
+        )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise HowsureError(f"{_unknown_layout()} ({type(error).__name__}: {error})") from error
-    return arrays
+        raise _unknown_layout() from error
 
 
-def _check_reading(model: Any, arrays: dict[str, NDArray[Any]], x: Array) -> None:
-    """Raise unless the arrays predict some rows, and one without any value, exactly as the model itself does."""
-    x = np.concatenate([x, np.full((1, x.shape[1]), np.nan)])
-    if not np.array_equal(Trees(x.shape[1], **_stack([arrays])).predict_boosted(x)[:, 0], model.predict(x)):
-        raise HowsureError(f"{_unknown_layout()} (its predictions are others)")
+def _check_reading(
+    ensemble: TreeEnsemble, models: Sequence[Any], columns: Sequence[NDArray[np.int64]], x: Array, exponent: Any
+) -> None:
+    """Raise unless the ensemble predicts some rows exactly as the models do."""
+    expected = np.stack([m.predict(x[:, own]) for m, own in zip(models, columns, strict=True)], axis=1)
+    if not np.array_equal(ensemble(torch.from_numpy(x)).numpy(), np.ldexp(expected, exponent)):
+        raise _unknown_layout()
 
 
-def _unknown_layout() -> str:
+def _unknown_layout() -> HowsureError:
     import sklearn
 
-    return (
-        f"scikit-learn {sklearn.__version__} keeps its trees in a way that is not known here; "
-        "install a version from 1.6 to 1.9, or fit without trees"
+    return HowsureError(
+        f"scikit-learn {sklearn.__version__} keeps its trees in an unknown layout",
+        hint="install a version from 1.6 to 1.9, or fit without trees",
     )
 
 
-def _read_models(
-    models: list[Any], columns: list[NDArray[np.int64]], x: Array, exponent: NDArray[Any]
-) -> dict[str, Any]:
-    """Return the trees of all targets as arrays, in the units that y had before it was scaled."""
-    read = []
-    for target, (model, own) in enumerate(zip(models, columns, strict=True)):
-        arrays = _read_model(model)
-        _check_reading(model, arrays, _seen(x[:: max(1, len(x) // 50), own]))
-        arrays["feature"] = own.astype(np.int32)[arrays["feature"]]
-        for name in ("baseline", "value"):
-            arrays[name] = np.ldexp(arrays[name], exponent[target])
-        read.append(arrays)
-    return _stack(read)
+# A forest -------------------------------------------------------------------------------------------------------------
 
 
-def _stack(models: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
-    """Return the arrays of all targets in one of each kind, without leaves that no tree has."""
-    arrays = {name: np.array([model[name] for model in models]) for name in _DTYPES}
-    highest = int(arrays["left_leaves"].max(initial=0)).bit_length()  # the leaf to the right of it is in no left branch
-    for name in ("value", "threshold", "feature", "missing_left", "left_leaves"):
-        arrays[name] = np.ascontiguousarray(arrays[name][..., : highest + (name == "value")])
-    return arrays
+def _fit_forest(
+    x: Array, y: Array, fold_of_row: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
+) -> tuple[TreeEnsemble, Array]:
+    """Return a forest that learned from all rows, and predictions of each row by one that has not seen its fold."""
+    used = fold_of_row >= 0
+    fold_of_row = np.where(used, fold_of_row % FOREST_FOLDS, -1)
+    count = trees_for(min(int(used.sum()), MAX_ROWS))
+    out = np.empty(y.shape)
+    for fold in range(-1, fold_of_row.max() + 1):
+        rows = _sample(rng, np.flatnonzero(used & (fold_of_row != fold)))
+        columns = _promising_columns(x, y, rows)
+        forest = _grow_forest(x[rows], y[rows], _around_one(weights[rows]), columns, count, exponent, rng)
+        out[fold_of_row == fold] = forest(torch.from_numpy(x[fold_of_row == fold])).numpy()
+        if fold < 0:
+            whole = forest
+    return whole, out
 
 
-# Evaluation -----------------------------------------------------------------------------------------------------------
+def _grow_forest(
+    x: Array,
+    y: Array,
+    weights: Array | None,
+    columns: Sequence[NDArray[np.int64]],
+    trees: int,
+    exponent: NDArray[Any],
+    rng: np.random.Generator,
+) -> TreeEnsemble:
+    """Return a forest learned from rows x (N, F) and targets y (N, T), which are divided by 2^exponent.
 
-
-def _blocks(rows: int, trees: int) -> Iterator[slice]:
-    """Yield the rows in blocks, such that the trees' leaves of a block stay in a core's cache."""
-    size = max(1, _BLOCK // max(1, trees))
-    return (slice(first, first + size) for first in range(0, rows, size))
-
-
-def _remaining_leaves(
-    rows: int,
-    features: int,
-    threshold: Array,
-    feature: NDArray[Any],
-    missing_left: NDArray[np.bool_],
-    left_leaves: NDArray[np.int32],
-) -> "_Scan | _Table":
-    """Return the quicker of two functions from columns (F, rows) to the leaves of each tree that remain, as bits."""
-    if len(feature) == 1 and feature.size > 0 and rows >= _TABLE_ROWS:
-        columns = np.flatnonzero(np.bincount(feature.ravel()))
-        if len(columns) <= min(_TABLE_COLUMNS, rows // _TABLE_ROWS):
-            return _Table(columns, threshold[0], feature[0], missing_left[0], left_leaves[0])
-    return _Scan(features, threshold, feature, missing_left, left_leaves)
-
-
-def lowest_bit(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the position of the lowest bit of positive numbers: the exponent of that bit as a float32."""
-    lowest = numbers & -numbers
-    return cast(NDArray[np.int32], (lowest.astype(np.float32).view(np.int32) >> 23) - 127)
-
-
-class _Scan:
-    """Leaves that remain, found by comparing with every split: the quicker way for few rows or many columns."""
-
-    def __init__(
-        self,
-        features: int,
-        threshold: Array,
-        feature: NDArray[Any],
-        missing_left: NDArray[np.bool_],
-        left_leaves: NDArray[np.int32],
-    ) -> None:
-        # splits first, so that what is compared and excluded at once is contiguous: (splits, trees of all models, 1)
-        def arranged(array: NDArray[Any]) -> NDArray[Any]:
-            models, trees, splits = array.shape
-            return np.ascontiguousarray(array.reshape(models * trees, splits).T)[:, :, None]
-
-        self.threshold, self.left_leaves = arranged(threshold), arranged(left_leaves)
-        self.feature = arranged(feature)[:, :, 0]
-        self.feature_or_twin = arranged(feature + features * missing_left)[:, :, 0]
-
-    def __call__(self, x: Array) -> NDArray[np.int32]:
-        """Return the leaves that remain of each tree for columns x (F, rows), as bits: (trees of all models, rows)."""
-        feature, missing = self.feature, np.isnan(x)
-        if missing.any():
-            # each column twice: for splits where missing values go right they are larger than any threshold
-            x = np.concatenate([np.where(missing, np.inf, x), np.where(missing, -np.inf, x)])
-            feature = self.feature_or_twin
-        splits, trees = feature.shape
-        excluded = np.zeros((trees, x.shape[1]), dtype=np.int32)
-        size = max(1, _BLOCK // max(1, excluded.size))
-        for first in range(0, splits, size):
-            part = slice(first, first + size)
-            right = x[feature[part]] > self.threshold[part]
-            excluded |= np.bitwise_or.reduce(right * self.left_leaves[part], axis=0)
-        return ~excluded & np.int32(2**31 - 1)
-
-
-class _Table:
-    """Leaves that remain, found by one look into a table for each column: the quicker way for many rows.
-
-    The thresholds of all splits at a column divide its values into ranges. For every range, and for missing values, a
-    table holds which leaves of each tree remain after all splits at that column. What remains after all columns is in
-    the tables of all of them.
+    scikit-learn compares float32, calls columns constant that vary by less than 1e-7, and leaves pure whose variance is
+    below 2e-16. So each column is moved by its median and divided by a power of two near its spread before it becomes
+    float32, and each target likewise.
     """
+    parts = []
+    for target, known in enumerate(columns):
+        centre, shift = _units_of(x[:, known])
+        z = _in_units(x[:, known], centre, shift)
+        baseline, size = np.average(y[:, target], weights=weights), np.frexp(np.std(y[:, target]))[1]
+        model = _fit_forest_target(z, np.ldexp(y[:, target] - baseline, -size), weights, trees, rng)
+        leaves, feature, number = _read_forest(model, z[:: max(1, len(z) // 50)])
+        own = {"columns": known, "centre": centre, "unit": np.exp2(-shift.astype(np.float64)), "leaves": leaves}
+        power = np.exp2(float(exponent[target]))
+        parts.append(
+            own | {"feature": feature, "number": number, "offset": baseline * power, "factor": 2.0**size * power}
+        )
+    joined = {
+        name: (np.concatenate if name in ("feature", "number") else np.stack)([part[name] for part in parts])
+        for name in parts[0]
+    }
+    return TreeEnsemble.of(divisor=np.full(len(parts), float(trees)), limit=FOREST_RANGE, **joined)
 
-    def __init__(
-        self,
-        columns: NDArray[np.int64],
-        threshold: Array,
-        feature: NDArray[Any],
-        missing_left: NDArray[np.bool_],
-        left_leaves: NDArray[np.int32],
-    ) -> None:
-        self.tables = []
-        for column in columns:
-            tree, split = np.nonzero((feature == column) & (left_leaves > 0))
-            at = threshold[tree, split]
-            # a missing value is sorted after infinity, so that its range is the last
-            ends, range_before = np.unique(np.append(at, np.inf), return_inverse=True)
-            table = np.zeros((len(ends) + 1, len(feature)), dtype=np.int32)
-            excluded = left_leaves[tree, split]
-            np.bitwise_or.at(table, (range_before[:-1] + 1, tree), excluded)
-            np.bitwise_or.accumulate(table[:-1], axis=0, out=table[:-1])
-            right = ~missing_left[tree, split]
-            np.bitwise_or.at(table[-1], tree[right], excluded[right])
-            self.tables.append((int(column), ends, ~table & np.int32(2**31 - 1)))
 
-    def __call__(self, x: Array) -> NDArray[np.int32]:
-        """Return the leaves that remain of each tree for columns x (F, rows), as bits: (trees, rows)."""
-        remaining: NDArray[np.int32] | None = None
-        for column, ends, table in self.tables:
-            here = table.take(np.searchsorted(ends, x[column]), axis=0)
-            remaining = here if remaining is None else np.bitwise_and(remaining, here, out=remaining)
-        assert remaining is not None  # there is at least one column
-        return np.ascontiguousarray(remaining.T)
+def _units_of(x: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Return the centre of each column, and the exponent of the power of two near its spread."""
+    x = np.clip(x, -LARGEST, LARGEST)
+    bottom, low, centre, high, top = np.quantile(x, [0.01, 0.1, 0.5, 0.9, 0.99], axis=0, method="nearest")
+    spread = np.maximum(high - low, top / FOREST_RANGE - bottom / FOREST_RANGE)
+    # most values may be one and the same; then what differs from it counts
+    spread = np.where(spread > 0, spread, np.max(np.abs(x - centre), axis=0))
+    return centre, np.clip(np.frexp(spread)[1], -MAX_EXPONENT, MAX_EXPONENT).astype(np.int64)
+
+
+def _in_units(x: Array, centre: Array, shift: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return columns (N, C) as the trees of a forest see them, contiguous and finite."""
+    with np.errstate(over="ignore"):
+        z = np.clip(np.ldexp(np.clip(x, -LARGEST, LARGEST) - centre, -shift), -FOREST_RANGE, FOREST_RANGE)
+    return z.astype(np.float32, order="C")
+
+
+def _fit_forest_target(
+    x: NDArray[np.float32], y: Array, weights: Array | None, trees: int, rng: np.random.Generator
+) -> Any:
+    """Return a fitted forest of scikit-learn."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    tried, seed = max(min(x.shape[1], ALL_COLUMNS), x.shape[1] // 3), int(rng.integers(2**31))
+    model = ExtraTreesRegressor(trees, max_depth=MAX_DEPTH, max_features=tried, n_jobs=1, random_state=seed)
+    # a leaf's mean is divided by its weight, which must not vanish
+    return model.fit(x, y, sample_weight=None if weights is None else np.maximum(weights, 1e-12))
+
+
+def _read_forest(model: Any, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.int8], NDArray[np.float32]]:
+    """Return leaves, features and numbers of scikit-learn's trees, after checking some of their predictions."""
+    trees = [tree.tree_ for tree in model.estimators_]
+    leaf = np.concatenate([tree.children_left < 0 for tree in trees])
+    threshold = np.concatenate([tree.threshold for tree in trees])
+    value = np.concatenate([tree.value.reshape(-1) for tree in trees]).astype(np.float32)
+    # a float32 exceeds a float64 if it exceeds the largest float32 that does not
+    below = threshold.astype(np.float32)
+    below = np.where(below > threshold, np.nextafter(below, np.float32(-np.inf)), below)
+    leaves = np.array([tree.n_leaves for tree in trees])
+    feature = np.where(leaf, -1, np.concatenate([tree.feature for tree in trees])).astype(np.int8)
+    number = np.where(leaf, value, below)
+    try:
+        known = np.arange(x.shape[1])[None]
+        read = TreeEnsemble.of(columns=known, leaves=leaves[None], feature=feature, number=number)
+        found = read(torch.from_numpy(x.astype(np.float64)))[:, 0].numpy()
+    except InputError as error:
+        raise _unknown_layout() from error
+    expected = sum(tree.predict(x).reshape(-1).astype(np.float32).astype(np.float64) for tree in trees)
+    if not np.array_equal(found, expected):
+        raise _unknown_layout()
+    return leaves, feature, number

@@ -34,7 +34,7 @@ def test_networks_are_made_once(model, made):
     assert np.array_equal(model.predict(X), first)
     assert np.allclose(model.predict(X[:1]), first[:1], rtol=1e-12)
     assert made == []
-    model.fitted_.predict(model.robust_scale_(X), members=[1])
+    model.model_.predict(model.robust_scale_(X), members=[1])
     model.predict(X)
     assert made == [[1], [0, 1]]
 
@@ -42,12 +42,12 @@ def test_networks_are_made_once(model, made):
 def test_networks_follow_the_weights(model):
     before = model.predict(X)
     with torch.no_grad():
-        for p in model.fitted_.population.parameters():
+        for p in model.model_.networks.parameters():
             p.mul_(0.5)
     halved = model.predict(X)
     assert not np.allclose(before, halved)
-    state = {name: 2 * value for name, value in model.fitted_.population.state_dict().items()}
-    model.fitted_.population.load_state_dict(state)
+    state = {name: 2 * value for name, value in model.model_.networks.state_dict().items()}
+    model.model_.networks.load_state_dict(state)
     assert np.allclose(model.predict(X), before)
     model.fit(X, -X[:, 0])
     again = hs.EvidentialRegressor(members=2, hidden=(8,), steps=5, device="cpu", random_state=0).fit(X, -X[:, 0])
@@ -56,9 +56,9 @@ def test_networks_follow_the_weights(model):
 
 def test_kept_networks_are_not_part_of_the_model(model):
     before = model.predict(X)
-    assert "_kept" in vars(model.fitted_)
+    assert "_kept" in vars(model.model_)
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert "_kept" not in vars(other.fitted_)
+        assert "_kept" not in vars(other.model_)
         assert np.array_equal(other.predict(X), before)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from howsure.errors import HowsureError
+from howsure.tables.experts.trees import PLACE_BITS, PLACES
 
 __all__ = ["Recorder"]
 
@@ -123,6 +124,19 @@ class Recorder(TorchDispatchMode):
         self.nodes.append(make.make_node("Loop", ["", *start], outputs, body=body))
         return finals
 
+    def trees(self, ensemble: Any, z: Tensor) -> Tensor:
+        """Record trees as one node ``TreeEnsemble`` in float64, and return the start of each target plus its trees."""
+        known = self._value(z, torch.float64)
+        sums = torch.zeros(len(z), len(ensemble.start), dtype=torch.float64)
+        name = f"trees{len(self.nodes)}"
+        attributes = _tree_attributes(self.onnx, ensemble)
+        made = self.onnx.helper.make_node("TreeEnsemble", [known], [name], domain="ai.onnx.ml", **attributes)
+        self.nodes.append(made)
+        self._names[id(sums)] = name
+        self._alive.append(sums)
+        start: Tensor = ensemble.start
+        return start + sums
+
     def _emit_input(self, like: Tensor, name: str) -> Tensor:
         """Return a copy of a tensor under a name, as a node that is not recorded makes it."""
         with _disable_current_modes():
@@ -207,6 +221,12 @@ class Recorder(TorchDispatchMode):
 
     def _on_clamp(self, result: Tensor, x: Tensor, low: Any = None, high: Any = None, **more: Any) -> None:
         low, high = more.get("min", low), more.get("max", high)
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            name = self._value(x)
+            for kind, bound in (("Max", low), ("Min", high)):
+                name = name if bound is None else self._emit(kind, [name, self._value(bound, x.dtype)])
+            self._emit("Identity", [name], result)
+            return
         bounds = ["" if bound is None else self._value(float(bound), x.dtype) for bound in (low, high)]
         self._emit("Clip", [self._value(x), *bounds], result)
 
@@ -216,7 +236,23 @@ class Recorder(TorchDispatchMode):
         self._on_clamp(result, x, None, high)
 
     def _on_gelu(self, result: Tensor, x: Tensor, **_: Any) -> None:
-        self._emit("Gelu", [self._value(x)], result)
+        if x.dtype == torch.float32:
+            self._emit("Gelu", [self._value(x)], result)
+        else:
+            self._in_parts(gelu, result, x)
+
+    def _on_silu(self, result: Tensor, x: Tensor) -> None:
+        self._emit("Mul", [self._value(x), self._emit("Sigmoid", [self._value(x)])], result)
+
+    def _on_softplus(self, result: Tensor, x: Tensor, *_: Any) -> None:
+        self._in_parts(softplus, result, x)
+
+    def _in_parts(self, function: Callable[[Tensor], Tensor], result: Tensor, x: Tensor) -> None:
+        """Record an operation as the operations of a function with the same result."""
+        with self:
+            made = function(x)
+        self._names[id(result)] = self._names[id(made)]
+        self._alive += [made, result]
 
     def _on_where(self, result: Tensor, condition: Tensor, first: Any, second: Any) -> None:
         values = [self._value(each, result.dtype) for each in (first, second)]
@@ -230,6 +266,9 @@ class Recorder(TorchDispatchMode):
         self._emit("Add", [product, self._value(bias)], result)
 
     def _on_bmm(self, result: Tensor, first: Tensor, second: Tensor) -> None:
+        self._emit("MatMul", [self._value(first), self._value(second)], result)
+
+    def _on_mm(self, result: Tensor, first: Tensor, second: Tensor) -> None:
         self._emit("MatMul", [self._value(first), self._value(second)], result)
 
     def _on_cat(self, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> None:
@@ -322,6 +361,78 @@ class Recorder(TorchDispatchMode):
         """Return ONNX's number for a dtype."""
         number: int = self.onnx.helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=dtype).numpy().dtype)
         return number
+
+
+def _tree_attributes(onnx: Any, ensemble: Any) -> dict[str, Any]:
+    """Return the nodes and leaves of an ensemble as attributes of ``TreeEnsemble``."""
+    leaf = ensemble.feature.numpy() < 0
+    step, roots = ensemble.step.numpy(), ensemble.roots.numpy()
+    number, sizes = ensemble.number.double().numpy(), 2 * ensemble.leaves.flatten().numpy().astype(np.int64) - 1
+    place = np.where(leaf, np.cumsum(leaf) - 1, np.cumsum(~leaf) - 1)  # among leaves, or among splits
+    splits = np.flatnonzero(~leaf)
+    left, right = splits + 1, splits + 1 + (step[splits] >> PLACE_BITS)
+    # a tree of one leaf gets a split whose branches both end there
+    single = roots[leaf[roots]]
+    first = len(splits) + np.arange(len(single))
+    children = [np.concatenate([place[each], place[single]]) for each in (left, right)]
+    are_leaves = [np.concatenate([leaf[each], np.ones(len(single), dtype=bool)]) for each in (left, right)]
+    start = place[roots]
+    start[leaf[roots]] = first
+    target = np.repeat(np.arange(len(roots)) // ensemble.trees, sizes)
+    zero = np.zeros(len(single))
+
+    def tensor(name: str, values: Any) -> Any:
+        return onnx.numpy_helper.from_array(np.ascontiguousarray(values), name)
+
+    count = len(splits) + len(single)
+    return {
+        "n_targets": len(ensemble.start),
+        "aggregate_function": 1,  # the sum
+        "post_transform": 0,  # none
+        "tree_roots": start.tolist(),
+        "nodes_modes": tensor("nodes_modes", np.zeros(count, dtype=np.uint8)),  # left if at most the threshold
+        "nodes_featureids": np.concatenate([step[splits] & PLACES, zero.astype(np.int64)]).tolist(),
+        "nodes_splits": tensor("nodes_splits", np.concatenate([number[splits], zero])),
+        "nodes_truenodeids": children[0].tolist(),
+        "nodes_trueleafs": are_leaves[0].astype(int).tolist(),
+        "nodes_falsenodeids": children[1].tolist(),
+        "nodes_falseleafs": are_leaves[1].astype(int).tolist(),
+        "leaf_targetids": target[leaf].tolist(),
+        "leaf_weights": tensor("leaf_weights", number[leaf]),
+    }
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return ln(1 + eˣ) in operations that ONNX Runtime has for float64; below −36 it is 0, where floors count."""
+    return x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Return x Φ(x) in operations that ONNX Runtime has for float64, right to 1e-10."""
+    size = x.abs()
+    t = _TURN / (_TURN + size)
+    ratio = torch.full_like(t, _RATIO[-1])
+    for coefficient in _RATIO[-2::-1]:
+        ratio = ratio * t + coefficient
+    return x.clamp(min=0) - size * ratio * torch.exp(-0.5 * x * x)
+
+
+# Φ(−x) e^(x²/2) for x ≥ 0 as a polynomial in t = 4/(4 + x), found by interpolation at Chebyshev points of [0, 9] with
+# mpmath. x Φ(x) is then right to 1e-10, whatever x is.
+_TURN = 4.0
+_RATIO = (
+    -6.530129622575598e-05,
+    0.10100092404255077,
+    0.08887799634828922,
+    0.14776254185237953,
+    -0.09342148053849356,
+    0.43862636166471847,
+    -0.49700413745006716,
+    0.5246638498915103,
+    -0.2592889624172267,
+    0.05051376317515374,
+    -0.0016655551297940162,
+)
 
 
 def _read_by(node: Any) -> set[str]:
