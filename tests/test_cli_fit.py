@@ -400,7 +400,7 @@ def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, mo
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("howsure.persistence.save_model", full)
+    monkeypatch.setattr("howsure.estimators.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
     assert said.error.splitlines()[-1] == f"howsure: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"

@@ -81,6 +81,7 @@ def test_what_a_model_is(folder, fitted, capsys):
 
 
 def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
+    fitted.record_ = {}
     fitted.save(tmp_path / "m")
     said = shell(capsys, "info", tmp_path / "m")
     assert said.code == 0, said.error
