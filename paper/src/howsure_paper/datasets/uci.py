@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import http.client
 import tempfile
-import threading
+import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -227,34 +227,18 @@ def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:
 
 
 def _fetch(url: str) -> bytes:
-    """Return the answer of a server, or raise if the whole transfer takes longer than `MAX_SECONDS`.
+    """Return the answer of a server, or raise if it is too long, too slow or incomplete; urllib follows no file: links.
 
-    A time limit of a socket is for each read: a server that sends a byte a minute would never reach it.
+    The time limit of a socket is for each read, and a server that sends a byte a minute would never reach it.
     """
-    found: list[bytes | Exception] = []
-
-    def transfer() -> None:
-        try:
-            found.append(_read_url(url))
-        except Exception as error:
-            found.append(error)
-
-    thread = threading.Thread(target=transfer, daemon=True)
-    thread.start()
-    thread.join(MAX_SECONDS)
-    if not found:
-        raise TimeoutError(f"the transfer took longer than {MAX_SECONDS:g} s")
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return found[0]
-
-
-def _read_url(url: str) -> bytes:
-    """Return the answer of a server, or raise if it is too long or incomplete; urllib follows no file: links."""
     with urllib.request.urlopen(url, timeout=60) as answer:
-        content: bytes = answer.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"the answer is larger than {LARGEST:,} bytes")
+        content, end = b"", time.monotonic() + MAX_SECONDS
+        while part := answer.read1(1 << 16):
+            content += part
+            if len(content) > LARGEST:
+                raise ValueError(f"the answer is larger than {LARGEST:,} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError(f"the transfer took longer than {MAX_SECONDS:g} s")
         announced = answer.headers.get("Content-Length")
         if announced is not None and int(announced) != len(content):
             raise ValueError(f"{len(content):,} of {int(announced):,} bytes arrived")
