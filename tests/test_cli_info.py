@@ -18,6 +18,8 @@ import howsure as hs
 from faults import commands
 from howsure.cli import app as application
 from howsure.cli import console, models
+from howsure.images import FittedImages
+from howsure.likelihoods import Evidential
 from howsure.storage import load_model
 from shell import houses, shell, write
 
@@ -116,6 +118,14 @@ def test_a_forged_record_is_refused(change, folder, fitted, capsys):
         assert said.code == 2, said
         assert "cannot be loaded" in said.error
     models.save(fitted, folder, {})
+
+
+def test_a_model_of_images_is_refused(tmp_path, capsys):
+    recipe = hs.ImageRecipe(width=2, blocks=1)
+    networks = (recipe.network(4, 0),)
+    FittedImages(Evidential(), networks, recipe).save(tmp_path / "m")
+    said = shell(capsys, "info", tmp_path / "m")
+    assert (said.code, "holds a model of images; the command line is for tables" in said.error) == (2, True)
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import base64
 import math
 import os
 import warnings
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def _checked(record: Any) -> dict[str, Any]:
 
 def save(model: "Regressor", path: Path, record: dict[str, Any]) -> None:
     """Write a model file with the record of its fit."""
+    model = copy(model)
     model.record_ = finite(record)
     try:
         model.save(path)
