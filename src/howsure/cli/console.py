@@ -20,7 +20,6 @@ __all__ = [
     "Coverage",
     "Encoding",
     "Force",
-    "NoSeed",
     "Progress",
     "Quiet",
     "Seed",
@@ -37,7 +36,6 @@ __all__ = [
 
 SECONDS_BEFORE_PROGRESS = 2.0
 SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal
-LARGEST_SEED = 2**32 - 1
 
 
 def _probability(value: float) -> float:
@@ -50,13 +48,7 @@ Coverage = Annotated[
     float, typer.Option("--coverage", callback=_probability, help="Probability of the interval from lower to upper.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of everything random.")]
-NoSeed = Annotated[
-    int,
-    typer.Option(
-        "--seed", min=0, max=LARGEST_SEED, help="For scripts that give it to every command: nothing is random here."
-    ),
-]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random.")]
 Separator = Annotated[
     str | None, typer.Option("--separator", help="Of the fields of a CSV file; found by itself.", metavar="CHARACTER")
 ]

@@ -38,7 +38,6 @@ def evaluate(
     encoding: console.Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Score the predictions and the intervals of a model on rows with known targets.
 

@@ -22,7 +22,6 @@ def export(
     ] = False,
     force: console.Force = False,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Write a model as an ONNX graph, from the columns of a table to mean, deviations and interval.
 

@@ -24,8 +24,6 @@ def info(
     model: Annotated[Path | None, typer.Argument(help="File of a model to describe.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps: where a fit would run.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
-    _quiet: console.Quiet = False,  # there is nothing but results
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Show versions and the device that a fit would use; with the file of a model, also a summary of it.
 

@@ -55,7 +55,6 @@ def predict(
     encoding: console.Encoding = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Predict the rows of a table: mean, standard deviations, interval, and how familiar each row is.
 

@@ -24,7 +24,6 @@ def report(
     encoding: console.Encoding = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Write a page on how good a model is on rows with known targets, and which rows need a check.
 

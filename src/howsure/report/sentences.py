@@ -141,10 +141,7 @@ def notes(result: TargetResult, rows: int) -> list[str]:
     if len(result.y) < rows:
         found.append(f"{counted(rows - len(result.y), 'row')} without a known target are left out.")
     if result.few_values:
-        found.append(
-            f"The target has only {result.few_values} different values. A smooth distribution cannot be exact: the "
-            "calibration curve has steps, and the surprise (NLL) has little meaning."
-        )
+        found.append(f"The target has only {result.few_values} different values: the calibration curve has steps.")
     if len(result.y) < 100:
         found.append(f"With {counted(len(result.y), 'row')} all numbers are rough.")
     return found

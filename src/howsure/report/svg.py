@@ -6,14 +6,13 @@ An element of a chart has a class instead of a color; ``page.css.j2`` has the co
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from howsure.report.words import show
 
-__all__ = ["Axis", "Chart", "Key"]
+__all__ = ["Axis", "Chart"]
 
 Array = NDArray[np.float64]
 WIDTH, HEIGHT = 640, 434  # units of the drawing, which scales with the page
@@ -71,13 +70,6 @@ class Axis:
         return f"{100 * tick:.0f}%" if self.percent else show(tick, 6)
 
 
-class Key(NamedTuple):
-    """An entry of the legend: a mark or a line, and its meaning."""
-
-    sample: str
-    text: str
-
-
 @dataclass
 class Chart:
     """A chart that grows by calls.
@@ -88,6 +80,7 @@ class Chart:
         reading: one sentence on how to read it.
         seen: what it shows, with the numbers: the accessible text of the drawing.
         x, y: the axes.
+        keys: samples and texts of the legend.
     """
 
     name: str
@@ -96,7 +89,7 @@ class Chart:
     seen: str
     x: Axis
     y: Axis
-    keys: list[Key] = field(default_factory=list)
+    keys: list[tuple[str, str]] = field(default_factory=list)
     _parts: list[str] = field(default_factory=list)
 
     def line(self, x: Array, y: Array, style: str, key: str = "") -> None:
@@ -176,4 +169,4 @@ class Chart:
 
     def _add_key(self, sample: str, text: str) -> None:
         if text:
-            self.keys.append(Key(f'<svg class="key" viewBox="0 0 24 16" aria-hidden="true">{sample}</svg>', text))
+            self.keys.append((f'<svg class="key" viewBox="0 0 24 16" aria-hidden="true">{sample}</svg>', text))
