@@ -365,7 +365,7 @@ def test_from_the_shell(model, capsys, tmp_path):
     for arguments, words in (
         ((tmp_path / "model", "-o", path), "exists"),
         ((tmp_path / "model", "-o", path, "--force", "--coverage", "90"), "--coverage"),
-        ((tmp_path / "model", "-o", tmp_path / "model"), "is the model"),
+        ((tmp_path / "model", "-o", tmp_path / "model"), "is read by this command"),
         ((tmp_path / "out", "-o", tmp_path / "other.onnx"), "is not a file"),
     ):
         said = shell(capsys, "export", *arguments)
