@@ -78,9 +78,10 @@ class Mixture(Predictive, TensorTree, Distribution):
                 f"Mixture takes a StudentT or a Normal with a member dimension, not {class_name(components)}{hint}"
             )
         ndim = len(components.batch_shape)
-        if not -ndim <= dim < ndim or components.batch_shape[dim] == 0:
+        whole = isinstance(dim, int) and not isinstance(dim, bool)
+        if not whole or not -ndim <= dim < ndim or components.batch_shape[dim] == 0:
             raise InputError(
-                f"Mixture: dimension {dim} of the components' batch shape {tuple(components.batch_shape)} "
+                f"Mixture: dimension {dim!r} of the components' batch shape {tuple(components.batch_shape)} "
                 "must exist and have at least one member"
             )
         # count the dimension from the right, so that sample dimensions on the left do not move it

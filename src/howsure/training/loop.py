@@ -150,10 +150,10 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):  # the last for a number beyond 64 bits
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise InputError(f"unknown device {name!r}; known are auto, cpu, cuda (or cuda:0, …) and mps")
+        raise InputError(f"unknown device {name!r:.60}; known are auto, cpu, cuda (or cuda:0, …) and mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {name!s} is not available: this machine has no CUDA device. Use 'auto' or 'cpu'")
     if device.type == "mps" and not torch.backends.mps.is_available():
