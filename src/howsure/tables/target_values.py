@@ -83,10 +83,11 @@ class SharedValues:
 def find_shared_values(y: Array) -> SharedValues | None:
     """Return the values of a target, (rows,), if its rows share them; None for a continuum, and for a single value.
 
-    They share them if there are five rows or more for each value, or if all values lie on a regular grid with steps of at
-    least 0.05 standard deviations, and half of the rows have the value of another row. At most 50 values, and those of a regular grid, are the
-    only ones that a new row can have. A regular grid of more than two values has its gaps filled, and continues beyond
-    an end unless that has five rows or more, and more than half as many as its neighbour: such an end is a bound.
+    They share them if there are five rows or more for each value, or if all values lie on a regular grid with steps of
+    at least 0.05 standard deviations, and half of the rows have the value of another row. At most 50 values, and those
+    of a regular grid, are the only ones that a new row can have. A regular grid of more than two values has its gaps
+    filled, and continues beyond an end unless that has five rows or more, and more than half as many as its neighbour:
+    such an end is a bound.
 
     Ten or more values that are equally frequent, as far as chance allows, are the settings of an experiment, which are
     exact: they are a continuum.
