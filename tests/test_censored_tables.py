@@ -10,8 +10,10 @@ import howsure as hs
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.tables.censoring import cells_of_bounds, log_likelihood, read_censored
 from howsure.tables.members import hold_out
-from howsure.tables.target import prepare_target
+from howsure.tables.stacking import validation_log_densities
+from howsure.tables.target import Target, prepare_target
 from howsure.tables.train import fit
+from howsure.tables.views import Views
 from howsure.training import Settings
 
 RECIPE = Recipe(Network((16,)), Settings(steps=40, evaluate_every=10), 32)
@@ -91,7 +93,7 @@ def test_the_validation_score_is_the_censored_likelihood():
     tails = np.where(censored[rows], np.log(1 - law.cdf(seen[rows])), law.log_prob(seen[rows]))
     scale = float(fitted.scale_y.scale)  # networks see scaled targets, whose densities are as many times larger
     expected = -tails.mean() - np.log(scale) * (~censored[rows]).mean()
-    assert fitted.training.best_score.item() == pytest.approx(expected, rel=1e-4)
+    assert fitted.result.best_score.item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_likelihood_of_values_and_bounds():
@@ -143,8 +145,8 @@ def test_kinds_of_networks_are_weighed_by_values_and_bounds():
     x, _, seen, censored = cut_off(200)
     members = hold_out(np.arange(200), [0, 1], 0.2)
     fitted = fit(Evidential(0.0), x, seen, members, recipe=RECIPE, device="cpu", censored=censored)
-    known = censored.astype(np.int8)
-    for k, got in enumerate(fitted.validation_log_densities(x, seen, members, known)):
+    target = Target(seen, np.arange(200), censored=censored.astype(np.int8))
+    for k, got in enumerate(validation_log_densities(fitted, Views(x, members), target)):
         rows = members[k].validation.numpy()
         law = fitted.predict(x[rows], [k])
         expected = np.where(censored[rows], np.log(1 - law.cdf(seen[rows])), law.log_prob(seen[rows]))

@@ -207,11 +207,11 @@ def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsy
 def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
     arguments = ("fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, "--quiet")
     assert shell(capsys, *arguments).code == 0
-    before = (tmp_path / "m" / "model.json").read_bytes()
+    before = (tmp_path / "m").read_bytes()
     said = shell(capsys, *arguments)
     assert said.code == 2
     assert "holds a model already; --force replaces it" in said.error
-    assert (tmp_path / "m" / "model.json").read_bytes() == before
+    assert (tmp_path / "m").read_bytes() == before
     assert shell(capsys, *arguments, "--force", "--seed", "1").code == 0
     assert hs.load(tmp_path / "m").random_state == 1
 
@@ -312,7 +312,7 @@ def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, mo
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("howsure.persistence.save_model", full)
+    monkeypatch.setattr("howsure.estimators.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
     assert said.error.splitlines()[-1] == f"howsure: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"

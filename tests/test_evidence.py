@@ -12,7 +12,9 @@ from howsure.nn.evidence import UNIT_FLOOR, FeatureBasis
 from howsure.tables.evidence import PRIOR_VARIANCE, add_evidence, extrapolation_folds, learn_ridge
 from howsure.tables.members import hold_out
 from howsure.tables.robust import LINEAR_RANGE, RobustScale
-from howsure.tables.train import fit
+from howsure.tables.target import Target
+from howsure.tables.train import fit, train
+from howsure.tables.views import Views
 
 
 def features(rows=200, size=6, seed=0):
@@ -207,10 +209,10 @@ def test_rows_that_are_all_the_same_have_finite_predictions(rows):
 
 def test_one_direction_or_no_validation_has_no_ridge():
     x = np.random.default_rng(8).normal(size=(80, 1))
-    options = {"recipe": Evidential().recipe(50), "device": "cpu"}
-    assert learn_ridge(fit, Evidential(), x, x[:, 0], np.arange(80), 0, **options) is None
-    both = np.column_stack([x, -x])
-    assert learn_ridge(fit, Evidential(), both, x[:, 0], np.arange(80), 0, validation_fraction=0.0, **options) is None
+    target, recipe = Target(x[:, 0], np.arange(80)), Evidential().recipe(50)
+    assert learn_ridge(train, Evidential(), Views(x, []), target, 0, recipe, 0.1, device="cpu") is None
+    both = Views(np.column_stack([x, -x]), [])
+    assert learn_ridge(train, Evidential(), both, target, 0, recipe, 0.0, device="cpu") is None
 
 
 def test_folds_leave_out_both_ends_of_every_direction():
@@ -228,7 +230,7 @@ def test_evidence_of_some_members_is_theirs():
     members = hold_out(np.arange(60), [0, 1, 2])
     recipe = Evidential().recipe(60)
     model = fit(Evidential(), x, x[:, 0], members, recipe=recipe, device="cpu")
-    model = add_evidence(model, x, members, 1.0)
+    model = add_evidence(model, Views(x, members), 1.0)
     some = model.select([2, 0])
     whole = model.predict(x[:5]).answers
     assert torch.allclose(some.predict(x[:5]).answers.nu, whole.nu[[2, 0]])
@@ -238,19 +240,23 @@ def test_evidence_of_some_members_is_theirs():
 # Inputs ---------------------------------------------------------------------------------------------------------------
 
 
+def scaled(scale, x):
+    return scale(torch.from_numpy(np.array(x, dtype=float))).numpy()[:, 0]
+
+
 def test_robust_scale_is_linear_inside_and_logarithmic_outside():
     x = np.random.default_rng(11).normal(size=(1000, 1)) * 5 + 20
     scale = RobustScale.fit(x)
-    inside = scale(np.array([[20.0], [25.0], [30.0]]))[:, 0]
+    inside = scaled(scale, [[20.0], [25.0], [30.0]])
     assert np.diff(inside, 2)[0] == pytest.approx(0, abs=1e-12)
     assert inside[1] - inside[0] == pytest.approx(1, rel=0.1)
-    far = scale(np.array([[20 + 5e3], [20 - 5e3]]))[:, 0]
+    far = scaled(scale, [[20 + 5e3], [20 - 5e3]])
     assert np.allclose(np.abs(far), LINEAR_RANGE + np.log(1e3), rtol=0.05)
-    assert (np.diff(scale(np.linspace(-1e4, 1e4, 999)[:, None])[:, 0]) > 0).all()
+    assert (np.diff(scaled(scale, np.linspace(-1e4, 1e4, 999)[:, None])) > 0).all()
 
 
 @pytest.mark.parametrize("column", [np.zeros(50), np.full(50, 1e9), np.r_[np.zeros(45), np.arange(5.0)], np.eye(50)[0]])
 def test_robust_scale_of_columns_without_quartiles_is_finite(column):
     scale = RobustScale.fit(column[:, None])
     assert scale.spread[0] > 0
-    assert np.isfinite(scale(column[:, None])).all()
+    assert np.isfinite(scaled(scale, column[:, None])).all()

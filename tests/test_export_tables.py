@@ -1,6 +1,6 @@
 """Regressors as ONNX graphs: ONNX Runtime gives the numbers of predict_distribution, without howsure."""
 
-import hashlib
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -10,13 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from howsure.export.module import gelu, softplus
-from howsure.export.tracing import Recorder
-from howsure.export.trees import ensemble_of
 
 import howsure as hs
 from howsure.errors import HowsureError, InputError, InputTypeError
-from howsure.tables.experts.trees import Trees
+from howsure.exporting import columns_of, encode_row
+from howsure.exporting.recorder import Recorder, gelu, softplus
 from shell import shell
 
 onnx = pytest.importorskip("onnx")
@@ -45,16 +43,18 @@ def run(path, x):
 
 def check(found, p, coverage=0.9, rtol=1e-6):
     """Check outputs against a prediction; ends are compared by their own size or the deviation."""
-    expected = {name: getattr(p, name) for name in NAMES if getattr(p, name) is not None}
+    points = ("median",) if p.transform is not None else NAMES
+    expected = {name: getattr(p, name) for name in points if getattr(p, name) is not None}
     names = {*expected, "lower", "upper"} | ({"familiarity"} if p.familiarity is not None else set())
     assert set(found) == names
+    size = p.std if p.transform is None else p.median
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-7 * p.std.min())
+        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-7 * size.min())
     if p.familiarity is not None:
         np.testing.assert_allclose(found["familiarity"], p.familiarity, rtol=rtol)
     ends = p.interval(coverage)
     for k, name in enumerate(("lower", "upper")):
-        assert np.max(np.abs(found[name] - ends[..., k]) / np.maximum(np.abs(ends[..., k]), p.std)) < max(rtol, 1e-5)
+        assert np.max(np.abs(found[name] - ends[..., k]) / np.maximum(np.abs(ends[..., k]), size)) < max(rtol, 1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ REGRESSORS = {
 def test_the_default_model(model, tmp_path):
     x, _ = table(seed=1)
     wild = np.concatenate([x, 30 * x])  # half of them far from the training rows
-    path = hs.export_onnx(model, tmp_path / "model.onnx", coverage=0.8)
+    path = hs.export(model, tmp_path / "model.onnx", coverage=0.8)
     onnx.checker.check_model(onnx.load(path), full_check=True)
     p = model.predict_distribution(wild)
     assert p.familiarity.min() < 0.1
@@ -93,7 +93,7 @@ def test_the_default_model(model, tmp_path):
 def test_every_regressor(name, targets, tmp_path):
     x, y = table(targets=targets)
     fitted = REGRESSORS[name]().fit(x, y)
-    path = hs.export_onnx(fitted, tmp_path / "model.onnx")
+    path = hs.export(fitted, tmp_path / "model.onnx")
     check(run(path, x), fitted.predict_distribution(x))
 
 
@@ -102,14 +102,13 @@ def test_every_activation(activation, tmp_path):
     x, y = table()
     fitted = hs.EvidentialRegressor(members=2, steps=20, hidden=(8,), random_state=0).fit(x, y)
     fitted.model_.networks.activation = activation
-    fitted.model_.__dict__.pop("_kept", None)  # the networks of an earlier prediction
-    path = hs.export_onnx(fitted, tmp_path / "model.onnx")
+    path = hs.export(fitted, tmp_path / "model.onnx")
     check(run(path, x), fitted.predict_distribution(x))
 
 
 def test_single_precision_is_close(model, tmp_path):
     x, _ = table(seed=1)
-    path = hs.export_onnx(model, tmp_path / "model.onnx", single=True)
+    path = hs.export(model, tmp_path / "model.onnx", single=True)
     check(run(path, x), model.predict_distribution(x), rtol=1e-4)
 
 
@@ -118,7 +117,7 @@ def test_large_numbers_with_a_small_spread_keep_their_digits(tmp_path):
     x = 1e7 + 1e-2 * rng.standard_normal((100, 2))
     y = 1e6 + 100 * (x[:, 0] - 1e7) + 0.1 * rng.standard_normal(100)
     fitted = hs.EvidentialRegressor(members=2, steps=60, random_state=0).fit(x, y)
-    found, p = run(hs.export_onnx(fitted, tmp_path / "model.onnx"), x), fitted.predict_distribution(x)
+    found, p = run(hs.export(fitted, tmp_path / "model.onnx"), x), fitted.predict_distribution(x)
     np.testing.assert_allclose(found["mean"], p.mean, rtol=1e-9)
     np.testing.assert_allclose(found["epistemic_std"], p.epistemic_std, rtol=1e-5)
 
@@ -146,10 +145,10 @@ def mixed_table():
     return frame, y
 
 
-def as_numbers(frame, about):
-    """The rows as the JSON file beside a graph says, without howsure."""
-    out = np.full((len(frame), len(about["columns"])), np.nan)
-    for k, column in enumerate(about["columns"]):
+def as_numbers(frame, columns):
+    """The rows as the metadata of a graph says, without howsure."""
+    out = np.full((len(frame), len(columns)), np.nan)
+    for k, column in enumerate(columns):
         values = frame[column["name"]]
         if column["kind"] == "category":
             out[:, k] = [np.nan if v is None or v != v else column["codes"].get(str(v), -1) for v in values]
@@ -166,23 +165,23 @@ def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path
     frame, y = mixed_table()
     with pytest.warns(UserWarning, match="left out"):
         fitted = hs.EvidentialRegressor(members=3, steps=40, random_state=0).fit(frame, y)
-    path = hs.export_onnx(fitted, tmp_path / "model.onnx")
-    about = json.loads((tmp_path / "model.columns.json").read_text())
-    kinds = {column["name"]: column["kind"] for column in about["columns"]}
+    path = hs.export(fitted, tmp_path / "model.onnx")
+    columns = columns_of(path)
+    kinds = {column["name"]: column["kind"] for column in columns}
     assert list(kinds) == list(frame.columns)
     assert set(kinds.values()) == {"number", "category", "date", "duration", "boolean", "ignored"}
     assert any(encoder.means for encoder in fitted.encoding_.encoders)  # or this test shows less than it should
     new = frame.copy()
     new["code"] = new["code"].astype(object)
     new.loc[7, "town"], new.loc[8, "code"], new.loc[9, "code"] = "Paris", "never seen", None
-    check(run(path, as_numbers(new, about)), fitted.predict_distribution(new))
+    check(run(path, as_numbers(new, columns)), fitted.predict_distribution(new))
     metadata = session(path).get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["columns"]) == about["columns"]
+    assert json.loads(metadata["columns"]) == columns
     assert json.loads(metadata["coverage"]) == 0.9
 
 
 def test_a_graph_needs_no_howsure(model, tmp_path):
-    path = hs.export_onnx(model, tmp_path / "model.onnx")
+    path = hs.export(model, tmp_path / "model.onnx")
     x = table(seed=1)[0][:5]
     np.save(tmp_path / "x.npy", x)
     code = (
@@ -195,65 +194,147 @@ def test_a_graph_needs_no_howsure(model, tmp_path):
 
 
 def test_without_an_interval_the_graph_is_smaller(model, tmp_path):
-    whole = onnx.load(hs.export_onnx(model, tmp_path / "whole.onnx"))
-    plain = onnx.load(hs.export_onnx(model, tmp_path / "plain.onnx", coverage=None))
+    whole = onnx.load(hs.export(model, tmp_path / "whole.onnx"))
+    plain = onnx.load(hs.export(model, tmp_path / "plain.onnx", coverage=None))
     assert [output.name for output in plain.graph.output] == [*NAMES, "familiarity"]
     assert len(plain.graph.node) < len(whole.graph.node) < 600
-    assert "coverage" not in json.loads((tmp_path / "plain.columns.json").read_text())
 
 
-def test_files_that_are_there_stay_unless_told_otherwise(model, tmp_path):
-    path = tmp_path / "model.onnx"
-    (tmp_path / "model.columns.json").write_text("mine")
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_existing_file_is_replaced_only_with_overwrite(model, tmp_path, suffix):
+    path = tmp_path / f"model{suffix}"
+    path.write_text("mine")
+    with pytest.raises(InputError) as error:
+        hs.export(model, path)
+    assert "overwrite" in error.value.hint
+    assert path.read_text() == "mine"
+    hs.export(model, path, overwrite=True)
+    assert [column["name"] for column in columns_of(path)] == ["x0", "x1", "x2"]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["model", "model.json", ".", "", ".onnx"])
+def test_other_suffix_raises(model, tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError):
-        hs.export_onnx(model, path)
-    assert not path.exists()
-    hs.export_onnx(model, path, force=True)
-    assert json.loads((tmp_path / "model.columns.json").read_text())["model"] == "EvidentialRegressor"
+        hs.export(model, name)
+
+
+@pytest.mark.parametrize("targets", [None, 2])
+@pytest.mark.parametrize("method", [None, "scale", "conformal"])
+@pytest.mark.parametrize("transform", [None, "positive", "log"])
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_transform_and_calibration_are_inside(transform, method, targets, suffix, tmp_path):
+    x, y = table(targets=targets)
+    y = y if transform is None else np.exp(y / np.abs(y).max(0))
+    options = {"members": 3, "steps": 40, "random_state": 0, "target_transform": transform}
+    fitted = hs.EvidentialRegressor(**options).fit(x[:80], y[:80])
+    fitted = fitted if method is None else hs.calibrate(fitted, x[80:], y[80:], method=method)
+    path = hs.export(fitted, tmp_path / f"model{suffix}", coverage=0.8)
+    if suffix == ".onnx":
+        found = run(path, x)
+    else:
+        program = torch.export.load(path).module()
+        found = {name: value.detach().numpy() for name, value in program(torch.from_numpy(x)).items()}
+    check(found, fitted.predict_distribution(x), 0.8)
+
+
+@pytest.mark.parametrize("groups", [["town"], ["town", "new"]])
+def test_groups_of_a_conformal_calibration_are_inside(groups, tmp_path):
+    frame, y = mixed_table()
+    frame = frame[["size", "town", "new", "sold"]]
+    fitted = hs.EvidentialRegressor(members=3, steps=40, random_state=0).fit(frame[:80], y[:80])
+    fitted = hs.calibrate(fitted, frame[80:], y[80:], method="conformal", groups=groups)
+    path = hs.export(fitted, tmp_path / "model.onnx", coverage=0.6)
+    new = frame.copy()
+    new.loc[:20, "town"] = None
+    codes = fitted.encoding_.codes(fitted.read(new))
+    check(run(path, codes), fitted.predict_distribution(new), 0.6)
+
+
+def test_isotonic_calibration_raises(model, tmp_path):
+    x, y = table(seed=2)
+    with pytest.raises(InputError) as error:
+        hs.export(hs.calibrate(model, x, y, method="isotonic"), tmp_path / "model.onnx")
+    assert error.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_network_without_hidden_layers_is_exported(tmp_path):
+    x, y = table()
+    fitted = hs.EvidentialRegressor(members=2, hidden=(), steps=10, random_state=0).fit(x, y)
+    check(run(hs.export(fitted, tmp_path / "model.onnx"), x), fitted.predict_distribution(x))
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+def test_row_of_named_values_is_that_of_the_table(tmp_path):
+    frame, y = mixed_table()
+    with pytest.warns(UserWarning, match="left out"):
+        fitted = hs.EvidentialRegressor(members=3, steps=20, random_state=0).fit(frame, y)
+    columns = columns_of(hs.export(fitted, tmp_path / "model.onnx"))
+    opens = pd.to_timedelta(frame["opens"].astype(str))
+    rows = [
+        encode_row(columns, values | {"opens": opens[k].to_pytimedelta(), "town": values["town"] or None})
+        for k, values in enumerate(frame.to_dict("records"))
+    ]
+    assert np.array_equal(rows, fitted.encoding_.codes(fitted.read(frame)), equal_nan=True)
+
+
+COLUMNS = [
+    {"name": "n", "kind": "number"},
+    {"name": "c", "kind": "category", "codes": {"a": 0, "7": 1}},
+    {"name": "d", "kind": "date"},
+    {"name": "t", "kind": "duration"},
+    {"name": "i", "kind": "ignored"},
+]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("values", "expected"),
     [
-        ({"target_transform": "positive"}, "target_transform='positive'"),
-        ({"hidden": ()}, "hidden"),
+        ({}, [np.nan, np.nan, np.nan, np.nan, 0]),
+        ({"n": True, "c": "b", "i": object()}, [1, -1, np.nan, np.nan, 0]),
+        ({"c": 7, "d": "1970-01-02"}, [np.nan, 1, 86400, np.nan, 0]),
+        ({"d": dt.date(1970, 1, 2), "t": dt.timedelta(minutes=1)}, [np.nan, np.nan, 86400, 60, 0]),
+        ({"d": dt.datetime(1970, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))}, [np.nan, np.nan, 0, np.nan, 0]),
+        ({"d": 3, "n": None, "c": float("nan")}, [np.nan, np.nan, 3, np.nan, 0]),
     ],
 )
-def test_what_has_no_graph_is_refused_with_a_sentence(changes, words, tmp_path):
-    x, y = table()
-    fitted = hs.EvidentialRegressor(members=1, steps=10, random_state=0).set_params(**changes).fit(x, np.abs(y))
-    with pytest.raises(InputError, match=words):
-        hs.export_onnx(fitted, tmp_path / "model.onnx")
-    assert not list(tmp_path.iterdir())
+def test_values_of_a_row(values, expected):
+    assert np.array_equal(encode_row(COLUMNS, values), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("values", [{"x": 1}, {"n": "much"}, {"d": "soon"}, {"t": "long"}, {"n": [1]}])
+def test_value_without_a_number_raises_with_its_column(values):
+    with pytest.raises(InputError) as error:
+        encode_row(COLUMNS, values)
+    assert error.value.column in values
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_regressor_is_refused(tmp_path):
     with pytest.raises(InputTypeError, match="Deploy"):
-        hs.export_onnx(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
+        hs.export(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
     with pytest.raises(InputTypeError):
-        hs.export_onnx("model", tmp_path / "model.onnx")
+        hs.export("model", tmp_path / "model.onnx")
     with pytest.raises(ValueError, match="fitted"):
-        hs.export_onnx(hs.EvidentialRegressor(), tmp_path / "model.onnx")
+        hs.export(hs.EvidentialRegressor(), tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 2.0, "0.9"])
 def test_coverage_is_a_probability(model, coverage, tmp_path):
     with pytest.raises(InputError, match="coverage"):
-        hs.export_onnx(model, tmp_path / "model.onnx", coverage=coverage)
-
-
-def test_trees_that_are_none_are_refused():
-    x = np.random.default_rng(0).standard_normal((60, 2))
-    trees, _ = Trees.fit(x, x[:, :1], seed=0)
-    trees.left_leaves[0, 0, 0, 0] = 0b101  # leaves that are no branch
-    with pytest.raises(InputError):
-        ensemble_of(trees)
+        hs.export(model, tmp_path / "model.onnx", coverage=coverage)
 
 
 def test_sizes_of_the_model_are_not_taken_for_the_number_of_rows(tmp_path):
     x = np.random.default_rng(0).standard_normal((120, 89))
     model = hs.EnsembleRegressor(members=2, steps=5, hidden=(89,), random_state=0).fit(x, x[:, 0])
-    path = hs.export_onnx(model, tmp_path / "model.onnx")
+    path = hs.export(model, tmp_path / "model.onnx")
     for rows in (1, 7, 89):
         check(run(path, x[:rows]), model.predict_distribution(x[:rows]))
 
@@ -284,24 +365,9 @@ def test_from_the_shell(model, capsys, tmp_path):
     for arguments, words in (
         ((tmp_path / "model", "--onnx", path), "exists"),
         ((tmp_path / "model", "--onnx", path, "--force", "--coverage", "90"), "--coverage"),
-        ((tmp_path / "model", "--onnx", tmp_path / "model" / "model.onnx"), "folder of the model"),
-        ((tmp_path / "out", "--onnx", tmp_path / "other.onnx"), "model.json is missing"),
+        ((tmp_path / "model", "--onnx", tmp_path / "model"), "is the model"),
+        ((tmp_path / "out", "--onnx", tmp_path / "other.onnx"), "is not a file"),
     ):
         said = shell(capsys, "export", *arguments)
         assert said.code == 2
         assert words in said.error
-
-
-def test_neither_file_is_written_if_one_cannot_be(model, tmp_path):
-    (tmp_path / "m.columns.json").mkdir()
-    with pytest.raises(InputError, match=r"columns\.json"):
-        hs.export_onnx(model, tmp_path / "m.onnx", force=True)
-    assert not (tmp_path / "m.onnx").exists()
-    with pytest.raises(InputError):
-        hs.export_onnx(model, ".")
-
-
-def test_the_file_of_columns_knows_its_graph(model, tmp_path):
-    path = hs.export_onnx(model, tmp_path / "m.onnx", coverage=np.float32(0.8))
-    about = json.loads((tmp_path / "m.columns.json").read_text())
-    assert about["graph_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()

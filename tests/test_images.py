@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from howsure.persistence import save_model
 
 import howsure as hs
 from howsure import metrics
@@ -16,6 +15,7 @@ from howsure.images.pairs import hold_out_images
 from howsure.images.training import _loss_of, largest_batch
 from howsure.likelihoods import Evidential, NormalLikelihood
 from howsure.nn import UNet
+from howsure.storage import save_model
 from howsure.training import Settings
 
 STILL = Augmentation(flip=False, zoom=1, color=0)
@@ -469,8 +469,8 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
     images, depth = millimetres(4)
     quick = replace(SMALL, settings=Settings(steps=2, evaluate_every=1))
     model = fit_images(images, depth, recipe=quick, device="cpu")
-    tensors, settings = model.state()
-    recipe, method = settings["recipe"], settings["method"]
+    tensors, header = model.state()
+    recipe, method = header.recipe, header.method
     changes = [{"networks": 2}, {"networks": "1"}, {"scale": 0.0}, {"loc": None}]
     changes += [
         {"recipe": recipe | wrong} for wrong in ({"width": 10**9}, {"blocks": 60}, {"select": "x"}, {"head": ""})
@@ -479,14 +479,14 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
     changes += [{"method": {"name": "Method"}}, {"method": {"name": "NormalLikelihood"}}, {"training": 3}]
     for change in changes:
         with pytest.raises(hs.InputError):
-            hs.load(save_model(tmp_path / "forged", tensors, settings | change))
+            hs.load(save_model(tmp_path / "forged", tensors, replace(header, **change)))
     some = dict(list(tensors.items())[:-1])
     empty = {"0.encoder.0.0.weight": torch.zeros(1, 3, 3, 3), "0.encoder.20.2.weight": torch.zeros(1 << 20, 0)}
     with pytest.raises(hs.InputError):  # whose networks would fill the memory
-        hs.load(save_model(tmp_path / "forged", empty, settings | {"recipe": recipe | {"width": 1, "blocks": 21}}))
+        hs.load(save_model(tmp_path / "forged", empty, replace(header, recipe=recipe | {"width": 1, "blocks": 21})))
     for wrong in (some, tensors | {"9.x": torch.zeros(1)}, {k: t.double() for k, t in tensors.items()}):
         with pytest.raises(hs.InputError, match="model"):
-            hs.load(save_model(tmp_path / "forged", wrong, settings))
+            hs.load(save_model(tmp_path / "forged", wrong, header))
     with pytest.raises(hs.InputError):
         replace(model, method=Evidential(penalty=lambda *_: 0)).save(tmp_path / "no")
     table = hs.EnsembleRegressor(members=1, steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
@@ -628,8 +628,8 @@ def forge(tensors, name, change):
         lambda t, s: (forge(t, "0.fading.least", lambda p: p[:-1]), s),
         lambda t, s: (forge(t, "0.fading.scale", torch.zeros_like), s),
         lambda t, s: (forge(t, "0.fading.density.whiten", lambda p: p.float()), s),
-        lambda t, s: (t, s | {"fading": "yes"}),
-        lambda t, s: (t, s | {"fading": False}),
+        lambda t, s: (t, replace(s, fading="yes")),
+        lambda t, s: (t, replace(s, fading=False)),
     ],
 )
 def test_a_fading_that_does_not_fit_is_refused(change, tmp_path):

@@ -1,7 +1,5 @@
 """What networks see of a row beside its features: bins, trees, and how much each kind of network counts."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,10 +12,10 @@ from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.nn import PiecewiseLinear, Population
 from howsure.nn.embedding import MOST_BINS, quantile_edges
 from howsure.tables.members import Member, hold_in_turn
-from howsure.tables.model import Fitted
 from howsure.tables.stacking import stacked, stacking_weights
-from howsure.tables.train import fit
-from howsure.tables.views import Inputs
+from howsure.tables.target import Target
+from howsure.tables.train import train
+from howsure.tables.views import Views
 from howsure.training import Settings
 
 QUICK = Recipe(Network((16, 16), "gelu"), Settings(steps=60, evaluate_every=20), 32)
@@ -112,8 +110,8 @@ def test_networks_hold_out_different_rows_in_turn():
     parts = hold_in_turn(np.arange(100, 200), 10, seed=0)
     held = np.concatenate([v.numpy() for _, v in parts])
     assert sorted(held) == list(range(100, 200))
-    for train, validation in parts:
-        assert sorted(np.concatenate([train, validation])) == list(range(100, 200))
+    for inner, validation in parts:
+        assert sorted(np.concatenate([inner, validation])) == list(range(100, 200))
     again = hold_in_turn(np.arange(100, 200), 13, seed=0)
     assert torch.equal(again[3][1], parts[3][1])
     assert not torch.equal(again[10][1], again[0][1])
@@ -121,9 +119,9 @@ def test_networks_hold_out_different_rows_in_turn():
 
 @pytest.mark.parametrize(("rows", "share"), [(2, 0.1), (3, 0.5), (7, 0.9), (5, 0.0)])
 def test_few_rows_leave_something_to_learn_from(rows, share):
-    for train, validation in hold_in_turn(np.arange(rows), 4, 1, share):
-        assert len(train) >= 1
-        assert len(train) + len(validation) == rows
+    for inner, validation in hold_in_turn(np.arange(rows), 4, 1, share):
+        assert len(inner) >= 1
+        assert len(inner) + len(validation) == rows
         assert (len(validation) == 0) == (share == 0)
 
 
@@ -159,15 +157,21 @@ def members_of(rows, kinds, each=2):
     ]
 
 
+def trained(x, y, members):
+    """A trained model, and what its networks saw and learned."""
+    target = Target(y, np.arange(len(y)))
+    views = Views.fit(x, target, members, 0)
+    return train(Evidential(), views, target, QUICK, device="cpu"), views, target
+
+
 def test_networks_that_do_not_help_hardly_count(table):
     x, y = table
     members = members_of(120, ["numbers", "bins"])
-    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
-    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
+    fitted, views, target = trained(x, y, members)
     with torch.no_grad():  # networks of the first kind that know nothing
-        fitted.population.weights[-1][[0, 2]] = 0
-        fitted.population.biases[-1][[0, 2], :, 0] = 50
-    some = stacked(fitted, inputs.x, y, members)
+        fitted.networks.weights[-1][[0, 2]] = 0
+        fitted.networks.biases[-1][[0, 2], :, 0] = 50
+    some = stacked(fitted, views, target)
     assert some.weights[[0, 2]].max() < 0.02
     assert some.weights[1] == some.weights[3]
     assert float(some.weights.sum()) == pytest.approx(1)
@@ -180,19 +184,12 @@ def test_networks_see_what_their_kind_says(table):
     x, y = table
     kinds = ["numbers", "bins", "trees", "bins+trees"]
     members = members_of(120, kinds)
-    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
-    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
+    fitted, _, _ = trained(x, y, members)
     assert fitted.kinds() == [(m.bins, m.trees) for m in members]
-    before = fitted.answers(x)
-
-    class Fives:
-        outputs = inputs.trees.outputs
-
-        def predict(self, x):
-            return np.full((len(x), self.outputs), 5.0)
-
-    fitted.trees = Fives()
-    after = fitted.answers(x)
+    before = fitted.evaluate(x)[0]
+    fitted.trees.boosted.offset.fill_(5.0)
+    fitted.trees.forest.offset.fill_(5.0)
+    after = fitted.evaluate(x)[0]
     for k, member in enumerate(members):
         assert bool((before.gamma[k] != after.gamma[k]).any()) is member.trees
 
@@ -200,11 +197,9 @@ def test_networks_see_what_their_kind_says(table):
 def test_a_network_does_not_depend_on_those_beside_it(table):
     x, y = table
     members = members_of(120, ["numbers", "bins", "trees"], each=1)
-    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
-    options = {"recipe": QUICK, "inputs": inputs, "device": "cpu"}
-    together = fit(Evidential(), x, y, members, **options)
-    for k, member in enumerate(members):
-        alone = fit(Evidential(), x, y, [member], **options)
+    together, views, target = trained(x, y, members)
+    for k in range(len(members)):
+        alone = train(Evidential(), views.select([k]), target, QUICK, device="cpu")
         assert np.allclose(together.predict(x, [k]).mean, alone.predict(x).mean, rtol=1e-3, atol=1e-3)
 
 
@@ -284,45 +279,6 @@ def test_predictions_of_a_row_do_not_depend_on_other_rows(model, table):
         assert one.std[0] == pytest.approx(whole.std[k], rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("weights", lambda t: t * 2),
-        ("weights", lambda t: -t),
-        ("weights", lambda t: t[:-1]),
-        ("embedding.column", lambda t: t + 100),
-        ("embedding.column", lambda t: -1 - t),
-        ("embedding.column", lambda t: t.reshape(1, -1)),
-        ("embedding.slope", lambda t: t / 0),
-        ("embedding.slope", lambda t: t.double()),
-        ("embedding.offset", lambda t: t[:, :, :-1]),
-        ("trees.feature", lambda t: t + 100),
-    ],
-)
-def test_damaged_inputs_are_refused(table, name, change):
-    x, y = table
-    members = members_of(120, ["bins", "trees"])
-    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
-    fitted = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu")
-    fitted.weights = torch.full((4,), 0.25, dtype=torch.float64)
-    tensors, settings = fitted.state()
-    whole = type(fitted).from_state(tensors, json.loads(json.dumps(settings)))
-    assert np.array_equal(whole.predict(x).mean, fitted.predict(x).mean)
-    key = "weights" if name == "weights" else name
-    key = next(k for k in tensors if k == key or k.endswith("." + key))
-    with pytest.raises(InputError):
-        type(fitted).from_state({**tensors, key: change(tensors[key].clone())}, settings)
-
-
-def test_a_model_without_its_trees_is_refused(table):
-    x, y = table
-    members = members_of(120, ["trees"])
-    inputs = Inputs.learn(x, y, np.arange(120), 0, members, None)
-    tensors, settings = fit(Evidential(), x, y, members, recipe=QUICK, inputs=inputs, device="cpu").state()
-    with pytest.raises(InputError, match="inputs"):
-        Fitted.from_state({k: t for k, t in tensors.items() if not k.startswith("trees.")}, settings)
-
-
 def test_a_large_table_holds_out_a_bounded_number_of_rows():
-    train, validation = hold_in_turn(np.arange(150_000), 1, 0)[0]
-    assert (len(train), len(validation)) == (140_000, 10_000)
+    inner, validation = hold_in_turn(np.arange(150_000), 1, 0)[0]
+    assert (len(inner), len(validation)) == (140_000, 10_000)

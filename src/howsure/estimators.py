@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
 
@@ -122,6 +123,8 @@ class Regressor(_ScikitLearn):
         Names of the targets.
     transform_ : howsure.distributions.Transform or None
         The target transform with its scale.
+    record_ : dict
+        Record of ``howsure fit``; empty for a model that was fitted in Python.
     n_features_in_, feature_names_in_
         Number and names of the columns of X.
     """
@@ -191,6 +194,7 @@ class Regressor(_ScikitLearn):
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
         self.calibration_: Calibration | ConformalCalibration | None = None
+        self.record_: dict[str, Any] = {}
         self._fit_rows(table, target, rows, weights, base, known)
         return self
 
@@ -490,7 +494,7 @@ class Regressor(_ScikitLearn):
             one_target=model.one_target,
             unfamiliar_below=model.unfamiliar_below,
             training=training_state(model.result),
-            record=getattr(self, "record_", {}),
+            record=self.record_,
         )
 
     def _restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
@@ -507,23 +511,24 @@ class Regressor(_ScikitLearn):
             raise InputError(f"inconsistent model file: familiarity threshold must be in [0, 1], got {below}")
         self.model_.unfamiliar_below = below
         self.model_.result = training_from_state(header.training)
-        saved = header.target_transform
+        targets, saved = self.model_.targets, header.target_transform
         self.transform_ = None if saved is None else transform_from_dict(saved)
-        targets, names = self.model_.targets, header.target_names
         if self.transform_ is not None and not self.transform_.fits(targets):
             raise InputError(f"inconsistent model file: the transform is not for {targets} targets")
         targets = 1 if isinstance(self.transform_, Atom) else targets
+        self.record_ = header.record
+        self._restore_names(header.target_names, targets, header.calibration)
+        return self
+
+    def _restore_names(self, names: list[str] | None, targets: int, saved: dict[str, Any] | None) -> None:
+        """Take over the names of columns and targets and a saved calibration, after checking them."""
         if names is not None and not (len(names) == targets and all(isinstance(name, str) for name in names)):
             raise InputError(f"inconsistent model file: {names!r} are not the names of {targets} targets")
-        self.target_names_ = names
-        self.n_features_in_ = len(self.encoding_.names)
+        self.target_names_, self.n_features_in_ = names, len(self.encoding_.names)
         if self.encoding_.named:
             self.feature_names_in_ = np.array(self.encoding_.names, dtype=object)
-        saved = header.calibration
         kind = ConformalCalibration if saved is not None and saved.get("method") == "conformal" else Calibration
         self.calibration_ = None if saved is None else kind.from_dict(saved)
-        self.record_ = header.record
-        return self
 
 
 def load(path: str | Path) -> Regressor:
@@ -536,6 +541,9 @@ def load(path: str | Path) -> Regressor:
     if values.get("model") == "images":
         return cast(Regressor, FittedImages.restore(path, tensors, values))
     with reading_model(path):
+        if values.get("model") == "incontext":
+            regressor: Regressor = import_module("howsure.incontext.regressor").restore(tensors, values)
+            return regressor
         header = checked_header(TableHeader, values)
         if header.estimator not in Regressor._registry:
             known = ", ".join(Regressor._registry)

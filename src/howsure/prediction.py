@@ -90,8 +90,8 @@ class Prediction:
             :class:`~howsure.Normal` or a :class:`~howsure.StudentT`; or a :class:`~howsure.Mixture` of these.
         members: the dimension of the answer along which several networks stand. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
-        weights: how much each network counts, (members,): numbers ≥ 0, not all 0, which are divided by their sum. None:
-            all count the same. A Mixture brings its own.
+        weights: how much each network counts, (members,), or in each row, (members, *shape): numbers ≥ 0, not all 0,
+            which are divided by their sum. None: all count the same. A Mixture brings its own.
         transform: how the variable of the answer becomes y: a :class:`~howsure.distributions.Transform` where y cannot
             be negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: it is y.
         familiarity: how near each row is to the training rows, in [0, 1], (rows,); or for each network (members, rows),
@@ -160,7 +160,7 @@ class Prediction:
                 raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
             if weights is not None:
                 raise InputError("a Mixture has the weights of its members; leave out weights=, or give them to it")
-            self._weights = None if answer.weights is None else _same_in_all_rows(answer.weights)
+            self._weights = None if answer.weights is None else _members_of_weights_first(answer.weights)
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
         elif weights is not None and members is None:
             raise InputError("weights= says how much each member counts; say with members= along which dimension")
@@ -169,6 +169,8 @@ class Prediction:
         self.members, *shape = self._given.batch_shape
         self.shape = tuple(shape)
         self._set_weights(weights)
+        if self._weights is not None and 1 < self._weights.ndim <= len(shape):
+            self._weights = self._weights_like(_first_leaf(self._given)).expand(-1, *shape)  # type: ignore[union-attr]
         self._familiarity = self._mean_familiarity(familiarity)
         self._set_atom(atom, gate)
 
@@ -179,9 +181,22 @@ class Prediction:
         """Keep the weights of the members, if any are given; that of a single one says nothing."""
         if weights is not None:
             given = weights if isinstance(weights, Tensor) else torch.from_numpy(real_numbers("weights", weights))
-            self._weights = normalised_weights("Prediction", given, self.members, validate=True).cpu()
+            if given.ndim > 1:
+                self._weights = self._weights_of_rows(given)
+            else:
+                self._weights = normalised_weights("Prediction", given, self.members, validate=True).cpu()
         if self.members == 1:
             self._weights = None
+
+    def _weights_of_rows(self, weights: Tensor) -> Tensor:
+        """Return weights that differ between rows, (members, *shape), with sums of 1, after checking them."""
+        if tuple(weights.shape) != (self.members, *self.shape):
+            expected = (self.members, *self.shape)
+            raise InputError(f"weights must have the shape {expected[:1]} or {expected}, got {tuple(weights.shape)}")
+        total = weights.double().sum(0)
+        if not bool((weights >= 0).all() & total.isfinite().all() & (total > 0).all()):
+            raise InputError("weights must be numbers of at least 0, and not all 0 in a row")
+        return (weights.double() / total).cpu()
 
     def _set_atom(self, atom: float | None, gate: Tensor | None) -> None:
         """Keep the value with a probability of its own, and that probability, after checking both."""
@@ -219,7 +234,7 @@ class Prediction:
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """How much each member counts, (members,), of sum 1; None: all count the same."""
+        """How much each member counts, (members,) or (members, *shape), of sum 1; None: all count the same."""
         return None if self._weights is None else self._weights.detach().numpy().copy()
 
     @property
@@ -227,7 +242,7 @@ class Prediction:
         """Whether more than one member counts, so that their means can differ."""
         if self._weights is None:
             return self.members > 1
-        return int((self._weights > 0).sum()) > 1
+        return bool(((self._weights > 0).sum(0) > 1).any())
 
     def _mean_over_members(self, x: Tensor) -> Tensor:
         """Return the mean of something that each member has, with the members in dimension 0."""
@@ -235,7 +250,8 @@ class Prediction:
 
     def _weights_like(self, x: Tensor) -> Tensor | None:
         """Return the weights on the device of x and with its dimensions."""
-        return None if self._weights is None else self._weights.to(x.device).view(-1, *(1,) * (x.ndim - 1))
+        w = self._weights
+        return None if w is None else w.to(x.device).view(*w.shape, *(1,) * (x.ndim - w.ndim))
 
     def _of_members(self, given: Answer, transform: Transform | Support | None) -> "Prediction":
         """Return a prediction of other answers of the same members, which lie in dimension 0."""
@@ -301,6 +317,8 @@ class Prediction:
         some = self._of_members(chosen, self._transform_at(keys))
         some._label_like(self, keys)
         some._familiarity = self._familiarity_at(keys)
+        if self._weights is not None and self._weights.ndim > 1:
+            some._weights = self._weights[(slice(None), *_on_device(keys, self._weights.device))]
         if self._gate is not None:
             some.atom, some._gate = self.atom, self._gate[(slice(None), *_on_device(keys, self._gate.device))]
         if self.guarantee is not None:
@@ -363,7 +381,8 @@ class Prediction:
     def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
         """Return several predictions as one, row after row; they have as many members and one kind of answer.
 
-        Their members have the same weights. Either all of them have a familiarity or none.
+        Their members have the same weights, or weights that differ between rows. Either all of them have a familiarity
+        or none.
         """
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
@@ -389,6 +408,8 @@ class Prediction:
         gates = [p._gate for p in predictions if p._gate is not None]
         joined.atom, joined._gate = predictions[0].atom, torch.cat(gates, 1) if gates else None
         joined._weights = predictions[0]._weights
+        if joined._weights is not None and joined._weights.ndim > 1:
+            joined._weights = torch.cat([cast(Tensor, p._weights) for p in predictions], 1)
         joined._familiarity = torch.cat(shares) if shares else None
         joined.names = predictions[0].names
         guarantees = [p.guarantee for p in predictions]
@@ -475,7 +496,9 @@ class Prediction:
     @property
     def default_decomposition(self) -> str:
         """How the variance is divided unless another way is asked for."""
-        if self._familiarity is not None and isinstance(self._given, NormalInverseGamma) and self.transform is None:
+        by_row = self._weights is not None and self._weights.ndim > 1  # components of one posterior, not networks
+        computed = self._familiarity is not None or by_row
+        if computed and isinstance(self._given, NormalInverseGamma) and self.transform is None:
             return "paper"
         familiar = self.transform is not None and self._familiarity is not None
         return "identified" if self._several or familiar else "paper"
@@ -925,15 +948,11 @@ def _with_atom(p: Prediction, means: Tensor, variances: Tensor) -> tuple[Tensor,
     return means - gate * distance, (1 - gate) * (variances + gate * distance.square())
 
 
-def _same_in_all_rows(weights: Tensor) -> Tensor:
-    """Return weights as (members,) on the CPU; those that torch.func.vmap returns have a dimension of rows before."""
+def _members_of_weights_first(weights: Tensor) -> Tensor:
+    """Return the weights of a mixture on the CPU: (members,) if they are the same in all rows, else (members, …)."""
     weights = weights.double().cpu()
-    if weights.ndim > 1:
-        rows = weights.reshape(-1, weights.shape[-1])
-        if not len(rows) or not bool((rows == rows[0]).all()):
-            raise InputError("the members of a prediction have the same weights in all rows, and these differ")
-        weights = rows[0]
-    return weights
+    rows = weights.reshape(-1, weights.shape[-1])
+    return rows[0] if len(rows) and bool((rows == rows[0]).all()) else weights.movedim(-1, 0)
 
 
 def _same_weights(first: Prediction, second: Prediction) -> bool:
@@ -942,6 +961,8 @@ def _same_weights(first: Prediction, second: Prediction) -> bool:
         return True
     equal = torch.full((first.members,), 1 / first.members, dtype=torch.float64)
     one, other = (equal if p._weights is None else p._weights.detach() for p in (first, second))
+    if one.ndim > 1 or other.ndim > 1:
+        return one.ndim == other.ndim
     return bool((one - other).abs().max() <= 1e-12)
 
 
@@ -1044,7 +1065,10 @@ def _draw(
         if steps is None:
             member = torch.randint(each.batch_shape[0], shape, **options)
         else:
-            member = torch.searchsorted(steps, torch.rand(shape, dtype=torch.float64, **options), right=True)
+            level = torch.rand(shape, dtype=torch.float64, **options)
+            member = torch.zeros(shape, dtype=torch.int64, device=generator.device)
+            for step in steps[:-1]:  # of one number, or of one for each row
+                member += level >= step
         noise = torch.randn(shape, dtype=each.loc.dtype, **options)
         if isinstance(each, StudentT):  # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
             half = 0.5 * each.df.gather(0, member)
@@ -1075,7 +1099,8 @@ def _flatten(p: Prediction) -> tuple[list[Any], Any]:
     if p.members == 1 and isinstance(_first_leaf(answer), Tensor):
         answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), answer), None
     gate = p._gate.squeeze(0) if members is None and isinstance(p._gate, Tensor) else p._gate
-    optional = (p._weights, p._familiarity, gate)
+    weights = p._weights.movedim(0, -1) if isinstance(p._weights, Tensor) else p._weights
+    optional = (weights, p._familiarity, gate)
     present = tuple(part is not None for part in optional)
     return [answer, *(part for part in optional if part is not None)], (members, p.transform, p.atom, present)
 
@@ -1086,7 +1111,7 @@ def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     weights, familiarity, gate = (rest.pop(0) if there else None for there in present)
     if isinstance(answer, Answer) and isinstance(_first_leaf(answer), Tensor):
         new = Prediction(answer, members, transform=transform)
-        new._weights = _same_in_all_rows(weights) if isinstance(weights, Tensor) else None
+        new._weights = _members_of_weights_first(weights) if isinstance(weights, Tensor) else None
         new._familiarity = familiarity
         new.atom, new._gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
         return new

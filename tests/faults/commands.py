@@ -38,13 +38,12 @@ def kills_in_fit(count: int = 20, seed: int = 0) -> Found:
             except InputError as error:
                 if folder == old:
                     failed.append(f"kill {trial}: the model that was there cannot be read: {error}")
-                elif any(path.name == "model.json" for path in folder.glob("*")):
-                    failed.append(f"kill {trial}: a model that looks complete cannot be read: {error}")
+                elif folder.exists():
+                    failed.append(f"kill {trial}: a part of a model is there: {error}")
         for folder in (old, new):  # the next fit works, and removes what killed ones left
             _seconds(_fit(table, folder, seed=3))
-            left = sorted(path.name for path in folder.iterdir())
-            if models.load(folder).random_state != 3 or len(left) != 2:
-                failed.append(f"after all kills {folder.name} holds {left}")
+            if models.load(folder).random_state != 3:
+                failed.append(f"after all kills {folder.name} holds an old model")
         beside = sorted(path.name for path in Path(scratch).iterdir())
         if beside != ["new", "old", "table.csv"]:
             failed.append(f"left behind: {beside}")

@@ -1,7 +1,6 @@
-"""Forge model folders with right checksums: loading must refuse each in one sentence, or the model must work."""
+"""Forge model files with right digests: loading must refuse each in one sentence, or the model must work."""
 
 import copy
-import hashlib
 import json
 import random
 import tempfile
@@ -12,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save, save_file
 
 import howsure as hs
+from howsure.storage import DIGEST, HEADER, _digest, _split, load_model
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 10**30, 1e308, "", "x", "../../etc/passwd", [], [1], [[]], {}, {"a": 1}, [None] * 3,
@@ -36,16 +36,11 @@ def models() -> list[Any]:
     ]
 
 
-def write(folder: Path, body: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """Write a model folder with right checksums, whatever it holds."""
-    folder.mkdir()
-    data = save(tensors)
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"tensors-{digest[:16]}.safetensors"
-    (folder / name).write_bytes(data)
-    body = {**body, "tensors": name, "tensors_sha256": digest, "tensors_bytes": len(data)}
-    total = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    (folder / "model.json").write_text(json.dumps({**body, "sha256": total}))
+def write(path: Path, header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """Write a model file with the right digest, whatever it holds."""
+    text = json.dumps(header)
+    _, body = _split(save(tensors))
+    save_file(tensors, path, {HEADER: text, DIGEST: _digest(text, body)})
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -56,8 +51,8 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def forge_settings(body: dict[str, Any], choose: random.Random) -> str:
     """Change one place of the settings; return what was done."""
-    place = choose.choice(_places(body["settings"]))
-    inner = body["settings"]
+    place = choose.choice(_places(body))
+    inner = body
     for key in place[:-1]:
         inner = inner[key]
     if choose.random() < 0.25:
@@ -73,7 +68,7 @@ def forge_tensors(tensors: dict[str, torch.Tensor], choose: random.Random) -> st
     old = tensors.pop(name)
     how = choose.choice(["drop", "rename", "double", "shape", "zeros", "nan", "negative", "extra", "huge", "integers"])
     new = {
-        "rename": ("population.other", old),
+        "rename": ("networks.other", old),
         "double": (name, old.to(torch.float64 if old.dtype == torch.float32 else torch.float32)),
         "shape": (name, old.flatten()),
         "zeros": (name, torch.zeros_like(old)),
@@ -116,16 +111,14 @@ def check(count: int = 100, seed: int = 0) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory() as scratch:
         known = []
         for k, (model, x) in enumerate(models()):
-            folder = model.save(Path(scratch) / f"model{k}")
-            (path,) = folder.glob("tensors-*.safetensors")
-            known.append((json.loads((folder / "model.json").read_text()), load_file(path), x))
+            tensors, header = load_model(model.save(Path(scratch) / f"model{k}"))
+            known.append((header, tensors, x))
         for k in range(count):
-            body, tensors, x = known[k % len(known)]
-            body, tensors = copy.deepcopy(body), dict(tensors)
-            del body["sha256"]
-            done = forge_tensors(tensors, choose) if k % 4 == 0 else forge_settings(body, choose)
-            folder = Path(scratch) / f"forged{k}"
-            write(folder, body, tensors)
-            if (wrong := verdict(folder, x)) is not None:
-                failed.append(f"forgery {k} ({body['settings'].get('estimator')}, {done}): {wrong}")
+            header, tensors, x = known[k % len(known)]
+            header, tensors = copy.deepcopy(header), dict(tensors)
+            done = forge_tensors(tensors, choose) if k % 4 == 0 else forge_settings(header, choose)
+            path = Path(scratch) / f"forged{k}"
+            write(path, header, tensors)
+            if (wrong := verdict(path, x)) is not None:
+                failed.append(f"forgery {k} ({header.get('estimator')}, {done}): {wrong}")
     return count, failed

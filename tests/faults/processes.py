@@ -11,12 +11,13 @@ import sys
 import tempfile
 import textwrap
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from howsure.persistence import load_model, save_model
 
 from howsure.errors import InputError
+from howsure.storage import load_model, save_model
 
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
@@ -24,12 +25,13 @@ Found = tuple[int, list[str]]
 
 SAVE = """
     import sys, torch
-    from howsure.persistence import save_model
+    from faults.processes import Numbered
+    from howsure.storage import save_model
     folder, first = sys.argv[1], int(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
     for k in range(first, first + 100_000):
-        save_model(folder, {"w": torch.full((20_000,), float(k))}, {"k": k})
+        save_model(folder, {"w": torch.full((20_000,), float(k))}, Numbered(k))
         print(k, flush=True)
 """
 FIT = """
@@ -49,6 +51,13 @@ FIT = """
         print("kept" if same and model.model_.result.steps == 30 else "changed", flush=True)
         raise
 """
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The header of the k-th model."""
+
+    k: int
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:
@@ -80,9 +89,9 @@ def start_saving(folder: Path, first: int) -> subprocess.Popen[str]:
 
 def leftovers(folder: Path) -> list[str]:
     """Save once more, which removes what killed writers left, and return what is there that should not be."""
-    save_model(folder, {"w": torch.zeros(3)}, {"k": 0})
-    found = sorted(path.name for path in (*folder.iterdir(), *folder.parent.iterdir()))
-    return [] if len(found) == 3 else [f"left behind: {found}"]  # model.json, its tensors, and the folder itself
+    save_model(folder, {"w": torch.zeros(3)}, Numbered(0))
+    found = sorted(path.name for path in folder.parent.iterdir())
+    return [] if found == [folder.name] else [f"left behind: {found}"]
 
 
 def kills_in_save(count: int = 200, seed: int = 0) -> Found:
@@ -115,7 +124,7 @@ def writers(processes: int = 3, seconds: float = 3.0) -> Found:
     failed, loads = [], 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
-        save_model(folder, {"w": torch.zeros(3)}, {"k": 0})
+        save_model(folder, {"w": torch.zeros(3)}, Numbered(0))
         crowd = [start_saving(folder, 1_000_000 * k) for k in range(1, processes + 1)]
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ def _checked(record: Any) -> dict[str, Any]:
 
 def save(model: "Regressor", folder: Path, record: dict[str, Any]) -> None:
     """Write a model file with the record of its fit."""
+    model = copy(model)
     model.record_ = finite(record)
     try:
         model.save(folder)

@@ -136,7 +136,9 @@ class TableModel(nn.Module):
 
     # Predictions ------------------------------------------------------------------------------------------------------
 
-    def predict(self, x: ArrayLike, members: Sequence[int] | None = None, *, encoded: bool = False) -> Prediction:
+    def predict(
+        self, x: ArrayLike | Tensor, members: Sequence[int] | None = None, *, encoded: bool = False
+    ) -> Prediction:
         """Return the mixture of some networks for the rows of x.
 
         Args:
@@ -157,9 +159,9 @@ class TableModel(nn.Module):
         )
 
     @torch.no_grad()
-    def evaluate(self, x: ArrayLike, *, encoded: bool = False) -> tuple[Answer, Tensor | None]:
+    def evaluate(self, x: ArrayLike | Tensor, *, encoded: bool = False) -> tuple[Answer, Tensor | None]:
         """Return what ``forward`` returns, on the CPU and computed in parts; (M, N) for a single target."""
-        rows = torch.from_numpy(np.array(x, dtype=float))
+        rows = x.detach().cpu().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=float))
         expected = self.columns_in if not encoded else self.features_in
         if rows.ndim != 2 or rows.shape[1] != expected:
             raise InputError(f"x must have shape (N, {expected}), got {tuple(rows.shape)}")
@@ -288,8 +290,9 @@ class TableModel(nn.Module):
             model.encoder, model.robust = encoder, RobustScale(len(encoder.order))
         if "evidence" in groups:
             directions = groups["evidence"]["leverage.directions"]
-            leverage = ConjugateEvidence(directions.shape[-2], directions.shape[-1], len(directions))
-            model.evidence = TableEvidence(leverage, loc_y.shape[-1])
+            with torch.device("cpu"):
+                leverage = ConjugateEvidence(directions.shape[-2], directions.shape[-1], len(directions))
+                model.evidence = TableEvidence(leverage, loc_y.shape[-1])
         if "linear" in groups:
             model.linear = LinearExpert.like(groups["linear"], model.features_in, loc_y.shape[-1])
         for name in ("weights", "width"):
@@ -324,7 +327,7 @@ class TableModel(nn.Module):
             self.trees.prepare()
         if self.networks.embedding is not None:
             self.networks.embedding.prepare()
-        row = torch.zeros(1, self.columns_in, dtype=torch.float64)
+        row = torch.zeros(1, self.columns_in, dtype=torch.float64, device="cpu")
         answer = self.ready()(row)[0]
         if not all(bool(leaf.isfinite().all()) for leaf in _pytree.tree_leaves(answer)):
             raise InputError("inconsistent model file: its prediction is not finite")

@@ -30,8 +30,8 @@ class RobustScale(nn.Module):
 
     def __init__(self, features: int) -> None:
         super().__init__()
-        self.register_buffer("median", torch.zeros(features, dtype=torch.float64))
-        self.register_buffer("spread", torch.ones(features, dtype=torch.float64))
+        self.register_buffer("median", torch.zeros(features, dtype=torch.float64, device="cpu"))
+        self.register_buffer("spread", torch.ones(features, dtype=torch.float64, device="cpu"))
 
     @classmethod
     def fit(cls, x: Array) -> "RobustScale":

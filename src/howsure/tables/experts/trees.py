@@ -94,15 +94,15 @@ class TreeEnsemble(nn.Module):
         super().__init__()
         self.depth = 0
         each, kinds = (targets, columns), torch.float64
-        self.register_buffer("columns", torch.zeros(each, dtype=torch.int32))
-        self.register_buffer("centre", torch.zeros(each, dtype=kinds))
-        self.register_buffer("unit", torch.ones(each, dtype=kinds))
-        self.register_buffer("limit", torch.tensor(LARGEST, dtype=kinds))
+        self.register_buffer("columns", torch.zeros(each, dtype=torch.int32, device="cpu"))
+        self.register_buffer("centre", torch.zeros(each, dtype=kinds, device="cpu"))
+        self.register_buffer("unit", torch.ones(each, dtype=kinds, device="cpu"))
+        self.register_buffer("limit", torch.tensor(LARGEST, dtype=kinds, device="cpu"))
         for name, value in (("start", 0.0), ("offset", 0.0), ("divisor", 1.0), ("factor", 1.0)):
-            self.register_buffer(name, torch.full((targets,), value, dtype=kinds))
-        self.register_buffer("leaves", torch.ones((targets, trees), dtype=torch.int32))
-        self.register_buffer("feature", torch.full((nodes,), -1, dtype=torch.int8))
-        self.register_buffer("number", torch.zeros(nodes, dtype=dtype))
+            self.register_buffer(name, torch.full((targets,), value, dtype=kinds, device="cpu"))
+        self.register_buffer("leaves", torch.ones((targets, trees), dtype=torch.int32, device="cpu"))
+        self.register_buffer("feature", torch.full((nodes,), -1, dtype=torch.int8, device="cpu"))
+        self.register_buffer("number", torch.zeros(nodes, dtype=dtype, device="cpu"))
 
     @classmethod
     def of(cls, **arrays: Any) -> "TreeEnsemble":
@@ -175,10 +175,12 @@ class TreeEnsemble(nn.Module):
         """Return the start of each target plus the values of its trees, (N, T)."""
         z = self.units(x)
         # tree by tree, so that the nodes of one tree stay in a core's cache
-        node, row = torch.broadcast_tensors(self.roots.unsqueeze(1), torch.arange(len(x), device=x.device) * z.shape[1])
+        node, row = torch.broadcast_tensors(
+            self.roots.unsqueeze(1), torch.arange(x.shape[0], device=x.device) * z.shape[1]
+        )
         node = self._walk(z.flatten(), node.flatten(), row.flatten())
-        values = self.number[node].double().view(*self.leaves.shape, len(x))
-        total = self.start.expand(len(x), -1)
+        values = self.number[node].double().view(*self.leaves.shape, x.shape[0])
+        total = self.start.expand(x.shape[0], -1)
         for k in range(self.trees):  # one after the other, as scikit-learn adds them: another order rounds otherwise
             total = total + values[:, k].mT
         return total
@@ -322,8 +324,10 @@ def _checked(x: Any, y: Any, seed: int, folds: int, weights: Array | None) -> tu
         if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
             raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
     weights = np.ones(len(x)) if weights is None else np.asarray(weights)
-    if weights.shape != (len(x),) or weights.dtype.kind not in "fiub":
-        raise InputError(f"weights must be {len(x)} real numbers, got {weights.dtype} {weights.shape}")
+    if weights.dtype.kind not in "fiub":
+        raise InputTypeError(f"weights of trees have the dtype {weights.dtype}", hint="pass real numbers")
+    if weights.shape != (len(x),):
+        raise InputError(f"weights must have one number for each of {len(x)} rows, got the shape {weights.shape}")
     if not bool(((weights >= 0) & (weights < np.inf)).all()):
         raise InputError("weights must be finite and at least 0")
     return x.astype(np.float64), y.astype(np.float64), weights.astype(np.float64)
