@@ -189,8 +189,6 @@ def test_shared_values_are_those_of_five_rows_each_or_of_a_coarse_grid():
     tailing = find_shared_values(g.choice([1.0, 2.0, 3.0, 4.0], 500, p=[0.5, 0.3, 0.19, 0.01]))
     assert tailing.values.tolist() == [1, 2, 3, 4, 5, 6]
     assert find_shared_values(g.choice([0.0, 1.0, np.pi], 500)).values.tolist() == [0, 1, np.pi]
-    assert find_shared_values(np.tile(np.linspace(0.95, 1, 26), 30)) is None  # settings of an experiment
-    assert find_shared_values(g.choice(np.linspace(0.95, 1, 26), 700)) is None
     irregular = find_shared_values(np.repeat(distinct[:60], g.integers(2, 20, 60)))
     assert not irregular.possible
     counts = np.round(g.normal(40, 15, 500)) + 0.0

@@ -14,8 +14,6 @@ __all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_sha
 Array = NDArray[np.float64]
 ROWS_PER_VALUE = 5  # on average, from which on rows share values
 MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
-MIN_SETTINGS = 10  # values of an experiment's setting
-CHANCE = 3.0  # standard deviations of the dispersion of equally frequent values
 COARSE_STEP = 0.05  # of a grid, in standard deviations of the target, which are at least those of the noise
 BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour's
 MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
@@ -88,12 +86,9 @@ def find_shared_values(y: Array) -> SharedValues | None:
     of a regular grid, are the only ones that a new row can have. A regular grid of more than two values has its gaps
     filled, and continues beyond an end unless that has five rows or more, and more than half as many as its neighbour:
     such an end is a bound.
-
-    Ten or more values that are equally frequent, as far as chance allows, are the settings of an experiment, which are
-    exact: they are a continuum.
     """
     values, counts = np.unique(y, return_counts=True)
-    if len(values) < 2 or _are_settings(counts):
+    if len(values) < 2:
         return None
     step = _grid_step(values)
     coarse = step is not None and step >= COARSE_STEP * y.std() and counts[counts > 1].sum() >= 0.5 * len(y)
@@ -105,18 +100,6 @@ def find_shared_values(y: Array) -> SharedValues | None:
     margin = round(GRID_MARGIN * count)
     below, above = (0 if _is_bound(*ends) else margin for ends in (counts[:2], counts[:-3:-1]))
     return SharedValues(values[0] + step * np.arange(-below, count + above), True)
-
-
-def _are_settings(counts: NDArray[np.int64]) -> bool:
-    """Return whether values with these numbers of rows are equally frequent, by the index of dispersion.
-
-    The sum of squared deviations over the mean count has a chi-squared distribution with one degree less than values.
-    """
-    degrees = len(counts) - 1
-    if degrees < MIN_SETTINGS - 1 or counts.mean() < ROWS_PER_VALUE:
-        return False
-    dispersion = ((counts - counts.mean()) ** 2).sum() / counts.mean()
-    return bool(dispersion < degrees + CHANCE * np.sqrt(2 * degrees))
 
 
 def _is_bound(end: int, neighbour: int) -> bool:
