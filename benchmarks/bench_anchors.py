@@ -26,8 +26,9 @@ def read(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return features and target of a table of the benchmark."""
     root = Path(os.environ["HOWSURE_DATA"])
     if name in UCI:
-        table = np.loadtxt(next((root / "uci" / UCI[name]).rglob("data.txt")))
-        return table[:, :-1], table[:, -1]
+        folder = root / "uci" / UCI[name]
+        table, columns = np.loadtxt(folder / "data.txt"), np.loadtxt(folder / "index_features.txt").astype(int)
+        return table[:, columns], table[:, int(np.loadtxt(folder / "index_target.txt"))]
     if name == "WhiteWine":
         frame = pd.read_csv(root / "shift" / "winequality-white.csv", sep=";")
         return frame.drop(columns="quality").to_numpy(float), frame["quality"].to_numpy(float)

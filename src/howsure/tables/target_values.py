@@ -14,6 +14,7 @@ __all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_sha
 Array = NDArray[np.float64]
 ROWS_PER_VALUE = 5  # on average, from which on rows share values
 MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
+COARSE_STEP = 0.05  # of a grid, in standard deviations of the target, which are at least those of the noise
 BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour's
 MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
 GRID_MARGIN = 0.5  # of the values of a regular grid, by which it continues beyond an end
@@ -80,16 +81,17 @@ class SharedValues:
 def find_shared_values(y: Array) -> SharedValues | None:
     """Return the values of a target, (rows,), if its rows share them; None for a continuum, and for a single value.
 
-    They share them if there are five rows or more for each value, or if all values lie on a regular grid that is so
-    coarse that half of the rows have the value of another row. At most 50 values, and those of a regular grid, are the
-    only ones that a new row can have. A regular grid of more than two values has its gaps filled, and continues beyond
-    an end unless that has five rows or more, and more than half as many as its neighbour: such an end is a bound.
+    They share them if there are five rows or more for each value, or if all values lie on a regular grid with steps of
+    at least 0.05 standard deviations, and half of the rows have the value of another row. At most 50 values, and those
+    of a regular grid, are the only ones that a new row can have. A regular grid of more than two values has its gaps
+    filled, and continues beyond an end unless that has five rows or more, and more than half as many as its neighbour:
+    such an end is a bound.
     """
     values, counts = np.unique(y, return_counts=True)
     if len(values) < 2:
         return None
     step = _grid_step(values)
-    coarse = step is not None and counts[counts > 1].sum() >= 0.5 * len(y)
+    coarse = step is not None and step >= COARSE_STEP * y.std() and counts[counts > 1].sum() >= 0.5 * len(y)
     if len(y) < ROWS_PER_VALUE * len(values) and not coarse:
         return None
     count = MAX_GRID_VALUES + 1 if step is None else round((values[-1] - values[0]) / step) + 1
