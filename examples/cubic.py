@@ -9,8 +9,7 @@ and the same mixture with evidence by conjugacy, which is the default of `Eviden
 
 import argparse
 import time
-from copy import copy
-from dataclasses import replace
+from copy import copy, deepcopy
 from pathlib import Path
 
 import matplotlib
@@ -59,7 +58,8 @@ def predict(net: nn.Module, x: np.ndarray) -> hs.Prediction:
 def plain(model: hs.EvidentialRegressor) -> hs.EvidentialRegressor:
     """Return the same networks with the evidence that they output."""
     some = copy(model)
-    some.model_ = replace(model.model_, evidence=None)
+    some.model_ = deepcopy(model.model_)
+    some.model_.evidence = None
     return some
 
 

@@ -8,7 +8,6 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -370,8 +369,8 @@ def test_the_page_says_which_row_not_to_trust_and_why(page):
 
 def test_without_a_threshold_no_row_is_flagged(model, tmp_path):
     plain = copy(model)
-    plain.model_ = replace(model.model_, unfamiliar_below=None)
-    plain.model_.result = model.model_.result
+    plain.model_ = copy(model.model_)
+    plain.model_.unfamiliar_below = None
     table = make_table(seed=1)
     text = write(plain, table, make_target(table), tmp_path).text
     assert "too few rows were held out to learn a threshold" in text

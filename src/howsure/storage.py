@@ -101,7 +101,7 @@ def reading_model(path: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"{path} cannot be loaded: {why}", hint="save the model again") from error
 
 

@@ -74,7 +74,7 @@ def forge_tensors(tensors: dict[str, torch.Tensor], choose: random.Random) -> st
         "zeros": (name, torch.zeros_like(old)),
         "nan": (name, torch.full_like(old, float("nan"))),
         "negative": (name, -old),
-        "extra": (name, torch.cat([old, old])),
+        "extra": (name, torch.cat([old.flatten(), old.flatten()])),
         "huge": (name, torch.full_like(old, 1e30)),
         "integers": (name, old.long()),
     }.get(how)

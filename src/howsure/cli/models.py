@@ -82,6 +82,6 @@ def check_output(folder: Path, force: bool) -> None:
             raise InputError(f"{folder} exists and is not a model", hint="choose another name with -o")
         if not force:
             raise InputError(f"{folder} holds a model already; --force replaces it, -o names another file")
-    parent = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    parent = next(each for each in folder.absolute().parents if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"{folder} cannot be written: {parent} is no folder to write to; choose another name with -o")
