@@ -113,12 +113,13 @@ def test_log_tails_of_students_t_against_scipy(df):
     y = torch.tensor([-30.0, -2.0, 0.0, 0.4, 7.0], dtype=torch.float64)
     n, loc, scale = (torch.tensor(v, dtype=torch.float64) for v in (df, 0.5, 2.0))
     law = stats.t(df, 0.5, 2.0)
-    for side, tail in ((1, law.sf), (-1, law.cdf)):
-        found = student_t.censored_nll(y, torch.tensor(side), n, loc, scale)
+    infinite = torch.full_like(y, math.inf)
+    for lower, upper, tail in ((y, infinite, law.sf), (-infinite, y, law.cdf)):
+        found = student_t.cell_nll(y, lower, upper, n, loc, scale)
         assert -found.numpy() == pytest.approx(np.log(tail(y)), rel=1e-9)
-    sign = torch.tensor([1, -1, 0, 1, -1])
-    expected = [-law.logsf(-30), -law.logcdf(-2), -law.logpdf(0), -law.logsf(0.4), -law.logcdf(7)]
-    assert student_t.censored_nll(y, sign, n, loc, scale).numpy() == pytest.approx(np.array(expected), rel=1e-9)
+    lower, upper = torch.where(y == -2, -math.inf, y), torch.where(y == 7, math.inf, y)
+    expected = [-law.logpdf(-30), -law.logcdf(-2), -law.logpdf(0), -law.logpdf(0.4), -law.logsf(7)]
+    assert student_t.cell_nll(y, lower, upper, n, loc, scale).numpy() == pytest.approx(np.array(expected), rel=1e-9)
 
 
 def test_log_tails_of_the_normal_against_scipy():
@@ -354,14 +355,15 @@ def test_methods_learn_from_bounds(method):
     raw, y = torch.randn(2, 5, 1, method.outputs), torch.randn(2, 5, 1)
     bound = torch.randint(-1, 2, (2, 5, 1))
     answer = method.answer(raw)
-    got = method.loss_of_raw(raw, y, networks, bound)
-    assert torch.equal(got, method.loss(answer, y, networks, bound))
-    nothing = method.loss_of_raw(raw, y, networks, torch.zeros_like(bound))
+    cells = torch.where(bound < 0, -math.inf, y), torch.where(bound > 0, math.inf, y)
+    got = method.loss_of_raw(raw, y, networks, cells)
+    assert torch.equal(got, method.loss(answer, y, networks, cells))
+    nothing = method.loss_of_raw(raw, y, networks, (y, y))
     assert torch.allclose(nothing, method.loss_of_raw(raw, y, networks), rtol=1e-5)
     assert torch.allclose(method.nll(answer, y), -answer.predictive().log_prob(y))
     tails = torch.where(bound > 0, answer.predictive().sf(y), answer.predictive().cdf(y))
     expected = torch.where(bound == 0, method.nll(answer, y), -tails.log())
-    assert torch.allclose(method.nll(answer, y, bound), expected, rtol=1e-4)
+    assert torch.allclose(method.nll(answer, y, cells), expected, rtol=1e-4)
 
 
 # Recovery -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from scipy import stats
 
 import howsure as hs
 from howsure.likelihoods import Evidential, Network, Recipe
-from howsure.tables.censoring import log_likelihood, read_censored
+from howsure.tables.censoring import cells_of_bounds, log_likelihood, read_censored
 from howsure.tables.members import hold_out
 from howsure.tables.stacking import validation_log_densities
 from howsure.tables.target import Target, prepare_target
@@ -97,23 +97,24 @@ def test_the_validation_score_is_the_censored_likelihood():
 
 
 def test_likelihood_of_values_and_bounds():
-    law, known = hs.Normal(torch.zeros(3, dtype=torch.float64), 2.0), torch.tensor([0, 1, -1])
+    law = hs.Mixture(hs.Normal(torch.zeros(1, 3, dtype=torch.float64), 2.0))
     y = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
+    known = torch.from_numpy(cells_of_bounds(y.numpy(), np.array([0, 1, -1], dtype=np.int8)))
     normal = stats.norm(0, 2)
     expected = [normal.logpdf(1), normal.logsf(2), normal.logcdf(-3)]
     assert log_likelihood(law, y, known).numpy() == pytest.approx(np.array(expected))
-    assert log_likelihood(law, 1e5 * y.abs(), known.abs()).isfinite().all()
+    far = torch.stack([1e5 * y.abs(), torch.full_like(y, torch.inf)], -1)
+    assert log_likelihood(law, 1e5 * y.abs(), far).isfinite().all()
 
 
-def test_bounds_are_not_spread():
+def test_bounds_are_cells_with_an_infinite_end():
     y = np.concatenate([np.full(40, 5.0), np.linspace(0, 4, 60), np.full(20, 3.0)])
     known = np.concatenate([np.ones(40), np.zeros(80)]).astype(np.int8)
-    prepared = prepare_target(y, np.arange(120), None, 0, censored=known)
-    assert np.array_equal(prepared.values[:40], y[:40])
-    assert not np.array_equal(prepared.values[100:], y[100:])  # 3 dominates the values
-    assert "are 3" in prepared.notices[0]
-    assert prepare_target(y[:100], np.arange(100), None, 0, censored=known[:100]).notices == ()
-    positive = prepare_target(y, np.arange(120), "positive", 0, censored=known)
+    prepared = prepare_target(y[:100], np.arange(100), censored=known[:100])
+    assert np.array_equal(prepared.cells[:40, 0, 0], y[:40])
+    assert np.isinf(prepared.cells[:40, 0, 1]).all()
+    assert np.array_equal(prepared.cells[40:, 0, 0], prepared.cells[40:, 0, 1])
+    positive = prepare_target(y, np.arange(120), "positive", censored=known)
     assert len(np.unique(positive.values[:40])) == 1
 
 

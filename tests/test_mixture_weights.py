@@ -336,8 +336,10 @@ def test_vmap_and_compile_know_weights():
         if mapped[1] is None:
             assert Prediction(m).weights == pytest.approx([0.125, 0.25, 0.625])
         else:
-            with pytest.raises(hs.InputError, match="weights"):
-                Prediction(m)
+            found = Prediction(m)
+            assert found.weights.shape == (3, 7, 2)
+            assert found.mean == pytest.approx(m.mean.numpy(), rel=1e-5)
+            assert found[3].std == pytest.approx(m.stddev[3].numpy(), rel=1e-5)
 
     def loss(raw, weights, y):
         return -make(raw, weights).log_prob(y).mean()

@@ -1,4 +1,4 @@
-"""What is in the target: ties, targets that cannot be negative, and targets that are no numbers, on made tables."""
+"""Shared values, targets that cannot be negative, and targets that are not numbers, on made tables."""
 
 import datetime as dt
 import pickle
@@ -13,11 +13,12 @@ from sklearn.compose import TransformedTargetRegressor
 
 import howsure as hs
 from howsure import metrics
+from howsure.distributions import Support
 from howsure.errors import InputError, InputTypeError
-from howsure.tables.target_values import find_ties, positive_numbers, spread_ties
+from howsure.tables.target import Atom, prepare_target, transform_from_dict
+from howsure.tables.target_values import find_atom, find_shared_values, positive_numbers
 
 QUICK = {"members": 2, "hidden": (32,), "steps": 60, "random_state": 0}
-TIES = r"\by\b"  # the warning names the target
 
 
 def log_normal(rows, seed):
@@ -151,15 +152,13 @@ def test_a_transformed_target_regressor_predicts():
 
 def test_counts_with_zeros_have_a_shift():
     y = np.array([0.0, 0.0, 1.0, 2.0, 2.0, 3.0, 7.0])
-    scale, shift = positive_numbers(y, None)
+    scale, shift = positive_numbers(y)
     assert scale == 7
-    assert positive_numbers(np.r_[np.arange(1.0, 101), 1e9], None)[0] < 300
+    assert positive_numbers(np.r_[np.arange(1.0, 101), 1e9])[0] < 300
     assert shift == 0.5 * np.quantile(y[y > 0], 0.05)
-    assert positive_numbers(np.zeros(4), None) == (1.0, 1.0)
-    assert positive_numbers(y[y > 0], None)[1] == 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        model = hs.EvidentialRegressor(target_transform="positive", **QUICK).fit(np.arange(70.0)[:, None], [*y] * 10)
+    assert positive_numbers(np.zeros(4)) == (1.0, 1.0)
+    assert positive_numbers(y[y > 0])[1] == 0
+    model = hs.EvidentialRegressor(target_transform="positive", **QUICK).fit(np.arange(70.0)[:, None], [*y] * 10)
     p = model.predict_distribution(np.arange(70.0)[:, None])
     assert (p.cdf(np.zeros(70)) > 0).all()
     assert np.isfinite(p.log_prob([*y] * 10)).all()
@@ -173,89 +172,158 @@ def test_a_constant_target_keeps_working_under_a_transform():
         assert np.allclose(model.predict_distribution(x).median, value, atol=0.5)
 
 
-# Ties -----------------------------------------------------------------------------------------------------------------
+# Shared values --------------------------------------------------------------------------------------------------------
 
 
-def test_ties_are_found_where_a_value_dominates():
+def test_shared_values_are_those_of_five_rows_each_or_of_a_coarse_grid():
     g = np.random.default_rng(0)
     distinct = g.standard_normal(500)
-    assert find_ties(distinct) is None
-    assert find_ties(np.full(100, 3.0)) is None
-    assert find_ties(np.repeat(np.linspace(0.95, 1, 51), 234)) is None  # 51 values of 2 % each
-    assert find_ties(np.r_[distinct[:30], distinct[:1]]) is None  # twice the same among 31 is chance
-    atom = find_ties(np.r_[np.zeros(400), distinct[:100]])
-    assert (atom.value, atom.share, atom.spacing) == (0.0, 0.8, 0.0)
-    grid = find_ties(g.choice([3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 500, p=[0.01, 0.03, 0.43, 0.4, 0.12, 0.01]))
-    assert (grid.value, grid.spacing, grid.width) == (5.0, 0.5, 0.5)
-    stray = find_ties(np.r_[g.choice([1.0, 2.0, 3.0], 500), 1.0001])
-    assert stray.spacing == 0.5
+    assert find_shared_values(distinct) is None
+    assert find_shared_values(np.full(100, 3.0)) is None
+    assert find_shared_values(np.r_[distinct[:30], distinct[:1]]) is None
+    grades = find_shared_values(g.choice([3.0, 4.0, 7.0], 500))
+    assert grades.possible
+    assert grades.values.tolist() == [3, 4, 5, 6, 7]
+    assert find_shared_values(g.choice([0.0, 0.1, 0.7], 500)).values.tolist()[-1] == pytest.approx(0.7)
+    assert find_shared_values(g.choice([0.0, 1.0], 500, p=[0.9, 0.1])).values.tolist() == [0, 1]
+    tailing = find_shared_values(g.choice([1.0, 2.0, 3.0, 4.0], 500, p=[0.5, 0.3, 0.19, 0.01]))
+    assert tailing.values.tolist() == [1, 2, 3, 4, 5, 6]
+    assert find_shared_values(g.choice([0.0, 1.0, np.pi], 500)).values.tolist() == [0, 1, np.pi]
+    irregular = find_shared_values(np.repeat(distinct[:60], 5))
+    assert not irregular.possible
+    counts = g.poisson(40, 500) + 50 * g.poisson(2, 500)
+    found = find_shared_values(counts.astype(float))
+    assert found.possible
+    assert np.allclose(np.diff(found.values), 1)
+    assert found.values[0] < counts.min()
+    assert found.values[-1] > counts.max()
+    assert find_shared_values(g.integers(0, 100_000, 500).astype(float)) is None
+    tenths = find_shared_values(np.round(g.normal(0, 3, 1000), 1))
+    assert tenths.possible
+    assert np.abs(tenths.values * 10 - np.round(tenths.values * 10)).max() < 1e-6
 
 
-def test_tied_rows_are_spread_and_others_are_not():
-    y = np.r_[np.zeros(400), np.random.default_rng(0).standard_normal(100)]
-    ties = find_ties(y)
-    spread = spread_ties(y, ties, (0, 0))
-    assert np.array_equal(spread[400:], y[400:])
-    assert np.abs(spread[:400]).max() <= ties.width / 2
-    assert len(np.unique(spread)) == 500
-    assert np.array_equal(spread, spread_ties(y, ties, (0, 0)))
-    assert not np.array_equal(spread, spread_ties(y, ties, (1, 0)))
-    positive = np.abs(y)
-    ties = find_ties(positive)
-    _, shift = positive_numbers(positive, ties)
-    spread = spread_ties(positive, ties, (0, 0), shift)
-    assert -shift < spread.min()
-    assert spread[:400].max() <= 0  # which the transform makes 0 again
-    near_zero = np.r_[np.full(50, 0.01), np.linspace(0.5, 1, 50)]
-    assert spread_ties(near_zero, find_ties(near_zero), (0, 0), 0.0).min() > 0
+def test_value_that_stands_out_of_a_continuum_is_an_atom():
+    g = np.random.default_rng(0)
+    distinct = g.standard_normal(500)
+    assert find_atom(np.r_[np.zeros(400), distinct[:100]]) == 0
+    assert find_atom(np.r_[np.full(30, 9.0), distinct]) == 9
+    assert find_atom(distinct) is None
+    assert find_atom(np.r_[distinct, distinct[:9]]) is None
+    assert find_atom(g.choice([0.0, 1.0, 2.0], 500, p=[0.9, 0.05, 0.05])) is None
+    assert find_atom(np.zeros(50)) is None
+
+
+def test_cells_lie_between_the_midpoints_of_neighbours():
+    y = np.tile([1.0, 2.0, 4.0], 20)
+    made = prepare_target(y, np.arange(60))
+    assert np.array_equal(made.values, y)
+    assert made.cells[:3, 0].tolist() == [[-np.inf, 1.5], [1.5, 2.5], [3.5, np.inf]]
+    assert made.transform == Support([1.0, 2.0, 3.0, 4.0])
+    again = transform_from_dict(made.transform.to_dict())
+    assert again == made.transform
+
+
+def test_cells_of_a_transform_are_those_of_its_variable():
+    y = np.tile([0.0, 1.0, 4.0], 20)
+    made = prepare_target(y, np.arange(60), "positive")
+    assert made.cells[0, 0, 0] == -np.inf
+    assert made.cells[0, 0, 1] == made.cells[1, 0, 0] == made.transform.edges[0]
+    assert np.array_equal(made.transform.forward(torch.from_numpy(made.values)).numpy(), y)
+
+
+def test_zeros_among_positive_numbers_are_known_to_lie_below():
+    y = np.r_[np.zeros(3), np.random.default_rng(0).gamma(2, size=60)]
+    made = prepare_target(y, np.arange(63), "positive")
+    assert np.isinf(made.cells[:3, 0, 0]).all()
+    assert np.array_equal(made.cells[:3, 0, 1], made.values[:3])
+    assert np.array_equal(made.cells[3:, 0, 0], made.cells[3:, 0, 1])
+
+
+def test_atom_is_a_second_target():
+    y = np.r_[np.zeros(40), np.linspace(1, 2, 60)]
+    known = np.zeros(100, dtype=np.int8)
+    known[-1] = 1
+    made = prepare_target(y, np.arange(100), censored=known)
+    assert made.transform == Atom(0.0)
+    assert transform_from_dict(made.transform.to_dict()) == Atom(0.0)
+    assert made.table[:, 1].tolist() == [1.0] * 40 + [0.0] * 60
+    assert made.cells[0].tolist() == [[-np.inf, np.inf], [0.5, np.inf]]
+    assert made.cells[50].tolist() == [[y[50], y[50]], [-np.inf, 0.5]]
+    assert made.cells[-1].tolist() == [[2.0, np.inf], [-np.inf, np.inf]]
+
+
+def test_distinct_targets_have_no_cells():
+    x, y, _ = log_normal(100, 1)
+    made = prepare_target(y, np.arange(100))
+    assert np.array_equal(made.values, y)
+    assert made.cells is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hs.EvidentialRegressor(**QUICK).fit(x, y)
 
 
 @pytest.mark.parametrize("transform", [None, "positive"])
 def test_mostly_zeros_are_covered(transform):
     x, y = mostly_zeros(800, 1)
     new, target = mostly_zeros(2000, 2)
-    assert 0.78 < (y == 0).mean() < 0.82
-    settings = {"members": 3, "steps": 400, "random_state": 0}
-    model = hs.EvidentialRegressor(target_transform=transform, **settings)
-    with pytest.warns(UserWarning, match=TIES):
-        p = model.fit(x, y).predict_distribution(new)
-    with pytest.warns(UserWarning, match=TIES):
-        ensemble = hs.EnsembleRegressor(**settings).fit(x, y).predict_distribution(new)
-    lower, upper = p.interval(0.9).T
-    covered = (lower <= target) & (target <= upper)
-    assert 0.88 <= covered.mean() <= 0.97
-    assert metrics.crps(p, target) <= metrics.crps(ensemble, target)
-    if transform:
-        assert p.cdf(np.zeros(2000)).mean() == pytest.approx(0.8, abs=0.1)
+    model = hs.EvidentialRegressor(target_transform=transform, members=3, steps=400, random_state=0)
+    p = model.fit(x, y).predict_distribution(new)
+    assert metrics.coverage(p, target, 0.9) >= 0.88
+    assert p.cdf(np.zeros(2000)).mean() >= 0.72
+    constant = np.abs(np.subtract.outer(target[:500], target[:500])).mean() / 2
+    assert metrics.crps(p, target) < constant
+    if transform is None:
+        assert p.atom == 0
 
 
-def test_distinct_targets_are_learned_as_before():
-    x, y, _ = log_normal(100, 1)
-    assert np.array_equal(hs.tables.target.prepare_target(y, np.arange(100), None, 0).values, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hs.EvidentialRegressor(**QUICK).fit(x, y)
+def test_grades_are_predicted_as_possible_values_and_saved(tmp_path):
+    g = np.random.default_rng(0)
+    x = g.random((150, 2))
+    y = np.round(3 * x[:, 0] + 0.3 * g.standard_normal(150)).clip(0, 3)
+    model = hs.EvidentialRegressor(members=3, steps=60, random_state=0).fit(x, y)
+    p = model.predict_distribution(x)
+    assert set(np.unique(p.interval())) <= {0.0, 1.0, 2.0, 3.0}
+    assert np.exp(p.log_prob(y)).max() <= 1
+    again = hs.load(model.save(tmp_path / "grades.safetensors")).predict_distribution(x)
+    assert np.array_equal(again.mean, p.mean)
+    assert again.transform == p.transform
 
 
-def test_rows_without_weight_do_not_change_how_ties_are_spread():
+def test_atom_is_saved(tmp_path):
+    x, y = mostly_zeros(300, 1)
+    model = hs.EvidentialRegressor(**QUICK).fit(x, pd.DataFrame({"rain": y}))
+    p = model.predict_distribution(x)
+    assert p.shape == (300,)
+    again = hs.load(model.save(tmp_path / "zeros.safetensors"))
+    assert np.array_equal(again.predict_distribution(x).crps(y), p.crps(y))
+    assert again.target_names_ == ["rain"]
+
+
+def test_shared_values_of_several_targets_are_cells_of_a_continuum():
+    g = np.random.default_rng(0)
+    x = g.random((60, 2))
+    targets = pd.DataFrame(
+        {"price": g.random(60), "stars": g.integers(1, 4, 60), "fee": np.r_[np.zeros(30), g.random(30)]}
+    )
+    made = prepare_target(targets.to_numpy(float), np.arange(60))
+    assert np.array_equal(made.cells[:, 0, 0], made.cells[:, 0, 1])
+    assert bool((made.cells[:, 1, 0] < made.cells[:, 1, 1]).all())
+    assert np.isinf(made.cells[:30, 2, 0]).all()
+    p = hs.EvidentialRegressor(**QUICK).fit(x, targets).predict_distribution(x)
+    assert p.shape == (60, 3)
+    assert p.continuous
+
+
+def test_rows_without_weight_do_not_change_the_possible_values():
     g = np.random.default_rng(0)
     x, y = g.random((80, 2)), g.integers(0, 3, 80).astype(float)
     weight = np.ones(80)
     weight[::9] = 0
+    y[::9] = 17.5
     model = hs.EnsembleRegressor(members=1, hidden=(8,), steps=20, random_state=0)
-    with pytest.warns(UserWarning, match=TIES):
-        with_them = model.fit(x, y, sample_weight=weight).predict(x)
-    with pytest.warns(UserWarning, match=TIES):
-        assert np.allclose(with_them, model.fit(x[weight > 0], y[weight > 0]).predict(x), rtol=1e-4)
-
-
-def test_ties_of_several_targets_are_named():
-    g = np.random.default_rng(0)
-    x = g.random((60, 2))
-    targets = pd.DataFrame({"price": g.random(60), "stars": g.integers(1, 4, 60)})
-    with pytest.warns(UserWarning, match="'stars'") as told:
-        hs.EvidentialRegressor(**QUICK).fit(x, targets)
-    assert len(told) == 1
+    with_them = model.fit(x, y, sample_weight=weight).predict(x)
+    assert np.allclose(with_them, model.fit(x[weight > 0], y[weight > 0]).predict(x), rtol=1e-4)
 
 
 # No numbers -----------------------------------------------------------------------------------------------------------

@@ -26,9 +26,10 @@ class FakeModel:
         loc = torch.from_numpy(self.y + error).unsqueeze(-1)
         # many observations: a Student t that is nearly normal, of this deviation
         self.answer = NormalInverseGamma(loc, nu=1e6, alpha=1e6, beta=1e6 * stated**2)
-        self.weights = self.width = None
+        self.weights = self.width = self.evidence = None
+        self.targets = 1
 
-    def from_views(self, views):
+    def from_views(self, table):
         return self.answer, None
 
 
@@ -36,9 +37,8 @@ def factor_of(own, common, stated, members):
     model = FakeModel(own, common, stated, members)
     rows = torch.arange(ROWS)
     parts = rows.reshape(members, -1)
-    each = [Member(rows, parts[k], k) for k in range(members)]
-    found = with_width(model, Views(np.zeros((ROWS, 1)), each), Target(model.y, np.arange(ROWS)))
-    return float(found.width[0])
+    views = Views(np.zeros((ROWS, 1)), [Member(rows, parts[k], k) for k in range(members)])
+    return float(with_width(model, views, Target(model.y, rows.numpy())).width[0])
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
@@ -85,7 +85,8 @@ def test_evidence_leaves_the_mean_near_the_rows_and_uses_the_factor(table):
     assert np.array_equal(p.familiarity, q.familiarity)
     inside = q.familiarity == 1
     assert inside.any()
-    ratio = (q.std / p.std)[inside]
+    scales = [each.answers.predictive().scale.mean(0).numpy()[inside] for each in (p, q)]
+    ratio = scales[1] / scales[0]
     assert np.median(ratio) == pytest.approx(widened.width_[0], rel=0.1)
 
 
@@ -106,3 +107,16 @@ def test_a_single_network_or_few_rows_stay_as_they_are(table):
     assert EvidentialRegressor(members=3, steps=20, validation_fraction=0).fit(x, y).width_ is None
     with pytest.raises(InputError, match="calibrated"):
         EvidentialRegressor(calibrated="yes").fit(x, y)
+
+
+def test_tails_of_normal_noise_become_lighter(table):
+    x, y = table
+    model = EvidentialRegressor(members=3, steps=200, inputs="numbers", random_state=0).fit(x, y)
+    assert float(model.model_.evidence.tails.min()) > 1
+
+
+def test_tails_of_heavy_noise_stay_heavy(table):
+    x, _ = table
+    y = np.random.default_rng(1).standard_t(2, len(x))
+    model = EvidentialRegressor(members=3, steps=200, inputs="numbers", random_state=0).fit(x, y)
+    assert float(model.model_.evidence.tails.max()) == 1

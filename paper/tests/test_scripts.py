@@ -47,7 +47,6 @@ ARGUMENTS = {
     "paper/studies/table_inputs.py": f"--sets yacht --splits 1 --steps 10 {RECORD}",
     "paper/studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
     "paper/studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
-    "paper/studies/ties.py": f"--seeds 1 --members 1 --steps 20 {RECORD}",
     "paper/studies/uci_estimator.py": f"--sets yacht --steps 20 {RECORD}",
 }
 

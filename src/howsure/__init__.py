@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
     from howsure.exporting import export
     from howsure.images import FittedImages, ImageRecipe, fit_images
+    from howsure.incontext.regressor import InContextRegressor
     from howsure.losses import evidential_loss, normal_loss
     from howsure.nn import NIGHead, NormalHead
     from howsure.prediction import Prediction
@@ -28,6 +29,7 @@ __all__ = [
     "FittedImages",
     "HowsureError",
     "ImageRecipe",
+    "InContextRegressor",
     "InputError",
     "InputTypeError",
     "Mixture",
@@ -63,6 +65,7 @@ _NAMES = {  # the modules of the names above; the rest are in estimators
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
+    "incontext.regressor": ("InContextRegressor",),
     "losses": ("evidential_loss", "normal_loss"),
     "nn": ("NIGHead", "NormalHead"),
     "prediction": ("Prediction",),

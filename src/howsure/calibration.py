@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from howsure.conformal import ConformalCalibration
+from howsure.distributions import Support
 from howsure.errors import InputError, InputTypeError
 from howsure.metrics.scores import Mask, Predictive, Targets
 from howsure.prediction import Prediction, as_prediction, real_numbers
@@ -20,6 +21,7 @@ METHODS = ("scale", "isotonic", "conformal")
 MOST = 200_000  # targets that a scale is learned from; that of so many is within 0.2 % of that of all
 KNOTS = 1001  # of an isotonic map; it is then within 0.1 % of that of all rows
 EDGE = 1e-12  # probabilities from which the ends of a map are told apart
+LEAST_LOG = -1e4  # of the probability of a target that is not a possible value
 WIDE = math.log(1e4)  # how far from a first guess a scale is looked for at once
 
 
@@ -269,10 +271,14 @@ def _few(chosen: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], ...]:
 
 def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
     """Return the factor of the highest likelihood for the chosen targets."""
+    if p.atom is not None:  # the other values alone have a scale
+        chosen = chosen & (y != p.atom)
     rows = _few(chosen, MOST)
     some = p[rows]
     z = some._before_transform(y[rows])
     before = some._without_transform()
+    if p.atom is not None:
+        before = Prediction(some.answers, members=0, weights=some.weights)
     mean = np.asarray(before.mean, dtype=float)
     half = np.abs(np.diff(before._ends([0.5])[..., 0, :], axis=-1)[..., 0]) / 2
     distance = np.abs(z - mean)
@@ -288,6 +294,8 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
 
     def surprise(log_scale: float) -> float:
         s = math.exp(log_scale)
+        if isinstance(p.transform, Support):  # the probabilities of cells
+            return -float(np.mean(np.asarray(some.scaled(s).log_prob(y[rows]), dtype=float).clip(min=LEAST_LOG)))
         return log_scale - float(np.mean(np.asarray(before.log_prob(mean + (z - mean) / s), dtype=float)))
 
     return math.exp(_smallest(surprise, math.log(guess)))

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from howsure.distributions import Transform
 from howsure.errors import InputError, InputTypeError
 from howsure.prediction import Prediction
 
@@ -223,7 +224,7 @@ class ConformalCalibration:
             )
         z = prediction._before_transform(y)
         # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
-        highest = z if prediction.transform is None else np.where(y == 0, -np.inf, z)
+        highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
         scores = _Frame.of(prediction).scores(z, highest).reshape(len(y), -1)
         if mask is not None:
             counted = mask.reshape(len(y), -1).any(1)

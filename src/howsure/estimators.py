@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
 
@@ -23,7 +24,6 @@ from sklearn.utils.validation import (
 
 from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
-from howsure.distributions import Transform
 from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
@@ -38,7 +38,7 @@ from howsure.tables.robust import RobustScale
 from howsure.tables.stacking import stacked
 from howsure.tables.state import TableHeader, method_from_state, method_state, training_from_state, training_state
 from howsure.tables.table import Table, read_table
-from howsure.tables.target import Target, prepare_target
+from howsure.tables.target import Atom, Target, TargetTransform, prepare_target, transform_from_dict
 from howsure.tables.target_values import check_numbers
 from howsure.tables.train import train
 from howsure.tables.views import Views
@@ -222,24 +222,31 @@ class Regressor(_ScikitLearn):
     ) -> None:
         """Learn from some rows of a table; the others leave no trace."""
         scale, x = self._encode(table, target, rows, base)
-        prepared = self._prepare_target(target, rows, base, known, weights)
+        prepared = prepare_target(target, rows, self.target_transform, self.target_names_, known, weights)
+        self.transform_: TargetTransform | None = prepared.transform
         views = Views.fit(x, prepared, self._members(rows, base), base)
         method = self._method()
         options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
         recipe = self._recipe(method.recipe(len(rows)))
         model = train(method, views, prepared, recipe, **options)
         model, views = _usable(model, views, prepared)
-        model = stacked(model, views, prepared)
-        if self._evidence == "conjugate":
+        model = stacked(model, views, prepared, linear=self._sees_all_experts(len(rows)))
+        if self._evidence != "plain":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
-            ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
+            ridge = None
+            if self._evidence == "conjugate":
+                ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
             model = with_width(model, views, prepared)
         model.encoder, model.robust = ColumnEncoder(self.encoding_.encoders), scale
         device = resolve_device(self.device)
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
+
+    def _sees_all_experts(self, rows: int) -> bool:
+        """Return whether networks see everything, and a linear expert joins them."""
+        return len(_kinds(getattr(self, "inputs", "numbers"), self._network_count(rows), rows)) == len(KINDS)
 
     def _network_count(self, rows: int) -> int:
         """Return how many networks to train on so many rows."""
@@ -279,21 +286,6 @@ class Regressor(_ScikitLearn):
         features: Array = self.model_.features(torch.from_numpy(self.encoding_.codes(table))).cpu().numpy()
         return features
 
-    def _prepare_target(
-        self,
-        y: Array,
-        rows: NDArray[np.int64],
-        seed: int,
-        censored: NDArray[np.int8] | None,
-        weights: Array | None,
-    ) -> Target:
-        """Return the targets as networks learn them; warn of values that many rows share."""
-        prepared = prepare_target(y, rows, self.target_transform, seed, self.target_names_, censored, weights)
-        for notice in prepared.notices:
-            warnings.warn(notice, UserWarning, stacklevel=5)  # at the call of fit
-        self.transform_: Transform | None = prepared.transform
-        return prepared
-
     @overload
     def predict(self, X: Any, return_std: Literal[False] = False) -> Array: ...  # noqa: N803
 
@@ -331,7 +323,10 @@ class Regressor(_ScikitLearn):
         check_is_fitted(self, "model_")
         table = self._read(X, self.encoding_)
         p = self.model_.predict(self.encoding_.codes(table))
-        p.transform = self.transform_
+        if isinstance(self.transform_, Atom):
+            p = self.transform_.split(p)
+        else:
+            p.transform = self.transform_
         p.index, p.names = table.index, self.target_names_
         return p, table
 
@@ -360,7 +355,7 @@ class Regressor(_ScikitLearn):
 
     @property
     def inputs_(self) -> dict[str, float]:
-        """How much networks count by what they see of a row: numbers alone, also bins, or also trees."""
+        """Weight of the networks by what they see of a row, numbers, bins or trees, and that of linear regression."""
         check_is_fitted(self, "model_")
         model = self.model_
         kinds = [
@@ -369,8 +364,10 @@ class Regressor(_ScikitLearn):
         ]
         if model.weights is None:
             return {kind: kinds.count(kind) / len(kinds) for kind in dict.fromkeys(kinds)}
-        weights = model.weights.tolist()
-        return {kind: sum(w for w, k in zip(weights, kinds, strict=True) if k == kind) for kind in dict.fromkeys(kinds)}
+        linear = model.linear_share
+        weights = [w * (1 - linear) for w in model.weights.tolist()]
+        found = {k: sum(w for w, own in zip(weights, kinds, strict=True) if own == k) for k in dict.fromkeys(kinds)}
+        return found if model.linear is None else found | {"linear": linear}
 
     @property
     def width_(self) -> Array | None:
@@ -411,8 +408,8 @@ class Regressor(_ScikitLearn):
         _number("validation_fraction", self.validation_fraction, high=1)
         if self.target_transform is not None and self.target_transform not in ("positive", "log"):
             raise InputError(f"target_transform must be 'positive', 'log' or None, got {self.target_transform!r}")
-        if not isinstance(self._evidence, str) or self._evidence not in ("conjugate", "plain"):
-            raise InputError(f"evidence must be 'conjugate' or 'plain', got {self._evidence!r}")
+        if not isinstance(self._evidence, str) or self._evidence not in ("conjugate", "edge", "plain"):
+            raise InputError(f"evidence must be 'conjugate', 'edge' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
         if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
             raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
@@ -514,21 +511,24 @@ class Regressor(_ScikitLearn):
             raise InputError(f"inconsistent model file: familiarity threshold must be in [0, 1], got {below}")
         self.model_.unfamiliar_below = below
         self.model_.result = training_from_state(header.training)
-        targets, names = self.model_.targets, header.target_names
-        if names is not None and not (len(names) == targets and all(isinstance(name, str) for name in names)):
-            raise InputError(f"inconsistent model file: {names!r} are not the names of {targets} targets")
-        saved = header.target_transform
-        self.target_names_, self.transform_ = names, None if saved is None else Transform.from_dict(saved)
+        targets, saved = self.model_.targets, header.target_transform
+        self.transform_ = None if saved is None else transform_from_dict(saved)
         if self.transform_ is not None and not self.transform_.fits(targets):
             raise InputError(f"inconsistent model file: the transform is not for {targets} targets")
-        self.n_features_in_ = len(self.encoding_.names)
+        targets = 1 if isinstance(self.transform_, Atom) else targets
+        self.record_ = header.record
+        self._restore_names(header.target_names, targets, header.calibration)
+        return self
+
+    def _restore_names(self, names: list[str] | None, targets: int, saved: dict[str, Any] | None) -> None:
+        """Take over the names of columns and targets and a saved calibration, after checking them."""
+        if names is not None and not (len(names) == targets and all(isinstance(name, str) for name in names)):
+            raise InputError(f"inconsistent model file: {names!r} are not the names of {targets} targets")
+        self.target_names_, self.n_features_in_ = names, len(self.encoding_.names)
         if self.encoding_.named:
             self.feature_names_in_ = np.array(self.encoding_.names, dtype=object)
-        saved = header.calibration
         kind = ConformalCalibration if saved is not None and saved.get("method") == "conformal" else Calibration
         self.calibration_ = None if saved is None else kind.from_dict(saved)
-        self.record_ = header.record
-        return self
 
 
 def load(path: str | Path) -> Regressor:
@@ -541,6 +541,9 @@ def load(path: str | Path) -> Regressor:
     if values.get("model") == "images":
         return cast(Regressor, FittedImages.restore(path, tensors, values))
     with reading_model(path):
+        if values.get("model") == "incontext":
+            regressor: Regressor = import_module("howsure.incontext.regressor").restore(tensors, values)
+            return regressor
         header = checked_header(TableHeader, values)
         if header.estimator not in Regressor._registry:
             known = ", ".join(Regressor._registry)
@@ -563,7 +566,7 @@ def _usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel
         raise InputError(f"training diverged: all {count} networks reached values that are not finite; {advice}")
     if diverged:
         _warn(f"training of {diverged} of {count} networks diverged; {advice}")
-    comparable = target.weights is None and target.censored is None
+    comparable = target.weights is None and target.cells is None
     poor = 0 if not comparable else _worse_than_a_constant(model, views.members, target.table)
     if poor:
         _warn(f"{poor} of {count} networks do far worse on held-out rows than a constant would; {advice}")
@@ -675,13 +678,15 @@ class EvidentialRegressor(Regressor):
         the variance divides into aleatoric and epistemic.
     evidence_weight : float, default=0.01
         Weight λ of the evidence penalty, for standardized targets.
-    evidence : {"conjugate", "plain"}, default="conjugate"
+    evidence : {"conjugate", "edge", "plain"}, default="conjugate"
         "conjugate": evidence is computed from the features of the networks by Bayesian linear regression, so that
-        intervals widen away from the training rows. "plain": the evidence that the networks output, as in the paper.
+        intervals widen away from the training rows, as fast as fits without the ends of the data show. "edge": the same
+        without these fits: the variance grows relative to that at the edge of the training rows. "plain": the evidence
+        that the networks output, as in the paper.
     inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
         What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins. "trees":
         also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
-        "auto": all three, or "numbers" for fewer than three networks or 50 rows.
+        "auto": all three and a linear regression, or "numbers" for fewer than three networks or 50 rows.
     calibrated : bool, default=True
         Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows.
 

@@ -18,7 +18,7 @@ from howsure.distributions._base import count_invalid, fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import normal as normal_formulas
 from howsure.formulas import penalties
-from howsure.formulas.nig import Parameters, censored_nll, from_raw, nll
+from howsure.formulas.nig import Parameters, cell_nll, censored_nll, from_raw, nll
 from howsure.formulas.penalties import EXTRA_TERMS, Penalty
 from howsure.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
 from howsure.kernels.evidential_loss import evidential_loss_from_raw
@@ -37,6 +37,7 @@ def evidential_loss(
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
     censored: Tensor | None = None,
+    cells: tuple[Tensor, Tensor] | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
@@ -56,6 +57,10 @@ def evidential_loss(
             value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
             log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
             are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
+        cells: lower and upper ends of targets that are known up to a cell, two tensors of the shape of y: then
+            :math:`-\ln P(a < Y \le b)` takes the place of the negative log density where :math:`a < b`. Ends may be
+            infinite; where both are equal, y is the value. Penalties are as for censored targets, which are cells with
+            one infinite end.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
 
@@ -88,7 +93,7 @@ def evidential_loss(
     if isinstance(weight, Tensor):  # λ in float64 does not make a loss of float32 one of float64
         weight = weight.to(torch.promote_types(y.dtype, torch.float32))
     raw = _usable_raw(nig, y, weight, sample_weight)
-    if raw is not None and penalty in KERNEL_PENALTIES and not extra and censored is None:
+    if raw is not None and penalty in KERNEL_PENALTIES and not extra and censored is None and cells is None:
         if sample_weight is not None:
             sample_weight = _checked_sample_weight(sample_weight, y, mask)
         return evidential_loss_from_raw(
@@ -102,7 +107,11 @@ def evidential_loss(
         else:  # masked before the softplus, whose slope at NaN is NaN
             parameters = from_raw(torch.where(mask.unsqueeze(-1), raw, 0.0))
     nearest = y  # for penalties
-    if censored is None:
+    if cells is not None:
+        lower, upper = _checked_cells(cells, censored, y, mask)
+        loss = cell_nll(y, lower, upper, *parameters)
+        nearest = torch.minimum(torch.maximum(parameters[0], lower), upper)
+    elif censored is None:
         loss = nll(y, *parameters)
     else:
         censored = _checked_censored(censored, y, mask)
@@ -132,13 +141,14 @@ def normal_loss(
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
     censored: Tensor | None = None,
+    cells: tuple[Tensor, Tensor] | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """Return the negative log likelihood of y under the output of a normal head (the paper's Eq. 2).
 
     Args:
         normal: output of :class:`~howsure.NormalHead`.
-        y, mask, sample_weight, censored, reduction: as in :func:`evidential_loss`.
+        y, mask, sample_weight, censored, cells, reduction: as in :func:`evidential_loss`.
 
     >>> import torch, howsure as hs
     >>> hs.normal_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([0.0, 1.0]))
@@ -149,7 +159,9 @@ def normal_loss(
     y, mask = fit_target(y, normal.batch_shape, normal.loc, mask)
     y = without_masked(y, mask)
     loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
-    if censored is None:
+    if cells is not None:
+        loss = normal_formulas.cell_nll(y, *_checked_cells(cells, censored, y, mask), loc, scale)
+    elif censored is None:
         loss = -normal_formulas.log_prob(y, loc, scale)
     else:
         loss = normal_formulas.censored_nll(y, _checked_censored(censored, y, mask), loc, scale)
@@ -202,6 +214,20 @@ def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
     raise InputError(
         f"censored must be 0 (y is the value), 1 (at least y) or -1 (at most y); {count_invalid(bounds, valid)}"
     )
+
+
+def _checked_cells(cells: Any, censored: Any, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the ends of cells, those of masked targets equal, or raise an error if they do not fit y."""
+    if censored is not None:
+        raise InputError("censored= and cells= exclude each other: a bound is a cell with an infinite end")
+    if not isinstance(cells, tuple | list) or len(cells) != 2:
+        raise InputTypeError("cells must be two tensors, the lower and the upper ends")
+    lower, upper = (_of_shape(name, end, y) for name, end in zip(("lower ends", "upper ends"), cells, strict=True))
+    if mask is not None:
+        lower, upper = (torch.where(mask, end, 0.0) for end in (lower, upper))
+    if _is_readable(y) and not bool((lower <= upper).all()):
+        raise InputError(f"a cell ends where it begins or above; {count_invalid(lower, lower <= upper)}")
+    return lower, upper
 
 
 def _nearest_allowed(y: Tensor, censored: Tensor, gamma: Tensor) -> Tensor:

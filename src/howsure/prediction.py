@@ -12,7 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils import _pytree
 
-from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT, Transform, Transformed
+from howsure.distributions import (
+    Discrete,
+    Mixture,
+    Normal,
+    NormalInverseGamma,
+    StudentT,
+    Support,
+    Transform,
+    Transformed,
+    WithAtom,
+)
 from howsure.distributions._base import class_name, fit_shape
 from howsure.distributions.mixture import normalised_weights, short_weights
 from howsure.errors import InputError, InputTypeError
@@ -29,6 +39,7 @@ __all__ = ["Answer", "Decomposition", "Guarantee", "Prediction"]
 
 Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
 Answer = NormalInverseGamma | StudentT | Normal
+Predictive = Mixture | Transformed | Discrete | WithAtom
 PART = 1 << 22  # numbers of an answer that are worked on at once
 CPU_PART = (1 << 14) - 1  # the same on a CPU, whose cache holds all that is computed from these
 PLOTTED = 10_000  # values of a target that a figure is made from
@@ -79,11 +90,14 @@ class Prediction:
             :class:`~howsure.Normal` or a :class:`~howsure.StudentT`; or a :class:`~howsure.Mixture` of these.
         members: the dimension of the answer along which several networks stand. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
-        weights: how much each network counts, (members,): numbers ≥ 0, not all 0, which are divided by their sum. None:
-            all count the same. A Mixture brings its own.
-        transform: how the variable of the answer becomes y, where y cannot be negative. None: it is y.
+        weights: how much each network counts, (members,), or in each row, (members, *shape): numbers ≥ 0, not all 0,
+            which are divided by their sum. None: all count the same. A Mixture brings its own.
+        transform: how the variable of the answer becomes y: a :class:`~howsure.distributions.Transform` where y cannot
+            be negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: it is y.
         familiarity: how near each row is to the training rows, in [0, 1], (rows,); or for each network (members, rows),
             whose weighted mean counts. Given if the evidence ν was computed from the training rows.
+        atom: a value of y with a probability of its own. The answer is then the distribution of all other values.
+        gate: that probability by each network, (members, rows), or by a single one (rows,). Given with ``atom``.
 
     Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
     wider one of y; the torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
@@ -106,7 +120,7 @@ class Prediction:
     prediction with a familiarity has evidence that was computed and not learned, which identifies the paper's division:
     there it is the default. A normal distribution has one way: its variance is aleatoric. A single Student t does not
     say how its variance divides. With a transform of the target the aleatoric share of the variance is that before the
-    transform.
+    transform. The variance between an atom and the other values is aleatoric.
 
     >>> from howsure import Normal
     >>> answer = Normal(torch.zeros(5, 3), 1.0)
@@ -119,30 +133,34 @@ class Prediction:
     """
 
     _weights: Tensor | None = None  # of sum 1, float64 on the CPU
+    atom: float | None = None  # a value with a probability of its own
+    _gate: Tensor | None = None  # that probability by each member, (members, *shape)
     guarantee: Guarantee | None = None  # of its intervals; that of a regressor with ``conformal``
 
     def __init__(
         self,
-        answer: Answer | Mixture | Transformed,
+        answer: Answer | Mixture | Transformed | Discrete,
         members: int | None = None,
         weights: ArrayLike | Tensor | None = None,
         *,
-        transform: Transform | None = None,
+        transform: Transform | Support | None = None,
         familiarity: Tensor | None = None,
+        atom: float | None = None,
+        gate: Tensor | None = None,
     ) -> None:
         self.transform = transform
         self.index: Any = None  # of the rows and names of the targets, where the caller knows them
         self.names: Sequence[str] | None = None
-        if isinstance(answer, Transformed):
+        if isinstance(answer, Transformed | Discrete):
             if transform is not None:
-                raise InputError("a Transformed distribution knows its transform; leave out transform=")
+                raise InputError(f"a {class_name(answer)} distribution has its transform; leave out transform=")
             self.transform, answer = answer.transform, answer.base
         if isinstance(answer, Mixture):
             if members is not None:
                 raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
             if weights is not None:
                 raise InputError("a Mixture has the weights of its members; leave out weights=, or give them to it")
-            self._weights = None if answer.weights is None else _same_in_all_rows(answer.weights)
+            self._weights = None if answer.weights is None else _members_of_weights_first(answer.weights)
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
         elif weights is not None and members is None:
             raise InputError("weights= says how much each member counts; say with members= along which dimension")
@@ -151,7 +169,10 @@ class Prediction:
         self.members, *shape = self._given.batch_shape
         self.shape = tuple(shape)
         self._set_weights(weights)
+        if self._weights is not None and 1 < self._weights.ndim <= len(shape):
+            self._weights = self._weights_like(_first_leaf(self._given)).expand(-1, *shape)  # type: ignore[union-attr]
         self._familiarity = self._mean_familiarity(familiarity)
+        self._set_atom(atom, gate)
 
     shape: tuple[int, ...]
     members: int
@@ -160,9 +181,38 @@ class Prediction:
         """Keep the weights of the members, if any are given; that of a single one says nothing."""
         if weights is not None:
             given = weights if isinstance(weights, Tensor) else torch.from_numpy(real_numbers("weights", weights))
-            self._weights = normalised_weights("Prediction", given, self.members, validate=True).cpu()
+            if given.ndim > 1:
+                self._weights = self._weights_of_rows(given)
+            else:
+                self._weights = normalised_weights("Prediction", given, self.members, validate=True).cpu()
         if self.members == 1:
             self._weights = None
+
+    def _weights_of_rows(self, weights: Tensor) -> Tensor:
+        """Return weights that differ between rows, (members, *shape), with sums of 1, after checking them."""
+        if tuple(weights.shape) != (self.members, *self.shape):
+            expected = (self.members, *self.shape)
+            raise InputError(f"weights must have the shape {expected[:1]} or {expected}, got {tuple(weights.shape)}")
+        total = weights.double().sum(0)
+        if not bool((weights >= 0).all() & total.isfinite().all() & (total > 0).all()):
+            raise InputError("weights must be numbers of at least 0, and not all 0 in a row")
+        return (weights.double() / total).cpu()
+
+    def _set_atom(self, atom: float | None, gate: Tensor | None) -> None:
+        """Keep the value with a probability of its own, and that probability, after checking both."""
+        if (atom is None) != (gate is None):
+            raise InputError("atom= and gate= belong together")
+        if atom is None or gate is None:
+            return
+        if self.transform is not None:
+            raise InputError("a prediction has an atom or a transform, not both")
+        if tuple(gate.shape) == self.shape and self.members == 1:
+            gate = gate.unsqueeze(0)
+        if tuple(gate.shape) != (self.members, *self.shape):
+            raise InputError(f"gate must have shape {(self.members, *self.shape)}, got {tuple(gate.shape)}")
+        if not bool(((gate >= 0) & (gate <= 1)).all()):
+            raise InputError("gate must hold probabilities, numbers from 0 to 1")
+        self.atom, self._gate = float(atom), gate
 
     def _mean_familiarity(self, familiarity: Tensor | None) -> Tensor | None:
         """Return the familiarity of each row, (rows,), after checking its shape."""
@@ -184,7 +234,7 @@ class Prediction:
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """How much each member counts, (members,), of sum 1; None: all count the same."""
+        """How much each member counts, (members,) or (members, *shape), of sum 1; None: all count the same."""
         return None if self._weights is None else self._weights.detach().numpy().copy()
 
     @property
@@ -192,7 +242,7 @@ class Prediction:
         """Whether more than one member counts, so that their means can differ."""
         if self._weights is None:
             return self.members > 1
-        return int((self._weights > 0).sum()) > 1
+        return bool(((self._weights > 0).sum(0) > 1).any())
 
     def _mean_over_members(self, x: Tensor) -> Tensor:
         """Return the mean of something that each member has, with the members in dimension 0."""
@@ -200,9 +250,10 @@ class Prediction:
 
     def _weights_like(self, x: Tensor) -> Tensor | None:
         """Return the weights on the device of x and with its dimensions."""
-        return None if self._weights is None else self._weights.to(x.device).view(-1, *(1,) * (x.ndim - 1))
+        w = self._weights
+        return None if w is None else w.to(x.device).view(*w.shape, *(1,) * (x.ndim - w.ndim))
 
-    def _of_members(self, given: Answer, transform: Transform | None) -> "Prediction":
+    def _of_members(self, given: Answer, transform: Transform | Support | None) -> "Prediction":
         """Return a prediction of other answers of the same members, which lie in dimension 0."""
         new = Prediction(given, members=0, transform=transform)
         new._weights = self._weights
@@ -215,16 +266,30 @@ class Prediction:
         return self._familiarity[_on_device(keys[:1], self._familiarity.device)]
 
     @property
-    def distribution(self) -> Mixture | Transformed:
+    def distribution(self) -> Predictive:
         """The predictive distribution as a torch object."""
         return self._mixture_of(self.answers)
 
-    def _mixture_of(self, answers: Answer) -> Mixture | Transformed:
+    def _mixture_of(self, answers: Answer) -> Predictive:
         """Return the mixture of the members' distributions of a new y, in the units of y."""
         each = answers.predictive()
+        if self._gate is not None and self.atom is not None:
+            # members that give the atom a large probability count less for other values
+            gate = self._gate.double().clamp(max=1 - 1e-12)
+            shares = self._weights_like(gate)
+            others = (1 - gate) if shares is None else shares * (1 - gate)
+            mixture = Mixture(each, dim=0, weights=others, validate_args=False)
+            return WithAtom(mixture, self._mean_over_members(gate), self.atom)
         weights = None if self._weights is None else self._weights.to(each.loc.device)
         mixture = Mixture(each, dim=0, weights=weights, validate_args=False)
+        if isinstance(self.transform, Support):
+            return Discrete(mixture, self.transform)
         return mixture if self.transform is None else Transformed(mixture, self.transform)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether no value of y has a probability of its own."""
+        return self.transform is None and self.atom is None
 
     def _parts(self) -> Iterator["Prediction"]:
         """Yield the prediction a few rows at a time, to bound the memory of what is computed from it."""
@@ -252,6 +317,10 @@ class Prediction:
         some = self._of_members(chosen, self._transform_at(keys))
         some._label_like(self, keys)
         some._familiarity = self._familiarity_at(keys)
+        if self._weights is not None and self._weights.ndim > 1:
+            some._weights = self._weights[(slice(None), *_on_device(keys, self._weights.device))]
+        if self._gate is not None:
+            some.atom, some._gate = self.atom, self._gate[(slice(None), *_on_device(keys, self._gate.device))]
         if self.guarantee is not None:
             some.guarantee = self.guarantee.at(tuple(k.cpu().numpy() if isinstance(k, Tensor) else k for k in keys))
         return some
@@ -266,7 +335,7 @@ class Prediction:
         """Return the variable before the transform for targets; −∞ for those that the transform cannot have."""
         return y if self.transform is None else _numpy(self.transform.inverse(torch.from_numpy(np.array(y))))
 
-    def _transform_at(self, keys: tuple[Any, ...]) -> Transform | None:
+    def _transform_at(self, keys: tuple[Any, ...]) -> Transform | Support | None:
         """Return the transform of the chosen rows and targets."""
         return None if self.transform is None else self.transform.at(self.shape, _on_device(keys, torch.device("cpu")))
 
@@ -289,6 +358,7 @@ class Prediction:
         new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_moments",)}
         new._given = _on_leaves(change, self._given)
         new._familiarity = None if self._familiarity is None else change(self._familiarity)
+        new._gate = None if self._gate is None else change(self._gate)
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
@@ -311,7 +381,8 @@ class Prediction:
     def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
         """Return several predictions as one, row after row; they have as many members and one kind of answer.
 
-        Their members have the same weights. Either all of them have a familiarity or none.
+        Their members have the same weights, or weights that differ between rows. Either all of them have a familiarity
+        or none.
         """
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
@@ -322,7 +393,7 @@ class Prediction:
             raise InputError("some of these predictions have a familiarity and others have none")
         transforms = [p.transform for p in predictions if p.transform is not None]
         kinds = {
-            (p.members, p.shape[1:], type(each), p.transform and p.transform.kind)
+            (p.members, p.shape[1:], type(each), p.transform and p.transform.kind, p.atom)
             for p, each in zip(predictions, given, strict=True)
         }
         if len(kinds) > 1:
@@ -331,9 +402,14 @@ class Prediction:
         if not all(_same_weights(predictions[0], p) for p in predictions):
             found = "; ".join(f"{p!r}" for p in predictions[:3])
             raise InputError(f"only predictions whose members have the same weights can be joined, got {found}")
-        transform = Transform.cat(transforms, [p.shape for p in predictions]) if transforms else None
+        shapes = [p.shape for p in predictions]
+        transform = type(transforms[0]).cat(transforms, shapes) if transforms else None  # type: ignore[arg-type]
         joined = cls(_join(given), members=0, transform=transform)
+        gates = [p._gate for p in predictions if p._gate is not None]
+        joined.atom, joined._gate = predictions[0].atom, torch.cat(gates, 1) if gates else None
         joined._weights = predictions[0]._weights
+        if joined._weights is not None and joined._weights.ndim > 1:
+            joined._weights = torch.cat([cast(Tensor, p._weights) for p in predictions], 1)
         joined._familiarity = torch.cat(shares) if shares else None
         joined.names = predictions[0].names
         guarantees = [p.guarantee for p in predictions]
@@ -420,7 +496,9 @@ class Prediction:
     @property
     def default_decomposition(self) -> str:
         """How the variance is divided unless another way is asked for."""
-        if self._familiarity is not None and isinstance(self._given, NormalInverseGamma) and self.transform is None:
+        by_row = self._weights is not None and self._weights.ndim > 1  # components of one posterior, not networks
+        computed = self._familiarity is not None or by_row
+        if computed and isinstance(self._given, NormalInverseGamma) and self.transform is None:
             return "paper"
         familiar = self.transform is not None and self._familiarity is not None
         return "identified" if self._several or familiar else "paper"
@@ -461,7 +539,11 @@ class Prediction:
     # Densities, tails, scores -----------------------------------------------------------------------------------------
 
     def log_prob(self, y: ArrayLike) -> Array:
-        """Return the log density of the predictive distribution at y."""
+        """Return the log density of the predictive distribution at y.
+
+        For a value with a probability of its own, a possible value of a ``Support`` or an atom, it is the logarithm of
+        that probability.
+        """
         return _numpy(self._at_targets("log_prob", self._target(y)))
 
     def density(self, y: ArrayLike) -> Array:
@@ -473,7 +555,14 @@ class Prediction:
         return _numpy(self._at_targets("cdf", self._target(y)))
 
     def _strictly_below(self, y: Array, at: Array) -> Array:
-        """Return P(Y < y) for P(Y ≤ y): another number only at 0, where a target under a transform can have an atom."""
+        """Return P(Y < y) for P(Y ≤ y): another number where a value has a probability of its own."""
+        if isinstance(self.transform, Support):
+            index = self.transform.index(torch.from_numpy(np.asarray(y, dtype=float)))[0]
+            before = self.transform.values[(index - 1).clamp(min=0)].numpy()
+            return np.where(index.numpy() > 0, self.cdf(before), 0.0)
+        if self.atom is not None and self._gate is not None:
+            probability = _numpy(self._mean_over_members(self._gate.double()))
+            return np.where(y == self.atom, at - probability, at)
         return at if self.transform is None else np.where(y <= 0, 0.0, at)
 
     def crps(self, y: ArrayLike) -> Array:
@@ -541,7 +630,7 @@ class Prediction:
             predictive = part.answers.predictive()
             steps = None if part._weights is None else mixtures.steps(part._weights.detach()).to(device)
             for k in range(0, int(n), step):
-                drawn = _draw(predictive, min(step, int(n) - k), generator, steps)
+                drawn = _draw(predictive, min(step, int(n) - k), generator, steps, part._gate, part.atom)
                 if part.transform is not None:
                     drawn = part.transform.forward(drawn).to(drawn.dtype)
                 rows[k : k + step] = _numpy(drawn)
@@ -726,7 +815,8 @@ class Prediction:
     def __repr__(self) -> str:
         weights = "" if self._weights is None else f", weights={short_weights(self._weights)}"
         transform = "" if self.transform is None else f", transform={self.transform.kind!r}"
-        return f"Prediction(shape={self.shape}, members={self.members}{weights}{transform})"
+        atom = "" if self.atom is None else f", atom={self.atom:g}"
+        return f"Prediction(shape={self.shape}, members={self.members}{weights}{transform}{atom})"
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for notebooks; only these are computed."""
@@ -825,7 +915,7 @@ def _moments_of(p: Prediction) -> _Moments:
     """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
     plain = p._given
     if p.transform is not None:
-        mixture = p._mixture_of(plain)
+        mixture = cast(Transformed | Discrete, p._mixture_of(plain))
         within, between = mixture.within_variance, mixture.between_variance
         aleatoric = within if isinstance(plain, Normal) else None
         epistemic = between if isinstance(plain, Normal) and p._several else None
@@ -834,10 +924,15 @@ def _moments_of(p: Prediction) -> _Moments:
     if isinstance(plain, NormalInverseGamma):
         noise = plain.aleatoric_variance
         means, doubt = plain.gamma, noise / plain.nu
+        if p._gate is not None:
+            doubt = (1 - p._gate) * doubt
+            means, noise = _with_atom(p, means, noise)
         aleatoric, own = p._mean_over_members(noise), p._mean_over_members(doubt)
         within = aleatoric + own
     else:
         means, doubt = plain.mean, plain.variance
+        if p._gate is not None:
+            means, doubt = _with_atom(p, means, doubt)
         within = p._mean_over_members(doubt)
         aleatoric = within if isinstance(plain, Normal) else None
     mean = p._mean_over_members(means)
@@ -846,15 +941,18 @@ def _moments_of(p: Prediction) -> _Moments:
     return _Moments(mean, within, between, aleatoric, epistemic)
 
 
-def _same_in_all_rows(weights: Tensor) -> Tensor:
-    """Return weights as (members,) on the CPU; those that torch.func.vmap returns have a dimension of rows before."""
+def _with_atom(p: Prediction, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the means and variances of members that give the atom of a prediction a probability."""
+    assert p._gate is not None
+    gate, distance = p._gate.to(means.dtype), means - float(p.atom or 0)
+    return means - gate * distance, (1 - gate) * (variances + gate * distance.square())
+
+
+def _members_of_weights_first(weights: Tensor) -> Tensor:
+    """Return the weights of a mixture on the CPU: (members,) if they are the same in all rows, else (members, …)."""
     weights = weights.double().cpu()
-    if weights.ndim > 1:
-        rows = weights.reshape(-1, weights.shape[-1])
-        if not len(rows) or not bool((rows == rows[0]).all()):
-            raise InputError("the members of a prediction have the same weights in all rows, and these differ")
-        weights = rows[0]
-    return weights
+    rows = weights.reshape(-1, weights.shape[-1])
+    return rows[0] if len(rows) and bool((rows == rows[0]).all()) else weights.movedim(-1, 0)
 
 
 def _same_weights(first: Prediction, second: Prediction) -> bool:
@@ -863,6 +961,8 @@ def _same_weights(first: Prediction, second: Prediction) -> bool:
         return True
     equal = torch.full((first.members,), 1 / first.members, dtype=torch.float64)
     one, other = (equal if p._weights is None else p._weights.detach() for p in (first, second))
+    if one.ndim > 1 or other.ndim > 1:
+        return one.ndim == other.ndim
     return bool((one - other).abs().max() <= 1e-12)
 
 
@@ -908,14 +1008,14 @@ def _on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
     return tuple(k.to(device) if isinstance(k, Tensor) else k for k in keys)
 
 
-def _quantiles(mixture: Mixture | Transformed, tails: Sequence[tuple[float, bool]]) -> Tensor:
+def _quantiles(mixture: Predictive, tails: Sequence[tuple[float, bool]]) -> Tensor:
     """Return several quantiles in a new last dimension, in the dtype of the mixture.
 
     Args:
-        mixture: a mixture or its transform.
+        mixture: a mixture, its transform, or one with an atom.
         tails: probabilities, each with whether it is that of the upper tail; else it is that of the lower one.
     """
-    base = mixture.base if isinstance(mixture, Transformed) else mixture
+    base = mixture.base if isinstance(mixture, Transformed | Discrete) else mixture
     loc = base.components.loc
     shape = [1] * len(base.batch_shape)
     levels = torch.tensor([p for p, _ in tails], dtype=torch.float64, device=loc.device).view(-1, *shape)
@@ -923,7 +1023,7 @@ def _quantiles(mixture: Mixture | Transformed, tails: Sequence[tuple[float, bool
     at_once = max(1, 2 * (CPU_PART if loc.device.type == "cpu" else PART) // max(1, loc.numel()))
     found = [base.quantile(q, up) for q, up in zip(levels.split(at_once), upper.split(at_once), strict=True)]
     quantiles = torch.cat(found)
-    if isinstance(mixture, Transformed):
+    if isinstance(mixture, Transformed | Discrete):
         quantiles = mixture.transform.forward(quantiles)
     return quantiles.movedim(0, -1).to(loc.dtype)
 
@@ -946,10 +1046,18 @@ def _some(entries: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(entries, PLOTTED, replace=False))
 
 
-def _draw(each: StudentT | Normal, n: int, generator: torch.Generator, steps: Tensor | None) -> Tensor:
+def _draw(
+    each: StudentT | Normal,
+    n: int,
+    generator: torch.Generator,
+    steps: Tensor | None,
+    gate: Tensor | None,
+    atom: float | None,
+) -> Tensor:
     """Return n draws of the predictive distribution of each row: of a member chosen at random, (n, *rows).
 
-    The steps are the sums of the members' weights up to each, None where all members count the same.
+    The steps are the sums of the members' weights up to each, None where all members count the same. The gate is the
+    probability of the atom by each member.
     """
     with torch.no_grad():
         shape = (n, *each.batch_shape[1:])
@@ -957,12 +1065,19 @@ def _draw(each: StudentT | Normal, n: int, generator: torch.Generator, steps: Te
         if steps is None:
             member = torch.randint(each.batch_shape[0], shape, **options)
         else:
-            member = torch.searchsorted(steps, torch.rand(shape, dtype=torch.float64, **options), right=True)
+            level = torch.rand(shape, dtype=torch.float64, **options)
+            member = torch.zeros(shape, dtype=torch.int64, device=generator.device)
+            for step in steps[:-1]:  # of one number, or of one for each row
+                member += level >= step
         noise = torch.randn(shape, dtype=each.loc.dtype, **options)
         if isinstance(each, StudentT):  # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
             half = 0.5 * each.df.gather(0, member)
             noise = noise * torch.rsqrt(torch._standard_gamma(half, generator=generator) / half)
-        return each.loc.gather(0, member) + each.scale.gather(0, member) * noise
+        drawn = each.loc.gather(0, member) + each.scale.gather(0, member) * noise
+        if gate is None:
+            return drawn
+        chosen = torch.rand(shape, dtype=torch.float64, **options) < gate.gather(0, member)
+        return torch.where(chosen, torch.full_like(drawn, float(atom or 0)), drawn)
 
 
 def _numpy(x: Tensor) -> Array:
@@ -975,31 +1090,35 @@ def _root(x: Array | None) -> Array | None:
 
 
 def _flatten(p: Prediction) -> tuple[list[Any], Any]:
-    """Return the answer, the weights and the familiarity, and how they belong together.
+    """Return the answer, the weights, the familiarity and the gate, and how they belong together.
 
-    The context is the dimension of the members, counted from the right, the transform, and which of the weights and the
-    familiarity are there.
+    The context is the dimension of the members, counted from the right, the transform, the atom, and which of the
+    weights, the familiarity and the gate are there.
     """
     answer, members = p._given, cast(int | None, -1 - len(p.shape))
     if p.members == 1 and isinstance(_first_leaf(answer), Tensor):
         answer, members = _on_leaves(lambda leaf: leaf.squeeze(0), answer), None
-    parts = [part for part in (p._weights, p._familiarity) if part is not None]
-    return [answer, *parts], (members, p.transform, p._weights is not None, p._familiarity is not None)
+    gate = p._gate.squeeze(0) if members is None and isinstance(p._gate, Tensor) else p._gate
+    weights = p._weights.movedim(0, -1) if isinstance(p._weights, Tensor) else p._weights
+    optional = (weights, p._familiarity, gate)
+    present = tuple(part is not None for part in optional)
+    return [answer, *(part for part in optional if part is not None)], (members, p.transform, p.atom, present)
 
 
 def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     answer, *rest = values
-    members, transform, weighted, familiar = context
-    weights = rest.pop(0) if weighted else None
-    familiarity = rest.pop(0) if familiar else None
+    members, transform, atom, present = context
+    weights, familiarity, gate = (rest.pop(0) if there else None for there in present)
     if isinstance(answer, Answer) and isinstance(_first_leaf(answer), Tensor):
         new = Prediction(answer, members, transform=transform)
-        new._weights = _same_in_all_rows(weights) if isinstance(weights, Tensor) else None
+        new._weights = _members_of_weights_first(weights) if isinstance(weights, Tensor) else None
         new._familiarity = familiarity
+        new.atom, new._gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
         return new
     new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
     new.__dict__ = {"_given": answer, "index": None, "names": None, "shape": (), "members": 1}
     new.transform, new._weights, new._familiarity = transform, weights, familiarity
+    new.atom, new._gate = atom, gate
     return new
 
 

@@ -21,7 +21,7 @@ def fused_steps(
     method: Method, population: Population, batches: TableBatches, table: ScaledTable, recipe: Recipe
 ) -> "FusedSteps | None":
     """Return the ``fast_steps`` of :func:`howsure.tables.train.fit`, or None where the kernel cannot train them."""
-    if obstacle(method, population, recipe, table.row_weights is not None, table.censored is not None):
+    if obstacle(method, population, recipe, table.row_weights is not None, table.cells is not None):
         return None
     return FusedSteps(method, population, batches, table)
 
@@ -30,7 +30,7 @@ def required_fused_steps(
     method: Method, population: Population, batches: TableBatches, table: ScaledTable, recipe: Recipe
 ) -> "FusedSteps":
     """Return the kernel as :func:`fused_steps` does, but raise an InputError where it cannot train the networks."""
-    why_not = obstacle(method, population, recipe, table.row_weights is not None, table.censored is not None)
+    why_not = obstacle(method, population, recipe, table.row_weights is not None, table.cells is not None)
     if why_not:
         raise InputError(f"these networks cannot be trained in one kernel: {why_not}; use fused_steps")
     return FusedSteps(method, population, batches, table)

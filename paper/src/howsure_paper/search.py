@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from howsure.distributions import Mixture
 from howsure.errors import InputError
 from howsure.likelihoods.base import Method, Recipe
-from howsure.tables.censoring import log_likelihood, read_censored
+from howsure.tables.censoring import cells_of_bounds, log_likelihood, read_censored
 from howsure.tables.members import hold_out
 from howsure.tables.model import TableModel
 from howsure.tables.train import fit
@@ -104,7 +104,8 @@ def search(
         recipe = replace(recipe, settings=replace(recipe.settings, steps=steps))
     each = replace(method, **{parameter: tried * (len(parts) * folds)})  # type: ignore[type-var]
     fitted = fit(each, x, y, members, recipe=recipe, sample_weight=sample_weight, censored=censored, **options)
-    scores = _scores(fitted, x, y, parts, len(tried), weights, read_censored(censored, y))
+    cells = cells_of_bounds(y, read_censored(censored, y))
+    scores = _scores(fitted, x, y, parts, len(tried), weights, cells)
     return [Search(parameter, tried, group.T, tried[one_standard_error(group.T)]) for group in scores]
 
 
@@ -115,7 +116,7 @@ def _scores(
     parts: Sequence[Sequence[NDArray[np.int64]]],
     tried: int,
     weights: Array,
-    censored: NDArray[np.int8] | None = None,
+    cells: Array | None = None,
 ) -> Array:
     """Return the score of each network on the rows of its fold, (group, fold, candidate); infinite if it diverged."""
     diverged = fitted.result.diverged.cpu().numpy().reshape(len(parts), -1, tried)
@@ -124,7 +125,7 @@ def _scores(
         # the networks of a fold answer together: a call costs the same for one as for all
         rows, members = parts[group][fold], range(k * tried, (k + 1) * tried)
         target = torch.from_numpy(y[rows]).expand(tried, *y[rows].shape)
-        known = None if censored is None else torch.from_numpy(censored[rows]).expand_as(target)
+        known = None if cells is None else torch.from_numpy(cells[rows]).expand(*target.shape, 2)
         surprise = -log_likelihood(mixtures(fitted, x[rows], tried, members), target, known).numpy()
         scores[group, fold] = np.average(surprise.reshape(tried, len(rows), -1).mean(2), axis=1, weights=weights[rows])
     return np.where(diverged, np.inf, scores)

@@ -43,8 +43,9 @@ class Mixture(TensorTree, Distribution):
         components: a :class:`~howsure.StudentT` or a :class:`~howsure.Normal`; of a Normal Inverse-Gamma, mix
             its ``predictive()``.
         dim: the dimension of the components' batch shape along which the members lie.
-        weights: how much each member counts, a tensor (members,) of numbers ≥ 0, not all 0. They are kept in float64
-            and divided by their sum. None: all count the same.
+        weights: how much each member counts, a tensor (members,) of numbers ≥ 0, not all 0; or for each row, of the
+            shape of the components, whose members then move to the last dimension. They are kept in float64 and divided
+            by their sum. None: all count the same.
         validate_args: whether to check values; None does as the components do.
 
     >>> from howsure import Normal
@@ -89,7 +90,12 @@ class Mixture(TensorTree, Distribution):
                     f"Mixture: weights lie on {weights.device} and the components on {components.loc.device}; move "
                     "them to one"
                 )
-            weights = normalised_weights("Mixture", weights, components.batch_shape[dim], validate)
+            if isinstance(weights, Tensor) and weights.shape == components.batch_shape and ndim > 1:
+                leaves = (getattr(components, name).movedim(dim, -1) for name in components.leaves)
+                components = components._from_leaves(leaves)
+                weights, dim = _shares("Mixture", weights.movedim(dim, -1), validate), -1
+            else:
+                weights = normalised_weights("Mixture", weights, components.batch_shape[dim], validate)
         self._set_components(components, dim % ndim - ndim, validate, weights)
 
     def _set_components(self, components: Any, dim: int, validate_args: bool | None, weights: Any = None) -> None:

@@ -10,11 +10,12 @@ from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils import _pytree
 
-from howsure.distributions._base import Univariate, as_value, class_name
+from howsure.distributions._base import Univariate
+from howsure.distributions._mapped import MappedMixture
 from howsure.distributions.mixture import Mixture
 from howsure.distributions.student_t import StudentT
-from howsure.errors import InputError, InputTypeError
-from howsure.formulas import mixture, transforms
+from howsure.errors import InputError
+from howsure.formulas import transforms
 
 __all__ = ["Transform", "Transformed"]
 
@@ -129,7 +130,7 @@ class Transform:
         return f"Transform('positive', scale={_short(self.scale)}, shift={_short(self.shift)})"
 
 
-class Transformed(Distribution):
+class Transformed(MappedMixture):
     """Distribution of a target that cannot be negative: a transform of a mixture.
 
     It has the methods of :class:`~howsure.Mixture`, which compute in float64. Under "positive" with a shift, the
@@ -151,65 +152,15 @@ class Transformed(Distribution):
     (tensor([ 0.8061, 10.0001]), tensor([True, True]))
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.nonnegative
 
-    base: Mixture
     transform: Transform
 
     def __init__(self, base: Mixture | Univariate, transform: Transform) -> None:
-        if isinstance(base, Univariate):
-            leaves = (getattr(base, name).unsqueeze(0) for name in base.leaves)
-            base = Mixture(base._from_leaves(leaves), dim=0, validate_args=False)
-        if not isinstance(base, Mixture):
-            raise InputTypeError(f"Transformed takes a Mixture, a StudentT or a Normal, not {class_name(base)}")
-        self.base, self.transform = base, transform
-        super().__init__(base.batch_shape, validate_args=False)
-
-    @property
-    def members(self) -> int:
-        """Number of distributions that are mixed."""
-        return self.base.members
-
-    @property
-    def weights(self) -> Tensor | None:
-        """How much each member counts; None: all count the same."""
-        return self.base.weights
-
-    @property
-    def components(self) -> Univariate:
-        """The members' distributions of the variable before the transform."""
-        return self.base.components
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the members in ``components``, counted from the right."""
-        return self.base.dim
+        self.transform = transform
+        self._set_base(base)
 
     # Moments ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def mean(self) -> Tensor:
-        return self._mean_of(self._member_moments[0]).to(self._dtype)
-
-    @property
-    def within_variance(self) -> Tensor:
-        """Mean of the members' variances."""
-        return self._mean_of(self._member_moments[1]).to(self._dtype)
-
-    @property
-    def between_variance(self) -> Tensor:
-        """Variance of the members' means: the mean of the squared distances from their mean."""
-        weights = self.base._weights_first(self.batch_shape)
-        return mixture.spread_of_means(self._member_moments[0], weights).to(self._dtype)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.within_variance + self.between_variance
-
-    def _mean_of(self, x: Tensor) -> Tensor:
-        """Return the mean over members, which lie in dimension 0."""
-        return mixture.mean(x, self.base._weights_first(self.batch_shape))
 
     @cached_property
     def _member_moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -287,16 +238,6 @@ class Transformed(Distribution):
         return self.transform.forward(self.base.sample(sample_shape)).to(self._dtype)
 
     # Tensors ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.components.loc.dtype
-
-    def _result_dtype(self, value: Tensor) -> torch.dtype:
-        return torch.promote_types(value.dtype, self._dtype)
-
-    def _value(self, value: Any) -> Tensor:
-        return as_value(type(self).__name__, value, self.components.loc)
 
     def _numbers(self) -> tuple[Tensor, Tensor]:
         return self.transform._on(self.components.loc.device)

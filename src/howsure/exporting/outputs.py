@@ -11,11 +11,12 @@ from torch.utils import _pytree
 from howsure.calibration import Calibration
 from howsure.conformal import REFERENCE_COVERAGE, ConformalCalibration
 from howsure.deploy import Summaries
-from howsure.distributions import StudentT
+from howsure.distributions import StudentT, Support, Transform
 from howsure.errors import InputError
 from howsure.estimators import Regressor
 from howsure.formulas.quick_quantile import NORMAL_DF, mixture_ends
 from howsure.tables.schema import Encoder
+from howsure.tables.target import Atom
 
 __all__ = ["TableOutputs"]
 
@@ -37,13 +38,18 @@ class TableOutputs(nn.Module):
         self.model = deepcopy(regressor.model_).cpu().ready()
         if single:
             self.model.networks.float()
+        if isinstance(regressor.transform_, Atom):
+            raise InputError(
+                f"a model of a target with the atom {regressor.transform_.value:g} is not exported",
+                hint='fit with target_transform="positive", which needs no atom at 0',
+            )
         self.has_interval, self.transform = coverage is not None, regressor.transform_
         calibration = regressor.calibration_
         conformal = isinstance(calibration, ConformalCalibration)
         self.summaries = Summaries(
             REFERENCE_COVERAGE if coverage is None or conformal else coverage,
             members=0,
-            weights=self.model.weights,
+            weights=self.model.mixture_weights,
             from_parameters=self.model.evidence is not None,  # then the parameters divide the variance
         )
         self.factors: _Factors | None = None
@@ -75,7 +81,7 @@ class TableOutputs(nn.Module):
             del found["lower"], found["upper"]
         if self.transform is not None:
             names = [name for name in ("median", "lower", "upper") if name in found]
-            found = {name: self.transform.forward(found[name]) for name in names}
+            found = {name: _forward(self.transform, found[name]) for name in names}
         if familiarity is not None:
             found["familiarity"] = self._over_members(familiarity)
         return found
@@ -91,10 +97,19 @@ class TableOutputs(nn.Module):
             median = each.loc.squeeze(0)
         else:
             df = each.df if isinstance(each, StudentT) else torch.full_like(each.loc, NORMAL_DF)
-            weights = None if self.model.weights is None else self.model.weights.view(-1, 1, 1)
+            weights = self.model.mixture_weights
+            weights = None if weights is None else weights.view(-1, 1, 1)
             median = mixture_ends(df, each.loc, each.scale, torch.zeros_like(each.loc), 0.5, weights)[0]
         found: Tensor = median.squeeze(-1) if self.model.one_target else median
         return found
+
+
+def _forward(transform: Transform | Support, z: Tensor) -> Tensor:
+    """Return y for z; the steps between possible values are comparisons, which every format has."""
+    if isinstance(transform, Transform):
+        return transform.forward(z)
+    steps = (z.unsqueeze(-1) > transform.edges).double() * transform.values.diff()
+    return transform.values[0] + steps.sum(-1)
 
 
 def _calibrated(found: dict[str, Tensor], factor: Tensor, stretch: Tensor | None) -> dict[str, Tensor]:

@@ -10,12 +10,14 @@ because all variances divide by it: in float32 the number 1 + 1e-8 *is* 1, and Î
 wrong, the docstring says so under "Erratum"; ``docs/errata.md`` shows each case in numbers.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from howsure.formulas.cells import student_log_prob
 from howsure.formulas.special import (
     LOG_2PI,
     binet,
@@ -28,6 +30,7 @@ from howsure.formulas.special import (
     rho_excess_prime,
 )
 from howsure.formulas.student_t import bound_nll, excess
+from howsure.tracing import is_traced
 
 __all__ = [
     "ALPHA_MINUS_ONE_FLOOR",
@@ -36,6 +39,7 @@ __all__ = [
     "Parameters",
     "affine",
     "aleatoric_variance",
+    "cell_nll",
     "censored_nll",
     "conjugate_evidence",
     "conjugate_update",
@@ -174,6 +178,28 @@ def censored_nll(
 
     tails = in_float64(bound, y, censored.sign(), gamma, nu, alpha_minus_one, beta)
     return torch.where(known, value, tails)
+
+
+def cell_nll(
+    y: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    gamma: Tensor,
+    nu: Tensor,
+    alpha_minus_one: Tensor,
+    beta: Tensor,
+) -> Tensor:
+    r"""Return :math:`-\ln P(a < Y \le b)` of the marginal Student t for cells, and :func:`nll` of y where a = b.
+
+    Cells are computed in float64 by :func:`howsure.formulas.cells.student_log_prob`.
+    """
+    known = lower == upper
+    ends = lower.masked_fill(known, -math.inf), upper.masked_fill(known, math.inf)
+    scale = predictive_scale(nu.double(), alpha_minus_one.double(), beta.double())
+    cell = -student_log_prob(*ends, 2 * (1 + alpha_minus_one.double()), gamma.double(), scale).to(gamma.dtype)
+    if not (is_traced(y, gamma) or y.is_cuda or bool(known.any())):
+        return cell
+    return torch.where(known, nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta), cell)
 
 
 def replicates_nll(

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from howsure.formulas.cells import normal_log_prob
 from howsure.formulas.special import LOG_2PI, in_float64
 from howsure.formulas.student_t import excess
 
 __all__ = [
     "cdf",
+    "cell_nll",
     "censored_nll",
     "crps",
     "entropy",
@@ -79,6 +81,14 @@ def censored_nll(y: Tensor, censored: Tensor, loc: Tensor, scale: Tensor) -> Ten
         lambda y, sign, loc, scale: _bound_nll(excess(y, sign, loc), scale), y, censored.sign(), loc, scale
     )
     return torch.where(known, value, bound)
+
+
+def cell_nll(y: Tensor, lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return :math:`-\ln P(a < Y \le b)` for cells, and the negative log density of y where a = b."""
+    known = lower == upper
+    value = -log_prob(torch.where(known, y, loc), loc, scale)
+    ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
+    return torch.where(known, value, -normal_log_prob(*ends, loc, scale).to(value.dtype))
 
 
 def _bound_nll(excess: Tensor, scale: Tensor) -> Tensor:

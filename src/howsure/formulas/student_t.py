@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from howsure.formulas import student_tail
+from howsure.formulas.cells import student_log_prob
 from howsure.formulas.special import LOG_2PI, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
 __all__ = [
     "bound_nll",
     "cdf",
-    "censored_nll",
+    "cell_nll",
     "crps",
     "entropy",
     "half_spread",
@@ -87,21 +88,12 @@ def sf(y: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     return in_float64(lambda y, df, loc, scale: _lower((loc - y) / scale, df), y, df, loc, scale)
 
 
-def censored_nll(y: Tensor, censored: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return the negative log likelihood of targets of which some are only bounds.
-
-    .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
-
-    where ``censored`` is 0, positive and negative.
-    """
-    known = censored == 0
-    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
+def cell_nll(y: Tensor, lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Return :math:`-\ln P(a < Y \le b)` for cells, and the negative log density of y where a = b."""
+    known = lower == upper
     value = -log_prob(torch.where(known, y, loc), df, loc, scale)
-
-    def bound(y: Tensor, sign: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-        return bound_nll(excess(y, sign, loc), scale * df.sqrt(), df)
-
-    return torch.where(known, value, in_float64(bound, y, censored.sign(), df, loc, scale))
+    ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
+    return torch.where(known, value, -student_log_prob(*ends, df, loc, scale).to(value.dtype))
 
 
 def excess(y: Tensor, sign: Tensor, loc: Tensor) -> Tensor:

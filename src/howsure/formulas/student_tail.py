@@ -16,6 +16,7 @@ this variable.) Its values are integrated when the module is imported, so that t
 Everything here is float64; :mod:`howsure.formulas.student_t` adds gradients.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from howsure.formulas.special import RHO_SERIES, half_line_rule
+from howsure.tracing import is_traced
 
 __all__ = [
     "Shape",
@@ -89,6 +91,25 @@ def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
 _TABLE, _SLOPE_TABLE = _interpolate()
 
 
+def _tables(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both tables in the dtype and on the device of a tensor.
+
+    They are kept, because a copy from the CPU is not allowed while a CUDA graph is captured: a call before the capture
+    makes them.
+    """
+    if is_traced(like):  # a kept tensor would belong to this trace
+        first, second = (torch.tensor(table, dtype=like.dtype, device=like.device) for table in (_TABLE, _SLOPE_TABLE))
+        return first, second
+    return _kept_tables(like.dtype, like.device)
+
+
+@functools.cache
+def _kept_tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        first, second = (torch.tensor(table, dtype=dtype, device=device) for table in (_TABLE, _SLOPE_TABLE))
+    return first, second
+
+
 class Shape(NamedTuple):
     """What a tail needs to know of the degrees of freedom; to be computed once where many tails are asked for."""
 
@@ -128,7 +149,7 @@ def shape_of(df: Tensor) -> Shape:
     for coefficient in reversed(RHO_SERIES[:-1]):
         series = series * square + coefficient
     height = torch.sqrt(m / (2 * math.pi * df)) * torch.exp(series * inverse) / growth[-1]
-    table = torch.tensor(_TABLE, dtype=df.dtype, device=df.device)
+    table = _tables(df)[0]
     powers = _powers(2 * _STEPS * inverse - 1, _POINTS[1])
     polynomial = (table @ powers.flatten(1)).unflatten(1, df.shape) if df.ndim else table @ powers
     return Shape(df, df.sqrt(), height, terms, growth[-1] * inverse.sqrt(), torch.sqrt(0.5 * m) / _CENTRE, polynomial)
@@ -182,10 +203,7 @@ def integral_slope(s: Tensor, df: Tensor) -> Tensor:
     x = 2 * torch.reciprocal(1 + r / _CENTRE) - 1
     powers = _powers(4 * _STEPS / m - 1, _POINTS[1])
     size = torch.sqrt(2 / m) / (1 + 2 * r)
-    found = []
-    for table in (_TABLE, _SLOPE_TABLE):
-        weights = torch.tensor(table, dtype=df.dtype, device=df.device)
-        found.append(size * _polynomial(torch.tensordot(weights, powers, dims=1), x))
+    found = [size * _polynomial(torch.tensordot(table, powers, dims=1), x) for table in _tables(df)]
     g, k = found[0], found[1] / m
     for step in reversed(range(_STEPS)):
         n = df + 2 * step

@@ -207,7 +207,7 @@ class FittedImages:
             x, (height, width) = self._seen_by_networks(few), self._size(few)
             looks = appearance(x[..., :height, :width])
             for network, found in zip(self.networks, parts, strict=True):
-                found.append(Seen(looks, pooled_features(network, x, self._half)).cpu())
+                found.append(Seen(looks, pooled_features(network, x, self._half)).to("cpu"))
         return tuple(Seen.cat(found) for found in parts)
 
     @property
@@ -369,7 +369,7 @@ def _choose_power(model: FittedImages, pairs: Pairs) -> None:
         y = torch.where(known, part.maps, 0.0)
         fading.power.fill_(1.0)
         plain_answer = model.answers(part.images)
-        share = fading(model.seen(part.images)[0]).to(model.device)
+        share = fading(model.seen(part.images)[0].to(model.device))
 
         def nll(keep: Tensor, given: Answer = plain_answer, y: Tensor = y, known: Tensor = known) -> Tensor:
             each = -with_share(given, keep[None, :, None, None]).predictive().log_prob(y)[0]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -597,10 +598,7 @@ def _posterior(raw: Tensor, offset: Tensor, log_share: Tensor) -> Posterior:
 CONTAMINATION = 1e-3  # share of the broad density that bounds the loss of one row
 SMALLEST_VARIANCE = 1e-14  # of a label, in squared units
 LARGEST_RATIO = 100.0  # of a squared error, or of a variance, to its expectation: larger ones count as logarithms
-HERMITE = (  # nodes and weights for the standard normal
-    (-2.856970013872806, 0.011257411327720691), (-1.355626179974266, 0.22207592200561266), (0.0, 0.5333333333333333),
-    (1.355626179974266, 0.22207592200561266), (2.856970013872806, 0.011257411327720691),
-)  # fmt: skip
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)  # the sum of the weights is √(2π)
 
 
 def log_posterior(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
@@ -646,7 +644,7 @@ def log_moments(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
     spread, noise = spread + SMALLEST_VARIANCE, noise + SMALLEST_VARIANCE
     ratios = torch.stack([(mean - expected).square() / spread, variance / noise])
     near, far = ratios.clamp(max=LARGEST_RATIO), (ratios / LARGEST_RATIO).clamp(min=1).log()
-    first, second = near + LARGEST_RATIO * far
+    first, second = (near + LARGEST_RATIO * far).unbind()
     return -0.5 * (spread.log() + first) - noise.log() - second
 
 
@@ -664,6 +662,6 @@ def loss(p: Posterior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, 
     broad = broad - 2 * math.log(math.pi) - math.log(3) + math.log(CONTAMINATION)
     posterior = -torch.logaddexp(log_posterior(p, mean, variance) + math.log1p(-CONTAMINATION), broad)
     deviation, predictive = variance.sqrt(), torch.zeros_like(mean)
-    for node, weight in HERMITE:
+    for node, weight in zip(NODES.tolist(), (NODE_WEIGHTS / math.sqrt(2 * math.pi)).tolist(), strict=True):
         predictive = predictive - weight * log_predictive(p, mean + node * deviation)
     return posterior, predictive, -log_moments(p, mean, variance)

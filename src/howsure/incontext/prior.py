@@ -24,7 +24,7 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 GROUPS = 16  # of tables that share the discrete choices of a function: family, depth, activations
 NOISE = (1e-4, 0.05, 2.0)  # smallest, usual smallest, largest; in standard deviations of the mean
-SHARE_WITH_RARE_NOISE = 0.3  # of the tables, whose noise may be as small as NOISE[0]
+SHARE_WITH_RARE_NOISE = 0.15  # of the tables, whose noise may be as small as NOISE[0]
 HALF_FREEDOM = (2.0, 8.0)  # half the degrees of freedom of heavy tails: the fourth moment of the noise is finite
 CELLS_OF_LOOKUP = 64  # resolution of a random function of one column
 SPECTRAL_FEATURES = 128  # random Fourier features of a smooth function
@@ -322,7 +322,7 @@ def _target(x: Tensor, functions: Sequence[Function]) -> tuple[Tensor, Tensor, T
     scale = _noise(x, mean, w)
     half = _log_uniform(x, len(x), 1, low=HALF_FREEDOM[0], high=HALF_FREEDOM[1]).expand_as(mean)
     tail = torch.distributions.Gamma(half, half, validate_args=False).sample()
-    variance = scale.square() * torch.where(_chance(x, 0.25, len(x), 1), 1 / tail.clamp(min=1e-3), 1.0)
+    variance = scale.square() * torch.where(_chance(x, 0.2, len(x), 1), 1 / tail.clamp(min=1e-3), 1.0)
     outlier = _chance(x, 0.05, *mean.shape) & _chance(x, 0.1, len(x), 1)
     variance = variance * torch.where(outlier, _log_uniform(x, len(x), 1, low=4, high=100), 1.0)
     y = mean + variance.sqrt() * torch.randn_like(mean)
@@ -365,7 +365,7 @@ def _noise(x: Tensor, mean: Tensor, w: Tensor) -> Tensor:
     rare, usual = (_log_uniform(x, tables, 1, low=low, high=NOISE[2]) for low in NOISE[:2])
     level = torch.where(_chance(x, SHARE_WITH_RARE_NOISE, tables, 1), rare, usual)
     shape = (_linear, _linear, _smooth, _smooth, _network)[_pick(5)]
-    swing = _standardised(shape(x, w)).clamp(-3, 3) * _uniform(x, tables, 1, high=1.2)
+    swing = _standardised(shape(x, w)).clamp(-3, 3) * _uniform(x, tables, 1, high=1.0)
     origin = mean.amin(1, keepdim=True) if _pick(2) else -mean.amax(1, keepdim=True)
     growth = (mean.abs() if _pick(3) == 0 else (mean - origin).abs()) + 0.05
     growth = growth / growth.mean(1, keepdim=True)

@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import random
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from howsure.incontext.model import CODE, Encoded, Network, Posterior, encode, loss, sampled
+from howsure.incontext.model import CODE, Encoded, Network, Posterior, encode, loss
 from howsure.incontext.prior import FOREIGN, Function, simulate
 
 __all__ = ["Batch", "Trainer", "draw_batch", "main"]
@@ -47,7 +48,7 @@ LARGEST_GRADIENT = 1.0
 FARTHEST_LABEL = 1e4  # units: tables with a mean farther from the base are left out
 VALIDATION = ((128, 2), (256, 6), (512, 10), (1024, 10), (768, 25))  # rows and columns of the validation tables
 VALIDATION_ROWS = 12_288  # per shape
-SAMPLES = 200  # of the posterior, for its coverage
+SECONDS_BETWEEN_VALIDATIONS = 60.0
 
 
 class Batch(NamedTuple):
@@ -196,7 +197,6 @@ class Trainer:
     def __init__(self, network: Network, device: torch.device) -> None:
         self.network = network.to(device)
         self.optimizer = Optimizer(self.network)
-        self.names = [name for name, _ in self.network.named_parameters()]
         self.parameters = [p.detach() for p in self.network.parameters()]
         self.average = [p.clone() for p in self.parameters]
         self.gradients = [torch.zeros_like(p) for p in self.parameters]
@@ -238,30 +238,28 @@ class Trainer:
     def save(self, folder: Path) -> None:
         """Write weights, average, moments and history as four files of at most 16 MB."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, values in (("weights", self.parameters), ("average", self.average)):
-            torch.save(dict(zip(self.names, (v.cpu() for v in values), strict=True)), folder / f"{name}.pt")
+        for name in ("weights", "average"):
+            torch.save({k: v.cpu() for k, v in self.network.state_dict().items()}, folder / f"{name}.pt")
+            self.swap()
         torch.save(self.optimizer.state(), folder / "moments.pt")
         (folder / "history.json").write_text(json.dumps(self.history))
 
     def load(self, folder: Path) -> None:
         """Restore what :meth:`save` wrote."""
-        weights, average, moments = (torch.load(folder / f"{n}.pt") for n in ("weights", "average", "moments"))
-        for name, p, a in zip(self.names, self.parameters, self.average, strict=True):
-            p.copy_(weights[name])
-            a.copy_(average[name])
-        self.optimizer.load(moments)
+        self.network.load_state_dict(torch.load(folder / "average.pt"))
+        self.swap()
+        self.network.load_state_dict(torch.load(folder / "weights.pt"))
+        self.optimizer.load(torch.load(folder / "moments.pt"))
         self.history |= json.loads((folder / "history.json").read_text())
 
     def start(self, path: Path) -> None:
-        """Copy exported weights whose shapes agree; their history is kept as ``before``."""
+        """Copy exported weights; their history is kept as ``before``."""
         from safetensors import safe_open
 
         with safe_open(path, "pt") as file:
             self.history["before"] = {k: json.loads(v) for k, v in file.metadata().items()}
-            for name, p, a in zip(self.names, self.parameters, self.average, strict=True):
-                if name in file.keys() and file.get_slice(name).get_shape() == list(p.shape):  # noqa: SIM118
-                    p.copy_(file.get_tensor(name))
-                    a.copy_(p)
+            self.network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        torch._foreach_copy_(self.average, self.parameters)
 
 
 class Graph:
@@ -274,16 +272,12 @@ class Graph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            expected = [trainer.differentiate(static, codes, sign) for _ in range(2)][1]
+            for _ in range(2):  # what is set up at first calls must not be captured
+                trainer.differentiate(static, codes, sign)
         torch.cuda.current_stream().wait_stream(stream)
-        gradient = torch.cat([g.flatten() for g in trainer.gradients])
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=pool):
             self.parts = trainer.differentiate(static, codes, sign)
-        self.graph.replay()
-        error = (torch.cat([g.flatten() for g in trainer.gradients]) - gradient).norm() / gradient.norm()
-        if not (torch.allclose(self.parts, expected, atol=0.1, rtol=0.1) and error < 0.3):
-            raise RuntimeError(f"a CUDA graph computes other gradients: {self.parts}, {expected}, {error}")
 
     def replay(self, batch: Batch, codes: Tensor, sign: Tensor) -> Tensor:
         """Compute clipped gradients and return the losses (3,)."""
@@ -302,23 +296,13 @@ def validation(device: torch.device, functions: Sequence[Function], rows: int = 
 
 @torch.no_grad()
 def score(network: Network, sets: list[Batch]) -> dict[str, float]:
-    """Return means over validation tables.
-
-    Returns:
-        ``posterior``, ``predictive`` and ``moments`` losses in units, ``nll`` of y in standard deviations of the
-        target, ``coverage`` of the 90% credible interval of μ, and median ratios of expected to true σ²: ``variance``
-        of rows and ``table_variance`` of means over the rows of a table.
-    """
-    rows, ratios = list[list[Tensor]](), list[list[Tensor]]()
+    """Return mean losses of validation tables: the three parts, and the NLL of y in deviations of the target."""
+    rows = []
     for batch in sets:
-        losses, found = row_losses(network, batch, *_views(batch))
-        inside = ((sampled(found, SAMPLES)[0] < batch.mean[..., None]).float().mean(-1) - 0.5).abs() < 0.45
-        noise, kept = found.moments()[2], batch.kept[:, 0].bool()
-        rows.append([v[kept].mean() for v in (*losses, losses[1] + batch.log_unit, inside.float())])
-        ratios.append([(noise / batch.variance)[kept].flatten(), (noise.mean(1) / batch.variance.mean(1))[kept]])
-    mean = torch.tensor(rows).mean(0).tolist() + [float(torch.cat(v).median()) for v in zip(*ratios, strict=True)]
-    names = ("posterior", "predictive", "moments", "nll", "coverage", "variance", "table_variance")
-    return dict(zip(names, mean, strict=True))
+        losses, _ = row_losses(network, batch, *_views(batch))
+        kept = batch.kept[:, 0].bool()
+        rows.append([part[kept].mean() for part in (*losses, losses[1] + batch.log_unit)])
+    return dict(zip(("posterior", "predictive", "moments", "nll"), torch.tensor(rows).mean(0).tolist(), strict=True))
 
 
 def export(network: Network, history: dict[str, Any], path: Path) -> None:
@@ -341,9 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--resume", type=Path, help="folder with a checkpoint")
     parser.add_argument("--start", type=Path, help="exported weights to start from, with new moments")
     parser.add_argument("--decay", type=float, default=0.0, help="share of the time in which the learning rate falls")
-    parser.add_argument("--report", type=float, default=60, help="seconds between validations")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--eager", action="store_true", help="do not capture CUDA graphs")
     run(parser.parse_args(arguments))
 
 
@@ -357,13 +339,13 @@ def run(settings: argparse.Namespace) -> None:
     elif settings.start:
         trainer.start(settings.start)
     history, seed, log = trainer.history, settings.seed + trainer.history["steps"], settings.out / "log.jsonl"
-    before, due, saved, recent = history["seconds"], settings.report, False, list[Tensor]()
+    before, due, saved, recent = history["seconds"], SECONDS_BETWEEN_VALIDATIONS, False, list[Tensor]()
     history["seeds"].append(settings.seed)
     history["devices"].append(torch.cuda.get_device_name() if device.type == "cuda" else "cpu")
     settings.out.mkdir(parents=True, exist_ok=True)
     sets = {"training": validation(device, ()), "foreign": validation(device, FOREIGN)}
     shapes, graphs = draw_shapes(seed), dict[int, Graph]()
-    memory = torch.cuda.graph_pool_handle() if device.type == "cuda" and not settings.eager else None
+    memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
     for index, batch in batches(shapes, seed, device):
         spent = time.monotonic() - start
         history["seconds"] = before + spent
@@ -374,7 +356,7 @@ def run(settings: argparse.Namespace) -> None:
             saved = True
         if spent > due or done:
             report(trainer, sets, recent, log)
-            due, recent = time.monotonic() - start + settings.report, []
+            due, recent = time.monotonic() - start + SECONDS_BETWEEN_VALIDATIONS, []
         if done:
             break
         if index not in graphs and memory is not None:
@@ -390,10 +372,9 @@ def report(trainer: Trainer, sets: dict[str, list[Batch]], recent: list[Tensor],
     scores = {name: score(trainer.network, batch) for name, batch in sets.items()}
     trainer.swap()
     mean = torch.stack(recent).mean(0).tolist() if recent else []
-    line = json.dumps({**trainer.history, "loss": mean, **scores})
-    print(line, flush=True)  # noqa: T201
     with log.open("a") as file:
-        file.write(line + "\n")
+        for stream in (file, sys.stdout):
+            print(json.dumps({**trainer.history, "loss": mean, **scores}), file=stream, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from howsure.nn import Population
 from howsure.prediction import Answer
 from howsure.training import Settings
 
-__all__ = ["Method", "Network", "Recipe"]
+__all__ = ["Cells", "Method", "Network", "Recipe"]
+
+Cells = tuple[Tensor, Tensor]  # lower and upper ends
 
 
 class Method(ABC):
@@ -31,7 +33,7 @@ class Method(ABC):
         """Return the distribution of shape (…) that raw outputs (…, outputs) stand for."""
 
     @abstractmethod
-    def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None) -> Tensor:
+    def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None) -> Tensor:
         """Return what is minimised, elementwise.
 
         Args:
@@ -39,17 +41,17 @@ class Method(ABC):
             y: targets, or bounds of them.
             networks: the module that answered. A method whose numbers differ from member to member, or change during
                 training, keeps them there, as buffers that :meth:`build` registers.
-            censored: of the shape of y; 0 where y is the value, 1 where the value is at least y, −1 where it is at most
-                y. None: all are values. A method that cannot learn from bounds raises an InputError.
+            cells: lower and upper ends of the cells that targets lie in, each of the shape of y; equal where y is the
+                value. None: all are values. A method that cannot learn from cells raises an InputError.
         """
 
     def loss_of_raw(
-        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None
     ) -> Tensor:
         """Return the loss of raw outputs (…, outputs): a quick twin of the loss of their answer, where there is one."""
-        if censored is None:
+        if cells is None:
             return self.loss(self.answer(raw), y, networks)
-        return self.loss(self.answer(raw), y, networks, censored)
+        return self.loss(self.answer(raw), y, networks, cells)
 
     @property
     def one_pass(self) -> bool:
@@ -61,14 +63,14 @@ class Method(ABC):
         each = self.loss(answer, torch.where(mask, y, 0.0), networks)
         return torch.where(mask, each, 0.0).sum() / mask.sum().clamp(min=1)
 
-    def nll(self, answer: Any, y: Tensor, censored: Tensor | None = None) -> Tensor:
-        """Return the negative log likelihood of targets or bounds, elementwise: what validation rows are scored by."""
+    def nll(self, answer: Any, y: Tensor, cells: Cells | None = None) -> Tensor:
+        """Return the negative log likelihood of targets or cells, elementwise: what validation rows are scored by."""
         predictive = answer.predictive()
-        if censored is None:
+        if cells is None:
             nll: Tensor = -predictive.log_prob(y)
         else:
             parameters = (getattr(predictive, name) for name in predictive.arguments)
-            nll = predictive.formulas.censored_nll(y, censored, *parameters)
+            nll = predictive.formulas.cell_nll(y, *cells, *parameters)
         return nll
 
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:

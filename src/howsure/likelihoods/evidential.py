@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from howsure.distributions import NormalInverseGamma
 from howsure.formulas.penalties import Penalty
 from howsure.kernels.evidential_loss import PENALTIES, evidential_loss_from_raw
-from howsure.likelihoods.base import Method, Network
+from howsure.likelihoods.base import Cells, Method, Network
 from howsure.losses import evidential_loss
 from howsure.nn import Population
 from howsure.nn.population import per_member
@@ -52,10 +52,10 @@ class Evidential(Method):
         answer: NormalInverseGamma,
         y: Tensor,
         networks: nn.Module | None = None,
-        censored: Tensor | None = None,
+        cells: Cells | None = None,
     ) -> Tensor:
         weight = self._weight(networks)
-        return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, censored=censored, reduction="none")
+        return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, cells=cells, reduction="none")
 
     @property
     def one_pass(self) -> bool:
@@ -69,10 +69,10 @@ class Evidential(Method):
         return evidential_loss(answer, y, self._weight(networks), self.penalty, mask=mask)
 
     def loss_of_raw(
-        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+        self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None
     ) -> Tensor:
-        if not self.one_pass or censored is not None:
-            return super().loss_of_raw(raw, y, networks, censored)
+        if not self.one_pass or cells is not None:
+            return super().loss_of_raw(raw, y, networks, cells)
         return evidential_loss_from_raw(raw, y, self._weight(networks), str(self.penalty), reduction="none")
 
     def _weight(self, networks: nn.Module | None) -> Tensor | float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from howsure.distributions import Normal
-from howsure.likelihoods.base import Method
+from howsure.likelihoods.base import Cells, Method
 from howsure.losses import normal_loss
 
 __all__ = ["NormalLikelihood"]
@@ -20,7 +20,5 @@ class NormalLikelihood(Method):
     def answer(self, raw: Tensor) -> Normal:
         return Normal.from_raw(raw)
 
-    def loss(
-        self, answer: Normal, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
-    ) -> Tensor:
-        return normal_loss(answer, y, censored=censored, reduction="none")
+    def loss(self, answer: Normal, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None) -> Tensor:
+        return normal_loss(answer, y, cells=cells, reduction="none")

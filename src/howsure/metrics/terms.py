@@ -62,15 +62,16 @@ def width_and_distance(prediction: Any, y: Any, coverage: float, mask: Any) -> t
 def probabilities(prediction: Any, y: Any, mask: Any) -> tuple[Tensor, Tensor]:
     """Return P(Y < y) and P(Y ≤ y) of every target that counts, one after the other; one tensor where both are equal.
 
-    They differ only under a transform of the target that gives zero a probability of its own.
+    They differ only where values have a probability of their own.
     """
     p = scored(prediction)
-    at = at_targets("cdf", p, y, mask).flatten()
-    if p.transform is None:
+    target = p._target(y, mask)
+    everywhere = p._at_targets("cdf", target)
+    at = counted(p, everywhere, mask).flatten()
+    if p.continuous:
         return at, at
-    target = counted(p, p._target(y, mask), mask).flatten()
-    below = p._strictly_below(target.cpu().numpy(), at.cpu().numpy())
-    return torch.from_numpy(below).to(at), at
+    below = torch.from_numpy(p._strictly_below(target.cpu().numpy(), everywhere.cpu().numpy()))
+    return counted(p, below.to(at), mask).flatten(), at
 
 
 def calibration_sums(prediction: Any, y: Any, quantiles: NDArray[np.float64], mask: Any) -> tuple[Tensor, int]:

@@ -85,9 +85,9 @@ class Seen(NamedTuple):
     appearance: Tensor
     pooled: tuple[Tensor, ...]
 
-    def cpu(self) -> "Seen":
-        """Return the same on the CPU."""
-        return Seen(self.appearance.cpu(), tuple(block.cpu() for block in self.pooled))
+    def to(self, device: torch.device | str) -> "Seen":
+        """Return the same on a device."""
+        return Seen(self.appearance.to(device), tuple(block.to(device) for block in self.pooled))
 
     @classmethod
     def cat(cls, parts: Sequence["Seen"]) -> "Seen":

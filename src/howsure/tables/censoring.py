@@ -3,16 +3,17 @@
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from howsure.distributions import Mixture
 from howsure.errors import InputError, InputTypeError
+from howsure.formulas import mixture as mixtures
 
-__all__ = ["log_likelihood", "read_censored"]
+__all__ = ["cells_of_bounds", "log_likelihood", "read_censored"]
 
 MEANING = "0 or False where y is the value, 1 or True where the value is at least y, -1 where it is at most y"
-LEAST = 1e-300  # smaller probabilities of a bound count as this
+Array = NDArray[np.float64]
 
 
 def read_censored(
@@ -56,16 +57,29 @@ def read_censored(
     return known if counted.any() else None
 
 
-def log_likelihood(distribution: Any, y: Tensor, censored: Tensor | None) -> Tensor:
-    """Return the log density of values and the log probability of bounds.
+def cells_of_bounds(y: Array, censored: NDArray[np.int8] | None) -> Array | None:
+    """Return the ends of the cells that targets lie in, of the shape of y and a last dimension of size 2.
 
     Args:
-        distribution: of y, with ``log_prob``, ``cdf`` and ``sf``, in float64.
         y: values and bounds.
-        censored: of the shape of y, as `read_censored` returns it; None: all are values.
+        censored: of the shape of y, as `read_censored` returns it; None: all are values, and so is the result.
     """
-    density: Tensor = distribution.log_prob(y)
     if censored is None:
-        return density
-    tail = torch.where(censored > 0, distribution.sf(y), distribution.cdf(y)).clamp(min=LEAST)
-    return torch.where(censored == 0, density, tail.log())
+        return None
+    return np.stack([np.where(censored < 0, -np.inf, y), np.where(censored > 0, np.inf, y)], -1)
+
+
+def log_likelihood(mixture: Mixture, y: Tensor, cells: Tensor | None) -> Tensor:
+    """Return the log density of values and the log probability of cells.
+
+    Args:
+        mixture: of y, in float64.
+        y: values.
+        cells: lower and upper ends in the last dimension, equal where y is the value; None: all are values.
+    """
+    if cells is None:
+        return mixture.log_prob(y)
+    parts = mixture.components
+    lower, upper, value = (each.unsqueeze(mixture.dim) for each in (*cells.unbind(-1), y))
+    each = -parts.formulas.cell_nll(value, lower, upper, *(getattr(parts, name) for name in parts.arguments))
+    return mixtures.log_mean_exp(each, mixture._aligned_weights, mixture.dim)

@@ -74,6 +74,7 @@ class TableEvidence(nn.Module):
     lowest: Tensor  # bounds of s, (M, 1, T)
     highest: Tensor
     most_excess: Tensor  # largest α − 1 on training rows, (M, 1, T)
+    tails: Tensor  # factor of α − 1, learned with the width, (M, 1, T)
     reference: Tensor  # h₀, (M, 1)
     rate: Tensor  # κ, (M, 1)
     median: Tensor  # of the leverage of held-out rows, (M, 1)
@@ -87,6 +88,7 @@ class TableEvidence(nn.Module):
             self.register_buffer(name, torch.full((members, 1, targets), torch.nan, dtype=torch.float32, device=device))
         for name in ("reference", "rate", "median"):
             self.register_buffer(name, torch.full((members, 1), torch.nan, dtype=torch.float32, device=device))
+        self.register_buffer("tails", torch.ones((members, 1, targets), dtype=torch.float32, device=device))
         self.register_buffer("prior", torch.tensor(PRIOR_VARIANCE, dtype=torch.float32, device=device))
 
     def forward(
@@ -101,7 +103,7 @@ class TableEvidence(nn.Module):
         """
         leverage = self.leverage(features)
         familiarity = (self.median / leverage).clamp(max=1)
-        excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2)
+        excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2) * self.tails
         scale = width * nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta)
         scale = torch.maximum(torch.minimum(scale, self.highest), self.lowest)
         made = nig.conjugate_evidence(
@@ -277,14 +279,14 @@ def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) 
     answer, features = model.before_evidence(views.table[ends])
     first = ends[::NETWORKS_PER_FOLD]
     targets = torch.from_numpy(target.table)[first]
-    known = None if target.bounds is None else torch.from_numpy(target.bounds)[first]
+    cells = None if target.cells is None else torch.from_numpy(target.cells)[first]
     scores = []
     for ridge in RIDGES:
         made = _with_ridge(learned, ridge)(answer, features)[0].affine(model.scale_y.loc, model.scale_y.scale)
         each = torch.utils._pytree.tree_map(
             lambda p: p.unflatten(0, (-1, NETWORKS_PER_FOLD)).movedim(1, 0), made.predictive()
         )
-        nll = -log_likelihood(Mixture(each, dim=0, validate_args=False), targets, known)
+        nll = -log_likelihood(Mixture(each, dim=0, validate_args=False), targets, cells)
         scores.append(nll.clamp(max=WORST_NLL).nan_to_num(WORST_NLL).flatten(1).mean(1))
     table = torch.stack(scores)  # (ridges, folds)
     worse = table - table[table.mean(1).argmin()]

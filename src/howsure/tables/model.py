@@ -13,12 +13,14 @@ from torch.utils import _pytree
 
 from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
+from howsure.formulas import mixture as mixtures
 from howsure.likelihoods.base import Method
 from howsure.nn import PiecewiseLinear, Population
 from howsure.nn.evidence import ConjugateEvidence
 from howsure.prediction import Answer, Prediction
 from howsure.tables.encoder import ColumnEncoder, Scaling
 from howsure.tables.evidence import TableEvidence
+from howsure.tables.experts.linear import LinearExpert
 from howsure.tables.experts.trees import TreeEnsemble, TreeFeatures
 from howsure.tables.robust import RobustScale
 from howsure.threads import in_threads, one_thread
@@ -51,6 +53,7 @@ class TableModel(nn.Module):
     encoder: ColumnEncoder | None  # None for a model of features
     robust: RobustScale | None
     evidence: TableEvidence | None  # None keeps the evidence that the networks output
+    linear: LinearExpert | None  # one more distribution in the mixture; None for none
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class TableModel(nn.Module):
         super().__init__()
         self.method, self.one_target = method, one_target
         self.networks, self.trees, self.scale_x, self.scale_y = networks, trees, scale_x, scale_y
-        self.encoder = self.robust = self.evidence = None
+        self.encoder = self.robust = self.evidence = self.linear = None
         self.register_buffer("weights", None)
         self.register_buffer("width", None)
         self.unfamiliar_below: float | None = None  # familiarity below which a row is unlike the training rows
@@ -73,13 +76,36 @@ class TableModel(nn.Module):
     # The forward pass -------------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor) -> tuple[Answer, Tensor | None]:
-        """Return the distributions (M, N, T), and the familiarity of each row (M, N); None without evidence.
+        """Return the distributions (M, N, T), and the familiarity of each row by networks; None without evidence.
 
         Args:
             x: numbers of the columns (N, C), as :meth:`howsure.tables.encoder.Encoding.codes` returns them; features
                 (N, F) for a model without an encoder.
         """
-        return self.from_views(self.views(self.features(x)))
+        return self.with_linear(self.views(self.features(x)))
+
+    def with_linear(self, views: Tensor) -> tuple[Answer, Tensor | None]:
+        """Return what ``forward`` returns for views (N, V): the networks, and last the linear expert if any."""
+        answer, familiarity = self.from_views(views)
+        if self.linear is None:
+            return answer, familiarity
+        own = self.linear(views[:, : self.features_in])
+        joined = _pytree.tree_map(lambda a, b: torch.cat([a, b.unsqueeze(0).to(a.dtype)]), answer, own)
+        return joined, familiarity
+
+    @property
+    def linear_share(self) -> float:
+        """Weight of the linear expert in the mixture."""
+        return 0.0 if self.linear is None else float(self.linear.share)
+
+    @property
+    def mixture_weights(self) -> Tensor | None:
+        """Weights of all distributions that ``forward`` returns; None: all count the same."""
+        if self.linear is None:
+            return self.weights
+        networks = torch.full((self.members,), 1 / self.members, dtype=torch.float64, device=self.device)
+        networks = networks if self.weights is None else self.weights
+        return torch.cat([networks * (1 - self.linear.share), self.linear.share.view(1)])
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features (N, F) of the numbers of a table."""
@@ -125,7 +151,13 @@ class TableModel(nn.Module):
         whole = members is None and not in_training and not self.method.draws_noise
         model = self if whole else self.select(members)
         answer, familiarity = model.evaluate(x, encoded=encoded)
-        return Prediction(answer, members=0, weights=model.weights, familiarity=familiarity)
+        if familiarity is not None:
+            weights = None if model.weights is None else model.weights.cpu().view(-1, 1)
+            familiarity = mixtures.mean(familiarity, weights)
+        weights = model.mixture_weights
+        return Prediction(
+            answer, members=0, weights=None if weights is None else weights.cpu(), familiarity=familiarity
+        )
 
     @torch.no_grad()
     def evaluate(self, x: ArrayLike | Tensor, *, encoded: bool = False) -> tuple[Answer, Tensor | None]:
@@ -141,7 +173,7 @@ class TableModel(nn.Module):
             return self.views(given if encoded else self.features(given))
 
         def part(views: Tensor) -> tuple[Any, ...]:
-            answer, familiarity = self.from_views(views)
+            answer, familiarity = self.with_linear(views)
             found = (answer,) if familiarity is None else (answer, familiarity)
             moved: tuple[Any, ...] = _pytree.tree_map(lambda p: p.double().cpu(), found)
             return moved
@@ -209,6 +241,7 @@ class TableModel(nn.Module):
         )
         some.encoder, some.robust, some.width = self.encoder, self.robust, self.width
         some.unfamiliar_below = self.unfamiliar_below
+        some.linear = self.linear if members is None else None
         some.weights = None if self.weights is None else self.weights[each] / self.weights[each].sum()
         some.evidence = None if self.evidence is None else self.evidence.select(each)
         if hasattr(self, "result"):
@@ -264,6 +297,8 @@ class TableModel(nn.Module):
             with torch.device("cpu"):
                 leverage = ConjugateEvidence(directions.shape[-2], directions.shape[-1], len(directions))
                 model.evidence = TableEvidence(leverage, loc_y.shape[-1])
+        if "linear" in groups:
+            model.linear = LinearExpert.like(groups["linear"], model.features_in, loc_y.shape[-1])
         for name in ("weights", "width"):
             if name in tensors:
                 setattr(model, name, torch.ones_like(tensors[name]))
@@ -287,6 +322,9 @@ class TableModel(nn.Module):
                 raise InputError(f"inconsistent model file: {name} has values that are not finite")
         positive = [self.scale_x.scale, self.scale_y.scale, self.weights, self.width]
         positive += [None if self.robust is None else self.robust.spread]
+        if self.linear is not None:
+            positive += [self.linear.inverse, self.linear.mean_variance, self.linear.alpha - 1, self.linear.beta]
+            positive += [self.linear.share, 1 - self.linear.share]
         if not all(bool((t > 0).all()) for t in positive if t is not None):
             raise InputError("inconsistent model file: a scale or weight is not greater than 0")
         if self.trees is not None:
@@ -294,7 +332,7 @@ class TableModel(nn.Module):
         if self.networks.embedding is not None:
             self.networks.embedding.prepare()
         row = torch.zeros(1, self.columns_in, dtype=torch.float64, device="cpu")
-        answer = self.ready().from_views(self.views(self.features(row)))[0]
+        answer = self.ready()(row)[0]
         if not all(bool(leaf.isfinite().all()) for leaf in _pytree.tree_leaves(answer)):
             raise InputError("inconsistent model file: its prediction is not finite")
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import InputError
+from howsure.likelihoods.base import Cells
 from howsure.tables.encoder import Scaling
 from howsure.tables.target import Target
 from howsure.tables.views import Views
@@ -24,7 +25,7 @@ class ScaledTable:
         x: features (N, F).
         y: targets (N, T).
         row_weights: of mean 1, or None.
-        censored: (N, T), 1 where y is a lower bound, −1 where it is an upper bound, else 0; or None.
+        cells: lower and upper ends of the targets' cells (N, T, 2), equal where y is the value; or None.
         own_x: from x to what each member sees.
         own_y: likewise of y.
         validation: validation rows of each member (M, V), padded to one length.
@@ -34,7 +35,7 @@ class ScaledTable:
     x: Tensor
     y: Tensor
     row_weights: Tensor | None
-    censored: Tensor | None
+    cells: Tensor | None
     own_x: Scaling
     own_y: Scaling
     validation: Tensor
@@ -47,7 +48,7 @@ class ScaledTable:
         """Return the table of a fit, scaled by these scalings, on a device."""
         members, x, y = views.members, views.table, torch.from_numpy(target.table)
         row_weights = None if target.weights is None else torch.from_numpy(target.weights)
-        censored = None if target.bounds is None else torch.from_numpy(target.bounds)
+        cells = None if target.cells is None else torch.from_numpy(target.cells)
         # the first member's scaling brings every column near unit scale; the others' differ from it by a little
         first_x, first_y = _common(scale_x), _common(scale_y)
         # where there are no validation rows, this table of them is not used
@@ -69,7 +70,7 @@ class ScaledTable:
             ready(first_x(x)[0]),
             ready(first_y(y)[0]),
             None if row_weights is None else ready(row_weights),
-            None if censored is None else censored.to(device),
+            None if cells is None else ready(torch.stack([first_y(end)[0] for end in cells.unbind(-1)], -1)),
             inner(scale_x, first_x),
             inner(scale_y, first_y),
             validation.to(device),
@@ -79,13 +80,18 @@ class ScaledTable:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that batches are drawn from."""
-        return tuple(t for t in (self.x, self.y, self.row_weights, self.censored) if t is not None)
+        return tuple(t for t in (self.x, self.y, self.row_weights, self.cells) if t is not None)
 
-    def divide(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return the parts of a batch of :attr:`tensors`: features, targets, row weights and what is censored."""
+    def divide(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor | None, Cells | None]:
+        """Return the parts of a batch of :attr:`tensors`: features, targets, row weights and each member's cells."""
         x, y, *others = batch
         weights = None if self.row_weights is None else others.pop(0)
-        return x, y, weights, others.pop(0) if others else None
+        return x, y, weights, self._own_cells(others.pop(0)) if others else None
+
+    def _own_cells(self, cells: Tensor) -> Cells:
+        """Return the lower and upper ends of cells, scaled as each member sees them."""
+        lower, upper = (self.own_y(end) for end in cells.unbind(-1))
+        return lower, upper
 
     def select(self, members: Sequence[int]) -> "ScaledTable":
         """Return the same table as some of the members see it."""
@@ -98,10 +104,10 @@ class ScaledTable:
             validation_weights=self.validation_weights[chosen],
         )
 
-    def validation_rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return features, targets and what is censored of each member's validation rows, scaled as it sees them."""
-        censored = None if self.censored is None else self.censored[self.validation]
-        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation]), censored
+    def validation_rows(self) -> tuple[Tensor, Tensor, Cells | None]:
+        """Return features, targets and cells of each member's validation rows, scaled as it sees them."""
+        cells = None if self.cells is None else self._own_cells(self.cells[self.validation])
+        return self.own_x(self.x[self.validation]), self.own_y(self.y[self.validation]), cells
 
 
 def _common(own: Scaling) -> Scaling:

@@ -7,9 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from howsure.formulas import student_t
+from howsure.tables.experts.linear import LinearExpert
 from howsure.tables.members import kinds_of
 from howsure.tables.model import TableModel
-from howsure.tables.target import Target
+from howsure.tables.target import Atom, Target
 from howsure.tables.views import Views
 from howsure.training.batches import pad_rows
 
@@ -18,6 +20,9 @@ __all__ = ["stacked", "stacking_weights", "validation_log_densities"]
 Array = NDArray[np.float64]
 ROUNDS = 1000  # of the iteration, which converges to a maximum
 VALIDATION_ROWS = 1000  # of each member whose densities are computed at once
+ONE_STANDARD_ERROR = 1.0
+MIN_LINEAR_SHARE = 0.01  # below which the linear expert is left out
+MAX_LINEAR_SHARE = 0.9999  # so that the networks keep a weight
 PRIOR = 0.5  # rows that every kind gets, so that a handful of rows does not rule one out
 
 
@@ -46,11 +51,17 @@ def stacking_weights(log_densities: Array, row_weights: Array | None = None) -> 
     return weights
 
 
-def stacked(model: TableModel, views: Views, target: Target) -> TableModel:
-    """Return the model whose networks are weighted by what they see.
+def stacked(model: TableModel, views: Views, target: Target, linear: bool = False) -> TableModel:
+    """Return the model whose networks are weighted by what they see, and a linear expert if that has a weight.
 
     All networks that see the same have the same weight. It follows from the likelihood of validation rows, each
-    predicted by the networks that held it out.
+    predicted by the networks that held it out. The linear expert predicts each of these rows as left out.
+
+    Args:
+        model: the networks.
+        views: what they see.
+        target: as they learned it.
+        linear: whether a linear expert may join them.
     """
     members = views.members
     kind_of = kinds_of(members)
@@ -60,10 +71,55 @@ def stacked(model: TableModel, views: Views, target: Target) -> TableModel:
     rows, table = _held_out(model, views, target, kind_of, kinds)
     if not len(rows):
         return model
-    weights = stacking_weights(table, None if target.weights is None else target.weights[rows])
+    expert = None
+    if linear and not isinstance(target.transform, Atom):
+        expert, left_out = _linear_expert(views, target)
+        if expert is not None:
+            table = np.column_stack([table, left_out[rows]])
+    counts = None if target.weights is None else target.weights[rows]
+    weights = stacking_weights(table, counts)
+    if expert is not None:
+        share, weights = float(weights[-1]), weights[:-1]
+        if _is_enough(table, np.append(weights, share)):
+            share = 1.0
+        if share >= MIN_LINEAR_SHARE:
+            expert.share.fill_(min(share, MAX_LINEAR_SHARE))
+            model.linear = expert
     each = (weights / np.bincount(kind_of, minlength=kinds))[kind_of]
     model.weights = torch.from_numpy(each / each.sum())
     return model
+
+
+def _is_enough(log_densities: Array, weights: Array) -> bool:
+    """Return whether the last expert alone is as likely as the mixture, up to one standard error over rows.
+
+    The networks were stopped by the rows that are compared, which flatters them; the linear expert was not.
+    """
+    largest = log_densities.max(1, keepdims=True)
+    whole = np.log(np.exp(log_densities - largest) @ weights) + largest[:, 0]
+    gain = whole - log_densities[:, -1]
+    return bool(gain.mean() <= ONE_STANDARD_ERROR * gain.std() / len(gain) ** 0.5)
+
+
+def _linear_expert(views: Views, target: Target) -> tuple[LinearExpert | None, Array]:
+    """Return the linear expert, and the mean log density over targets of all rows as left out.
+
+    There is none for censored targets, which have no value to regress on.
+    """
+    rows, cells, y = target.rows, target.cells, target.table
+    nothing = np.zeros(len(y))
+    if cells is not None and (np.isinf(cells[rows]).any(-1) & (cells[rows] == y[rows, :, None]).any(-1)).any():
+        return None, nothing
+    weights = None if target.weights is None else target.weights[rows]
+    found = LinearExpert.fit(views.features[rows], y[rows], weights)
+    if found is None:
+        return None, nothing
+    expert, left_out = found
+    predictive, values = left_out.predictive(), torch.from_numpy(y[rows])
+    lower, upper = (values, values) if cells is None else torch.from_numpy(cells[rows]).unbind(-1)
+    nll = student_t.cell_nll(values, lower, upper, predictive.df, predictive.loc, predictive.scale)
+    nothing[rows] = -nll.mean(1).numpy()
+    return expert, nothing
 
 
 def _held_out(
@@ -87,14 +143,15 @@ def validation_log_densities(model: TableModel, views: Views, target: Target) ->
     Of bounds it is the log probability.
     """
     rows, counts = pad_rows([m.validation for m in views.members])
-    targets, bounds = torch.from_numpy(target.table), None if target.bounds is None else torch.from_numpy(target.bounds)
+    targets, cells = torch.from_numpy(target.table), None if target.cells is None else torch.from_numpy(target.cells)
     parts = []
     for some in rows.split(VALIDATION_ROWS, 1):
         answer, _ = model.before_evidence(views.table[some])
-        own = None if bounds is None else bounds[some]
+        ends = None if cells is None else cells[some].unbind(-1)
+        own = None if ends is None else (model.scale_y(ends[0]), model.scale_y(ends[1]))
         likelihood = -model.method.nll(answer, model.scale_y(targets[some]), own)
         change = model.scale_y.scale.log()  # of a density by the units of y
-        likelihood = likelihood - (change if own is None else torch.where(own == 0, change, 0.0))
+        likelihood = likelihood - (change if ends is None else torch.where(ends[0] == ends[1], change, 0.0))
         parts.append(likelihood.mean(-1))
     whole = torch.cat(parts, 1)
     return [each[:count] for each, count in zip(whole, counts.tolist(), strict=True)]

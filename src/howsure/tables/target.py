@@ -1,18 +1,70 @@
-"""Targets as networks learn them: ties spread, and a transform where the target cannot be negative."""
+"""Targets as networks learn them: transformed, and known up to a cell where rows share values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from howsure.distributions import Transform
-from howsure.tables.target_values import check_sign, describe_ties, find_ties, positive_numbers, spread_ties
+from howsure.distributions import Support, Transform
+from howsure.errors import InputError
+from howsure.prediction import Prediction
+from howsure.tables.censoring import cells_of_bounds
+from howsure.tables.target_values import check_sign, find_atom, find_shared_values, positive_numbers
 
-__all__ = ["Target", "prepare_target"]
+__all__ = ["Atom", "Target", "TargetTransform", "prepare_target", "transform_from_dict"]
 
 Array = NDArray[np.float64]
+NARROWEST_CELL = 0.05  # of the standard deviation: width of a value of several targets that stands out of a continuum
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A value with a probability of its own, which networks learn as a second target: 1 for the value, 0 for others.
+
+    Args:
+        value: the value.
+    """
+
+    value: float
+    kind = "atom"
+
+    def split(self, p: Prediction) -> Prediction:
+        """Return the prediction of the target from that of both targets, (rows, 2)."""
+        gate = p[:, 1].answers.predictive().sf(torch.tensor(0.5, dtype=torch.float64, device="cpu"))
+        own = p[:, 0]
+        return Prediction(
+            own.answers,
+            members=0,
+            weights=p.weights,
+            familiarity=None if p.familiarity is None else torch.from_numpy(p.familiarity),
+            atom=self.value,
+            gate=gate.clamp(0, 1),
+        )
+
+    def fits(self, targets: int) -> bool:
+        """Return whether a model with so many targets can have the atom."""
+        return targets == 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the atom as plain values."""
+        return {"kind": self.kind, "value": self.value}
+
+
+TargetTransform = Transform | Support | Atom
+
+
+def transform_from_dict(saved: Any) -> TargetTransform:
+    """Return the transform, the possible values or the atom that ``to_dict`` described."""
+    kind = saved.get("kind") if isinstance(saved, dict) else None
+    if kind == "atom":
+        value = saved.get("value")
+        if set(saved) != {"kind", "value"} or type(value) not in (int, float) or not np.isfinite(value):
+            raise InputError("inconsistent model file: the atom of the target is not a number")
+        return Atom(float(value))
+    return Support.from_dict(saved) if kind == "discrete" else Transform.from_dict(saved)
 
 
 @dataclass(frozen=True)
@@ -23,76 +75,121 @@ class Target:
         values: of all rows, (N,) or (N, T); those that no network learns from are as they were, or 0 with a transform.
         rows: that networks learn from.
         weights: of all rows, (N,); None: all count the same.
-        censored: of the shape of the values: 0 for a value, 1 and −1 for a lower and an upper bound; None: all values.
+        cells: lower and upper ends, (N, T, 2), of targets that are known up to a cell: shared values and bounds. Both
+            ends are equal where the value is known, and infinite where nothing is. None: all are values.
         transform: from these values to the target, or None.
-        notices: warnings for the user about values that many rows share.
     """
 
     values: Array
     rows: NDArray[np.int64]
     weights: Array | None = None
-    censored: NDArray[np.int8] | None = None
-    transform: Transform | None = None
-    notices: tuple[str, ...] = ()
+    cells: Array | None = None
+    transform: TargetTransform | None = None
 
     @property
     def table(self) -> Array:
         """The values as (N, T)."""
         return self.values.reshape(len(self.values), -1)
 
-    @property
-    def bounds(self) -> NDArray[np.int8] | None:
-        """The bounds as (N, T)."""
-        return None if self.censored is None else self.censored.reshape(self.table.shape)
-
 
 def prepare_target(
     y: Array,
     rows: NDArray[np.int64],
-    kind: str | None,
-    seed: int,
+    kind: str | None = None,
     names: Sequence[str] | None = None,
     censored: NDArray[np.int8] | None = None,
     weights: Array | None = None,
 ) -> Target:
     """Return the targets, (N,) or (N, T), as networks learn them from some of the rows.
 
-    Without ties and without a transform they are returned as they are. Bounds of censored targets are no ties, however
-    many rows share one, and are not spread.
+    A target whose rows share values has cells between the midpoints of neighbouring values. A single target has a
+    :class:`~howsure.distributions.Support` if no other values are possible, and an :class:`Atom` if one value stands
+    out of a continuum. Censored targets have cells with one infinite end.
 
     Args:
         y: targets.
         rows: those that count.
         kind: "positive", "log" or None.
-        seed: of the random numbers that spread ties.
         names: of several targets.
         censored: of the shape of y, as `read_censored` returns it; None: all are values.
         weights: of all rows, (N,).
     """
     table = y.reshape(len(y), -1)
-    several = table.shape[1] > 1
-    values = np.zeros_like(table) if kind else table.copy()
-    scales, shifts, notices = [], [], []
+    known = np.ones(table.shape, dtype=bool) if censored is None else censored.reshape(table.shape) == 0
+    transform = _transform(table, rows, kind, names)
+    values = np.zeros_like(table)
+    values[rows] = _before(transform, table[rows])
+    if transform is None:
+        values = table.copy()
+    bounds = cells_of_bounds(values, None if censored is None else censored.reshape(table.shape))
+    cells = np.stack([values, values], -1) if bounds is None else bounds
+    single = table.shape[1] == 1
+    found: TargetTransform | None = transform
     for t in range(table.shape[1]):
-        own = table[rows, t]
-        name = f"y[{names[t]!r}]" if several and names is not None else f"y[:, {t}]" if several else "y"
-        if kind is not None:
-            check_sign(own, rows, kind, name)
-        known = slice(None) if censored is None else censored.reshape(table.shape)[rows, t] == 0
-        ties = find_ties(own[known])
-        scale, shift = positive_numbers(own, ties) if kind == "positive" else (1.0, 0.0)
-        if ties is not None:
-            notices.append(describe_ties(ties, name, kind is None and bool((own >= 0).all())))
-            own = own.copy()
-            own[known] = spread_ties(own[known], ties, (seed, t), None if kind is None else shift)
-        values[rows, t] = own
-        scales.append(scale)
-        shifts.append(shift)
+        counted = rows[known[rows, t]]
+        if kind == "positive":  # a 0 is known to lie anywhere below
+            zeros = counted[table[counted, t] == 0]
+            cells[zeros, t] = [-np.inf, float(_before(transform, np.zeros(1), t)[0])]
+        atom = find_atom(table[counted, t])
+        shared = find_shared_values(table[counted, t])
+        if atom is not None and kind is None and single:
+            return _with_atom(Target(values, rows, weights, cells), atom, known[:, 0])
+        if atom is not None and not (kind == "positive" and atom == 0):
+            edges = _edges_of_atom(table[counted, t], atom)
+            inside = counted[table[counted, t] == atom]
+            cells[inside, t] = _before(transform, edges, t)
+        elif shared is not None:
+            least = {None: -np.inf, "positive": 0.0, "log": np.finfo(float).tiny}[kind]
+            support = Support(shared.values[shared.values >= least])
+            lower, upper = support.cell(support.index(torch.from_numpy(table[counted, t]))[0])
+            edges = _before(transform, support.edges.numpy(), t)
+            if shared.possible and single:
+                found = Support(support.values, edges)
+            cells[counted, t, 0], cells[counted, t, 1] = (_before(transform, e.numpy(), t) for e in (lower, upper))
+    same = (cells[rows, :, 0] == cells[rows, :, 1]).all()
+    return Target(values.reshape(y.shape), rows, weights, None if same else cells, found)
+
+
+def _transform(
+    table: Array, rows: NDArray[np.int64], kind: str | None, names: Sequence[str] | None
+) -> Transform | None:
+    """Return the transform of this kind for the targets of some rows."""
     if kind is None:
-        return Target(values.reshape(y.shape), rows, weights, censored, None, tuple(notices))
-    transform = Transform(kind, scales, shifts) if several else Transform(kind, scales[0], shifts[0])
-    # a tied 0 lies below 0 now, and the shift lifts it: the transform of the lifted values is that without a shift
-    lifted = torch.from_numpy(values[rows] + np.array(shifts))
-    before = Transform(kind, scales) if several else Transform(kind, scales[0])
-    values[rows] = before.inverse(lifted).numpy()
-    return Target(values.reshape(y.shape), rows, weights, censored, transform, tuple(notices))
+        return None
+    several, numbers = table.shape[1] > 1, []
+    for t in range(table.shape[1]):
+        name = f"y[{names[t]!r}]" if several and names is not None else f"y[:, {t}]" if several else "y"
+        check_sign(table[rows, t], rows, kind, name)
+        numbers.append(positive_numbers(table[rows, t]) if kind == "positive" else (1.0, 0.0))
+    scales, shifts = zip(*numbers, strict=True)
+    return Transform(kind, scales, shifts) if several else Transform(kind, scales[0], shifts[0])
+
+
+def _before(transform: Transform | None, y: Array, target: int | None = None) -> Array:
+    """Return the variable before the transform, of all targets or of one; infinite ends stay infinite."""
+    if transform is None:
+        return y
+    own = transform if target is None or not transform.scale.ndim else transform.at(transform.scale.shape, (target,))
+    finite = np.isfinite(y)
+    z: Array = np.array(own.inverse(torch.from_numpy(np.where(finite, y, 1.0))).numpy())
+    return np.where(finite, z, y)
+
+
+def _edges_of_atom(y: Array, atom: float) -> Array:
+    """Return the ends of the cell of a value that stands out of a continuum; infinite where it is the end of that."""
+    half = 0.5 * NARROWEST_CELL * float(y.std())
+    low = -np.inf if atom == y.min() else atom - half
+    high = np.inf if atom == y.max() else atom + half
+    return np.array([low, high])
+
+
+def _with_atom(target: Target, value: float, known: NDArray[np.bool_]) -> Target:
+    """Return a target with a second one: 1 where the value is the atom and 0 elsewhere."""
+    assert target.cells is not None
+    one, endless = known & (target.table[:, 0] == value), np.array([-np.inf, np.inf])
+    own = target.cells.copy()
+    own[one, 0] = endless  # nothing is known of the distribution of other values
+    gate = np.where(one[:, None], [0.5, np.inf], [-np.inf, 0.5])
+    gate[~known] = endless
+    values = np.column_stack([target.table[:, 0], one.astype(float)])
+    return Target(values, target.rows, target.weights, np.concatenate([own, gate[:, None]], 1), Atom(value))

@@ -1,7 +1,6 @@
-"""What is in the target: numbers or not, values that many rows share, and what keeps it from being negative."""
+"""Checks of target values: whether they are numbers, which of them rows share, and whether they can be negative."""
 
 import datetime as dt
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +9,18 @@ from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError
 
-__all__ = ["Ties", "check_numbers", "find_ties", "positive_numbers", "spread_ties"]
+__all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_shared_values", "positive_numbers"]
 
 Array = NDArray[np.float64]
-SHARE = 0.05  # of the rows: a value that so many have dominates
-ROWS = 5  # at least, or every value of a small table would
-# Width over which the rows of a dominating value are spread, in units of the spread of y: 5 share³, and at least 0.05.
-# Chosen on made tables, by CRPS and the coverage of intervals: the rarer the value, the less there is to gain.
-WIDTH = 5.0
-LEAST_WIDTH = 0.05
-GRID_WIDTH = 0.5  # of the distance of neighbours; more costs CRPS on the quality of wines, less leaves intervals narrow
+ROWS_PER_VALUE = 5  # on average, from which on rows share values
+MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
+BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour's
+MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
+GRID_MARGIN = 0.5  # of the values of a regular grid, by which it continues beyond an end
+GRID_TOLERANCE = 1e-6
+MIN_ATOM_ROWS = 10
+MIN_ATOM_SHARE = 0.02  # of the rows
+MIN_ATOM_RATIO = 5  # of the number of rows with the second most frequent value
 LOWEST = 0.05  # of positive values: this quantile is what counts as a small one
 
 
@@ -60,119 +61,70 @@ def _no_quantity(kind: str, array: NDArray[Any], advice: str, index: tuple[int, 
     return f"this is a regressor, which predicts numbers, and y must be real numbers: y holds {kind}{first}; {advice}"
 
 
-# Ties -----------------------------------------------------------------------------------------------------------------
+# Shared values --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Ties:
-    """Values of a target that so many rows share that a density would collapse on them.
+class SharedValues:
+    """Values of a target that rows share.
 
     Args:
-        value: the most frequent value.
-        share: its share of the rows.
-        values: those that dominate.
-        width: over which the rows of a dominating value are spread.
-        spacing: over which all others are spread: half the distance of neighbours where most values are shared, as
-            those of whole numbers are. 0 where single values stand out of a continuum.
+        values: in increasing order; those of a regular grid continue beyond the rows.
+        possible: whether a new row has one of these values too.
     """
 
-    value: float
-    share: float
     values: Array
-    width: float
-    spacing: float
+    possible: bool
 
 
-def find_ties(y: Array) -> Ties | None:
-    """Return the ties of a target, (rows,), or None where no value dominates, or where there is only one value."""
+def find_shared_values(y: Array) -> SharedValues | None:
+    """Return the values of a target, (rows,), if its rows share them; None for a continuum, and for a single value.
+
+    They share them if there are five rows or more for each value, or if all values lie on a regular grid that is so
+    coarse that half of the rows have the value of another row. At most 50 values, and those of a regular grid, are the
+    only ones that a new row can have. A regular grid of more than two values has its gaps filled, and continues beyond
+    an end unless that has five rows or more, and more than half as many as its neighbour: such an end is a bound.
+    """
     values, counts = np.unique(y, return_counts=True)
-    often = counts >= max(ROWS, SHARE * len(y))
-    if len(values) == 1 or not often.any():
+    if len(values) < 2:
         return None
-    top = int(counts.argmax())
-    share = float(counts[top] / len(y))
-    spacing = GRID_WIDTH * _spacing(values, counts) if _is_grid(values, counts, often) else 0.0
-    width = max(LEAST_WIDTH, WIDTH * share**3 * _need(share)) * _spread(y, values[top])
-    if often.sum() > 1:  # neighbours that dominate both must not be smeared over each other
-        width = min(width, float(np.diff(values[often]).min()) * (GRID_WIDTH if spacing else 1))
-    return Ties(float(values[top]), share, values[often], max(width, spacing), spacing)
+    step = _grid_step(values)
+    coarse = step is not None and counts[counts > 1].sum() >= 0.5 * len(y)
+    if len(y) < ROWS_PER_VALUE * len(values) and not coarse:
+        return None
+    count = MAX_GRID_VALUES + 1 if step is None else round((values[-1] - values[0]) / step) + 1
+    if step is None or len(values) == 2 or count > MAX_GRID_VALUES:
+        return SharedValues(values, len(values) <= MAX_LISTED_VALUES)
+    margin = round(GRID_MARGIN * count)
+    below, above = (0 if _is_bound(*ends) else margin for ends in (counts[:2], counts[:-3:-1]))
+    return SharedValues(values[0] + step * np.arange(-below, count + above), True)
 
 
-def _need(share: float) -> float:
-    """Return how much of the width a value with this share of the rows needs.
-
-    From nine tenths on, 90 % intervals need not hold anything but the value itself.
-    """
-    return float(np.clip((0.95 - share) / 0.1, 0, 1))
+def _is_bound(end: int, neighbour: int) -> bool:
+    """Return whether an end of a grid with so many rows is a bound of its values."""
+    return bool(end >= ROWS_PER_VALUE and end > BOUND_RATIO * neighbour)
 
 
-def _is_grid(values: Array, counts: NDArray[np.int64], often: NDArray[np.bool_]) -> bool:
-    """Return whether the values are whole numbers, or others at equal distances, and not a continuum with an atom."""
-    others = counts[~often].sum()
+def find_atom(y: Array) -> float | None:
+    """Return the value of a target, (rows,), that stands out of a continuum; None if there is none."""
+    values, counts = np.unique(y, return_counts=True)
+    if len(values) < 3:
+        return None
+    *_, second, first = np.sort(counts)
+    if first < max(MIN_ATOM_ROWS, MIN_ATOM_SHARE * len(y), MIN_ATOM_RATIO * second):
+        return None
+    atom = float(values[counts.argmax()])
+    return atom if find_shared_values(y[y != atom]) is None and len(y) - first >= MIN_ATOM_ROWS else None
+
+
+def _grid_step(values: Array) -> float | None:
+    """Return the distance of neighbours if the values lie on a regular grid; None if they do not."""
     gaps = np.diff(values)
-    steps = gaps / gaps.min()
-    even = bool(np.all(np.abs(steps - np.round(steps)) < 1e-6 * np.maximum(steps, 1)))
-    shared = counts[~often & (counts > 1)].sum()
-    # the values of a grid are shared; a few strays, also at uneven distances, do not make a continuum
-    if others <= 0.01 * counts.sum() or shared > 0.5 * others:
-        return True
-    return even and often.sum() > 1 and bool(others <= 0.2 * counts.sum())
-
-
-def _spacing(values: Array, counts: NDArray[np.int64]) -> float:
-    """Return the typical distance of neighbouring values: the median, weighted by the rarer of the two."""
-    gaps, weights = np.diff(values), np.minimum(counts[1:], counts[:-1])
-    order = gaps.argsort()
-    middle = np.searchsorted(weights[order].cumsum(), 0.5 * weights.sum())
-    return float(gaps[order][middle])
-
-
-def _spread(y: Array, value: float) -> float:
-    """Return the geometric mean of standard and mean absolute deviation, but no more than heavy tails leave of it.
-
-    That is three times the median distance of the other rows from the value.
-    """
-    centred = np.abs(y - y.mean())
-    usual = float(np.sqrt(np.sqrt(np.mean(centred**2)) * centred.mean()))
-    return min(usual, 3 * float(np.median(np.abs(y[y != value] - value))))
-
-
-def spread_ties(y: Array, ties: Ties, seed: Sequence[int], shift: float | None = None) -> Array:
-    """Return targets, (rows,), with their tied values spread evenly over the width of the ties.
-
-    Args:
-        y: targets.
-        ties: what `find_ties` found in them.
-        seed: of the random numbers; the same rows and seed give the same targets.
-        shift: what is added to targets that cannot be negative, before they are transformed. Then no target comes below
-            minus this number, and a 0 that stands out is spread below 0, where the transform makes it 0 again.
-    """
-    random = np.random.default_rng(list(seed)).uniform(-1, 1, len(y))
-    half = 0.5 * np.where(np.isin(y, ties.values), ties.width, ties.spacing)
-    if shift is not None:
-        half = np.minimum(half, 0.9 * (y + shift))
-    result: Array = np.where(half > 0, y + half * random, y)
-    if shift and _zero_stands_out(ties):
-        zero = y == 0
-        result[zero] = 0.5 * ties.width * (random[zero] - 1)
-    return result
-
-
-def _zero_stands_out(ties: Ties) -> bool:
-    """Return whether 0 dominates and is more than the first of whole numbers."""
-    return 0 in ties.values and (not ties.spacing or (ties.value == 0 and ties.share > 0.5))
-
-
-def describe_ties(ties: Ties, name: str, can_be_positive: bool) -> str:
-    """Return a warning for the user: what was found, what was done, and what to look at or to try."""
-    zeros = can_be_positive and _zero_stands_out(ties)
-    better = ' target_transform="positive" gives zeros a probability of their own.' if zeros else ""
-    return (
-        f"{ties.share:.0%} of the values of {name} are {ties.value:g}: a density is the wrong model where many rows "
-        f"share a value. Such values were spread over a width of {ties.width:.3g}, so that no network puts all of its "
-        "density on one of them. CRPS and coverage say more than NLL here: howsure.metrics.summary(prediction, y)."
-        f"{better}"
-    )
+    step = float(gaps.min())
+    multiples = gaps / step
+    if np.any(np.abs(multiples - np.round(multiples)) > GRID_TOLERANCE * multiples):
+        return None
+    return float((values[-1] - values[0]) / np.round(multiples).sum())
 
 
 # Targets that cannot be negative -------------------------------------------------------------------------------------
@@ -196,12 +148,12 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
     )
 
 
-def positive_numbers(y: Array, ties: Ties | None) -> tuple[float, float]:
+def positive_numbers(y: Array) -> tuple[float, float]:
     """Return scale and shift of the transform "positive" for a target, (rows,), that is never negative.
 
     The scale is the largest value, so that the transform is almost a logarithm for the values of training, but no more
     than three times their 95 % quantile: a single large value would otherwise decide the means of all rows. The shift
-    is 0 unless there are zeros; then it is half of a small positive value, and no less than what ties are spread over.
+    is 0 unless there are zeros; then it is half of a small positive value.
     """
     above = y[y > 0]
     if not len(above):
@@ -209,7 +161,4 @@ def positive_numbers(y: Array, ties: Ties | None) -> tuple[float, float]:
     scale = float(min(above.max(), 3 * np.quantile(above, 0.95)))
     if len(above) == len(y):
         return scale, 0.0
-    shift = 0.5 * float(np.quantile(above, LOWEST))
-    if ties is not None:
-        shift = max(shift, (1.05 if _zero_stands_out(ties) else 0.55) * ties.width)
-    return scale, shift
+    return scale, 0.5 * float(np.quantile(above, LOWEST))

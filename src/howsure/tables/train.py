@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from howsure.likelihoods.base import Method, Recipe
 from howsure.nn import Population
-from howsure.tables.censoring import read_censored
+from howsure.tables.censoring import cells_of_bounds, read_censored
 from howsure.tables.constant import constant_score
 from howsure.tables.encoder import Scaling
 from howsure.tables.groups import groups_of_members
@@ -58,7 +58,9 @@ def fit(
     """
     values = np.array(y, dtype=float)
     weights = None if sample_weight is None else np.array(sample_weight, dtype=float)
-    target = Target(values, np.arange(len(values)), weights, read_censored(censored, values))
+    cells = cells_of_bounds(values, read_censored(censored, values))
+    cells = None if cells is None else cells.reshape(len(values), -1, 2)
+    target = Target(values, np.arange(len(values)), weights, cells)
     return train(method, Views(np.array(x, dtype=float), members), target, recipe, **options)
 
 
@@ -170,7 +172,7 @@ def _part(
     score = _score(table, model, members, validate)
     constant = None
     if score is not None and validate is None:
-        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
+        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1)) if table.cells is None else None
     return Part(population, batches, _loss(table, model, counts), score, fast, constant)
 
 
@@ -201,9 +203,9 @@ def _identity(method: Method, views: Views, target: Target, recipe: Recipe) -> s
     """Return a hash of everything that a training depends on besides its settings."""
     rows = [part for m in views.members for part in (m.train, m.validation)]
     tables = [None if t is None else torch.from_numpy(t) for t in (views.x, target.table, target.weights)]
-    bounds = [] if target.bounds is None else [torch.from_numpy(target.bounds)]
+    cells = [] if target.cells is None else [torch.from_numpy(target.cells)]
     seeds = [m.seed for m in views.members]
-    return fingerprint(method, recipe.network, recipe.batch_size, seeds, *rows, *tables, *bounds)
+    return fingerprint(method, recipe.network, recipe.batch_size, seeds, *rows, *tables, *cells)
 
 
 def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
@@ -211,12 +213,12 @@ def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        x, y, weights, censored = table.divide(batch)
+        x, y, weights, cells = table.divide(batch)
         raw = module(table.own_x(x)).unflatten(-1, (-1, method.outputs))
-        if censored is None:
+        if cells is None:
             each = method.loss_of_raw(raw, table.own_y(y), module)
         else:
-            each = method.loss_of_raw(raw, table.own_y(y), module, censored)
+            each = method.loss_of_raw(raw, table.own_y(y), module, cells)
         fit_term = each.mean((1, 2)) if weights is None else (each.mean(2) * weights).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows
@@ -234,9 +236,9 @@ def _score(
         return None
 
     def validation_nll(module: nn.Module) -> Tensor:
-        x, y, censored = table.validation_rows()
+        x, y, cells = table.validation_rows()
         answer = fitted.method.answer(module(x).unflatten(-1, (-1, fitted.method.outputs)))
-        nll = fitted.method.nll(answer, y, censored).mean(-1)
+        nll = fitted.method.nll(answer, y, cells).mean(-1)
         return (nll * table.validation_weights).sum(1)
 
     return validation_nll

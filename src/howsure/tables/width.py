@@ -1,4 +1,4 @@
-r"""Width of a mixture: one factor of its networks' scales for each target, learned from rows that networks held out.
+r"""Width of a mixture: one factor of its networks' scales, and one of their tails, from rows that networks held out.
 
 A network that is trained and stopped by likelihood states its own error. A mixture adds the disagreement of its
 networks to that and counts it twice. With V the variance between networks of a kind, A the rest of the mixture's
@@ -10,17 +10,24 @@ so that the mixture has the variance that one network of each kind should have. 
 likelihood of n held-out rows, each predicted by one network of every kind that held it out. The same rows stopped the
 training and weighed the kinds, so that :math:`s_1` is a little too small: it counts as if :math:`n_0 = 50` more rows
 had the factor 1.
+
+Networks start with heavy tails, and short trainings hardly change them. So α − 1 is multiplied by 1, 2 or 4, whichever
+makes the same rows most likely, each with its own :math:`s_1`.
 """
 
+import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from howsure.calibration import calibrate
+from howsure.distributions import Mixture
 from howsure.prediction import Answer, Prediction
+from howsure.tables.censoring import log_likelihood
 from howsure.tables.members import Member, kinds_of
 from howsure.tables.model import TableModel
 from howsure.tables.target import Target
@@ -33,6 +40,8 @@ MIN_ROWS = 20  # held-out rows of a factor
 MAX_ROWS = 5000
 PRIOR_ROWS = 50  # n₀
 NARROWEST, WIDEST = 0.5, 2.0  # bounds of the factor
+LARGEST_FACTOR = 100.0  # s₁ that is looked for
+TAILS = (1.0, 2.0, 4.0)  # factors of α − 1 that are tried
 
 
 @torch.no_grad()
@@ -47,22 +56,60 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     rows, holders = _held_out(members, kind_of, kinds, len(views.x))
     if len(members) == 1 or len(rows) < MIN_ROWS:
         return model
-    answer = model.from_views(views.table[rows])[0]
     weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64, device="cpu")
     weights = weights if model.weights is None else model.weights
     of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
     place = torch.arange(len(rows), device="cpu")
-    single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
-    known = None if target.bounds is None else target.bounds[rows] == 0
-    if known is not None and known.sum(0).min() < MIN_ROWS:
-        return model
-    p = Prediction(single, members=0, weights=of_kinds)
-    alone = torch.from_numpy(calibrate(p, target.table[rows], mask=known).factors)
-    rho = _ratio(answer, weights, kind_of, kinds)
-    count_rows = torch.full_like(alone, len(rows)) if known is None else torch.from_numpy(known.sum(0)).to(alone)
-    square = (count_rows * alone.square() + PRIOR_ROWS) / (count_rows + PRIOR_ROWS) - rho
-    model.width = square.clamp(NARROWEST**2, WIDEST**2).sqrt()
+    table, y = views.table[rows], torch.from_numpy(target.table[rows])
+    cells = None if target.cells is None else torch.from_numpy(target.cells[rows])
+    factors, surprises = [], []
+    for tails in (1.0,) if model.evidence is None else TAILS:
+        if model.evidence is not None:
+            model.evidence.tails.fill_(tails)
+        answer = model.from_views(table)[0]
+        single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
+        found = _best_factors(Prediction(single, members=0, weights=of_kinds), y, cells)
+        factors.append(found[0])
+        surprises.append(found[1])
+    best = torch.stack(surprises).argmin(0, keepdim=True)
+    if model.evidence is not None:
+        model.evidence.tails.copy_(torch.tensor(TAILS, device="cpu")[best].expand_as(model.evidence.tails))
+    counts = torch.full((model.targets,), float(len(rows)), dtype=torch.float64, device="cpu")
+    counts = counts if cells is None else cells.isfinite().any(-1).sum(0).double()
+    rho = _ratio(model.from_views(table)[0], weights, kind_of, kinds)
+    square = (counts * torch.stack(factors).gather(0, best)[0].square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
+    model.width = torch.where(counts < MIN_ROWS, 1.0, square.clamp(NARROWEST**2, WIDEST**2).sqrt())
     return model
+
+
+def _best_factors(p: Prediction, y: Tensor, cells: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return for each target the best factor s₁, and the mean negative log likelihood with it.
+
+    Args:
+        p: (rows, T).
+        y: (rows, T).
+        cells: lower and upper ends, (rows, T, 2); None for values.
+    """
+    factors, surprises = [], []
+    for t in range(y.shape[1]):
+        known = torch.ones(len(y), dtype=torch.bool, device="cpu") if cells is None else cells[:, t].isfinite().any(-1)
+        own = None if cells is None else cells[known, t]
+        factor, surprise = _best_factor(p[known, t], y[known, t], own) if known.sum() >= MIN_ROWS else (1.0, 0.0)
+        factors.append(factor)
+        surprises.append(surprise)
+    return torch.tensor(factors, dtype=torch.float64, device="cpu"), torch.tensor(surprises, device="cpu")
+
+
+def _best_factor(p: Prediction, y: Tensor, cells: Tensor | None) -> tuple[float, float]:
+    """Return the factor under which these targets are most likely, and their mean negative log likelihood with it."""
+
+    def surprise(log_factor: float) -> float:
+        mixture = cast(Mixture, p.scaled(math.exp(log_factor)).distribution)
+        return -float(log_likelihood(mixture, y, cells).mean())
+
+    bounds = (-math.log(LARGEST_FACTOR), math.log(LARGEST_FACTOR))
+    found = minimize_scalar(surprise, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    return math.exp(found.x), found.fun
 
 
 def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int) -> tuple[NDArray[np.int64], Tensor]:

@@ -29,9 +29,9 @@ class LeastSquares(Method):
         return Normal(loc, noise.expand_as(loc), validate_args=False)
 
     def loss(
-        self, answer: Normal, y: Tensor, networks: nn.Module | None = None, censored: Tensor | None = None
+        self, answer: Normal, y: Tensor, networks: nn.Module | None = None, cells: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
-        if censored is not None:
+        if cells is not None:
             raise InputError(
                 "least squares has no likelihood to learn from censored targets; use Evidential or NormalLikelihood"
             )

@@ -10,10 +10,11 @@ A page marks each generated block with two comments::
 """
 
 from howsure_paper.quoted.blocks import Block, Changes, check_pages, write_pages
+from howsure_paper.quoted.incontext import IN_CONTEXT
 from howsure_paper.quoted.sentences import SENTENCES
 from howsure_paper.quoted.shifts import SHIFTS
 from howsure_paper.quoted.tables import TABLES
 
 __all__ = ["BLOCKS", "Changes", "check_pages", "write_pages"]
 
-BLOCKS: dict[str, Block] = {**TABLES, **SENTENCES, **SHIFTS}
+BLOCKS: dict[str, Block] = {**TABLES, **SENTENCES, **SHIFTS, **IN_CONTEXT}

@@ -103,16 +103,6 @@ def _peers(results: Path) -> str:
     return table(header, [[name, *cells(name, "nll"), *cells(name, "crps")] for name in SETS])
 
 
-def _ties(results: Path) -> str:
-    """CRPS and coverage where many rows share a value."""
-    cases = read_record(results / "ties")["cases"]
-    lines = []
-    for treatment in next(iter(cases.values())):
-        runs = [case[treatment] for case in cases.values()]
-        lines.append([treatment, *(f"{_mean(r, 'crps'):.3f}, {_mean(r, 'coverage_90'):.2f}" for r in runs)])
-    return table(" | ".join(("", *cases)).lstrip(), lines)
-
-
 def _real_tables(results: Path) -> str:
     """Scores on bikes and houses, before and now."""
     before, now = (read_record(results / name)["cases"] for name in ("real_tables_earlier", "real_tables"))
@@ -205,7 +195,6 @@ TABLES: dict[str, Block] = {
     "table-members": _members,
     "table-out-of-the-box": _out_of_the_box,
     "table-peers": _peers,
-    "table-ties": _ties,
     "table-real-tables": _real_tables,
     "table-recipes": _recipes,
     "table-baselines": _baselines,

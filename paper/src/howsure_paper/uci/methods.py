@@ -36,9 +36,9 @@ class ReleasedEvidential(Evidential):
         answer: NormalInverseGamma,
         y: Tensor,
         networks: nn.Module | None = None,
-        censored: Tensor | None = None,
+        cells: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        if censored is not None:
+        if cells is not None:
             raise InputError("the authors' loss is not defined for censored targets; use Evidential")
         parameters = answer.parameters
         excess = penalties.error(y, *parameters) - AIM

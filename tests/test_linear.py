@@ -1,0 +1,123 @@
+"""The linear expert against refits without a row, the conjugate update of scipy's t, and scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.linear_model import BayesianRidge, Ridge
+
+from howsure import InputError
+from howsure.tables.experts.linear import LinearExpert
+
+
+def table(rows=60, columns=4, noise=0.3, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, columns)) * [1, 10, 0.1, 3][:columns] + 5
+    weights = random.normal(size=(columns, 2)) / x.std(0)[:, None]
+    return x, x @ weights + noise * random.normal(size=(rows, 2))
+
+
+def ridge_of(expert, x, target):
+    z = (x - expert.centre.numpy()) * expert.rate.numpy()
+    largest = np.linalg.eigvalsh(z.T @ z)
+    return float((1 / expert.inverse[:, target].numpy() - largest).mean())
+
+
+def test_mean_is_that_of_ridge_regression():
+    x, y = table()
+    expert, _ = LinearExpert.fit(x, y)
+    new = table(seed=1)[0]
+    z, z_new = ((t - x.mean(0)) / x.std(0) for t in (x, new))
+    for t in range(2):
+        ridge = Ridge(alpha=ridge_of(expert, x, t)).fit(z, y[:, t])
+        assert np.allclose(expert(torch.from_numpy(new)).gamma[:, t], ridge.predict(z_new), rtol=1e-9)
+
+
+def test_prior_has_the_largest_marginal_likelihood():
+    x, y = table(noise=3.0)
+    expert, _ = LinearExpert.fit(x, y[:, :1])
+    z, target = (x - x.mean(0)) / x.std(0), y[:, 0] - y[:, 0].mean()
+
+    def log_evidence(ridge):
+        """The multivariate t of the centred targets, up to a constant: its scale matrix is I + ZZᵀ/λ."""
+        covariance = np.eye(len(z)) + z @ z.T / ridge
+        square = target @ np.linalg.solve(covariance, target)
+        return -0.5 * np.linalg.slogdet(covariance)[1] - 0.5 * (len(z) - 1) * np.log(square)
+
+    best = ridge_of(expert, x, 0)
+    assert log_evidence(best) > max(log_evidence(best * f) for f in (0.9, 1.1, 0.5, 2))
+
+
+def test_left_out_rows_equal_fits_without_them():
+    x, y = table(rows=20)
+    expert, left_out = LinearExpert.fit(x, y)
+    ridge = [ridge_of(expert, x, t) for t in range(2)]
+    mean, spread = x.mean(0), x.std(0)
+    for row in (0, 7, 19):
+        rest = np.arange(20) != row
+        for t in range(2):
+            z = np.c_[np.ones(20), (x - mean) / spread]
+            a = z[rest].T @ z[rest] + np.diag([0, *[ridge[t]] * 4])
+            m = np.linalg.solve(a, z[rest].T @ y[rest, t])
+            beta = 0.5 * (((y[rest, t] - z[rest] @ m) ** 2).sum() + ridge[t] * (m[1:] ** 2).sum())
+            alpha = 0.5 * (19 - 1)
+            scale = np.sqrt(beta / alpha * (1 + z[row] @ np.linalg.solve(a, z[row])))
+            truth = stats.t.logpdf(y[row, t], 2 * alpha, z[row] @ m, scale)
+            found = left_out.predictive().log_prob(torch.from_numpy(y))[row, t]
+            assert float(found) == pytest.approx(truth, rel=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "columns", "noise"), [(100, 4, 0.001), (100, 4, 3.0), (400, 3, 1.0)])
+def test_likelihood_of_new_rows_is_near_bayesian_ridge(rows, columns, noise):
+    x, y = table(rows=rows + 500, columns=columns, noise=noise, seed=3)
+    expert, _ = LinearExpert.fit(x[:rows], y[:rows])
+    own = -expert(torch.from_numpy(x[rows:])).predictive().log_prob(torch.from_numpy(y[rows:]))[:, 0].mean()
+    mean, std = BayesianRidge().fit(x[:rows], y[:rows, 0]).predict(x[rows:], return_std=True)
+    assert float(own) < -stats.norm.logpdf(y[rows:, 0], mean, std).mean() + 0.03
+
+
+def test_row_weights_of_two_equal_repeated_rows_in_the_mean():
+    x, y = table(rows=40)
+    twice = np.r_[np.arange(40), np.arange(20)]
+    weighted, _ = LinearExpert.fit(x, y, np.r_[np.full(20, 2.0), np.ones(20)])
+    repeated, _ = LinearExpert.fit(x[twice], y[twice])
+    new = torch.from_numpy(table(seed=2)[0])
+    assert np.allclose(weighted(new).gamma, repeated(new).gamma, atol=0.05)
+    assert torch.allclose(weighted.centre, repeated.centre)
+
+
+def test_constant_and_repeated_columns_change_nothing():
+    x, y = table()
+    new = torch.from_numpy(table(seed=1)[0])
+    wide = np.c_[x, np.full(len(x), 3.0)]
+    plain, _ = LinearExpert.fit(x, y)
+    more, _ = LinearExpert.fit(wide, y)
+    found = more(torch.cat([new, torch.full((len(new), 1), 9.0, dtype=torch.float64)], 1))
+    assert torch.allclose(found.gamma, plain(new).gamma)
+    assert torch.isfinite(LinearExpert.fit(np.c_[x, x], y)[0](torch.cat([new, new], 1)).gamma).all()
+
+
+def test_exact_linear_table_has_finite_parameters():
+    x, _ = table()
+    expert, left_out = LinearExpert.fit(x, x @ np.ones((4, 1)))
+    found = expert(torch.from_numpy(x))
+    assert all(bool(p.isfinite().all()) for d in (found, left_out) for p in d.parameters)
+    assert np.allclose(found.gamma[:, 0], x.sum(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("x", [np.ones((4, 1)), np.ones((50, 2)), np.zeros((50, 0))])
+def test_tables_without_a_fit_return_none(x):
+    assert LinearExpert.fit(x, np.arange(len(x), dtype=float)[:, None]) is None
+
+
+def test_saved_tensors_give_the_same_expert_and_other_shapes_raise():
+    x, y = table()
+    expert, _ = LinearExpert.fit(x, y)
+    saved = expert.state_dict()
+    again = LinearExpert.like(saved, 4, 2)
+    again.load_state_dict(saved)
+    new = torch.from_numpy(x)
+    assert torch.equal(again(new).gamma, expert(new).gamma)
+    for wrong in ({"beta": torch.ones(1)}, {"inverse": torch.ones(3, 2)}, {"more": torch.ones(2)}):
+        with pytest.raises(InputError):
+            LinearExpert.like(saved | wrong, 4, 2)
