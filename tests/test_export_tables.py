@@ -259,14 +259,6 @@ def test_groups_of_a_conformal_calibration_are_inside(groups, tmp_path):
     check(run(path, codes), fitted.predict_distribution(new), 0.6)
 
 
-def test_isotonic_calibration_raises(model, tmp_path):
-    x, y = table(seed=2)
-    with pytest.raises(InputError) as error:
-        hs.export(hs.calibrate(model, x, y, method="isotonic"), tmp_path / "model.onnx")
-    assert error.value.hint
-    assert not list(tmp_path.iterdir())
-
-
 def test_network_without_hidden_layers_is_exported(tmp_path):
     x, y = table()
     fitted = hs.EvidentialRegressor(members=2, hidden=(), steps=10, random_state=0).fit(x, y)
