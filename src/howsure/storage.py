@@ -101,8 +101,8 @@ def reading_model(path: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(f"{path} cannot be loaded: {why}", hint="save the model again") from error
+        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise InputError(f"{path} cannot be loaded: {' '.join(why.split())}", hint="save the model again") from error
 
 
 def checked_header(kind: type[Header], values: dict[str, Any]) -> Header:
