@@ -164,7 +164,7 @@ def speed(model: hs.EvidentialRegressor, folder: Path, x: np.ndarray, repeats: i
     seen = np.random.default_rng(0).normal(size=(population.members, len(x), population.in_features)).astype(np.float32)
     ways: dict[str, Callable[[], Any]] = {"predict_distribution": functools.partial(moments, model, x)}
     for single, name in ((False, "float64"), (True, "float32")):
-        file = hs.export_onnx(model, folder / f"{name}.onnx", coverage=None, single=single, force=True)
+        file = hs.export(model, folder / f"{name}.onnx", coverage=None, single=single, overwrite=True)
         ways[f"exported, {name}"] = functools.partial(session_of(file, threads), {"x": x})
     ways["networks alone"] = functools.partial(session_of(plain_graph(model), threads), {"x": seen})
     return seconds_of(ways, repeats)
@@ -197,7 +197,7 @@ def main() -> None:
             for kind, own in (("default", {}), ("8 networks of numbers", {"members": 8, "inputs": "numbers"})):
                 model = hs.EvidentialRegressor(steps=options.steps, random_state=0, verbose=False, **own).fit(x, y)
                 file = Path(folder) / f"{name}.onnx"
-                taken = seconds_of_call(functools.partial(hs.export_onnx, model, file, force=True))
+                taken = seconds_of_call(functools.partial(hs.export, model, file, overwrite=True))
                 error = largest_error(file, others, model.predict_distribution(others))
                 print(f"{name}, {kind}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
                 if name not in names[: options.timed]:

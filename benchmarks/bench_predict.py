@@ -66,7 +66,7 @@ def regressor_ratio(rows: int) -> float:
     scale_x, scale_y = model.model_.scale_x, model.model_.scale_y
 
     def mean_only(table: np.ndarray) -> np.ndarray:
-        features = torch.from_numpy(model.encoding_.transform(model._read(table, model.encoding_)))
+        features = torch.from_numpy(model.encoding_.transform(model.read(table)))
         return (plain(scale_x(features))[0, :, 0] * scale_y.scale.flatten() + scale_y.loc.flatten()).numpy()
 
     table = rng.standard_normal((rows, FEATURES))

@@ -28,7 +28,7 @@ import torch
 from devices import device_label
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.model import Fitted
+from howsure.tables.model import TableModel
 from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.datasets.uci import SETS, UCITable
@@ -86,7 +86,7 @@ def grid_steps(rows: int) -> int:
     return 4000 if rows < 800 else 8000 if rows < 5000 else 12_000
 
 
-def train_grid(table: UCITable, steps: int, device: torch.device, fused: bool) -> Fitted:
+def train_grid(table: UCITable, steps: int, device: torch.device, fused: bool) -> TableModel:
     """Return one network for each split and each evidence weight, trained as one population."""
     pairs = [(split, weight) for split in range(len(table.splits)) for weight in WEIGHTS]
     members = [hold_out(table.splits[split][0], [split])[0] for split, _ in pairs]

@@ -147,7 +147,7 @@ def test_one_weight_per_member_can_be_captured():
     x = np.random.default_rng(0).standard_normal((100, 3))
     recipe = Recipe(Network((8,)), Settings(steps=20, evaluate_every=10), 8)
     fitted = fit(Evidential([0.0, 0.1]), x, x[:, 0], hold_out(np.arange(100), [0, 1]), recipe=recipe, device="cuda")
-    assert fitted.training.steps == 20
+    assert fitted.result.steps == 20
     assert fitted.predict(x).std.shape == (100,)
 
 

@@ -223,20 +223,27 @@ def test_other_suffix_raises(model, tmp_path, name, monkeypatch):
 @pytest.mark.parametrize("targets", [None, 2])
 @pytest.mark.parametrize("method", [None, "scale", "conformal"])
 @pytest.mark.parametrize("transform", [None, "positive", "log"])
-@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
-def test_transform_and_calibration_are_inside(transform, method, targets, suffix, tmp_path):
+def test_transform_and_calibration_are_inside(transform, method, targets, tmp_path):
+    fitted, x = calibrated(transform, method, targets)
+    found = run(hs.export(fitted, tmp_path / "model.onnx", coverage=0.8), x)
+    check(found, fitted.predict_distribution(x), 0.8)
+
+
+@pytest.mark.parametrize(("transform", "method", "targets"), [(None, None, None), ("positive", "conformal", 2)])
+def test_program_of_torch_computes_the_same(transform, method, targets, tmp_path):
+    fitted, x = calibrated(transform, method, targets)
+    program = torch.export.load(hs.export(fitted, tmp_path / "model.pt2", coverage=0.8)).module()
+    found = {name: value.detach().numpy() for name, value in program(torch.from_numpy(x)).items()}
+    check(found, fitted.predict_distribution(x), 0.8)
+
+
+def calibrated(transform, method, targets):
+    """A fitted and perhaps calibrated model, and rows."""
     x, y = table(targets=targets)
     y = y if transform is None else np.exp(y / np.abs(y).max(0))
     options = {"members": 3, "steps": 40, "random_state": 0, "target_transform": transform}
     fitted = hs.EvidentialRegressor(**options).fit(x[:80], y[:80])
-    fitted = fitted if method is None else hs.calibrate(fitted, x[80:], y[80:], method=method)
-    path = hs.export(fitted, tmp_path / f"model{suffix}", coverage=0.8)
-    if suffix == ".onnx":
-        found = run(path, x)
-    else:
-        program = torch.export.load(path).module()
-        found = {name: value.detach().numpy() for name, value in program(torch.from_numpy(x)).items()}
-    check(found, fitted.predict_distribution(x), 0.8)
+    return fitted if method is None else hs.calibrate(fitted, x[80:], y[80:], method=method), x
 
 
 @pytest.mark.parametrize("groups", [["town"], ["town", "new"]])
@@ -250,14 +257,6 @@ def test_groups_of_a_conformal_calibration_are_inside(groups, tmp_path):
     new.loc[:20, "town"] = None
     codes = fitted.encoding_.codes(fitted.read(new))
     check(run(path, codes), fitted.predict_distribution(new), 0.6)
-
-
-def test_isotonic_calibration_raises(model, tmp_path):
-    x, y = table(seed=2)
-    with pytest.raises(InputError) as error:
-        hs.export(hs.calibrate(model, x, y, method="isotonic"), tmp_path / "model.onnx")
-    assert error.value.hint
-    assert not list(tmp_path.iterdir())
 
 
 def test_network_without_hidden_layers_is_exported(tmp_path):

@@ -128,7 +128,7 @@ def predictions(package: ModuleType, sample: Sample, configuration: str) -> Iter
     test_x, test_y = (x.iloc[training:] if isinstance(x, pd.DataFrame) else x[training:]), y[training:]
     model = getattr(package, name)(steps=STEPS, random_state=0, device="cpu", verbose=False, **arguments)
     model.fit(x[:training], y[:training], **sample.fit_arguments)
-    yield "encoded features", np.asarray(model.encoding_.transform(model._read(test_x, model.encoding_)))
+    yield "encoded features", np.asarray(model.encoding_.transform(model.encoding_.read(test_x)))
     p = model.predict_distribution(test_x)
     for attribute in ("mean", "std", "aleatoric_std", "epistemic_std", "familiarity"):
         value = getattr(p, attribute)

@@ -61,7 +61,7 @@ def ensemble(table: uci.UCITable, device: str) -> tuple[list[Prediction], dict]:
     chosen = min(scores, key=scores.__getitem__)
     fitted = train([rows for rows, _ in table.splits], chosen)
     notes = {"learning_rates": {str(r): s for r, s in scores.items()}, "learning_rate": chosen}
-    return predictions(fitted, table, groups), notes | {"diverged": fitted.training.diverged.nonzero().flatten()}
+    return predictions(fitted, table, groups), notes | {"diverged": fitted.result.diverged.nonzero().flatten()}
 
 
 def dropout(table: uci.UCITable, device: str) -> tuple[list[Prediction], dict]:
@@ -76,7 +76,7 @@ def dropout(table: uci.UCITable, device: str) -> tuple[list[Prediction], dict]:
     rates = [s.chosen for s in found]
     members = [hold_out(train, [100 * k], 0)[0] for k, train in enumerate(groups)]
     fitted = fit(MCDropout(samples=100, rate=rates), table.x, table.y, members, **common)
-    notes = {"rates": rates, "diverged": fitted.training.diverged.nonzero().flatten()}
+    notes = {"rates": rates, "diverged": fitted.result.diverged.nonzero().flatten()}
     return predictions(fitted, table, [[k] for k in range(len(groups))]), notes
 
 

@@ -17,6 +17,7 @@ Of 90% intervals the record has the coverage, and the widest in deviations of th
 
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,9 +35,10 @@ from howsure.tables.evidence import (
     short_recipe,
 )
 from howsure.tables.members import Member, hold_out
-from howsure.tables.model import Fitted
-from howsure.tables.target import prepare_target
+from howsure.tables.model import TableModel
+from howsure.tables.target import Target, prepare_target
 from howsure.tables.train import fit
+from howsure.tables.views import Views
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record
@@ -89,15 +91,15 @@ def splits_of(table: uci.UCITable, standard: int) -> list[Split]:
     return [replace(s, test=np.sort(random.permutation(s.test)[:MAX_TEST_ROWS])) for s in found]
 
 
-def part_of(fitted: Fitted, first: int, count: int) -> Fitted:
+def part_of(fitted: TableModel, first: int, count: int) -> TableModel:
     """Return the model of ``count`` networks from the first on, with the results of their training."""
     some = fitted.select(range(first, first + count))
-    own = {name: getattr(fitted.training, name)[first : first + count].cpu() for name in PER_NETWORK}
-    some.training = replace(fitted.training, **own)
+    own = {name: getattr(fitted.result, name)[first : first + count].cpu() for name in PER_NETWORK}
+    some.result = replace(fitted.result, **own)
     return some
 
 
-def fit_all(table: Table, method: Method, chosen: Sequence[Split]) -> list[tuple[Fitted, list[Member]]]:
+def fit_all(table: Table, method: Method, chosen: Sequence[Split]) -> list[tuple[TableModel, list[Member]]]:
     """Return a model for each split, all trained as one population."""
     each = [hold_out(s.train, range(1000 * k, 1000 * k + MEMBERS)) for k, s in enumerate(chosen)]
     recipe = table.recipe(max(len(s.train) for s in chosen))
@@ -116,7 +118,12 @@ def ridges_of(table: Table, method: Method, chosen: Sequence[Split]) -> list[flo
     fitted = fit(method, table.x, table.learned, everyone, recipe=recipe, device=table.device)
     firsts = np.cumsum([0, *(len(members) for members in each)])
     return [
-        best_ridge(part_of(fitted, int(first), len(members)), table.x, table.learned, own, members)
+        best_ridge(
+            part_of(fitted, int(first), len(members)),
+            Views(table.x, members),
+            Target(table.learned, np.arange(len(table.x))),
+            own,
+        )
         for first, own, members in zip(firsts, folds, each, strict=False)
     ]
 
@@ -147,8 +154,8 @@ def results_of(table: Table) -> list[dict]:
         for k, (mixture, members), (ensemble, _), ridge in zip(group, evidential, normal, ridges, strict=True):
             models = {
                 "mixture": mixture,
-                "conjugate": add_evidence(mixture, table.x, members, ridge),
-                "edge": add_evidence(mixture, table.x, members, None),
+                "conjugate": add_evidence(deepcopy(mixture), Views(table.x, members), ridge),
+                "edge": add_evidence(deepcopy(mixture), Views(table.x, members), None),
                 "ensemble": ensemble,
             }
             split, row = table.splits[k], rows[k]

@@ -59,7 +59,7 @@ def main() -> None:
                 fitted = fit(Evidential(), table.x, table.y, members, recipe=recipe, device=options.device)
                 nll = metrics.nll(fitted.predict(table.x[aside]), table.y[aside])
                 result = {"set": name, "split": k, "recipe": recipe_name, "nll": nll}
-                record["rows"].append(result | {"steps": fitted.training.steps, "seconds": fitted.training.seconds})
+                record["rows"].append(result | {"steps": fitted.result.steps, "seconds": fitted.result.seconds})
                 write_record(options.out, record)
         print(f"\n{name:20s}{'NLL':>8s}{'steps':>8s}{'seconds':>9s}")
         for recipe_name in recipes(100):

@@ -92,7 +92,7 @@ def test_rows_of_weight_zero_do_not_score():
 def test_a_population_without_validation_rows_keeps_its_last_weights():
     x, y = data()
     fitted = fit(NormalLikelihood(), x, y, hold_out(np.arange(100), [0], share=0), recipe=QUICK)
-    assert fitted.training.best_step.tolist() == [200]
+    assert fitted.result.best_step.tolist() == [200]
     assert hs.metrics.rmse(fitted.predict(x[100:]), y[100:]) < y.std()
 
 

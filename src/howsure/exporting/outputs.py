@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from howsure.calibration import Calibration
 from howsure.conformal import REFERENCE_COVERAGE, ConformalCalibration
 from howsure.deploy import Summaries
 from howsure.distributions import StudentT, Support, Transform
@@ -59,12 +58,7 @@ class TableOutputs(nn.Module):
             self.factors = _Factors.of(calibration, REFERENCE_COVERAGE, encoders)
             if coverage is not None:
                 self.stretch = _Factors.of(calibration, coverage, encoders)
-        elif isinstance(calibration, Calibration):
-            if calibration.method != "scale":
-                raise InputError(
-                    f"a model calibrated by {calibration.method!r} is not exported",
-                    hint='export it before hs.calibrate, or calibrate with "scale" or "conformal"',
-                )
+        elif calibration is not None:
             self.factors = _Factors(np.atleast_2d(calibration.factors))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:

@@ -272,7 +272,18 @@ class Recorder(TorchDispatchMode):
         self._emit("MatMul", [self._value(first), self._value(second)], result)
 
     def _on_cat(self, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> None:
-        self._emit("Concat", [self._value(t, result.dtype) for t in tensors], result, axis=dim % result.ndim)
+        parts = [self._same_in_all_rows(t, result.dtype) for t in tensors]
+        self._emit("Concat", parts, result, axis=dim % result.ndim)
+
+    def _same_in_all_rows(self, x: Tensor, dtype: torch.dtype) -> str:
+        """Return the name of a tensor; a constant that is the same in all rows is expanded to the number of rows."""
+        first = x
+        for d in (d for d, size in enumerate(x.shape) if size == self.rows):
+            first = first.narrow(d, 0, 1)
+        if id(x) in self._names or first is x or not torch.equal(first.expand_as(x), x):
+            return self._value(x, dtype)
+        parts = [self._rows() if size == self.rows else self._whole([size]) for size in x.shape]
+        return self._emit("Expand", [self._value(first.to(dtype).clone()), self._emit("Concat", parts, axis=0)])
 
     def _on_stack(self, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> None:
         axis = self._whole([dim % result.ndim])

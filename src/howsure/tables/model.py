@@ -29,6 +29,7 @@ from howsure.training import Training
 __all__ = ["TableModel", "method_of_members"]
 
 CHUNK = 1 << 22  # (member, row) pairs that are evaluated at once
+VIEW_ROWS = 1 << 13  # rows whose trees are evaluated at once
 CPU_CHUNK = 1 << 18  # numbers of a hidden layer that are evaluated at once on a CPU, in whose cache they stay
 
 
@@ -167,18 +168,21 @@ class TableModel(nn.Module):
             raise InputError(f"x must have shape (N, {expected}), got {tuple(rows.shape)}")
         device = self.device
 
-        def part(chunk: Tensor) -> tuple[Any, ...]:
+        def views_of(chunk: Tensor) -> Tensor:
             given = chunk.to(device)
-            answer, familiarity = self.with_linear(self.views(given if encoded else self.features(given)))
+            return self.views(given if encoded else self.features(given))
+
+        def part(views: Tensor) -> tuple[Any, ...]:
+            answer, familiarity = self.with_linear(views)
             found = (answer,) if familiarity is None else (answer, familiarity)
             moved: tuple[Any, ...] = _pytree.tree_map(lambda p: p.double().cpu(), found)
             return moved
 
         on_cpu = device.type == "cpu"
         each = self.members * (max(self.networks.sizes) if on_cpu else 1)
-        chunks = rows.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each))
         with one_thread() if on_cpu else nullcontext(1) as threads:
-            parts = in_threads(part, chunks, threads)
+            views = torch.cat(in_threads(views_of, rows.split(VIEW_ROWS), threads))
+            parts = in_threads(part, views.split(max(1, (CPU_CHUNK if on_cpu else CHUNK) // each)), threads)
         whole, *familiarity = _pytree.tree_map(lambda *p: torch.cat(p, 1), *parts)
         if self.one_target:
             whole = _pytree.tree_map(lambda p: p.squeeze(-1), whole)
