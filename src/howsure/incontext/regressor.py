@@ -68,7 +68,7 @@ class InContextRegressor(Regressor):
         return self.robust_scale_(torch.from_numpy(features)).numpy()  # type: ignore[no-any-return]
 
     @property
-    def model_(self) -> Any:
+    def model_(self) -> Any:  # type: ignore[override]
         """Trained networks, which this regressor does not have."""
         hint = "reports, exports and details of the training need EvidentialRegressor"
         raise InputError("InContextRegressor has no trained networks", hint=hint)
