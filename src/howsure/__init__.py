@@ -8,6 +8,7 @@ from howsure.errors import HowsureError, InputError, InputTypeError
 if TYPE_CHECKING:
     from howsure import metrics, scorers
     from howsure.calibration import calibrate
+    from howsure.displays import CalibrationDisplay, EvidenceDisplay, IntervalDisplay, RetentionDisplay
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0a1"
 
 __all__ = [
+    "CalibrationDisplay",
     "EnsembleRegressor",
+    "EvidenceDisplay",
     "EvidentialRegressor",
     "FittedImages",
     "HowsureError",
@@ -31,6 +34,7 @@ __all__ = [
     "InContextRegressor",
     "InputError",
     "InputTypeError",
+    "IntervalDisplay",
     "Mixture",
     "NIGHead",
     "NetworkModel",
@@ -39,6 +43,7 @@ __all__ = [
     "NormalInverseGamma",
     "Prediction",
     "Regressor",
+    "RetentionDisplay",
     "StudentT",
     "attach",
     "calibrate",
@@ -61,6 +66,7 @@ def __dir__() -> list[str]:
 
 _NAMES = {  # the modules of the names above; the rest are in estimators
     "calibration": ("calibrate",),
+    "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "exporting": ("export",),

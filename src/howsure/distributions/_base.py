@@ -122,7 +122,7 @@ def count_invalid(value: Tensor, valid: Tensor) -> str:
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
 class TensorTree:
-    """Base class of what consists of tensors and of parts that do, and that torch's tools should see into.
+    """Base class of objects made of tensors and of other such objects, into which torch's tools can look.
 
     A subclass is a pytree node and a dataclass. Its fields are arguments of its constructor, so that
     ``dataclasses.replace`` works; that validates if the original did.
@@ -181,17 +181,17 @@ class TensorTree:
     def to_dict(self) -> dict[str, Any]:
         """Return the tensors by name, as plain dicts, for tools that know only tuples and dicts.
 
-        Their first dimensions are those of the distribution: what slices, joins or gathers rows may do so with each.
+        They have the first dimensions of the distribution, so that rows can be sliced, joined and gathered in each.
         """
         raise NotImplementedError
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
-        """Return what :meth:`to_dict` took apart; the values are tensors or NumPy arrays."""
+        """Return the object that :meth:`to_dict` took apart. The values are tensors or NumPy arrays."""
         raise NotImplementedError
 
 
-# the default of an InitVar is what dataclasses.replace passes on: as this object validates, so does its copy
+# dataclasses.replace passes on the default of an InitVar, so that a copy validates as this object does
 TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args", None))  # type: ignore[attr-defined]
 
 
@@ -242,7 +242,7 @@ class TreeDistribution(TensorTree, Distribution):
         for name, value in zip(self.leaves, values, strict=True):
             setattr(self, name, value)
         shape = getattr(getattr(self, self.leaves[0]), "shape", torch.Size())
-        # without torch's own check, which would raise first and say less than `check_domain`
+        # without torch's check, which would raise first, with a shorter message than `check_domain`
         Distribution.__init__(self, shape, self.event, validate_args=False)
         self._validate_args = Distribution._validate_args if validate_args is None else validate_args
 

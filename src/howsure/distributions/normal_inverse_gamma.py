@@ -27,7 +27,7 @@ __all__ = ["NormalInverseGamma"]
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
 class NormalInverseGamma(Predictive, TreeDistribution):
-    r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
+    r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the output of an evidential network.
 
     .. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad \sigma^2 \sim \Gamma^{-1}(\alpha, \beta)
 
@@ -41,8 +41,8 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         nu: :math:`\nu > 0`.
         alpha: :math:`\alpha > 1`.
         beta: :math:`\beta > 0`.
-        alpha_minus_one: :math:`\alpha - 1`, in the place of ``alpha`` where that may come close to 1: float32 cannot
-            tell 1 + 1e-8 from 1. This is what is stored.
+        alpha_minus_one: :math:`\alpha - 1`, instead of ``alpha`` where that may come close to 1: float32 rounds
+            1 + 1e-8 to 1. The object stores this number.
         validate_args: whether to check parameters and values; None follows torch's global switch.
 
     >>> nig = NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0)
@@ -101,7 +101,7 @@ class NormalInverseGamma(Predictive, TreeDistribution):
 
         While gradients are recorded, the attribute ``raw`` holds the raw outputs, with the four in the last dimension:
         :func:`howsure.evidential_loss` computes its gradient from them in one pass. ``raw`` is None if there are no
-        gradients to record, in a compiled or transformed function, and for whatever is made of the answer: a copy,
+        gradients to record, in a compiled or transformed function, and for everything made from the result: a copy,
         other units, another dtype or device, a part of it. Set it to None to send gradients through the parameters.
 
         Args:
@@ -127,7 +127,7 @@ class NormalInverseGamma(Predictive, TreeDistribution):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.leaves:
-            object.__setattr__(self, "raw", None)  # the raw outputs are those of the parameters before
+            object.__setattr__(self, "raw", None)  # the raw outputs belong to the old parameters
         object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -273,8 +273,8 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         """Return the distribution for loc + scale·y: back in the units of y after training on standardised targets.
 
         Args:
-            loc: what is added, such as the mean of the targets.
-            scale: what y is multiplied by, such as their standard deviation; not 0.
+            loc: the summand, such as the mean of the targets.
+            scale: the factor, such as their standard deviation. It must not be 0.
         """
         if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
             raise InputError(f"affine: scale must be finite and not 0, got {scale}")
