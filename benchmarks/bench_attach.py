@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import howsure as hs
 from devices import device_label
 from howsure.errors import FewLabelsWarning
+from howsure.nn.evidence import FeatureSums
 from howsure.tables import splits
 from howsure_paper.datasets import uci
 from howsure_paper.depth import data as depth
@@ -349,56 +350,32 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1)).eval()
 
 
-def cost(device: torch.device, rows: int, size: int) -> dict[str, Any]:
-    """Print the time of attaching in passes of the network, and that of a prediction in predictions of the network."""
+@torch.no_grad()
+def cost(device: torch.device, batch: int, size: int) -> dict[str, Any]:
+    """Print the time of a batch while attaching, and of a prediction, by that of a pass of the network.
+
+    The time of `attach` that does not depend on the number of rows is left out: a million rows take far longer.
+    """
     torch.manual_seed(0)
-    network, batch = resnet18().to(device), 64
-    x = torch.randn(batch, 3, size, size, device=device)
-    batches = [(x + 0.01 * k, torch.randn(batch, 1, device=device)) for k in range(4)]
-    loader = [batches[k % 4] for k in range(rows // batch)]
+    network = resnet18().to(device)
+    x, y = torch.randn(batch, 3, size, size, device=device), torch.randn(batch, 1, device=device)
+    model = hs.attach(network, [(x, y)] * 4)
+    sums = FeatureSums()
+
+    def one_batch() -> None:
+        _, features = model.reader(network, (x,))
+        sums.add(torch.cat(features, -1))
 
     def seconds(call: Callable[[], Any]) -> float:
-        started = time.perf_counter()
+        started = time.process_time() if device.type == "cpu" else time.perf_counter()
         call()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - started
+        return (time.process_time() if device.type == "cpu" else time.perf_counter()) - started
 
-    @torch.no_grad()
-    def one_pass(batches: list[Any]) -> None:
-        for inputs, _ in batches:
-            network(inputs)
-
-    def bare() -> None:
-        one_pass(loader)
-
-    def bare_few() -> None:
-        one_pass(few)
-
-    def attach() -> None:
-        hs.attach(network, loader)
-
-    def attach_few() -> None:
-        hs.attach(network, few)
-
-    few = loader[: len(loader) // 4]
-    model = hs.attach(network, few)
-    times = np.array([[seconds(one) for one in (bare, bare_few, attach, attach_few)] for _ in range(3)])
-    whole, part, attached, attached_few = np.median(times, 0)
-    with torch.no_grad():
-        turns = [(seconds(lambda: network(x)), seconds(lambda: model(x))) for _ in range(30)]
-    plain, evidence = np.median(turns, 0)
-    slope = (attached - attached_few) / (whole - part)  # without what does not depend on the rows
-    fixed = max(0.0, attached - slope * whole)
-    found = {
-        "rows": rows,
-        "passes of the network, besides the fixed time": float(slope),
-        "fixed seconds": float(fixed),
-        "passes for a million rows": float(slope + fixed / (whole / rows * 1e6)),
-        "prediction": float(evidence / plain),
-    }
-    print(found)
-    return found
+    calls = (lambda: network(x), one_batch, lambda: model(x))
+    plain, attaching, predicting = np.median([[seconds(call) for call in calls] for _ in range(20)], 0)
+    return {"batch": batch, "size": size, "attach": attaching / plain, "prediction": predicting / plain}
 
 
 # Images ---------------------------------------------------------------------------------------------------------------
@@ -480,7 +457,8 @@ def summary(part: str, found: dict[str, Any]) -> str:
         ratios = [found[f"{n}, tail, attach"]["crps"] / found[f"{n}, tail, laplace, calibrated"]["crps"] for n in names]
         return f"tails, CRPS by that of a calibrated Laplace approximation: {np.mean(ratios):.2f}"
     if part == "cost":
-        return f"cost, passes of the network to attach a million rows: {found['passes for a million rows']:.2f}"
+        print(f"a prediction by that of the network: {found['prediction']:.2f}")
+        return f"a batch while attaching by a pass of the network: {found['attach']:.2f}"
     values = [run["auroc"] for run in found.values() if isinstance(run, dict)]
     return f"images, AUROC of CamVid: {np.mean(values):.2f}"
 
@@ -492,7 +470,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--steps", type=int, help="of training")
-    parser.add_argument("--rows", type=int, default=4096, help="of the measurement of cost")
+    parser.add_argument("--batch", type=int, default=64, help="rows of a batch of the measurement of cost")
     parser.add_argument("--size", type=int, default=64, help="height and width of its images")
     parser.add_argument("--width", type=int, default=32, help="of the U-Net")
     parser.add_argument("--seeds", type=int, help="trainings of each toy (4) or of the U-Net (3)")
@@ -505,7 +483,7 @@ def main() -> None:
     elif options.part == "tails":
         found = tails(options.data, options.only, options.steps or 1500)
     elif options.part == "cost":
-        found = cost(options.device, options.rows, options.size)
+        found = cost(options.device, options.batch, options.size)
     else:
         found = images(options.data, options.device, options.steps or 3000, options.width, options.seeds or 3)
     if options.out:
