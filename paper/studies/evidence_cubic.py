@@ -19,7 +19,9 @@ import torch
 from howsure.likelihoods import Evidential
 from howsure.tables.evidence import add_evidence
 from howsure.tables.members import Member, hold_in_turn
+from howsure.tables.target import Target
 from howsure.tables.train import fit
+from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.training import resolve_device
 from howsure_paper.record import write_record
@@ -49,8 +51,9 @@ def row_of(task: tuple[str, int, int | None]) -> dict[str, Any]:
     if steps is not None:
         settings = replace(recipe.settings, steps=steps, evaluate_every=max(1, steps // 5))
         recipe = replace(recipe, settings=settings)
-    model = add_evidence(fit(method, x, y, members, recipe=recipe, device="cpu"), x, members, None)
-    model = with_width(model, x, y, members)
+    views = Views(x, members)
+    model = add_evidence(fit(method, x, y, members, recipe=recipe, device="cpu"), views, None)
+    model = with_width(model, views, Target(y, np.arange(ROWS)))
     ends = np.array([[-6.0], [6.0]])
     p, truth = model.predict(ends), ends[:, 0] ** 3
     interval = p.interval(0.9)
