@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-paper numbers reproduce golden budget bounds test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo docs docs-serve test-docs test test-paper numbers reproduce golden budget bounds test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml paper/pyproject.toml constraints.txt
@@ -12,17 +12,17 @@ BIN := .venv/bin
 
 DEMO := out/demo
 START ?= 2e7fecd
-ALONE := tests/test_peers.py tests/test_ray.py tests/test_report_browser.py  # each starts processes on every core
+ALONE := tests/test_peers.py tests/test_ray.py tests/test_report_browser.py tests/test_site.py  # each starts processes on every core
 
 demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
 	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
-	$(BIN)/howsure fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model --force
-	$(BIN)/howsure evaluate $(DEMO)/model $(DEMO)/test.csv
-	$(BIN)/howsure predict $(DEMO)/model $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
-	$(BIN)/howsure report $(DEMO)/model $(DEMO)/test.csv -o $(DEMO)/report.html --force
+	$(BIN)/howsure fit $(DEMO)/train.csv --target progression --drop patient --test $(DEMO)/test.csv --members 6 -o $(DEMO)/model.safetensors --force
+	$(BIN)/howsure evaluate $(DEMO)/model.safetensors $(DEMO)/test.csv
+	$(BIN)/howsure predict $(DEMO)/model.safetensors $(DEMO)/test.csv --keep patient -o $(DEMO)/predictions.csv --force
+	$(BIN)/howsure report $(DEMO)/model.safetensors $(DEMO)/test.csv -o $(DEMO)/report.html --force
 	OMP_NUM_THREADS=1 $(BIN)/python examples/cubic.py --iterations 2000 --members 4 --out $(DEMO)  # half of what README shows, to save time
 	@echo
-	@echo "model        $(DEMO)/model"
+	@echo "model        $(DEMO)/model.safetensors"
 	@echo "predictions  $(DEMO)/predictions.csv"
 	@echo "report       $(DEMO)/report.html    open it in a browser"
 	@echo "figure       $(DEMO)/cubic.png"
@@ -32,6 +32,7 @@ test: lint types imports budget pytest left-out  ## everything that must hold be
 left-out: pytest
 	@echo
 	@echo "make test has passed. It left out:"
+	@echo "  make docs, make test-docs   the site, and the site in Chromium"
 	@echo "  make test-paper   the reproduction of the paper"
 	@echo "  make test-extras  recipes with Lightning, Hugging Face, ONNX and other packages, several processes, Ray, Chromium, peers"
 	@echo "  make proofs       the long numerical proofs"
@@ -39,8 +40,8 @@ left-out: pytest
 	@echo "  and what pytest lists as skipped above: CUDA, where there is none, and data that is not here"
 
 # of the tests, those marked extras, and the pages of docs whose first line says test-extras (see conftest.py)
-test-extras: .venv/installed browser  ## what needs Ray, a browser, other packages, processes or time; installs all, skips nothing
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes]" -e paper
+test-extras: docs browser  ## what needs Ray, a browser, other packages, processes or time; installs all, skips nothing
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes,docs]" -e paper
 	HOWSURE_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile --no-skips -m "extras and not slow" \
 		$(addprefix --ignore=,$(ALONE)) tests docs paper/tests paper/src src/howsure/metrics
@@ -54,9 +55,24 @@ browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	echo "installing chromium and chromium-driver"; \
 	$$root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$root apt-get install -y -qq --no-install-recommends chromium chromium-driver > /dev/null
 
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,browser]"
+	@touch $@
+
+docs: .venv/docs  ## the site in out/site: any warning or dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open out/site/index.html, or run make docs-serve"
+
+docs-serve: .venv/docs  ## the site on this machine, built again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+test-docs: docs browser  ## the built site in Chromium, on a desktop and on a phone
+	$(BIN)/pytest -q -n 0 --no-skips -m extras tests/test_site.py
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/english.py
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .
@@ -105,6 +121,7 @@ bench: .venv/installed  ## each prints its ratio last; benchmarks/README.md has 
 figures: .venv/installed  ## the figures of README and docs
 	$(BIN)/python examples/cubic.py --out docs/figures
 	$(BIN)/python examples/epistemic.py --out docs/figures
+	$(BIN)/python examples/trained_network.py --out docs/figures
 	$(BIN)/python examples/diabetes.py --out docs/figures
 	$(BIN)/howsure-paper distribution --out docs/figures/distribution
 

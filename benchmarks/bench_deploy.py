@@ -3,7 +3,7 @@
 Numbers: a default regressor is fitted to the training rows of a UCI set, written as an ONNX graph, and asked for its
 test rows in ONNX Runtime; so are eight networks that see numbers alone. The error of mean, deviations and ends of the
 90 % interval is relative to the number, or to the standard deviation of the row where that is larger. The same for
-``hs.Deploy`` of a mixture of eight networks, and of a U-Net at two sizes.
+Exported networks: a mixture of eight, and a U-Net at two sizes.
 
 Time: mean and both deviations of one row, and of 65,536 rows, by ``predict_distribution`` and by graphs in ONNX
 Runtime: the exported one, with the same outputs, and one of the networks alone, from scaled features to raw outputs in
@@ -72,27 +72,34 @@ class Depth(torch.nn.Module):
         return self.head(self.body(images))
 
 
+class Mixed(torch.nn.Module):
+    """Eight networks whose distributions are mixed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.networks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.SiLU(), hs.NIGHead(width)) for _ in range(8)
+        )
+
+    def forward(self, x: Tensor) -> Any:
+        raw = torch.stack([net[2].raw(net[:2](x)) for net in self.networks])
+        return hs.Mixture(hs.NormalInverseGamma.from_raw(raw).predictive())
+
+
 @torch.no_grad()
-def deploy_own_networks(folder: Path, width: int) -> None:
-    """Print errors and export times of ``hs.Deploy`` of a mixture of eight networks and of a U-Net at two sizes."""
+def export_networks(folder: Path, width: int) -> None:
+    """Print errors and export times of a mixture of eight networks and of a U-Net at two sizes."""
     torch.manual_seed(0)
-    nets = torch.nn.ModuleList(
-        torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.SiLU(), hs.NIGHead(width)) for _ in range(8)
-    )
-    rows = torch.randn(1000, 8)
-    answers = hs.NormalInverseGamma.from_raw(torch.stack([net[2].raw(net[:2](rows)) for net in nets]))
-    stated = hs.Prediction(answers.affine(3.0, 2.0), members=0)
-    taken = seconds_of_call(lambda: hs.deploy.to_onnx(hs.Deploy(nets, loc=3.0, scale=2.0), folder / "8.onnx", rows))
-    error = largest_error(folder / "8.onnx", rows.numpy(), stated)
-    print(f"hs.Deploy, mixture of eight: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
+    net, rows, file = Mixed(width).eval(), torch.randn(1000, 8), folder / "8.onnx"
+    taken = seconds_of_call(lambda: hs.export(net, file, rows))
+    error = largest_error(file, rows.numpy(), hs.Prediction(net(rows)))
+    print(f"mixture of eight: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
     depth, file = Depth().eval(), folder / "unet.onnx"
     example = torch.randn(2, 3, 32, 48)
-    taken = seconds_of_call(lambda: hs.deploy.to_onnx(hs.Deploy(depth), file, example, dynamic=(0, 2, 3)))
+    taken = seconds_of_call(lambda: hs.export(depth, file, example, dynamic=(0, 2, 3)))
     for images in (torch.randn(2, 3, 64, 96), torch.randn(1, 3, 128, 160)):
         error = largest_error(file, images.numpy(), hs.Prediction(depth(images)))
-        print(
-            f"hs.Deploy, U-Net at {images.shape[-2:]}: largest error {error:.1e}, export in {taken:.1f} s", flush=True
-        )
+        print(f"U-Net at {images.shape[-2:]}: largest error {error:.1e}, export in {taken:.1f} s", flush=True)
 
 
 def seconds_of_call(call: Callable[[], Any]) -> float:
@@ -178,13 +185,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=65_536, help="of the large batch")
     parser.add_argument("--repeats", type=int, default=300, help="of one row; of many rows a hundredth of that")
     parser.add_argument("--timed", type=int, default=1, help="sets for which times are measured: the first so many")
-    parser.add_argument("--width", type=int, default=128, help="of the networks of hs.Deploy")
+    parser.add_argument("--width", type=int, default=128, help="of the exported networks")
     options = parser.parse_args()
     names = (options.sets or FIVE).split(",") if options.data else ["diabetes"]
     print(f"{device_label(torch.device('cpu'))}, ONNX Runtime {onnxruntime.__version__}")
     ratios: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        deploy_own_networks(Path(folder), options.width)
+        export_networks(Path(folder), options.width)
         for name in names:
             x, y, others = rows_of(name, options.data)
             for kind, own in (("default", {}), ("8 networks of numbers", {"members": 8, "inputs": "numbers"})):

@@ -1,16 +1,15 @@
-"""The cubic problem of the paper: train on |x| ≤ 4, and see where a model knows that it does not know.
+"""The cubic problem of the paper: train on |x| ≤ 4, and compare intervals inside and outside of this range.
 
 Three models: one evidential network as in the paper, a mixture of twelve with the evidence that its networks output,
 and the same mixture with evidence by conjugacy, which is the default of `EvidentialRegressor`.
 
-    python examples/cubic.py            # writes out/cubic.png
+    python examples/cubic.py            # writes out/cubic.png and out/intervals.png
     python examples/cubic.py --help
 """
 
 import argparse
 import time
-from copy import copy
-from dataclasses import replace
+from copy import deepcopy
 from pathlib import Path
 
 import matplotlib
@@ -58,34 +57,34 @@ def predict(net: nn.Module, x: np.ndarray) -> hs.Prediction:
 
 def plain(model: hs.EvidentialRegressor) -> hs.EvidentialRegressor:
     """Return the same networks with the evidence that they output."""
-    some = copy(model)
-    some.model_ = replace(model.model_, evidence=None)
+    some = deepcopy(model)
+    some.model_.evidence = None
     return some
 
 
 def report(answers: dict) -> None:
-    """Print what each model says: on fresh data inside the training range, at x = ±6, and by std and interval at 12."""
+    """Print scores of each model: on fresh data inside the training range, at x = ±6, and std and interval at 12."""
     x, y = cubic(10_000, NOISE, TRAINED_ON, seed=12_345)
     places = np.array([[-SHOWN_ON], [SHOWN_ON], [FAR]])
     ends = slice(0, 2)
     rows = {
         "error of the prediction, root mean square": (lambda p, _: np.sqrt(np.mean((p.mean - x[:, 0] ** 3) ** 2)), "0"),
-        "share of new points in the 90 % interval": (lambda p, _: metrics.coverage(p, y), "0.90"),
+        "share of new points in the 90% interval": (lambda p, _: metrics.coverage(p, y), "0.90"),
         "predictive std, median": (lambda p, _: np.median(p.std), f"{NOISE}"),
         "  its aleatoric part": (lambda p, _: np.median(p.aleatoric_std), f"{NOISE}"),
         "  its epistemic part": (lambda p, _: np.median(p.epistemic_std), "0"),
-        "half of the 90 % interval at x = ±6": (lambda _, far: half_interval(far, 0.9)[ends].mean(), "≥ error"),
+        "half of the 90% interval at x = ±6": (lambda _, far: half_interval(far, 0.9)[ends].mean(), "≥ error"),
         "epistemic std at x = ±6": (lambda _, far: far.epistemic_std[ends].mean(), "≥ error"),
         "error of the prediction at x = ±6": (lambda _, far: np.abs(far.mean - places[:, 0] ** 3)[ends].mean(), ""),
         "std at x = 6": (lambda _, far: far.std[1], ""),
-        "  half of the 68 % interval at x = 6": (lambda _, far: half_interval(far, 0.68)[1], "as std"),
+        "  half of the 68% interval at x = 6": (lambda _, far: half_interval(far, 0.68)[1], "as std"),
         "std at x = 12": (lambda _, far: far.std[2], ""),
-        "  half of the 68 % interval at x = 12": (lambda _, far: half_interval(far, 0.68)[2], "as std"),
+        "  half of the 68% interval at x = 12": (lambda _, far: half_interval(far, 0.68)[2], "as std"),
     }
-    said = {name: (answer(x), answer(places)) for name, answer in answers.items()}
-    print(f"\n{'inside the training range':43s}" + "".join(f"{name:>31s}" for name in said) + f"{'ideal':>10s}")
+    found = {name: (answer(x), answer(places)) for name, answer in answers.items()}
+    print(f"\n{'inside the training range':43s}" + "".join(f"{name:>31s}" for name in found) + f"{'ideal':>10s}")
     for row, (value, ideal) in rows.items():
-        print(f"{row:43s}" + "".join(f"{value(*pair):31,.2f}" for pair in said.values()) + f"{ideal:>10s}")
+        print(f"{row:43s}" + "".join(f"{value(*pair):31,.2f}" for pair in found.values()) + f"{ideal:>10s}")
     print(
         "\nThe likelihood fixes the sum of the two parts, not the split of one network: see paper/docs/errata.md, E15."
     )
@@ -97,27 +96,32 @@ def half_interval(p: hs.Prediction, coverage: float) -> np.ndarray:
     return np.diff(p.interval(coverage))[:, 0] / 2
 
 
+def draw_panel(ax: plt.Axes, p: hs.Prediction, grid: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Draw one model: 90% intervals, predictions, the training rows and the true function."""
+    ax.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0, label="training range")
+    lower, upper = p.interval(0.9).T
+    ax.fill_between(grid, lower, upper, color=COLOURS["epistemic"], alpha=0.35, lw=0, label="90% interval")
+    ax.plot(x[::4], y[::4], ".", color=COLOURS["data"], ms=2.5, label="training rows")
+    ax.plot(grid, p.mean, color=COLOURS["epistemic"], lw=2, label="prediction")
+    ax.plot(grid, grid**3, "--", color="black", lw=1.4, label="truth, x³")
+    ax.set(xlim=(-SHOWN_ON, SHOWN_ON), ylim=(-330, 330))
+
+
 def draw(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> None:
-    """Draw 90 % intervals above, and below them what the models state about their error beside the error itself."""
+    """Draw 90% intervals above, and below them the predicted standard deviations with the true error."""
     grid = np.linspace(-SHOWN_ON, SHOWN_ON, 601)
     figure, axes = plt.subplots(
         2, 3, figsize=(9.6, 5.6), sharex=True, sharey="row", height_ratios=(3, 2), layout="constrained"
     )
     for (above, below), (name, answer) in zip(axes.T, answers.items(), strict=True):
         p = answer(grid[:, None])
-        above.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0, label="training range")
-        lower, upper = p.interval(0.9).T
-        above.fill_between(grid, lower, upper, color=COLOURS["epistemic"], alpha=0.35, lw=0, label="90 % interval")
-        above.plot(x[::4], y[::4], ".", color=COLOURS["data"], ms=2, label="training data")
-        above.plot(grid, p.mean, color=COLOURS["epistemic"], lw=2, label="prediction")
-        above.plot(grid, grid**3, "--", color="black", lw=1.2, label="truth, x³")
-        above.set(xlim=(-SHOWN_ON, SHOWN_ON), ylim=(-300, 300))
+        draw_panel(above, p, grid, x, y)
         above.set_title(name, fontsize=11)
         below.axvspan(-TRAINED_ON, TRAINED_ON, color=COLOURS["range"], zorder=0)
         error = np.abs(p.mean - grid**3)
         below.plot(grid, np.maximum(error, 1e-3), "--", color="black", lw=1.2, label="error of the prediction")
-        below.plot(grid, p.aleatoric_std, color=COLOURS["aleatoric"], lw=2, label="noise (aleatoric std)")
-        below.plot(grid, p.epistemic_std, color=COLOURS["epistemic"], lw=2, label="doubt (epistemic std)")
+        below.plot(grid, p.aleatoric_std, color=COLOURS["aleatoric"], lw=2, label="aleatoric std")
+        below.plot(grid, p.epistemic_std, color=COLOURS["epistemic"], lw=2, label="epistemic std")
         below.set(yscale="log", ylim=(0.08, 3000), xlabel="x")
         for ax in (above, below):
             ax.spines[["top", "right"]].set_visible(False)
@@ -126,6 +130,21 @@ def draw(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> None:
     axes[0, 0].legend(loc="upper left", frameon=False, fontsize=8.5)
     axes[1, 0].legend(loc="upper center", frameon=False, fontsize=8.5)
     path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_intervals(answers: dict, x: np.ndarray, y: np.ndarray, path: Path) -> None:
+    """Draw the 90% intervals of two models side by side."""
+    grid = np.linspace(-SHOWN_ON, SHOWN_ON, 601)
+    figure, axes = plt.subplots(1, len(answers), figsize=(9.6, 3.6), sharey=True, layout="constrained")
+    for ax, (name, answer) in zip(axes, answers.items(), strict=True):
+        draw_panel(ax, answer(grid[:, None]), grid, x, y)
+        ax.set_xlabel("x")
+        ax.set_title(name, fontsize=12)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("y")
+    axes[0].legend(loc="upper left", frameon=False, fontsize=9)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -158,7 +177,15 @@ def main() -> None:
     report(answers)
     path = options.out / "cubic.png"
     draw(answers, x, y, path)
-    print(f"Figure: {path}")
+    one, _, computed = answers.values()
+    intervals = options.out / "intervals.png"
+    draw_intervals(
+        {"a network's own evidence: too narrow outside": one, "howsure: wide where it has no data": computed},
+        x,
+        y,
+        intervals,
+    )
+    print(f"Figures: {path}, {intervals}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 import howsure as hs
 from howsure import metrics
 from howsure.distributions import Transform
+from howsure.errors import FewLabelsWarning
 from howsure.prediction import Prediction
 
 
@@ -131,9 +132,26 @@ def test_the_scale_of_a_gaussian_is_the_root_mean_square():
     assert hs.calibrate(answer, y).factors[0] == pytest.approx(rms, rel=1e-6)
     assert hs.calibrate(Prediction(answer).to(torch.float32), y).factors[0] == pytest.approx(rms, rel=1e-3)
     assert hs.calibrate(answer, 1e6 * (y - mean) + mean).factors[0] == pytest.approx(1e6 * rms, rel=1e-6)
-    assert (
-        hs.calibrate(answer[:1] if hasattr(answer, "__getitem__") else Prediction(answer)[:1], y[:1]).factors.size == 1
-    )
+
+
+@pytest.mark.parametrize("labels", [1, 5, 19])
+def test_scale_of_few_labels_is_shrunk_towards_one_and_warns(labels):
+    y = 3 * np.random.default_rng(7).normal(size=labels)
+    with pytest.warns(FewLabelsWarning) as caught:
+        found = hs.calibrate(hs.Normal(torch.zeros(labels, dtype=torch.float64), 1.0), y).factors[0]
+    assert found == pytest.approx(math.sqrt(np.mean(y**2)) ** (labels / 20), rel=1e-6)
+    assert (caught[0].message.target, caught[0].message.labels) == (0, labels)
+
+
+@pytest.mark.parametrize("method", ["scale", "isotonic"])
+def test_target_without_labels_stays_as_it_is_and_warns(method):
+    p = mixture(60, targets=2, seed=6)
+    mask = np.ones((60, 2), dtype=bool)
+    mask[:, 1] = False
+    with pytest.warns(FewLabelsWarning) as caught:
+        calibrated = hs.calibrate(p, p.sample(1, seed=1)[0], method=method, mask=mask).apply(p)
+    assert (caught[0].message.target, caught[0].message.labels) == (1, 0)
+    np.testing.assert_allclose(calibrated.interval(0.8)[:, 1], p.interval(0.8)[:, 1], rtol=1e-6)
 
 
 def test_every_target_has_its_own_scale_and_masked_ones_count_for_none():
@@ -268,8 +286,8 @@ def test_a_map_of_many_rows_is_thinned_and_ties_and_atoms_are_fine():
     assert len(calibration.numbers[0]) <= 1001
     found = calibration.apply(p[:3]).quantile([0.1, 0.9])
     np.testing.assert_allclose(found, [stats.norm.ppf([0.1, 0.9], scale=2)] * 3, atol=0.1)
-    tied = hs.calibrate(p[:10], np.zeros(10), method="isotonic").apply(p[:10])
-    np.testing.assert_allclose(tied.cdf(np.zeros(10)), 0.5)
+    tied = hs.calibrate(p[:20], np.zeros(20), method="isotonic").apply(p[:20])
+    np.testing.assert_allclose(tied.cdf(np.zeros(20)), 0.5)
     zeros = Prediction(hs.Normal(torch.zeros(1000), 1.0), transform=Transform("positive", 1.0, 0.7))
     atoms = hs.calibrate(zeros, zeros.sample(1, seed=0)[0], method="isotonic")
     stated, observed = np.array(atoms.numbers[0]).T

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import howsure as hs
-from howsure.cli import models, scoring
+from howsure.cli import models
 from shell import houses, shell, write
 
 
@@ -150,18 +150,6 @@ def test_names_cannot_move_the_cursor(model, tmp_path, capsys):
     assert "by b?[2J" in said.out
 
 
-def test_parts_join_to_the_whole():
-    random = np.random.default_rng(0)
-    y = random.normal(size=(30, 1))
-    p = scoring.baselines(random.normal(size=(50, 2)), random.normal(size=(50, 1)), random.normal(size=(30, 2)), 0)
-    whole = scoring.score_rows(p["linear"], y)[0]
-    parts = [scoring.score_rows(p["linear"][some], y[some])[0] for some in (slice(0, 4), slice(4, 30))]
-    joined = scoring.join_scored(parts)
-    assert np.allclose(joined.curve, whole.curve)
-    for name in ("rmse", "nll", "crps", "calibration_error"):
-        assert scoring.score(joined)[name] == pytest.approx(scoring.score(whole)[name], rel=1e-12)
-
-
 def test_what_json_cannot_hold_is_none():
     assert models.finite({"a": [1.0, float("nan")], "b": (float("inf"), "x")}) == {"a": [1.0, None], "b": [None, "x"]}
 
@@ -171,7 +159,7 @@ def test_a_report_does_not_replace_its_table(model, tmp_path, capsys):
     table.write_text("x,y\n1,2\n")
     said = shell(capsys, "report", model, table, "-o", table, "--force")
     assert said.code == 2
-    assert "is the table itself" in said.error
+    assert "is read by this command" in said.error
     assert table.read_text() == "x,y\n1,2\n"
 
 

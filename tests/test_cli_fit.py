@@ -10,7 +10,7 @@ from scipy import stats
 
 import howsure as hs
 from howsure.cli import models, scoring
-from howsure.cli.fit import Method, _latest, _some_groups
+from howsure.cli.fit import Calibration, Method, _latest, _some_groups
 from howsure.cli.rows import number_columns, read_target
 from howsure.errors import InputError
 from howsure.tables.splits import random as random_split
@@ -80,18 +80,17 @@ def test_refit_saves_a_model_of_all_rows(table, tmp_path, capsys):
     assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (120, 12, True)
 
 
-def test_fewer_than_100_rows_are_scored_by_cross_validation(tmp_path, capsys):
+def test_of_fewer_than_100_rows_a_fifth_is_held_out_and_all_are_learned_from(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
     record = record_of(tmp_path / "m")
-    assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (60, 60, True)
-    constant = record["scores"]["price"]["constant"]["rmse"]
+    assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (60, 12, True)
+    train, test = random_split(60, 0.2, 0)
     y = frame["price"].to_numpy()
-    of_row = np.random.default_rng(0).permutation(60) % 5
-    errors = np.concatenate([y[of_row == k] - y[of_row != k].mean() for k in range(5)])
-    assert constant == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
+    constant = record["scores"]["price"]["constant"]["rmse"]
+    assert constant == pytest.approx(np.sqrt(np.mean((y[test] - y[train].mean()) ** 2)), rel=1e-9)
     x = frame.drop(columns=["id", "rent", "price"])
     saved = hs.load(tmp_path / "m")
     again = hs.EnsembleRegressor(members=1, steps=10, device="cpu", random_state=0).fit(x, frame["price"])
@@ -137,6 +136,96 @@ def test_several_targets(table, tmp_path, capsys):
     assert models.load(tmp_path / "m").target_names_ == ["price", "rent"]
 
 
+# Options --------------------------------------------------------------------------------------------------------------
+
+
+def test_positive_predictions_are_never_negative(tmp_path, capsys):
+    frame = houses().assign(price=np.exp(np.random.default_rng(0).normal(size=120)))
+    table = write(frame, tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--positive", *SWIFT)
+    assert said.code == 0, said.error
+    model = hs.load(tmp_path / "m")
+    assert model.target_transform == "positive"
+    assert (model.predict_interval(frame[model.encoding_.names], 0.99) >= 0).all()
+    frame.loc[3, "price"] = -1.0
+    table = write(frame, tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "n", "--positive", *SWIFT)
+    assert said.code == 2
+    assert len(said.error.splitlines()[-1]) < 300
+
+
+@pytest.mark.parametrize("method", list(Calibration))
+def test_calibration_uses_rows_that_the_fit_does_not_see(method, table, tmp_path, capsys):
+    options = ("--target", "price", *DROP, "-o", tmp_path / "m", "--calibrate", method)
+    said = shell(capsys, "fit", table, *options, *SWIFT)
+    assert said.code == 0, said.error
+    assert "fitting to 88 rows" in said.error  # of 120 rows, 12 are scored and 20 calibrate
+    assert models.load(tmp_path / "m").calibration_.method == method
+    p = models.load(tmp_path / "m").predict_distribution(houses(30, 1)[models.load(tmp_path / "m").encoding_.names])
+    assert (p.guarantee is not None) is (method == "conformal")
+    said = shell(capsys, "evaluate", tmp_path / "m", table)
+    assert said.code == 0, said.error
+
+
+def test_quick_fits_fewer_networks_and_steps(table, tmp_path, capsys):
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", "--quick", "--steps", "10")
+    assert said.code == 0, said.error
+    model = models.load(tmp_path / "m")
+    assert (model.members, model.steps) == (3, 10)
+
+
+def test_targets_with_thousands_separators_and_currency_signs(tmp_path, capsys):
+    frame = houses()
+    written = frame["price"].map("${:,.2f}".format)
+    table = write(frame.assign(price=written), tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 0, said.error
+    said = shell(capsys, "evaluate", tmp_path / "m", table, "--json")
+    model = hs.load(tmp_path / "m")
+    expected = hs.metrics.rmse(model.predict_distribution(frame[model.encoding_.names]), frame["price"].to_numpy())
+    assert json.loads(said.out)["targets"]["price"]["rmse"] == pytest.approx(expected, rel=1e-9)
+
+
+# Notes ----------------------------------------------------------------------------------------------------------------
+
+
+def test_copies_of_rows_are_counted(tmp_path, capsys):
+    frame = houses()
+    table = write(pd.concat([frame, frame[:30], frame[:5]]), tmp_path / "t.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    assert "note: 35 of 155 rows are copies of other rows" in said.error
+
+
+def test_a_column_that_contains_the_target_is_named(tmp_path, capsys):
+    frame = houses(400).assign(tax=lambda f: 1.19 * f["price"])
+    table = write(frame, tmp_path / "t.csv")
+    options = ("--target", "price", *DROP, "-o", tmp_path / "m", "--members", "2", "--steps", "150", "--force")
+    said = shell(capsys, "fit", table, *options)
+    assert "note: the columns determine 'price' almost exactly, most of all 'tax'" in said.error
+    assert "--drop tax" in said.error
+    said = shell(capsys, "fit", table, *options, "--drop", "tax", "--drop", "size")
+    assert "almost exactly" not in said.error
+
+
+@pytest.mark.parametrize("kept", [10_000, 60])
+def test_training_rows_are_recognised(kept, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(models, "MAX_HASHES", kept)
+    frame = houses()
+    shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
+    model = models.load(tmp_path / "m")
+    x, y = pd.read_csv(table, dtype={"code": str}), frame[["price"]].to_numpy()
+    train, test = random_split(120, 0.1, 0)
+    for rows, count in ((train, 108), (test, 0), (np.arange(120), 108)):
+        found = models.training_rows_among(model, x.iloc[rows][model.encoding_.names], y[rows])
+        assert found == count if kept > 120 else abs(found - count) <= 20
+    said = shell(capsys, "evaluate", tmp_path / "m", table)
+    assert "rows that the model has learned from" in said.error
+    said = shell(capsys, "report", tmp_path / "m", table, "-o", tmp_path / "r.html", "--quiet")
+    assert "rows that the model has learned from" in (tmp_path / "r.html").read_text()
+    new = write(houses(50, seed=7), tmp_path / "new.csv")
+    assert "learned from" not in shell(capsys, "evaluate", tmp_path / "m", new).error
+
+
 # Held-out rows --------------------------------------------------------------------------------------------------------
 
 
@@ -166,10 +255,9 @@ def test_groups_stay_together_and_are_not_learned_from(table, tmp_path, capsys):
     arguments = ("--target", "price", *DROP, "--split-by-group", "street", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *arguments, *SWIFT)
     assert said.code == 0, said.error
-    assert "'street' says which rows belong together, and is not learned from" in said.error
     assert "(2 of 20 groups of 'street')" in said.out
     assert "street" not in models.load(tmp_path / "m").encoding_.names
-    groups = pd.Series(["a", "b", None, "a", "c", None] * 5, dtype=object)
+    groups = pd.Series(["a", "b", None, "a", "c", None] * 5, dtype=object, name="letter")
     held_out, how = _some_groups(groups, 0)
     assert how.startswith("1 of 4 groups")
     inside = {str(group) for group in groups[held_out]}
@@ -218,13 +306,13 @@ def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
 
 def test_what_is_not_a_model_is_never_replaced(table, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("all my work")
-    for name, sentence in (("mine", "holds 'thesis.txt', which no model has"), ("houses.csv", "is a file")):
+    before = table.read_bytes()
+    for name in ("mine", "houses.csv"):
         said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / name, "--force", *QUICK)
         assert said.code == 2
-        assert sentence in said.error
+        assert "is not a model" in said.error
         assert said.out == ""  # before anything was read or fitted
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all my work"
+    assert table.read_bytes() == before
 
 
 def test_quiet_leaves_scores_and_warnings(table, tmp_path, capsys):
@@ -265,7 +353,7 @@ def test_the_example_needs_no_file(tmp_path, capsys):
         (("--target", "sold"), "'sold' must be numbers"),
         (("--target", "empty"), "the target 'empty' has no values"),
         (("--target", "price", "--target", "price"), "--target names a column twice"),
-        (("--target", "price", "--drop", "price"), "'price' is the target, and cannot be left out"),
+        (("--target", "price", "--drop", "price"), "--drop: 'price' is the target"),
         (("--target", "price", "--drop", "nothing"), "--drop: houses.csv has no column 'nothing'"),
         (("--target", "price", "--split-by-time", "town"), "the column 'town' of houses.csv holds no dates"),
         (("--target", "price", "--split-by-time", "x"), "--split-by-time: houses.csv has no column 'x'"),
@@ -356,7 +444,7 @@ def test_a_column_can_be_declared_a_category(tmp_path, capsys):
     assert said.code == 0, said.error
     expected = hs.load(tmp_path / "m").predict(frame[models.load(tmp_path / "m").encoding_.names])
     assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
-    for wrong, sentence in (("zones", "did you mean 'zone'?"), ("price", "'price' is the target, which is a number")):
+    for wrong, sentence in (("zones", "did you mean 'zone'?"), ("price", "--category: 'price' is the target")):
         said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / "q", "--category", wrong)
         assert (said.code, sentence in said.error) == (2, True)
 

@@ -190,8 +190,25 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
     assert "out holds 'mine.parquet', which howsure predict did not write; --force replaces only" in said.error
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "in", "--force")
-    assert (said.code, "in is the folder of the tables itself" in said.error) == (2, True)
+    assert (said.code, "in is read by this command" in said.error) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize("escape", [False, True])
+def test_texts_that_spreadsheets_compute_are_escaped_if_asked(escape, model, tmp_path, capsys):
+    evil = ["=1+1", "@SUM(A1)", "+1", "-1", "\tx", "a=b", ""]
+    frame = new_rows(7).assign(**{"=name": evil})
+    path = write(frame, tmp_path / "n.csv")
+    options = ["--escape-formulas"] if escape else []
+    said = shell(
+        capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--keep", "=name", "--keep", "size", *options
+    )
+    assert said.code == 0, said.error
+    found = pd.read_csv(tmp_path / "p.csv", dtype=str, keep_default_na=False)
+    assert list(found.columns[:2]) == ["'=name" if escape else "=name", "size"]
+    mark = "'" if escape else ""
+    assert found.iloc[:, 0].tolist() == [*(mark + text for text in evil[:5]), "a=b", ""]
+    assert found["size"].astype(float).tolist() == frame["size"].tolist()
 
 
 # Bad input and failures -----------------------------------------------------------------------------------------------
@@ -202,11 +219,11 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
     [
         (("no.csv", "-o", "p.csv"), "no.csv does not exist"),
         (("n.csv", "-o", "p.csv", "--keep", "idd"), "has no column 'idd'; did you mean 'id'?"),
-        (("n.csv", "-o", "p.csv", "--keep", "mean"), "predictions have a column of this name"),
+        (("mean.csv", "-o", "p.csv", "--keep", "mean"), "predictions have a column of this name"),
         (("n.csv", "-o", "p.csv", "--coverage", "90"), "--coverage is a probability between 0 and 1"),
         (("n.csv", "-o", "p.csv", "--coverage", "nan"), "--coverage is a probability between 0 and 1"),
         (("n.csv", "-o", "old.csv"), "old.csv exists already; --force replaces it"),
-        (("n.csv", "-o", "n.csv", "--force"), "n.csv is the table itself"),
+        (("n.csv", "-o", "n.csv", "--force"), "n.csv is read by this command"),
         (("n.csv", "-o", "."), "is a folder; name the file of the predictions"),
         (("n.csv", "-o", "p.docx"), "p.docx"),
         (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
@@ -219,6 +236,7 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     frame = new_rows()
     write(frame, tmp_path / "n.csv")
     write(frame.drop(columns=["size", "town"]), tmp_path / "lacking.csv")
+    write(frame.assign(mean=1), tmp_path / "mean.csv")
     write(frame.rename(columns={"size": "Size"}), tmp_path / "case.csv")
     (tmp_path / "old.csv").write_text("mine")
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -231,20 +249,22 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     assert (tmp_path / "old.csv").read_text() == "mine"
 
 
-def test_nothing_is_written_into_the_model(model, tmp_path, capsys):
-    """A later fit would refuse to replace a folder that has other files in it."""
+def test_the_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
     table = write(new_rows(), tmp_path / "n.csv")
-    before = model.read_bytes()
+    before = model.read_bytes(), table.read_bytes()
     for verb in ("predict", "report"):
-        said = shell(capsys, verb, model, table, "-o", model, "--force")
-        assert (said.code, "is the model" in said.error) == (2, True)
-    assert model.read_bytes() == before
+        for out in (model, table):
+            said = shell(capsys, verb, model, table, "-o", out, "--force")
+            assert (said.code, "is read by this command" in said.error) == (2, True)
+    assert (model.read_bytes(), table.read_bytes()) == before
 
 
-def test_a_folder_that_holds_no_model(tmp_path, capsys):
-    write(new_rows(), tmp_path / "n.csv")
-    said = shell(capsys, "predict", tmp_path, tmp_path / "n.csv", "-o", tmp_path / "p.csv")
-    assert (said.code, "is not a file" in said.error) == (2, True)
+def test_a_file_that_is_not_a_model(tmp_path, capsys):
+    table = write(new_rows(), tmp_path / "n.csv")
+    for path in (tmp_path, table, tmp_path / "nothing"):
+        said = shell(capsys, "predict", path, table, "-o", tmp_path / "p.csv")
+        assert said.code == 2
+        assert len(said.error.splitlines()) == 1
 
 
 def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
@@ -269,7 +289,7 @@ def test_a_pipe_is_never_replaced(model, tmp_path, capsys):
     for verb in ("predict", "report"):
         said = shell(capsys, verb, model, path, "-o", tmp_path / "p.csv", "--force")
         assert said.code == 2, said
-        assert "p.csv is not a plain file; name another one" in said.error
+        assert "p.csv is not a" in said.error
         assert (tmp_path / "p.csv").is_fifo()
 
 

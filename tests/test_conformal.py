@@ -256,3 +256,24 @@ def test_calibrate_rejects_what_it_cannot_do(fitted, arguments, options):
     data = {"x": x, "y": y, "few x": x[:5], "few y": y[:5]}
     with pytest.raises((hs.InputError, hs.InputTypeError)):
         hs.calibrate(model, *(data[name] for name in arguments), **options)
+
+
+def test_conformal_with_a_mask_calibrates_each_target_by_its_own_labels():
+    g = np.random.default_rng(3)
+    y = g.normal(size=(60, 2)) * [1.0, 5.0]
+    p = normal_prediction(np.zeros((60, 2)), 1.0)
+    mask = g.random((60, 2)) < 0.7
+    found = hs.calibrate(p, np.where(mask, y, np.nan), method="conformal", mask=mask)
+    for t in range(2):
+        own = hs.calibrate(p[mask[:, t], t], y[mask[:, t], t], method="conformal")
+        assert found.factors(0.8)[0, t] == pytest.approx(own.factors(0.8)[0, 0], rel=1e-12)
+    again = ConformalCalibration.from_dict(json.loads(json.dumps(found.to_dict())))
+    np.testing.assert_array_equal(again.factors(0.9), found.factors(0.9))
+    np.testing.assert_array_equal(again.apply(p).interval(0.9), found.apply(p).interval(0.9))
+
+
+def test_conformal_target_with_too_few_labels_raises():
+    mask = np.ones((30, 2), dtype=bool)
+    mask[8:, 1] = False
+    with pytest.raises(hs.InputError):
+        hs.calibrate(normal_prediction(np.zeros((30, 2)), 1.0), np.ones((30, 2)), method="conformal", mask=mask)

@@ -232,3 +232,22 @@ def test_streaming_metrics_stay_on_the_gpu():
     for metric in together.values():
         for state in metric.metric_state.values():
             assert all(t.device.type == "cuda" for t in (state if isinstance(state, list) else [state]))
+
+
+@pytest.mark.parametrize("features", ["layers", "gradients"])
+def test_attached_evidence_agrees_with_the_cpu(features, tmp_path):
+    x = torch.randn(600, 3)
+    y = x[:, :1] ** 2 + 0.1 * torch.randn(600, 1)
+    network = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), nn.Linear(16, 16), nn.SiLU(), nn.Linear(16, 1)).double()
+    found = []
+    for device in ("cpu", "cuda"):
+        network.to(device)
+        model = hs.attach(network, [(x[:400].double(), y[:400])], features=features)
+        model = hs.calibrate(model, [(x[400:].double(), y[400:])])
+        assert model(x.double().to(device)).gamma.device.type == device
+        found.append(model.predict(3 * x.double()).cpu())
+        model.save(tmp_path / f"{device}.safetensors")
+    np.testing.assert_allclose(found[1].std, found[0].std, rtol=1e-4)
+    np.testing.assert_allclose(found[1].familiarity, found[0].familiarity, rtol=1e-4)
+    again = hs.load(tmp_path / "cpu.safetensors", network)
+    np.testing.assert_allclose(again.predict(3 * x.double()).std, found[0].std, rtol=1e-4)

@@ -1,7 +1,7 @@
-"""Two processes train as one does: wrappers that look into an answer, and masks of unequal size.
+"""Two processes train like one: wrappers that look into a distribution, and masks of unequal size.
 
-Each case runs in both ranks, on parts of the same rows, and leaves its gradients; the tests compare them with those of
-one process. All cases share two processes, because importing torch is what takes time.
+Each case runs in both ranks, on parts of the same rows, and leaves its gradients. The tests compare them with
+one process. All cases share two processes, because importing torch takes time.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def network(head=hs.NIGHead):
 
 
 class Answering(nn.Module):
-    """A network that answers in a form of choice, with a layer that is never used."""
+    """A network with a selectable form of output and an unused layer."""
 
     def __init__(self, form="plain", head=hs.NIGHead):
         super().__init__()
@@ -134,7 +134,7 @@ def weighted(rank, x, y):
 
 
 def factors(rank, x, y):
-    """What the factor is for numbers, tensors, nothing at all and a group of one rank."""
+    """The factor of numbers, tensors, no argument and a group of one rank."""
     alone = [dist.new_group([k]) for k in range(2)][rank]
     found = [
         hs.global_mean_factor(3 + rank),
@@ -189,7 +189,7 @@ def run_cases(rank, folder):
                 warnings.filterwarnings("ignore", category=DeprecationWarning)
                 parameters = case(rank, x[rows], y[rows], **settings)
                 found[name] = [p.detach() if p.grad is None else whole(p.grad) for p in parameters]
-        except Exception:  # what went wrong is what the test shows
+        except Exception:  # the test shows the error
             found[name] = traceback.format_exc()
         dist.destroy_process_group()
     torch.save(found, f"{folder}/{rank}.pt")
@@ -215,7 +215,7 @@ def gradients_of(ranks, name):
 
 
 def alone(loss, head=hs.NIGHead):
-    """Gradients of one process that sees all rows; the loss is a function of the network."""
+    """Gradients of one process that sees all rows. The loss is a function of the network."""
     module = network(head)
     loss(module).backward()
     return [p.grad for p in module.parameters()]
@@ -272,10 +272,10 @@ def test_sample_weights_give_the_weighted_mean(ranks):
     assert distance(gradients_of(ranks, "weights"), expected) < 1e-6
 
 
-def test_the_factor_of_one_process_counts_also_what_half_precision_cannot():
+def test_factor_of_one_process_counts_beyond_half_precision():
     for dtype in (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32):
         assert 1 / hs.global_mean_factor(torch.ones(100_001, dtype=dtype)) == pytest.approx(100_001, rel=1e-6)
 
 
-def test_the_factor_is_ranks_over_targets(ranks):
+def test_factor_is_ranks_over_targets(ranks):
     assert torch.allclose(gradients_of(ranks, "factors")[0], torch.tensor([2 / 7, 2 / 9, 0.0, 1 / 5]))

@@ -52,7 +52,7 @@ def test_expand(example):
     assert type(wide) is type(example)
     assert wide.batch_shape == (2, 3)
     value = example.sample()
-    assert torch.allclose(wide.log_prob(value), example.log_prob(value).expand(2, 3))
+    assert torch.allclose(wide.log_prob(value.expand(2, *value.shape)), example.log_prob(value).expand(2, 3))
     assert example.expand(torch.Size([3])).batch_shape == (3,)
 
 
@@ -66,7 +66,7 @@ def test_samples_lie_in_the_support(example):
     assert example.support.check(example.sample((100,))).all()
 
 
-def test_bad_values_are_refused_where_arguments_are_validated(example):
+def test_bad_values_raise_where_arguments_are_validated(example):
     value = torch.full_like(example.sample(), math.nan)
     example._validate_args = True
     with pytest.raises(ValueError, match="support"):
@@ -148,7 +148,7 @@ def test_letters_and_quantities():
     assert repr(d) == "NormalInverseGamma(gamma: 0.5, nu: 2.0, alpha: 3.0, beta: 4.0)"
 
 
-def test_the_mode_is_where_the_density_is_largest():
+def test_mode_is_where_the_density_is_largest():
     d = nig(())
     mode = d.mode.clone().requires_grad_()
     (slope,) = torch.autograd.grad(d.log_prob(mode), mode)
@@ -156,7 +156,7 @@ def test_the_mode_is_where_the_density_is_largest():
 
 
 def test_alpha_minus_one_survives_every_map():
-    """In float32 α = 1 + 1e-9 is 1; nothing becomes infinite as long as α − 1 is what travels."""
+    """In float32 α = 1 + 1e-9 is 1; nothing becomes infinite because α − 1 is passed on."""
     tiny = torch.tensor([1e-9, 3e-8])
     d = hs.NormalInverseGamma(torch.zeros(2), 1.0, beta=1e-9, alpha_minus_one=tiny)
     assert (d.alpha == 1).any()
@@ -328,7 +328,7 @@ def test_gaussian_keeps_torchs_kl():
 # Mixture ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_mixture_of_one_is_its_member():
+def test_mixture_of_one_is_its_member():
     t = hs.StudentT(torch.tensor([[3.0, 9.0]]), torch.tensor([[0.0, 1.0]]), 2.0)
     m, y = hs.Mixture(t), torch.randn(7, 2)
     assert torch.allclose(m.log_prob(y), t.log_prob(y))
@@ -377,7 +377,7 @@ def test_gradients_of_mixture_quantiles():
     assert torch.autograd.gradcheck(lambda p, df, loc: hs.Mixture(hs.StudentT(df, loc, 1.0)).icdf(p), (p, df, loc))
 
 
-def test_bad_mixtures_are_refused():
+def test_bad_mixtures_raise():
     with pytest.raises(hs.InputTypeError, match="NormalInverseGamma"):
         hs.Mixture(nig())
     with pytest.raises(hs.InputTypeError):
@@ -386,3 +386,25 @@ def test_bad_mixtures_are_refused():
         hs.Mixture(hs.StudentT(3.0))
     with pytest.raises(hs.InputError, match="member"):
         hs.Mixture(hs.StudentT(torch.ones(0)))
+
+
+def test_index_and_cat_keep_every_parameter(example):
+    assert len(example) == 3
+    assert example[0].batch_shape == ()
+    assert example[torch.tensor([True, False, True])].batch_shape == (2,)
+    again = type(example).cat([example[:1], example[1:]])
+    value = example.sample()
+    assert torch.equal(again.log_prob(value), example.log_prob(value))
+    assert torch.equal(example[1:].mean, example.mean[1:])
+
+
+def test_len_of_one_distribution_raises(example):
+    assert example[0]
+    with pytest.raises(TypeError):
+        len(example[0])
+
+
+def test_cat_of_nothing_or_other_objects_raises(example):
+    for parts in ([], [example, torch.zeros(3)]):
+        with pytest.raises(hs.InputTypeError):
+            type(example).cat(parts)

@@ -358,15 +358,15 @@ def test_gelu_and_softplus_in_float64_are_exact_enough():
 def test_from_the_shell(model, capsys, tmp_path):
     model.save(tmp_path / "model")
     path = tmp_path / "out" / "model.onnx"
-    said = shell(capsys, "export", tmp_path / "model", "--onnx", path, "--coverage", "0.5")
+    said = shell(capsys, "export", tmp_path / "model", "-o", path, "--coverage", "0.5")
     assert said.code == 0, said.error
     x = table(seed=1)[0]
     check(run(path, x), model.predict_distribution(x), 0.5)
     for arguments, words in (
-        ((tmp_path / "model", "--onnx", path), "exists"),
-        ((tmp_path / "model", "--onnx", path, "--force", "--coverage", "90"), "--coverage"),
-        ((tmp_path / "model", "--onnx", tmp_path / "model"), "is the model"),
-        ((tmp_path / "out", "--onnx", tmp_path / "other.onnx"), "is not a file"),
+        ((tmp_path / "model", "-o", path), "exists"),
+        ((tmp_path / "model", "-o", path, "--force", "--coverage", "90"), "--coverage"),
+        ((tmp_path / "model", "-o", tmp_path / "model"), "is read by this command"),
+        ((tmp_path / "out", "-o", tmp_path / "other.onnx"), "is not a file"),
     ):
         said = shell(capsys, "export", *arguments)
         assert said.code == 2

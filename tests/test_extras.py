@@ -73,7 +73,7 @@ names = [module.name for module in pkgutil.walk_packages(howsure.__path__, "hows
 for name in names:
     if not name.endswith("__main__") and name not in apart:
         importlib.import_module(name)
-large = {"matplotlib", "PIL", "h5py", "ray", "plotly", "openpyxl", "torchmetrics", "onnx", "onnxruntime", "onnxscript"}
+large = {"matplotlib", "PIL", "h5py", "ray", "openpyxl", "torchmetrics", "onnx", "onnxruntime", "onnxscript"}
 print(len(names), sorted(large & set(sys.modules)))
 """
     count, found = run(code).split(maxsplit=1)

@@ -76,7 +76,7 @@ def test_each_target_has_its_own_four_outputs(targets):
     assert torch.equal(conv(maps).gamma, conv.raw(maps).select(-3, 0))
 
 
-def test_gaussian_head_answers_with_a_gaussian():
+def test_normal_head_returns_a_normal():
     head = hs.NormalHead(8)
     x = torch.randn(5, 8)
     answer = head(x)
@@ -87,7 +87,7 @@ def test_gaussian_head_answers_with_a_gaussian():
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kernel_size", [1, 3])
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_head_computes_in_float32_under_autocast_and_in_half_models(kind, kernel_size, half):
+def test_head_computes_in_float32_under_autocast_and_in_half_models(kind, kernel_size, half):
     head = kind(8) if kind in (hs.NIGHead, hs.NormalHead) else kind(8, kernel_size=kernel_size)
     x = features_for(kind).to(half)
     exact = copy.deepcopy(head).double().raw(x.double())
@@ -153,7 +153,7 @@ SETTINGS = [
     {"kernel_size": 3, "stride": 2, "padding": 1},
     {"kernel_size": 3, "padding": 1, "padding_mode": "circular"},
     {"stride": 2, "padding": 0},
-    {"padding": 1},  # a kernel of size 1 that is no matrix product, and so are the next two
+    {"padding": 1},  # a kernel of size 1 that is not a matrix product, like the next two
     {"groups": 2},
     {"kernel_size": 2, "stride": 3, "padding": 4, "dilation": 2, "groups": 2},
 ]
@@ -223,7 +223,7 @@ def test_missing_voxels_of_a_volume_do_not_count():
     assert gradient[0][0].count_nonzero() > 0
 
 
-# What others do to layers ---------------------------------------------------------------------------------------------
+# Tools that change layers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -254,7 +254,7 @@ def test_hooks_of_the_unets_head_fire():
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("kind", [hs.NIGHead, hs.nn.NIGConv1d, hs.nn.NIGConv2d])
-def test_pruned_and_parametrized_layers_compute_what_they_say(kind, half):
+def test_pruned_and_parametrized_layers_use_their_weights(kind, half):
     x = features_for(kind)
     for change in (
         lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
@@ -286,7 +286,7 @@ def test_dynamic_int8_quantises_the_body_and_leaves_the_head():
     assert torch.allclose(quantised(x).gamma, net(x).gamma, atol=0.05)
 
 
-def test_a_layer_may_be_replaced():
+def test_layer_may_be_replaced():
     head, x = hs.NIGHead(8, targets=2), torch.randn(5, 8)
     head.linear = nn.Sequential(nn.Linear(8, 3), nn.Linear(3, 8))
     assert torch.allclose(head.raw(x).flatten(1), head.linear(x))
@@ -329,7 +329,7 @@ def mean_and_std(answer):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("kind", [hs.NIGHead, hs.NormalHead])
-def test_a_head_starts_at_the_predictions_of_a_linear_layer(kind, outputs, bias):
+def test_head_starts_at_the_predictions_of_a_linear_layer(kind, outputs, bias):
     old, x = nn.Linear(8, outputs, bias=bias, dtype=torch.float64), torch.randn(2, 5, 8, dtype=torch.float64)
     std = torch.arange(1, outputs + 1) / 4
     mean, stated = mean_and_std(kind.from_linear(old, std=std)(x))
@@ -338,7 +338,7 @@ def test_a_head_starts_at_the_predictions_of_a_linear_layer(kind, outputs, bias)
     assert torch.allclose(stated, std.double().expand(2, 5, outputs), rtol=1e-12)
 
 
-def test_an_evidential_head_starts_with_little_evidence():
+def test_evidential_head_starts_with_little_evidence():
     answer = hs.NIGHead.from_linear(nn.Linear(8, 1), std=0.5, squeeze=True)(torch.randn(5, 8))
     assert answer.batch_shape == (5,)
     for value, expected in ((answer.nu, 1.0), (answer.alpha, 2.0), (answer.beta, 0.125)):
@@ -348,7 +348,7 @@ def test_an_evidential_head_starts_with_little_evidence():
 @pytest.mark.parametrize("outputs", [2, 4])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("kinds", CONVS, ids=lambda kinds: kinds[0].__name__)
-def test_a_head_starts_at_the_maps_of_a_convolution(kinds, settings, outputs):
+def test_head_starts_at_the_maps_of_a_convolution(kinds, settings, outputs):
     kind, _, convolution = kinds
     given = {"kernel_size": 1, "padding": "same", "bias": outputs > 2} | settings
     old, x = convolution(6, outputs, dtype=torch.float64, **given), features_for(kind, 6, rows=2).double()
@@ -368,7 +368,7 @@ def test_one_output_may_lose_its_dimension():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_head_has_the_dtype_of_the_old_layer_and_its_predictions_unrounded(dtype):
+def test_head_has_dtype_and_exact_predictions_of_the_old_layer(dtype):
     old, x = nn.Linear(8, 2).to(dtype), torch.randn(50, 8).to(dtype)
     head = hs.NIGHead.from_linear(old, std=0.3)
     assert {p.dtype for p in head.parameters()} == {dtype}
@@ -377,7 +377,7 @@ def test_a_head_has_the_dtype_of_the_old_layer_and_its_predictions_unrounded(dty
     assert hs.NIGHead.from_linear(nn.Linear(8, 2, device="meta")).linear.weight.is_meta
 
 
-def test_the_old_layer_stays_and_no_number_is_drawn():
+def test_old_layer_stays_and_no_number_is_drawn():
     old, before = nn.Linear(8, 2), torch.get_rng_state()
     kept = copy.deepcopy(old)
     head = hs.NIGHead.from_linear(old)
@@ -390,7 +390,7 @@ def test_the_old_layer_stays_and_no_number_is_drawn():
     assert all(p.requires_grad for p in old.parameters())
 
 
-def test_a_frozen_body_keeps_its_weights_while_the_head_learns():
+def test_frozen_body_keeps_its_weights_while_the_head_learns():
     model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 1))
     body = copy.deepcopy(model[0])
     old, x = copy.deepcopy(model[2]), torch.randn(200, 3)
@@ -426,12 +426,12 @@ def test_a_frozen_body_keeps_its_weights_while_the_head_learns():
         (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1).half(), std=1e4), r"torch\.float16"),
     ],
 )
-def test_what_a_head_cannot_go_on_from_is_refused(call, message):
+def test_head_from_an_unsuitable_layer_raises(call, message):
     with pytest.raises((hs.InputError, hs.InputTypeError), match=message):
         call()
 
 
-def test_a_head_goes_on_from_pruned_and_parametrized_layers():
+def test_head_goes_on_from_pruned_and_parametrized_layers():
     x = torch.randn(5, 8)
     for old in (prune.l1_unstructured(nn.Linear(8, 2), "weight", 0.5), parametrizations.weight_norm(nn.Linear(8, 2))):
         head = hs.NIGHead.from_linear(old)
@@ -439,7 +439,7 @@ def test_a_head_goes_on_from_pruned_and_parametrized_layers():
         assert all(p.is_leaf for p in head.parameters())
 
 
-def test_nothing_is_frozen_if_the_head_cannot_be_made():
+def test_failed_head_freezes_nothing():
     model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
     with pytest.raises(hs.InputError):
         hs.NIGHead.from_linear(model[1], std=-1, freeze=model)

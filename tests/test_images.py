@@ -119,7 +119,7 @@ def test_batches_resume_and_use_every_image():
         (lambda _: ImageRecipe(select="luck"), "'luck'"),
     ],
 )
-def test_bad_batches_are_refused(make, message):
+def test_bad_batches_raise(make, message):
     with pytest.raises(hs.InputError, match=message):
         make(ramps(2))
 

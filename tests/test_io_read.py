@@ -14,6 +14,7 @@ import pytest
 
 import howsure as hs
 from faults import odd_files
+from howsure.errors import InputError
 from howsure.io import BATCH_ROWS, CsvOptions, count_rows, find_spans, read_batches, read_file
 
 
@@ -548,3 +549,24 @@ def test_spans_are_whole_batches_and_longer_where_row_groups_are_huge(tmp_path):
     for damaged in (path, tmp_path / "b.parquet", tmp_path):
         with pytest.raises(hs.InputError):
             find_spans(damaged, 1)
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+def test_row_names_of_r_become_a_column(tmp_path, separator):
+    path = tmp_path / "t.csv"
+    lines = ['"a" "b"', *(f'"{k}" {k}.5 "x"' for k in range(1, 4))]
+    path.write_text("\n".join(lines).replace(" ", separator))
+    expected = {"row names": [1, 2, 3], "a": [1.5, 2.5, 3.5], "b": ["x"] * 3}
+    assert read_file(path).to_dict("list") == expected
+    assert pd.concat(read_batches(path, rows=2)).to_dict("list") == expected
+
+
+@pytest.mark.parametrize("rows", ["1,3,50\n2,4,60", "r1,1,2\nr2,3,4"])
+def test_one_name_fewer_without_quotes_raises_with_advice(tmp_path, rows):
+    """An unquoted record may as well have a decimal comma."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n{rows}\n")
+    with pytest.raises(InputError) as caught:
+        read_file(path)
+    assert caught.value.row == 0
+    assert "name of the row" in caught.value.hint

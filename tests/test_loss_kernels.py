@@ -34,7 +34,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def using(kernel):
-    """Choose between the two implementations, of which Triton's is interpreted on a CPU."""
+    """Choose between the two implementations. Triton's is interpreted on a CPU."""
     return mock.patch("howsure.kernels.evidential_loss.uses_triton", return_value=kernel == "triton")
 
 
@@ -44,7 +44,7 @@ def quick_loss(raw, y, weight, *, kernel="tensors", reduction="none", **options)
 
 
 def loss_by(kernel, answer, y, weight=0.01, **options):
-    """The loss of an answer that has raw outputs, by a kernel or by the formulas."""
+    """The loss of a distribution with raw outputs, by a kernel or by the formulas."""
     assert answer.raw is not None
     if kernel == "formulas":
         answer.raw = None
@@ -80,7 +80,7 @@ def test_polynomials_are_right_to_float32():
 
 
 def points(dtype):
-    """Raw outputs and targets from everyday ones to the ends of what float32 can say."""
+    """Raw outputs and targets from everyday ones to the ends of float32."""
     g = torch.Generator().manual_seed(0)
     shape = torch.cat([torch.empty(60).uniform_(-14, 20, generator=g), torch.tensor([1e2, 1e4, 1e6, 1e8])])
     raw = torch.empty(64, 4).uniform_(-6, 6, generator=g)
@@ -235,7 +235,7 @@ def test_half_precision_is_computed_in_float32(kernel, dtype):
 
 
 @kernels
-def test_a_factor_keeps_gradients_inside_float16(kernel):
+def test_factor_keeps_gradients_inside_float16(kernel):
     """The gradients of a mean over many targets are too small for float16, unless a loss scale comes first."""
     raw, y = torch.randn(300, 4, device=device).half(), torch.randn(300, device=device)
     grads = []
@@ -249,7 +249,7 @@ def test_a_factor_keeps_gradients_inside_float16(kernel):
 
 
 @pytest.mark.parametrize("kernel", ["formulas", "tensors", triton])
-def test_what_comes_from_above_at_masked_targets_is_ignored(kernel):
+def test_upstream_gradient_of_masked_targets_is_ignored(kernel):
     raw, y = torch.randn(3, 4, 4, device=device, requires_grad=True), torch.randn(3, 4, device=device)
     y[1] = torch.nan
     mask = ~y.isnan()
@@ -309,7 +309,7 @@ def test_masked_entries_may_be_anything(kernel):
 
 @kernels
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_a_second_backward_pass_computes_the_gradient_again(kernel, reduction):
+def test_second_backward_pass_computes_the_gradient_again(kernel, reduction):
     raw, y = torch.randn(9, 4, device=device, requires_grad=True), torch.randn(9, device=device)
     loss = quick_loss(raw, y, 0.1, reduction=reduction, kernel=kernel)
     upstream = torch.rand_like(loss)
@@ -319,7 +319,7 @@ def test_a_second_backward_pass_computes_the_gradient_again(kernel, reduction):
 
 
 @kernels
-def test_the_gradient_can_be_differentiated(kernel):
+def test_gradient_can_be_differentiated(kernel):
     raw, y = torch.randn(6, 4, device=device, requires_grad=True), torch.randn(6, device=device)
     mask, weights = torch.rand(6, device=device) > 0.2, torch.rand(6, device=device)
     seconds = []
@@ -366,7 +366,7 @@ def test_gradients_by_finite_differences():
 
 
 def takes_fast_path(answer, y, *arguments, **options):
-    """Whether the loss is computed from the raw outputs of the answer."""
+    """Whether the loss is computed from the raw outputs."""
     with mock.patch("howsure.losses.evidential_loss_from_raw", wraps=evidential_loss_from_raw) as called:
         hs.evidential_loss(answer, y, *arguments, **options)
     return called.called
@@ -394,7 +394,7 @@ def test_rule_of_the_fast_path():
 
 
 def test_hooks_and_gradients_of_parameters_are_served():
-    """FSDP hangs hooks on the parameters of an answer, and gradients must then pass through them."""
+    """FSDP hangs hooks on the parameters of a distribution, and gradients must then pass through them."""
     raw, y, seen = torch.randn(3, 4, requires_grad=True), torch.randn(3), []
     answer = hs.NormalInverseGamma.from_raw(raw)
     answer.nu.register_hook(seen.append)
@@ -418,7 +418,7 @@ def test_from_raw_with_bad_arguments_raises():
         hs.kernels.evidential_loss_from_raw(raw, y, reduction="median")
 
 
-def test_what_has_no_kernel_is_computed_by_the_formulas():
+def test_penalties_without_kernel_use_the_formulas():
     raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
     for options in ({"penalty": "kl"}, {"extra": {"ur": 0.1}}, {"penalty": lambda y, *p: penalties.error(y, *p)}):
         loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, **options)
@@ -426,7 +426,7 @@ def test_what_has_no_kernel_is_computed_by_the_formulas():
         assert torch.equal(loss.detach(), hs.evidential_loss(parameters, y, **options))
 
 
-def test_transforms_of_what_is_not_the_answer_go_by_the_formulas():
+def test_transforms_of_other_arguments_use_the_formulas():
     net = nn.Sequential(nn.Linear(3, 8), hs.NIGHead(8))
     x, y, weights = torch.randn(6, 3), torch.randn(6), torch.tensor([0.1, 0.2])
     one_by_one = torch.stack([hs.evidential_loss(net(x), y, w) for w in weights])
@@ -443,13 +443,13 @@ def test_transforms_of_what_is_not_the_answer_go_by_the_formulas():
 
 @pytest.mark.extras
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of the compiler
-def test_a_compiled_loss_takes_an_answer_from_outside():
+def test_compiled_loss_takes_a_distribution_from_outside():
     net, x, y = nn.Sequential(nn.Linear(3, 8), hs.NIGHead(8)), torch.randn(6, 3), torch.randn(6)
     compiled = torch.compile(lambda answer, y: hs.evidential_loss(answer, y), fullgraph=True, backend="aot_eager")
     assert torch.allclose(compiled(net(x), y), hs.evidential_loss(net(x), y))
 
 
-def test_a_subclass_may_have_other_parameters():
+def test_subclass_may_have_other_parameters():
     class Wide(hs.NormalInverseGamma):
         @property
         def parameters(self):
@@ -462,13 +462,13 @@ def test_a_subclass_may_have_other_parameters():
     assert not torch.allclose(loss, hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, 0.0))
 
 
-def test_the_dtype_of_the_loss_does_not_depend_on_the_way():
+def test_dtype_of_the_loss_does_not_depend_on_the_way():
     raw, y, weight = torch.randn(3, 4, requires_grad=True), torch.randn(3), torch.rand(3, dtype=torch.float64)
     for kernel in ("tensors", "formulas"):
         assert loss_by(kernel, hs.NormalInverseGamma.from_raw(raw), y, weight).dtype == torch.float32
 
 
-def test_the_kernel_takes_the_place_of_the_loss_of_tables():
+def test_kernel_takes_the_place_of_the_loss_of_tables():
     raw, y = torch.randn(3, 5, 1, 4), torch.randn(3, 5, 1)
     for penalty in ("error", "standard_score"):
         method = Evidential([0.0, 0.1, 1.0], penalty)
@@ -503,7 +503,7 @@ def test_training_with_and_without_is_the_same(kernel, precision):
     assert torch.allclose(*curves, rtol=1e-3, atol=1e-3)
 
 
-# Answers with raw outputs ---------------------------------------------------------------------------------------------
+# Distributions with raw outputs ---------------------------------------------------------------------------------------
 
 
 def test_raw_is_kept_where_gradients_are_recorded():
@@ -550,7 +550,7 @@ def test_raw_outputs_that_change_are_noticed():
     assert torch.equal(hs.evidential_loss(answer, y), expected)
 
 
-def test_a_parameter_that_is_set_counts():
+def test_parameter_that_is_set_counts():
     raw = torch.randn(3, 4, requires_grad=True)
     answer = hs.NormalInverseGamma.from_raw(raw)
     answer.gamma = torch.zeros(3)

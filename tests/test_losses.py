@@ -35,7 +35,7 @@ def test_loss_is_likelihood_plus_weighted_penalty_and_extras(answer, y):
     assert torch.allclose(hs.evidential_loss(answer, y, 0.3, "nsu", extra=extra, reduction="sum"), expected.sum())
 
 
-def test_a_penalty_may_be_a_function(answer, y):
+def test_penalty_may_be_a_function(answer, y):
     mild = functools.partial(penalties.kl, epsilon=0.5)
     difference = hs.evidential_loss(answer, y, 1.0, mild) - hs.evidential_loss(answer, y, 0.0)
     assert torch.allclose(difference, mild(y, *answer.parameters).mean())
@@ -131,7 +131,7 @@ def test_one_dimension_of_size_one_more_or_less_means_the_same(shape, other):
     ("shape", "other"),
     [((6,), (6, 6)), ((6,), (1,)), ((6, 1), (1, 6)), ((6,), (6, 1, 1)), ((1, 1), ()), ((2, 3), (3, 2))],
 )
-def test_shapes_that_would_broadcast_are_refused(shape, other):
+def test_shapes_that_would_broadcast_raise(shape, other):
     answer, y = hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4)), torch.randn(shape)
     with pytest.raises(hs.InputError, match=r"\by\b"):
         hs.evidential_loss(answer, torch.zeros(other))
@@ -141,7 +141,7 @@ def test_shapes_that_would_broadcast_are_refused(shape, other):
         hs.evidential_loss(answer, y, mask=torch.ones(other, dtype=torch.bool))
 
 
-def test_integer_targets_are_refused(answer):
+def test_integer_targets_raise(answer):
     with pytest.raises(hs.InputTypeError, match=r"\by\b"):
         hs.evidential_loss(answer, torch.arange(6))
     with pytest.raises(hs.InputTypeError, match=r"\by\b"):
@@ -174,7 +174,7 @@ def test_one_clear_error_each(answer, y, arguments, message):
         hs.evidential_loss(answer, y, **arguments)
 
 
-def test_wrong_kinds_are_refused(answer, y):
+def test_wrong_kinds_raise(answer, y):
     with pytest.raises(hs.InputTypeError, match="mask"):
         hs.evidential_loss(answer, y, mask=torch.ones(6))
     with pytest.raises(hs.InputTypeError, match="NormalInverseGamma"):
@@ -189,7 +189,7 @@ LOSSES = {"evidential": (hs.evidential_loss, hs.NIGHead), "normal": (hs.normal_l
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("extras", [{}, {"mask": torch.ones(0, dtype=torch.bool)}, {"sample_weight": torch.ones(0)}])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_a_batch_without_rows_has_loss_zero_and_a_gradient_of_zeros(name, extras, reduction):
+def test_batch_without_rows_has_loss_zero_and_a_gradient_of_zeros(name, extras, reduction):
     loss_of, head_of = LOSSES[name]
     head = head_of(3)
     loss = loss_of(head(torch.zeros(0, 3)), torch.zeros(0), reduction=reduction, **extras)
@@ -209,7 +209,7 @@ def test_a_batch_without_rows_has_loss_zero_and_a_gradient_of_zeros(name, extras
         [1.0, 1.0, 1.0, math.inf, 1.0, 1.0],
     ],
 )
-def test_weights_that_are_negative_or_not_finite_are_refused(answer, y, name, values):
+def test_weights_that_are_negative_or_not_finite_raise(answer, y, name, values):
     bad = torch.tensor(values)
     with pytest.raises(hs.InputError, match=name):
         hs.evidential_loss(answer, y, **{name: bad})
@@ -217,7 +217,7 @@ def test_weights_that_are_negative_or_not_finite_are_refused(answer, y, name, va
         with pytest.raises(hs.InputError, match="sample_weight"):
             hs.normal_loss(hs.Normal(torch.zeros(6), 1.0), y, sample_weight=bad)
         whole = torch.tensor(values).nan_to_num(1.0, posinf=1.0).clamp(min=0)
-        mask = bad == whole  # what does not count may be anything
+        mask = bad == whole  # targets that do not count may be anything
         expected = hs.evidential_loss(answer, y, sample_weight=whole, mask=mask)
         assert torch.equal(hs.evidential_loss(answer, y, sample_weight=bad, mask=mask), expected)
 
@@ -291,7 +291,7 @@ def test_constant_and_warm_up(answer, y):
 
 
 def overconfident(scale):
-    """Answers whose standard deviation is ``scale`` times that of the noise."""
+    """Distributions whose standard deviation is ``scale`` times the noise."""
     y = torch.randn(256)
     return hs.NormalInverseGamma(torch.zeros(256), 1.0, 51.0, 25.0 * scale**2), y
 
@@ -321,7 +321,7 @@ def test_dual_ascent_is_free_of_units():
     assert runs[0] == pytest.approx(runs[1], rel=1e-5)
 
 
-def test_the_authors_constraint_cannot_be_met():
+def test_authors_constraint_cannot_be_met():
     """|r|(2ν+α) ≤ 0.01 with α > 1: even at no evidence at all the mean violation is the mean error."""
     y = torch.randn(1000)
     least = penalties.error(y, torch.zeros(1000), torch.tensor(1e-6), torch.tensor(1e-6), torch.tensor(1.0))
@@ -350,7 +350,7 @@ def test_schedules_resume_from_their_state():
         lambda: hs.schedules.DualAscent(weight=math.inf),
     ],
 )
-def test_bad_schedules_are_refused(build):
+def test_bad_schedules_raise(build):
     with pytest.raises(hs.InputError):
         build()
 
@@ -363,7 +363,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_step_may_come_before_the_backward_pass(name):
+def test_step_may_come_before_the_backward_pass(name):
     schedule, head = SCHEDULES[name](), hs.NIGHead(3)
     x, y = torch.randn(8, 3), torch.randn(8)
     for _ in range(2):
@@ -393,7 +393,7 @@ def test_schedules_after_a_step_are_still_modules(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_step_on_held_out_data_in_inference_mode(name):
+def test_step_on_held_out_data_in_inference_mode(name):
     """Held-out data are often evaluated in inference mode; a weight made there could not be used in training."""
     schedule, head = SCHEDULES[name](), hs.NIGHead(3)
     with torch.inference_mode():
@@ -402,7 +402,7 @@ def test_a_step_on_held_out_data_in_inference_mode(name):
     assert all(p.grad.isfinite().all() for p in head.parameters())
 
 
-def test_batches_that_tell_nothing_leave_dual_ascent_alone():
+def test_batches_without_targets_leave_dual_ascent_unchanged():
     dual = hs.schedules.DualAscent(0.5, rate=0.1, memory=2)
     dual.step(*overconfident(0.5))
     before = dual.weight.item(), dual.average.item()
@@ -476,7 +476,7 @@ def test_ranks_step_together_by_the_violation_of_the_whole_batch(tmp_path):
     assert len(set(expected)) > 4
 
 
-def test_what_is_masked_may_be_anything():
+def test_masked_targets_may_be_anything():
     """Padding, as of sequences, may be NaN or infinite; it sends no gradient."""
     y, mask = torch.tensor([1.0, torch.nan]), torch.tensor([True, False])
     for bad in (torch.nan, torch.inf, 1e30):

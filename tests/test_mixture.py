@@ -1,4 +1,4 @@
-"""Quantiles, CRPS and entropy of mixtures against quadrature, and what every univariate distribution must accept."""
+"""Quantiles, CRPS and entropy of mixtures against quadrature, and arguments of every univariate distribution."""
 
 import itertools
 import math
@@ -185,7 +185,7 @@ def test_narrow_members_against_adaptive_quadrature(m, value):
 
 
 def test_published_numbers_of_two_needles():
-    """By hand: half the draws are 1 away, E|X−y| = ½ + ½·0.01·√(2/π); the entropy of two halves is ln 2 more."""
+    """By hand: half the draws are 1 away, E|X−y| = ½ + ½·0.01·√(2/π). The entropy of two halves is ln 2 more."""
     m = normal([0.0, 1.0], [0.01, 0.01])
     spread = (0.5 + 0.5 * 0.02 / math.sqrt(math.pi)) / 2
     assert m.crps(0.0).item() == pytest.approx(0.5 + 0.005 * math.sqrt(2 / math.pi) - spread, rel=1e-12)
@@ -237,8 +237,8 @@ def test_second_derivatives_and_functional_gradients_of_the_crps():
         assert torch.allclose(one, other, rtol=1e-12)
 
 
-def test_the_graph_of_a_crps_holds_no_densities():
-    """A few dozen numbers for each parameter are kept for the gradient, and not those of hundreds of nodes."""
+def test_graph_of_a_crps_holds_no_densities():
+    """A few dozen numbers for each parameter are kept for the gradient, and not the densities at hundreds of nodes."""
     each = random_students(200)
     leaves = [t.clone().requires_grad_() for t in (each.df, each.loc, each.scale)]
     sizes = []
@@ -248,7 +248,7 @@ def test_the_graph_of_a_crps_holds_no_densities():
 
 
 def test_rows_are_independent_of_their_company(monkeypatch):
-    """Rows with few and with many panels, in any layout and any chunks, answer as they do alone."""
+    """Rows with few and with many panels, in any layout and any chunks, give the same results as alone."""
     generator = torch.Generator().manual_seed(1)
     loc = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64) * torch.tensor([0.1, 1.0, 1e3, 1e6, 10.0])
     df = 2.1 + 50 * torch.rand(3, 4, 5, generator=generator, dtype=torch.float64)
@@ -266,7 +266,7 @@ def test_rows_are_independent_of_their_company(monkeypatch):
     assert torch.allclose(m.entropy(), entropy, rtol=1e-12)
 
 
-# What every univariate distribution accepts -------------------------------------------------------------------------
+# Arguments of every univariate distribution -------------------------------------------------------------------------
 
 
 def examples(dtype=torch.float32, rows=3):
@@ -317,7 +317,7 @@ def test_empty_batches(name):
 
 
 @pytest.mark.parametrize("name", examples())
-def test_answers_do_not_depend_on_the_default_dtype(name):
+def test_results_do_not_depend_on_the_default_dtype(name):
     def answers():
         d = examples()[name]
         torch.manual_seed(0)

@@ -101,7 +101,7 @@ def frozen(each):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_density_tails_moments_and_scores_are_those_of_scipy_and_quadrature(kind):
+def test_density_tails_moments_and_scores_match_scipy_and_quadrature(kind):
     each, w = components(kind, (3,)), np.array([0.05, 0.6, 0.35])
     m, members = hs.Mixture(each, weights=torch.tensor([0.1, 1.2, 0.7])), frozen(each)
     for y in (-3.0, 0.2, 2.0):
@@ -128,7 +128,7 @@ def test_density_tails_moments_and_scores_are_those_of_scipy_and_quadrature(kind
 
 
 def test_draws_have_the_weights():
-    """Members far apart, so that a draw tells its member; five standard errors."""
+    """Members far apart, so that a draw identifies its member. Five standard errors."""
     loc = torch.tensor([[0.0], [100.0], [200.0], [300.0]])
     m = hs.Mixture(hs.Normal(loc, 1.0), weights=torch.tensor([0.5, 0.0, 0.3, 0.2]))
     torch.manual_seed(0)
@@ -143,7 +143,7 @@ def test_draws_have_the_weights():
     assert np.array_equal(p.sample(7, seed=3), p.sample(7, seed=3))
 
 
-def test_the_last_member_is_never_drawn_without_weight():
+def test_last_member_is_never_drawn_without_weight():
     """The sums of weights end with exactly 1, and the largest uniform number lies below it."""
     steps = formulas.steps(torch.tensor([0.1, 0.2, 0.7, 0.0], dtype=torch.float64) / 1.0000001)
     largest = torch.tensor(1 - 2.0**-53, dtype=torch.float64)
@@ -176,7 +176,7 @@ def test_derivatives_by_weights_and_parameters(kind, quantity):
 
 @pytest.mark.parametrize("quantity", ["log_prob", "cdf", "icdf", "mean"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_weight_of_zero_has_its_one_sided_derivative(kind, quantity):
+def test_weight_of_zero_has_its_one_sided_derivative(kind, quantity):
     each = components(kind, (3,))
 
     def value(last):
@@ -203,7 +203,7 @@ def test_second_derivatives_by_weights(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("idle", [math.nan, math.inf, 1e300, 0.0])
-def test_a_member_without_weight_counts_nowhere(kind, idle):
+def test_member_without_weight_counts_nowhere(kind, idle):
     each = components(kind)
     loc = torch.cat([each.loc, torch.full((1, 5), idle, dtype=torch.float64)])
     scale = torch.cat([each.scale, torch.full((1, 5), 1.0 if idle == 0 else idle, dtype=torch.float64)])
@@ -237,7 +237,7 @@ def test_far_values_have_a_log_density_and_a_derivative():
     m = hs.Mixture(hs.Normal(torch.tensor([100.0, 0.0]), 1.0), weights=weights)
     # of the second member e^-5000 is nothing, of the first 1e-30 is left
     assert m.log_prob(100.0).item() == pytest.approx(math.log(1e-30) - 0.5 * math.log(2 * math.pi), rel=1e-6)
-    # at −100 it is the second that is near: e^-5000 beside 1e-30 e^-20000
+    # at −100 it is the second that is near: e^-5000 next to 1e-30 e^-20000
     assert m.log_prob(-100.0).item() == pytest.approx(-5000 - 0.5 * math.log(2 * math.pi), rel=1e-6)
     with torch.no_grad():
         weights[0] = 0.0
@@ -366,14 +366,14 @@ def test_vmap_and_compile_know_weights():
         (torch.zeros(2), "weights"),
     ],
 )
-def test_impossible_weights_are_refused(weights, words):
+def test_impossible_weights_raise(weights, words):
     with pytest.raises(hs.InputError, match=words):
         hs.Mixture(components("normal"), weights=weights, validate_args=True)
     with pytest.raises(hs.InputError, match=words):
         Prediction(components("normal"), 0, weights)
 
 
-def test_what_is_no_weight_is_refused():
+def test_weights_of_other_types_raise():
     for wrong in ([0.5, 0.5], np.ones(2), 1.0, "equal"):
         with pytest.raises(hs.InputTypeError, match="weights"):
             hs.Mixture(components("normal"), weights=wrong)
@@ -414,7 +414,7 @@ def shares(*shape):
 
 
 def stated(p, y):
-    """Everything a prediction says, by name."""
+    """All results of a prediction, by name."""
     found = {"cdf": p.cdf(y), "log_prob": p.log_prob(y), "density": p.density(y), "entropy": p.entropy()}
     found |= {"quantile": p.quantile([1e-6, 0.2, 0.5]), "interval": p.interval(0.8), "median": p.median}
     if p.transform is None or p.transform.has_moments:
@@ -429,7 +429,7 @@ def stated(p, y):
 
 @pytest.mark.parametrize("transform", [None, Transform("positive", 2.0, 0.1), Transform("log")])
 @pytest.mark.parametrize(("kind", "known"), [*((kind, False) for kind in ANSWERS), ("evidential", True)])
-def test_a_prediction_counts_weights_as_repeated_members(kind, transform, known):
+def test_prediction_counts_weights_as_repeated_members(kind, transform, known):
     answer, y = answers(kind), np.linspace(0.1, 3, 6)
     familiarity = shares(2, 6) if known else None
     p = Prediction(answer, 0, [1, 3], transform=transform, familiarity=familiarity)
@@ -478,7 +478,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
     assert p.weights[0] == 0.2
 
 
-def test_a_weighted_mixture_is_a_prediction_with_these_weights():
+def test_weighted_mixture_is_a_prediction_with_these_weights():
     m = hs.Mixture(components("student", (4, 2)), dim=1, weights=QUARTERS)
     for answer in (m, Transformed(m, Transform("positive"))):
         p = Prediction(answer)
@@ -498,7 +498,7 @@ def test_only_equal_weights_are_joined():
     assert Prediction.cat([even, plain]).mean == pytest.approx(np.tile(plain.mean, 2))
 
 
-def test_the_weight_of_one_network_says_nothing():
+def test_weight_of_one_network_changes_nothing():
     p = Prediction(answers("evidential", 1), 0, [3.0])
     assert p.weights is None
     assert np.array_equal(p.mean, Prediction(answers("evidential", 1), 0).mean)
@@ -516,7 +516,7 @@ def test_predictions_of_vmap_have_the_weights():
     assert _pytree.tree_flatten(names)[0] == ["torch.float32"] * 4 + ["torch.float64"]
 
 
-def test_the_graph_reaches_weights_and_ends_with_detach():
+def test_graph_reaches_weights_and_ends_with_detach():
     weights = torch.tensor([1.0, 3.0], requires_grad=True)
     p = Prediction(answers("evidential", dtype=torch.float32), 0, weights)
     loss = -p.distribution.log_prob(torch.zeros(6)).mean()

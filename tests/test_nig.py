@@ -103,13 +103,13 @@ def test_gradients_are_exact_relative_to_their_own_terms(sweep, route):
             assert abs(exact(value) - sum(terms[k])) <= bound * size, p._fields[k]
 
 
-def test_the_stable_form_is_the_papers_formula():
+def test_stable_form_is_the_papers_formula():
     for row in itertools.islice(zip(*domain(torch.float64), strict=True), 0, None, 37):
         numbers = [exact(v) for v in row]
         assert abs(oracles.nll_as_published(*numbers) - sum(oracles.nll_terms(*numbers))) < mp.mpf(10) ** -25
 
 
-def test_the_published_form_fails_in_float32():
+def test_published_form_fails_in_float32():
     """Why the stable form: the paper's own, in float32, is off by more than 0.5 nat at α = 1e6."""
     y, gamma, nu, beta = (torch.tensor(v) for v in (0.7, 0.0, 1.0, 1e6))
     alpha = torch.tensor(1e6)
@@ -259,7 +259,7 @@ def test_kl_divergence_against_draws(left, right):
     assert agrees(density(left) - density(right), nig.kl_divergence(parameters(left), parameters(right)))
 
 
-def test_kl_divergence_is_0_9951_where_the_paper_says_1_5200():
+def test_kl_divergence_is_0_9951_instead_of_1_5200_as_printed():
     value = nig.kl_divergence(parameters((0.3, 0.7, 2.5, 1.3)), parameters((-0.2, 2.0, 3.0, 2.0)))
     assert value.item() == pytest.approx(0.9951, abs=5e-5)
 
@@ -362,3 +362,31 @@ def test_raw_outputs_reach_alpha_minus_one_exactly():
     assert low.item() == pytest.approx(1e-6 + 9.3576229688e-14, rel=1e-15)
     assert high.item() == pytest.approx(20.5 + float(mp.log1p(mp.exp(-20.5))) + 1e-6, rel=1e-15)
     assert nig.from_raw(raw.bfloat16()).gamma.dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(2,), (5,), (2, 2), (4, 3)])
+def test_log_prob_of_targets_raises_and_names_predictive(shape):
+    answer = hs.NormalInverseGamma.from_raw(torch.randn(*shape, 4))
+    for y in (torch.zeros(shape), torch.zeros(shape[-1:]), torch.zeros(()), torch.zeros(*shape, 1)):
+        with pytest.raises(hs.InputError) as caught:
+            answer.log_prob(y)
+        assert "predictive()" in (caught.value.hint or "")
+
+
+def test_methods_about_a_new_y_are_those_of_the_predictive():
+    answer = hs.NormalInverseGamma.from_raw(torch.randn(6, 4, dtype=torch.float64))
+    t, y = answer.predictive(), torch.randn(6, dtype=torch.float64)
+    for name in ("cdf", "sf", "crps"):
+        assert torch.equal(getattr(answer, name)(y), getattr(t, name)(y))
+    oracle = stats.t(df=t.df.numpy(), loc=t.loc.numpy(), scale=t.scale.numpy())
+    np_ends = answer.interval(0.8).numpy()
+    assert np_ends[:, 0] == pytest.approx(oracle.ppf(0.1), rel=1e-9)
+    assert np_ends[:, 1] == pytest.approx(oracle.ppf(0.9), rel=1e-9)
+    assert answer.std.numpy() == pytest.approx(oracle.std(), rel=1e-9)
+    assert torch.allclose(answer.std**2, answer.aleatoric_std**2 + answer.epistemic_std**2)
+
+
+@pytest.mark.parametrize("coverage", [0, 1, 1.5, -0.1, True, "0.9", float("nan")])
+def test_interval_with_a_coverage_outside_the_unit_interval_raises(coverage):
+    with pytest.raises(hs.InputError):
+        hs.NormalInverseGamma(0.0, 1.0, 2.0, 1.0).interval(coverage)

@@ -48,7 +48,7 @@ def test_kl_is_never_negative_and_diverges_with_epsilon():
     [("error", 1), ("standard_score", 0), ("kl", 0), ("kl_error", 1), ("nsu", 0), ("lipschitz_mse", 2), ("ur", 1)],
 )
 def test_units(name, power):
-    """Each docstring says how the penalty scales with y; this is the measurement."""
+    """Each docstring states how the penalty scales with y, and this test measures it."""
     f = {**penalties.PENALTIES, **penalties.EXTRA_TERMS}[name]
     assert f(*values(100.0)).item() == pytest.approx(100.0**power * f(*values()).item(), rel=1e-10)
     assert ("Not unit-free" in f.__doc__) == (power == 1)
@@ -98,7 +98,7 @@ def test_gradients(name):
     assert torch.autograd.gradcheck(f, p)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_unknown_name_lists_the_known_ones():
     with pytest.raises(hs.InputError, match="'eror'"):
         penalties.lookup("eror")
     assert penalties.lookup(penalties.error) is penalties.error

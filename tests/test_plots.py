@@ -1,4 +1,4 @@
-"""What a figure of a prediction shows: intervals, calibration and the histogram of P(Y ≤ y)."""
+"""Figures of predictions show intervals, calibration and the histogram of P(Y ≤ y)."""
 
 import io
 import pickle
@@ -39,7 +39,7 @@ def texts(ax):
 
 
 def drawn(figure):
-    """The figure as PNG: drawing it finds what only drawing can."""
+    """The figure as PNG: some errors occur only when a figure is drawn."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=40)
     return file.getvalue()
@@ -58,12 +58,12 @@ def test_without_targets_it_shows_the_intervals_by_their_medians(right):
     (ax,) = figure.axes
     order = np.argsort(p.median)
     assert segments(ax) == pytest.approx(p.interval(0.8)[order])
-    assert texts(ax) == ["80 % interval", "median"]
+    assert texts(ax) == ["80% interval", "median"]
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("y", "60 rows, smallest to largest median")
     assert drawn(figure).startswith(b"\x89PNG")
 
 
-def test_with_targets_it_shows_what_lies_outside_calibration_and_pit(right):
+def test_with_targets_it_shows_outliers_calibration_and_pit(right):
     p, y = right
     figure = p.plot(y)
     assert titles(figure) == ["Intervals and targets", "Calibration", "Where targets lie in their distribution (PIT)"]
@@ -73,12 +73,12 @@ def test_with_targets_it_shows_what_lies_outside_calibration_and_pit(right):
     assert (np.diff(widths) >= -1e-6).all()
     assert widths == pytest.approx(np.sort(np.diff(ends, axis=1)[:, 0]), rel=1e-4)
     outside = int(((y < ends[:, 0]) | (y > ends[:, 1])).sum())
-    assert f"target outside ({outside} of 60, {100 * outside / 60:.3g} %)" in texts(intervals)
+    assert f"target outside ({outside} of 60, {100 * outside / 60:.3g}%)" in texts(intervals)
 
     (curve,) = (line for line in calibration.lines if line.get_label() == "observed")
     stated, observed = curve.get_data()
     assert observed / 100 == pytest.approx(metrics.coverage_curve(p, y, stated / 100))
-    assert f"{100 * metrics.coverage(p, y):.3g} % in the 90 % intervals" in texts(calibration)
+    assert f"{100 * metrics.coverage(p, y):.3g}% in the 90% intervals" in texts(calibration)
 
     heights = [bar.get_height() for bar in pit.patches]
     assert heights == list(np.histogram(metrics.pit(p, y), bins=len(heights), range=(0, 1))[0])
@@ -124,7 +124,7 @@ def test_maps_are_one_target_of_many_pixels():
         p.plot(y, mask=known & False)
 
 
-def test_a_series_names_the_axis(right):
+def test_series_names_the_axis(right):
     p, y = right
     assert p.plot(pd.Series(y, name="price")).axes[0].get_ylabel() == "price − predicted median"
     assert p.plot(pd.Series(y, name=3)).axes[0].get_ylabel() == "y − predicted median"
@@ -153,7 +153,7 @@ def test_odd_values_are_drawn(right):
     assert drawn(hs.Prediction(hs.Normal(torch.zeros(3), 1.0)).plot([0.0, 0.0, 0.0]))
     nan = hs.Normal(torch.tensor([torch.nan, 1.0, 2.0]), torch.ones(3), validate_args=False)
     assert drawn(hs.Prediction(nan).plot([0.0, 1.0, 2.0]))
-    assert "99.999 % interval" in texts(p.plot(coverage=0.99999).axes[0])
+    assert "99.999% interval" in texts(p.plot(coverage=0.99999).axes[0])
     for wrong in (0.0, 90, [0.5, 0.9], None):
         with pytest.raises(hs.InputError, match="coverage"):
             p.plot(coverage=wrong)
@@ -161,14 +161,14 @@ def test_odd_values_are_drawn(right):
         p[0].plot()
 
 
-def test_a_notebook_shows_the_figure_without_pyplot(right):
+def test_notebook_shows_the_figure_without_pyplot(right):
     p, y = right
     figure = p.plot(y)
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert pickle.loads(pickle.dumps(figure))._repr_png_() == figure._repr_png_()
 
 
-def test_the_example_of_the_docs_runs(monkeypatch, capsys, tmp_path):
+def test_example_of_the_docs_runs(monkeypatch, capsys, tmp_path):
     script = Path(__file__).parents[1] / "examples/diabetes.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--steps", "20", "--out", str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")
@@ -182,7 +182,7 @@ def run(code):
     return done.stdout.strip()
 
 
-def test_no_pyplot_is_loaded_and_without_matplotlib_it_says_what_to_install():
+def test_no_pyplot_is_loaded_and_missing_matplotlib_raises_with_hint():
     code = """
 import sys, torch, howsure as hs
 p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))

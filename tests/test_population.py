@@ -81,7 +81,7 @@ def everything():
 EXPECTED = everything()  # made at import, under the usual default
 
 
-def test_a_float64_default_changes_nothing(double_default):
+def test_float64_default_changes_nothing(double_default):
     for expected, got in zip(EXPECTED, everything(), strict=True):
         assert got.dtype == torch.float32
         assert torch.equal(got, expected)

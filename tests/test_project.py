@@ -1,4 +1,4 @@
-"""What holds for the package as a whole."""
+"""Properties of the package as a whole."""
 
 import ast
 import itertools
@@ -56,11 +56,11 @@ def test_every_public_name_is_documented_and_exists():
         assert getattr(howsure, name).__doc__, name
 
 
-def test_the_top_level_has_at_most_32_names():
+def test_top_level_has_at_most_32_names():
     assert len(howsure.__all__) == len(set(howsure.__all__)) <= 32
 
 
-def test_a_users_program_runs_and_is_checked():
+def test_users_program_runs_and_is_checked():
     """mypy reads the same file (see pyproject.toml), and would complain where a type is lost."""
     assert "tests/typed_example.py" in (ROOT / "pyproject.toml").read_text()
     typed_example.main(rows=60, steps=20)
@@ -87,7 +87,7 @@ def source_distribution(tmp_path_factory):
 
 
 @pytest.mark.extras
-def test_the_source_distribution_has_what_its_tests_import(source_distribution):
+def test_source_distribution_has_the_imports_of_its_tests(source_distribution):
     environment = os.environ | {"PYTHONPATH": str(source_distribution / "src")}
     collect = [
         sys.executable,
@@ -109,7 +109,7 @@ def test_the_source_distribution_has_what_its_tests_import(source_distribution):
         assert f"{file}::" in done.stdout, file
 
 
-def test_the_source_distribution_has_what_its_tests_read(source_distribution):
+def test_source_distribution_has_the_files_of_its_tests(source_distribution):
     """Every text in a test that is the path of something in the repository."""
     tests = sorted((source_distribution / "tests").rglob("*.py"))
     assert len(tests) > 20
@@ -119,7 +119,7 @@ def test_the_source_distribution_has_what_its_tests_read(source_distribution):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isprintable():
                 named.add(node.value)
     paths = {text for text in named if text and not text.startswith(("/", ".")) and len(text) < 200}
-    # "out" is where commands write unless told otherwise, and "paper" the name of a decomposition
+    # "out" is the default folder of commands, and "paper" the name of a decomposition
     there = {text for text in paths - {"out", "paper"} if (ROOT / text).exists()}
     assert {"pyproject.toml", "tests/typed_example.py"} <= there
     assert sorted(text for text in there if not (source_distribution / text).exists()) == []
@@ -134,7 +134,7 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-def test_the_wheel_and_the_source_distribution_have_every_file_of_the_package(source_distribution, wheel):
+def test_wheel_and_source_distribution_have_every_file_of_the_package(source_distribution, wheel):
     """The templates of the report lie among the modules, and must be in both."""
     sources = (ROOT / "src" / "howsure").rglob("*")
     files = {path.relative_to(ROOT / "src").as_posix() for path in sources if path.is_file() and path.suffix != ".pyc"}
@@ -143,7 +143,7 @@ def test_the_wheel_and_the_source_distribution_have_every_file_of_the_package(so
     assert sorted(file for file in files if not (source_distribution / "src" / file).is_file()) == []
 
 
-def test_the_wheel_contains_nothing_of_the_paper(wheel):
+def test_wheel_contains_nothing_of_the_paper(wheel):
     names = wheel.namelist()
     assert {name.partition("/")[0] for name in names} == {"howsure", f"howsure-{howsure.__version__}.dist-info"}
     parts = {part for name in names for part in name.split("/")[1:]}

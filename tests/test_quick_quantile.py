@@ -94,7 +94,7 @@ def test_ends_of_mixtures_with_weights_and_many_dimensions():
         assert error < 1e-5
 
 
-def test_ends_by_a_solver_that_knows_nothing_of_the_search():
+def test_ends_match_an_independent_solver():
     df, loc, scale = members_of("degrees", 4, 20, seed=3)
     lower, upper = mixture_ends(df, loc, scale, StudentQuantile(0.05)(df), 0.05)
     for row in range(20):
@@ -131,7 +131,7 @@ def test_no_rows():
 
 
 def test_exact_search_does_not_jump_between_members_far_apart():
-    # Halley's steps jumped between 45 and 59 for ever, and the point returned had a tail of 0.1 in the place of 0.0005
+    # Halley's steps jumped between 45 and 59 without end, and the point returned had a tail of 0.1 instead of 0.0005
     df = torch.tensor([2.0096, 942.1355, 3.5208, 2.0021, 583.5518, 2.612, 2.0945, 2.0767])
     loc = torch.tensor([20.9576, -1.5114, -24.2529, 13.6256, 46.4619, 27.2225, -49.2304, 4.115])
     scale = torch.tensor([0.684, 0.4867, 0.6663, 2.0215, 1.3166, 1.4384, 0.8542, 1.5335])

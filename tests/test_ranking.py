@@ -11,7 +11,7 @@ from howsure.prediction import Prediction
 
 
 def normal(mean, std):
-    """One Gaussian network with these answers."""
+    """One normal network with these means and deviations."""
     return Prediction(hs.Normal(torch.as_tensor(mean), torch.as_tensor(std)))
 
 
@@ -87,7 +87,7 @@ def test_ties_are_the_mean_over_every_order(error):
     assert metrics.retention_curve(p, distances, tied, error)[1] == pytest.approx(expected)
 
 
-def test_what_a_name_stands_for():
+def test_names_of_uncertainties():
     g = torch.Generator().manual_seed(2)
     p = Prediction(hs.NormalInverseGamma.from_raw(torch.randn(3, 60, 4, generator=g)), members=0)
     y = torch.randn(60, generator=g).numpy()
@@ -104,7 +104,7 @@ def test_what_a_name_stands_for():
 
 
 @pytest.mark.parametrize("error", ["rmse", "mae"])
-def test_a_right_ranking_is_the_oracles(error):
+def test_right_ranking_is_the_oracles(error):
     mean, y = noisy((300,))[0].mean, noisy((300,))[1]
     p = normal(mean, 3 * np.abs(mean - y))
     assert metrics.ause(p, y, error=error) == pytest.approx(0, abs=1e-12)
@@ -127,7 +127,7 @@ def test_rankings_in_order_of_merit():
 
 
 @pytest.mark.parametrize("error", ["rmse", "mae"])
-def test_a_constant_uncertainty_is_chance(error):
+def test_constant_uncertainty_is_chance(error):
     p, y = noisy((77,))
     share, kept = metrics.retention_curve(p, y, np.full(77, 0.3), error)
     assert len(share) == 77
@@ -137,7 +137,7 @@ def test_a_constant_uncertainty_is_chance(error):
     assert metrics.ause(p, y, np.full(77, 0.3), error) > 0.1
 
 
-def test_the_order_of_rows_is_irrelevant():
+def test_order_of_rows_is_irrelevant():
     p, y = noisy((200,))
     for uncertainty in (np.full(200, 2.0), p.std.round(), p.std):
         rows = np.random.default_rng(3).permutation(200)

@@ -1,4 +1,4 @@
-"""The report in a real browser: hover, sorting, a phone, paper, no errors. Part of ``make test-extras``.
+"""The report in a real browser: four widths, paper, no errors. Part of ``make test-extras``.
 
 Needs selenium and Debian's chromium and chromium-driver; without them the tests are skipped.
 """
@@ -58,19 +58,14 @@ def browser(tmp_path_factory):
 
 
 def show(browser, path, width=1100):
-    """Open a page at a width, wait until all charts are drawn, and return the seconds that took."""
-    phone = width < 500
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": phone}
+    """Open a page at a width and return the seconds that took."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get("about:blank")
     browser.get_log("browser")
     started = time.perf_counter()
     browser.get(path.as_uri())
-    for _ in range(600):
-        if browser.execute_script("return !document.querySelector('.chart:not([data-drawn])')"):
-            return time.perf_counter() - started
-        time.sleep(0.05)
-    raise AssertionError("charts are not drawn after 30 s")
+    return time.perf_counter() - started
 
 
 def make_table(rows, seed=0):
@@ -101,59 +96,46 @@ def test_the_page_has_no_errors_and_runs_nothing_of_the_table(browser, page):
     show(browser, page)
     assert browser.get_log("browser") == []  # neither errors nor requests that the policy refused
     assert browser.execute_script("return window.evil === undefined && document.title") == EVIL
-    assert browser.execute_script("return document.querySelectorAll('.chart .main-svg').length") >= 5
     loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
     assert loaded == []
-    titles = browser.execute_script(
-        "return [...document.querySelectorAll('.xtitle, .ytitle')].map(e => e.textContent).join(' ')"
+    labels = browser.execute_script(
+        "return [...document.querySelectorAll('.chart text')].map(e => e.textContent).join(' ')"
     )
-    assert "</script>" in titles  # shown as it is, shortened
+    assert "</script>" in labels  # shown as it is, shortened
 
 
-def test_pointing_at_a_row_shows_its_numbers(browser, page):
+def test_every_mark_of_a_chart_has_a_text_and_a_place(browser, page):
     show(browser, page)
-    for chart in ("chart-0-predicted", "chart-0-uncertainty"):
-        place = browser.execute_script(
-            f"const p = document.querySelector('#{chart} .scatterlayer .points path');"
-            "p.scrollIntoView({block: 'center'}); const b = p.getBoundingClientRect();"
-            "return [b.x + b.width / 2, b.y + b.height / 2]"
-        )
-        for step in (3, 0):  # arrive, as a hand does
-            where = {"type": "mouseMoved", "x": place[0] + step, "y": place[1]}
-            browser.execute_cdp_cmd("Input.dispatchMouseEvent", where)
-            time.sleep(0.2)
-        label = browser.execute_script(
-            f"const t = document.querySelector('#{chart} .hoverlayer'); return t ? t.textContent : ''"
-        )
-        for word in ("row ", "true ", "predicted ", "interval ", "familiarity "):
-            assert word in label
-
-
-def test_tables_are_sorted_by_a_click_on_their_head(browser, page):
-    show(browser, page)
-    read = (
-        "return [...document.querySelectorAll('table.doubtful tbody tr')].map(r => parseFloat(r.cells[3].dataset.sort))"
+    marks = browser.execute_script(
+        "return [...document.querySelectorAll('.chart svg circle, .chart svg path:not(.interval)')].map(e => {"
+        "const b = e.getBoundingClientRect(); return [b.width, e.querySelector('title').textContent] })"
     )
-    given = browser.execute_script(read)
-    assert given == sorted(given, reverse=True)  # the most doubtful first
-    click = "document.querySelectorAll('table.doubtful th button')[3].click()"
-    browser.execute_script(click)
-    assert browser.execute_script(read) == sorted(given)
-    browser.execute_script(click)
-    assert browser.execute_script(read) == sorted(given, reverse=True)
-    state = "return document.querySelectorAll('table.doubtful th')[3].getAttribute('aria-sort')"
-    assert browser.execute_script(state) == "descending"
+    assert len(marks) >= 2 * 400
+    assert all(0 < width < 30 and text.startswith("row ") for width, text in marks)
 
 
-@pytest.mark.parametrize("width", [320, 375, 768, 1100])
+@pytest.mark.parametrize("width", [360, 480, 768, 1280])
 def test_no_width_needs_scrolling_sideways(browser, page, width):
     show(browser, page, width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     outside = browser.execute_script(
         "return [...document.querySelectorAll('main *')].filter(e => { const b = e.getBoundingClientRect();"
-        "return b.width && (b.right > innerWidth + 1 || b.left < -1) }).map(e => e.textContent.slice(0, 80))"
+        "return b.width && !e.closest('.chart > svg') && (b.right > innerWidth + 1 || b.left < -1) })"
+        ".map(e => e.textContent.slice(0, 80))"
     )
     assert outside == []
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('.chart')].flatMap(c => [...c.querySelectorAll('text')].map(e =>"
+        "parseFloat(getComputedStyle(e).fontSize) * c.getBoundingClientRect().width / 640))"
+    )
+    assert all(9 <= size <= 20 for size in sizes)  # of labels, in pixels
+    overlapping = browser.execute_script(
+        "return [...document.querySelectorAll('.chart')].flatMap(c => {"
+        "const b = [...c.querySelectorAll('text')].map(e => e.getBoundingClientRect());"
+        "return b.flatMap((p, i) => b.slice(i + 1).filter(q => p.left < q.right && q.left < p.right &&"
+        "p.top + 2 < q.bottom && q.top + 2 < p.bottom)) }).map(b => [b.x, b.y])"
+    )
+    assert overlapping == []
 
 
 def test_text_is_dark_on_white(browser, page):
@@ -175,29 +157,16 @@ def test_it_prints_with_every_chart_whole(browser, page):
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
     pdf = base64.b64decode(printed["data"])
     pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
-    assert 4 <= pages <= 15
+    assert 3 <= pages <= 12
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         paper = 703  # pixels of 210 mm less two margins of 12 mm
-        width = (
-            "return Math.max(...[...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().width))"
-        )
+        width = "return Math.max(...[...document.querySelectorAll('.chart')].map(e => e.getBoundingClientRect().width))"
         assert 300 < browser.execute_script(width) <= paper
         inside = "return getComputedStyle(document.querySelector('figure')).breakInside"
         assert browser.execute_script(inside) == "avoid"
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_every_chart_has_words_without_scripts(browser, page):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        browser.get(page.as_uri())
-        text = browser.find_element("tag name", "body").text
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert "Charts need JavaScript" in text
-    assert "400 test rows" in text
 
 
 DATA = Path(os.environ.get("HOWSURE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "shift"
@@ -233,7 +202,9 @@ def test_pages_about_rows_of_another_kind(browser, case, tmp_path):
         assert browser.get_log("browser") == []
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     text = browser.find_element("tag name", "body").text
-    assert "Do not trust " in text  # rows that look different, or a law that changed
+    assert re.search(
+        "Do not trust|before use|as a whole is unlike", text
+    )  # rows that look different, or a law that changed
 
 
 def test_a_hundred_thousand_rows_open_quickly_enough(browser, model, tmp_path):
@@ -241,9 +212,9 @@ def test_a_hundred_thousand_rows_open_quickly_enough(browser, model, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = hs.write_report(model, table, make_target(table), tmp_path / "large.html")
-    assert path.stat().st_size < 8e6
+    assert path.stat().st_size < 2e6
     seconds = show(browser, path)
     assert browser.get_log("browser") == []
     nodes = browser.execute_script("return document.querySelectorAll('*').length")
-    assert nodes < 40_000  # a page of as many marks as rows would have more, and be slow on every machine
+    assert nodes < 20_000  # a page of as many marks as rows would have more, and be slow on every machine
     print(f"opened and drawn in {seconds:.1f} s")  # noqa: T201

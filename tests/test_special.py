@@ -40,7 +40,7 @@ def test_decaying_parts_keep_relative_accuracy_for_large_arguments(f, dtype):
         assert exact(value) == pytest.approx(oracle(exact(alpha)), rel=TOLERANCE[dtype])
 
 
-def test_the_naive_difference_fails_where_rho_does_not():
+def test_naive_difference_fails_where_rho_does_not():
     alpha = torch.tensor(1e6)
     truth = float(oracles.rho(exact(alpha)))
     assert abs(torch.lgamma(alpha + 0.5) - torch.lgamma(alpha) - truth) > 0.5

@@ -69,7 +69,7 @@ def with_familiarity(rows):
 
 
 def positive(rows):
-    """Targets that cannot be negative, a fifth of them exactly 0, which has a probability of its own."""
+    """Targets that cannot be negative, a fifth of them exactly 0, a value of positive probability."""
     answer = hs.Normal(0.3 + torch.randn(rows), torch.rand(rows) + 0.3)
     return hs.Prediction(answer, transform=Transform("positive", 1.0, 0.4))
 
@@ -88,7 +88,7 @@ ANSWERS = {
 
 
 def batches(make, masked, sizes=(7, 1, 40, 0, 12)):
-    """Return batches (answer, y, mask): of unequal sizes, one without rows, and one without a known target."""
+    """Return batches (distribution, y, mask): of unequal sizes, one without rows, and one without a known target."""
     found = []
     for k, size in enumerate(sizes):
         answer = make(size)
@@ -174,7 +174,7 @@ def test_half_precision(dtype):
         assert torch.is_tensor(metric.compute()) or name == "retention"
 
 
-def test_a_column_of_targets_and_arrays_fit_as_in_the_functions():
+def test_column_of_targets_and_arrays_fit_as_in_the_functions():
     answer, y = evidential(6), torch.randn(6)
     metric = streaming.CRPS()
     metric.update(answer, y.unsqueeze(1))
@@ -225,7 +225,7 @@ def test_no_targets_are_nan_and_change_nothing(name):
     close(metric.compute(), function(answer, y))
 
 
-def test_answers_that_are_not_finite_do_not_stop_a_training():
+def test_distributions_that_are_not_finite_do_not_stop_a_training():
     loc = torch.tensor([0.0, torch.nan, 0.0])
     answer = hs.Normal(loc, torch.ones(3), validate_args=False)
     for make in (streaming.NLL, streaming.RMSE, streaming.AUSE, streaming.AURG, streaming.IntervalScore):
@@ -264,7 +264,7 @@ def test_answers_that_are_not_finite_do_not_stop_a_training():
         (lambda m: streaming.AUSE("epistemic").update(hs.Normal(torch.zeros(2), 1.0), [0.0, 1.0]), "epistemic"),
     ],
 )
-def test_errors_say_what_is_wrong_and_change_nothing(call, message):
+def test_errors_change_nothing(call, message):
     metric = streaming.NLL()
     metric.update(evidential(4), torch.zeros(4))
     before = metric.compute()
@@ -316,7 +316,7 @@ def test_copies_pickles_and_saved_states_go_on(name, tmp_path):
         metric.update(*first)
 
 
-def test_an_error_in_forward_changes_nothing():
+def test_error_in_forward_changes_nothing():
     for make, function in FUNCTIONS.values():
         metric, answer, y = make(), evidential(4), torch.randn(4)
         metric(answer, y)
@@ -338,7 +338,7 @@ def test_an_error_in_forward_changes_nothing():
         (streaming.AUSE, {"distance": [torch.zeros(2, 2, dtype=torch.float64)]}),
     ],
 )
-def test_what_cannot_be_a_state_is_not_loaded(make, state):
+def test_invalid_state_is_not_loaded(make, state):
     metric = make()
     with pytest.raises(RuntimeError, match="state"):
         metric.load_state_dict(state)
@@ -384,7 +384,7 @@ def test_sums_stay_exact_in_a_module_of_half_precision(change):
     close(module["metric"].compute(), metrics.nll(answer, y))
 
 
-def test_a_device_without_float64_leaves_sums_where_they_are():
+def test_device_without_float64_leaves_sums_where_they_are():
     """Moves as to Apple's mps, which raises for float64."""
 
     def refuse(t):
@@ -402,7 +402,7 @@ def test_a_device_without_float64_leaves_sums_where_they_are():
     assert (metric.compute().device.type, metric.compute().dtype) == ("meta", torch.float32)
 
 
-def test_collections_keep_apart_what_only_begins_alike():
+def test_collections_separate_metrics_with_equal_first_values():
     """After a first batch without targets all sums are 0; torchmetrics takes metrics with equal states for one."""
     together = torchmetrics.MetricCollection({name: make() for name, (make, _) in FUNCTIONS.items()})
     parts = batches(ANSWERS["images"], True, (0, 2, 6, 5))
@@ -425,7 +425,7 @@ def test_collections_compute_shared_intervals_once():
     assert sorted(map(len, together.compute_groups.values())) == [1, 2]
 
 
-def test_the_summary_is_that_of_the_whole_data():
+def test_summary_is_that_of_the_whole_data():
     together = streaming.summary(0.8, prefix="val_")
     parts = batches(ANSWERS["familiarity"], True)
     for part in parts:
@@ -449,7 +449,7 @@ def test_targets_learned_by_their_logarithm_have_no_moments():
     assert {name for name, value in found.items() if value.isnan()} == {"rmse", "mae", "crps"}
 
 
-def test_a_description_names_the_options():
+def test_description_names_the_options():
     assert repr(streaming.Coverage(0.5)) == "Coverage(coverage=0.5)"
     assert repr(streaming.CalibrationError()) == "CalibrationError(39 quantiles)"
     assert repr(streaming.AUSE()) == "AUSE(uncertainty='std', error='rmse', points=100)"
@@ -460,7 +460,7 @@ def test_a_description_names_the_options():
 
 
 def one_process(rank, folder, scenarios):
-    """Score the batches of one rank, and save what both ranks together give, before and after a further batch."""
+    """Score the batches of one rank, and save the results of both ranks together, before and after a further batch."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.save([scores_of(parts[rank], parts[2]) for parts in scenarios], f"{folder}/{rank}.pt")
@@ -577,7 +577,7 @@ except ImportError as error:
     )
 
 
-def test_the_package_has_them_by_attribute():
+def test_package_has_them_by_attribute():
     assert hs.metrics.streaming.NLL is streaming.NLL
     with pytest.raises(AttributeError, match="'stream'"):
         _ = metrics.stream

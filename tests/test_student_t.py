@@ -23,7 +23,7 @@ def standard(dtype):
 
 
 @pytest.mark.parametrize(("t", "n"), [(1.0, 3.0), (5.0, 2.5), (30.0, 10.0), (0.01, 100.0)])
-def test_the_oracle_is_the_incomplete_beta_function(t, n):
+def test_oracle_is_the_incomplete_beta_function(t, n):
     t, n = mp.mpf(t), mp.mpf(n)
     beta = mp.betainc(n / 2, mp.mpf(1) / 2, 0, n / (n + t * t), regularized=True) / 2
     assert abs(oracles.t_tail(t, n) / beta - 1) < mp.mpf(10) ** -30
@@ -35,7 +35,7 @@ def test_both_tails_to_1e_minus_30(df, dtype):
     bound = 1e-5 if dtype == torch.float32 else 1e-10
     df = torch.tensor(df, dtype=dtype)
     loc, scale = standard(dtype)
-    # the argument only has to land near the tail; what counts is the tail of the number it became
+    # the argument only has to land near the tail: the test uses the tail of the rounded number
     t = student_t.isf(torch.tensor(TAILS, dtype=torch.float64), df.double(), loc.double(), scale.double()).to(dtype)
     for ti, upper, lower in zip(t, student_t.sf(t, df, loc, scale), student_t.cdf(-t, df, loc, scale), strict=True):
         truth = oracles.t_tail(exact(ti), exact(df))
@@ -47,7 +47,7 @@ def test_both_tails_to_1e_minus_30(df, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("df", DF)
 def test_quantiles_invert_the_tails(df, dtype):
-    """icdf(cdf(y)) = y in the lower half and isf(sf(y)) = y in the upper, up to what rounding of the tail allows."""
+    """icdf(cdf(y)) = y in the lower half and isf(sf(y)) = y in the upper, up to rounding of the tail."""
     df = torch.tensor(df, dtype=dtype)
     loc, scale = torch.tensor(0.25, dtype=dtype), torch.tensor(2.0, dtype=dtype)
     q = torch.tensor(TAILS, dtype=dtype)
@@ -173,7 +173,7 @@ def test_variance_by_the_excess_over_two():
     assert torch.allclose(variance[3:], torch.tensor([8e6 + 4, 6.0]))
 
 
-def test_bfloat16_arguments_are_answered_in_float32():
+def test_bfloat16_arguments_give_float32():
     y = torch.tensor([0.5], dtype=torch.bfloat16)
     assert student_t.cdf(y, y + 3, y, y).dtype == torch.float32
 
@@ -220,7 +220,7 @@ def test_tails_to_rounding(df):
             assert exact(got) == pytest.approx(truth, rel=1e-12)
 
 
-def test_a_tail_and_its_density_have_one_exponent():
+def test_tail_and_its_density_have_one_exponent():
     n, t = torch.tensor([2.5, 30.0]).double(), torch.tensor([0.6, 5.5]).double()
     shape = student_tail.shape_of(n)
     found = student_tail.tail(t, shape)

@@ -105,7 +105,7 @@ def test_draws_are_uniform_and_differ_between_members_and_steps():
     assert ((bits >> torch.arange(62).unsqueeze(1)) & 1).double().mean(1).sub(0.5).abs().max() < 0.01
 
 
-def test_a_member_gets_the_same_batches_in_any_population():
+def test_member_gets_the_same_batches_in_any_population():
     x, y = table()
     rows = [torch.arange(20), torch.arange(30)]
     both, alone = TableBatches((x, y), rows, [4, 9], 8), TableBatches((x, y), rows[1:], [9], 8)
@@ -113,7 +113,7 @@ def test_a_member_gets_the_same_batches_in_any_population():
         assert torch.equal(both.next()[0][1], alone.next()[0][0])
 
 
-def test_bad_batches_are_refused():
+def test_bad_batches_raise():
     x, y = table()
     with pytest.raises(hs.InputError, match="member"):
         TableBatches((x, y), [torch.arange(3), torch.arange(0)], [0, 1], 8)
@@ -172,7 +172,7 @@ def test_same_seed_same_result():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_a_diverging_member_is_marked_and_its_neighbours_stay_untouched():
+def test_diverging_member_is_marked_and_its_neighbours_stay_untouched():
     def explosive(module, batch):
         loss = nll(module, batch)
         factor = torch.ones_like(loss)
@@ -188,7 +188,7 @@ def test_a_diverging_member_is_marked_and_its_neighbours_stay_untouched():
     expected = train(healthy, own, nll, validate=validate_on(x, y), settings=settings)
     assert result.diverged.tolist() == [False, True, False]
     assert torch.allclose(result.best_score[[0, 2]], expected.best_score, rtol=1e-4)
-    assert result.best_step[1] <= 100  # what it had before stays
+    assert result.best_step[1] <= 100  # the earlier best step stays
     assert all(p.isfinite().all() for p in population.parameters())
 
 
@@ -213,7 +213,7 @@ def test_members_stop_one_by_one():
     assert torch.equal(population.weights[0][0], seen[5][0][0])
 
 
-def test_the_loop_ends_when_all_have_stopped():
+def test_loop_ends_when_all_have_stopped():
     population, batches = setting((0, 1))
     result = train(
         population,
@@ -238,7 +238,7 @@ def test_clipping_is_per_member():
     assert torch.allclose(population.weights[0][0], alone.weights[0][0], atol=1e-6)
 
 
-def test_an_interrupt_is_raised_again_and_keeps_the_best_so_far():
+def test_interrupt_is_raised_again_and_keeps_the_best_so_far():
     x, y = table()
     population, batches = setting()
     validate, calls = validate_on(x, y), []
@@ -262,7 +262,7 @@ def test_an_interrupt_is_raised_again_and_keeps_the_best_so_far():
 
 
 @pytest.mark.parametrize("when", [30, 40, 70])
-def test_a_stopped_run_resumes_to_the_same_numbers(tmp_path, when):
+def test_stopped_run_resumes_to_the_same_numbers(tmp_path, when):
     x, y = table()
     settings = Settings(steps=100, evaluate_every=10, checkpoint_every=2)
     through, batches = setting()
@@ -290,7 +290,7 @@ def test_a_stopped_run_resumes_to_the_same_numbers(tmp_path, when):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_killed_process_resumes_to_the_same_numbers(tmp_path):
+def test_killed_process_resumes_to_the_same_numbers(tmp_path):
     """The process dies without warning in the middle of training; a second one continues from its file."""
     program = textwrap.dedent("""
         import os, sys, torch
@@ -321,7 +321,7 @@ def test_a_killed_process_resumes_to_the_same_numbers(tmp_path):
     assert resumed.stdout == whole.stdout
 
 
-def test_bad_checkpoints_are_refused(tmp_path):
+def test_bad_checkpoints_raise(tmp_path):
     path = tmp_path / "run.ckpt"
     population, batches = setting()
     train(population, batches, nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
@@ -354,7 +354,7 @@ def own_validate(module):
     return hs.evidential_loss(module(x), y, weight=0.0)
 
 
-def test_the_loop_trains_any_module_from_a_loader():
+def test_loop_trains_any_module_from_a_loader():
     net, batches = own_setting()
     start = own_validate(net.eval()).item()
     result = train(net, batches, own_loss, validate=own_validate, settings=Settings(steps=300, learning_rate=1e-2))
@@ -400,7 +400,7 @@ def test_bfloat16_trains():
 # Around it ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
+def test_learning_rate_warms_up_and_falls_along_a_cosine():
     settings = Settings(steps=100, learning_rate=2.0, warmup=0.1)
     rates = [settings.rate(torch.tensor(float(s))).item() for s in range(100)]
     assert rates[0] == pytest.approx(0.2)
@@ -421,7 +421,7 @@ def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
         ({"precision": "half"}, "'half'"),
     ],
 )
-def test_bad_settings_are_refused(arguments, message):
+def test_bad_settings_raise(arguments, message):
     with pytest.raises(hs.InputError, match=message):
         Settings(**arguments)
 
@@ -470,7 +470,7 @@ def test_averaged_weights_are_scored_and_kept():
     smooth, batches = setting()
     averaged = train(smooth, batches, nll, validate=validate_on(x, y), settings=replace(settings, averaging=0.2))
     assert (averaged.best_score < as_they_are.best_score).all()
-    assert torch.allclose(validate_on(x, y)(smooth), averaged.best_score)  # the module holds what was scored
+    assert torch.allclose(validate_on(x, y)(smooth), averaged.best_score)  # the module holds the scored weights
 
 
 def test_averages_follow_a_constant_rate_of_forgetting():
@@ -509,7 +509,7 @@ def test_all_stop_together_when_the_mean_of_best_scores_stalls():
     )
     steps = [row["step"] for row in result.history]
     assert steps[:7] == [2, 4, 6, 8, 10, 20, 30]  # networks may be best almost at once
-    # the mean has not fallen by 0.003 since step 40, 200 steps ago; a quarter of 240 steps is less than that
+    # the mean has not fallen by 0.003 since step 40, 200 steps ago. A quarter of 240 steps is less than 200
     assert result.steps == 240
     assert result.stopped_early.all()
     assert [row["running"] for row in result.history] == [2] * (len(steps) - 1) + [0]
@@ -541,7 +541,7 @@ def test_parts_that_train_in_threads_are_as_one():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(joined, together.parameters(), strict=True))
 
 
-def test_an_error_in_one_part_ends_all_of_them():
+def test_error_in_one_part_ends_all_of_them():
     steps = []
 
     def fails(module, batch):
@@ -573,14 +573,14 @@ def test_shares_are_checked(wrong, message):
         Settings(**wrong)
 
 
-def test_a_late_decay_is_the_end_of_a_cosine():
+def test_late_decay_is_the_end_of_a_cosine():
     steps = torch.arange(1000)
     rate = Settings(steps=1000, learning_rate=1.0, warmup=0, decay=0.2).rate(steps)
     assert rate[:800].eq(1).all()
     assert torch.allclose(rate[800:], Settings(steps=200, learning_rate=1.0, warmup=0).rate(steps[:200]), atol=1e-2)
 
 
-def test_the_optimizer_is_torchs(tmp_path):
+def test_optimizer_is_torchs(tmp_path):
     """Same numbers as torch.optim.AdamW, with a parameter that has no gradient and a rate that changes."""
     g = torch.Generator().manual_seed(0)
     ours, theirs = ([torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(2))] for _ in range(2))
@@ -601,7 +601,7 @@ def test_the_optimizer_is_torchs(tmp_path):
     assert torch.equal(ours[1], torch.ones(2))
 
 
-def test_a_fit_does_not_import_torchs_compiler():
+def test_fit_does_not_import_torchs_compiler():
     program = (
         "import sys, numpy as np, howsure as hs; x = np.random.rand(30, 2); "
         "hs.EvidentialRegressor(steps=5, members=2, device='cpu').fit(x, x[:, 0]).predict_interval(x); "

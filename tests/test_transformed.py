@@ -69,10 +69,10 @@ def test_moments_are_those_of_mpmath(n, loc, scale, shift):
     assert abs(found[1].item() - variance) <= 1e-7 * variance
 
 
-def test_a_variance_just_above_two_degrees_of_freedom_and_below():
+def test_variance_just_above_two_degrees_of_freedom_and_below():
     excess = t64(1e-6, 1e-3, 0.0, -0.5)
     _, variance, _ = transforms.moments(2 + excess, excess, *(t64(*[v] * 4) for v in (3.0, 0.5, 1.0, 0.0)))
-    # the tail decides: almost that of Z itself, whose lower half is cut off
+    # the tail decides: almost the variance of Z itself, whose lower half is cut off
     assert torch.allclose(variance[:2], 0.5 * 0.25 * (2 + excess[:2]) / excess[:2], rtol=1e-2)
     assert variance[2:].isinf().all()
 
@@ -98,7 +98,7 @@ def crps_by_quadrature(y, df, loc, scale, shift):
 @pytest.mark.parametrize("y", [-1.0, 0.0, 0.5, 20.0])
 @pytest.mark.parametrize("df", [None, np.array([2.05, 40.0])])
 @pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning")
-def test_the_crps_is_that_of_quadrature(df, y, shift):
+def test_crps_is_that_of_quadrature(df, y, shift):
     loc, scale = np.array([-1.0, 4.0]), np.array([2.0, 0.05])
     n = None if df is None else torch.from_numpy(df).unsqueeze(1)
     members = torch.from_numpy(loc).unsqueeze(1), torch.from_numpy(scale).unsqueeze(1)
@@ -132,7 +132,7 @@ def test_density_tails_and_quantiles_belong_together(members, transform):
     assert (d.sf(-1.0) == 1).all()
 
 
-def test_the_probability_of_zero_is_that_of_the_shift():
+def test_probability_of_zero_is_that_of_the_shift():
     base = Normal(t64(0.0, 1.0), 1.0)
     d = Transformed(base, Transform("positive", 2.0, 0.5))
     z = 2 * np.log(np.expm1(0.25))
@@ -157,7 +157,7 @@ def test_moments_crps_and_entropy_agree_with_simulation(members):
     assert ((surprise.mean(0) - smooth.entropy()).abs() < 5 * surprise.std(0) / 200).all()
 
 
-def test_log_has_no_moments_and_says_what_to_use(members):
+def test_moments_under_log_raise_with_hint(members):
     p = Prediction(members, members=0, transform=Transform("log"))
     for ask in ("mean", "std", "variance", "aleatoric_std"):
         with pytest.raises(InputError, match='"log"'):
@@ -169,7 +169,7 @@ def test_log_has_no_moments_and_says_what_to_use(members):
     assert np.isfinite(p.entropy()).all()
 
 
-def test_the_inverse_is_exact_at_both_ends():
+def test_inverse_is_exact_at_both_ends():
     for v, s in ((1e-12, 1.0), (1e-3, 1e3), (1.0, 1e-2), (0.7, 1.0), (1e6, 1.0)):
         with mp.workdps(30):
             exact = mp.mpf(s) * mp.log(mp.expm1(mp.mpf(v) / s))
@@ -196,7 +196,7 @@ def test_nan_parameters_give_nan_and_spare_other_rows(df):
         assert torch.equal(one[1:3], other)
 
 
-def test_a_prediction_keeps_its_transform(members):
+def test_prediction_keeps_its_transform(members):
     two = _pytree.tree_map(lambda p: p.unflatten(1, (20, 2)), members)
     transform = Transform("positive", [2.0, 5.0], [0.0, 0.5])
     p = Prediction(two, members=0, transform=transform)
@@ -242,7 +242,7 @@ def test_parts_of_the_variance_are_those_of_the_members(members):
     assert Prediction(Normal(t64(0.0), 1.0), transform=transform).aleatoric_std > 0
 
 
-def test_transforms_that_cannot_be_are_refused():
+def test_invalid_transforms_raise():
     for wrong in (("root",), ("positive", 0.0), ("positive", 1.0, -1.0), ("positive", float("nan"))):
         with pytest.raises(InputError, match="transform"):
             Transform(*wrong)

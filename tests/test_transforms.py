@@ -102,7 +102,7 @@ def test_hessians_of_the_loss():
     assert torch.autograd.gradgradcheck(loss, raw.requires_grad_())
 
 
-def test_export_answers_with_a_distribution(setting):
+def test_exported_program_returns_a_distribution(setting):
     net, x, _ = setting
     program = torch.export.export(net, (x,))
     buffer = io.BytesIO()

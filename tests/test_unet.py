@@ -69,7 +69,7 @@ def hooked(modules):
         (1, "direct", 7_846_657),
     ],
 )
-def test_the_authors_counts(outputs, head, count):
+def test_authors_counts(outputs, head, count):
     assert sum(p.numel() for p in UNet(outputs, head=head).parameters()) == count
 
 
@@ -80,7 +80,7 @@ def test_five_plain_members():
 
 @pytest.mark.parametrize("head", ["direct", "paper"])
 @pytest.mark.parametrize(("outputs", "channels", "blocks"), [(4, 3, 3), (1, 1, 1), (2, 3, 2), (4, 2, 4)])
-def test_the_forward_pass_by_hand(head, outputs, channels, blocks):
+def test_forward_pass_by_hand(head, outputs, channels, blocks):
     net = randomised(UNet(outputs, channels, 3, blocks, dropout=0.3, head=head, seed=0)).double().eval()
     x = torch.randn(2, channels, 16, 24, dtype=torch.float64)
     raw = net(x)
@@ -89,7 +89,7 @@ def test_the_forward_pass_by_hand(head, outputs, channels, blocks):
     assert torch.allclose(raw, by_hand(net.state_dict(), x, blocks, head == "paper" and outputs == 4), atol=1e-12)
 
 
-def test_the_papers_head_can_die_and_the_direct_one_cannot():
+def test_papers_head_can_die_and_the_direct_one_cannot():
     x = torch.rand(2, 3, 8, 8)
     paper, direct = UNet(head="paper", **SMALL), UNet(**SMALL)
     for net in (paper, direct):
@@ -107,7 +107,7 @@ def test_weights_are_glorot_uniform_and_biases_zero():
             assert layer.bias.count_nonzero() == 0
 
 
-def test_a_seed_draws_the_weights_and_nothing_else():
+def test_seed_draws_the_weights_and_nothing_else():
     before = torch.get_rng_state()
     one, same, other = (UNet(width=4, blocks=2, seed=seed).encoder[1][0].weight for seed in (1, 1, 2))
     assert torch.equal(before, torch.get_rng_state())
@@ -143,7 +143,7 @@ def test_dropout_drops_whole_channels():
     assert torch.allclose(outputs[0], 2 * inputs[0] * ~gone[:, :, None, None])
 
 
-def test_dropout_draws_from_a_generator_what_torch_would_with_the_same_seed():
+def test_dropout_by_a_generator_matches_torch_with_the_same_seed():
     net, x = randomised(UNet(dropout=0.5, **SMALL)), torch.randn(2, 3, 8, 8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)
@@ -152,7 +152,7 @@ def test_dropout_draws_from_a_generator_what_torch_would_with_the_same_seed():
         net.generator = torch.Generator().manual_seed(11)
         assert torch.equal(net(x), expected[0])
         for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-            assert torch.equal(copied(x), expected[1])  # a copy goes on from the same state, on its own
+            assert torch.equal(copied(x), expected[1])  # a copy continues from the same state, independently
         net.eval().drops.train()
         assert torch.equal(net(x), expected[1])
         assert torch.equal(torch.get_rng_state(), before)
@@ -163,7 +163,7 @@ def test_dropout_draws_from_a_generator_what_torch_would_with_the_same_seed():
     assert net.state_dict().keys() == UNet(**SMALL).state_dict().keys()
 
 
-def test_a_float64_default_changes_nothing():
+def test_float64_default_changes_nothing():
     x = torch.linspace(-1, 1, 384, dtype=torch.float32).view(2, 3, 8, 8)
 
     def everything():
@@ -194,7 +194,7 @@ def test_features_are_means_of_the_blocks_outputs_in_the_same_pass():
     assert torch.equal(raw, net(x))
 
 
-def test_bfloat16_autocast_leaves_answers_in_float32():
+def test_bfloat16_autocast_returns_float32():
     net = randomised(UNet(head="paper", **SMALL))
     x = torch.randn(2, 3, 8, 8)
     _, last = hooked([net.decoder[-1]])
@@ -211,7 +211,7 @@ def test_bfloat16_autocast_leaves_answers_in_float32():
     assert half.forward_with_features(x.bfloat16())[1][0].dtype == torch.float32
 
 
-def test_channels_last_gives_the_same_answer():
+def test_channels_last_gives_the_same_result():
     net, x = UNet(**SMALL), torch.randn(2, 3, 8, 12)
     expected = net(x)
     net.to(memory_format=torch.channels_last)
@@ -221,7 +221,7 @@ def test_channels_last_gives_the_same_answer():
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_the_network_traces_to_one_graph(autocast):
+def test_network_traces_to_one_graph(autocast):
     """One graph also means that no value is read on the way, which would make a GPU wait."""
     net = randomised(UNet(dropout=0.5, **SMALL)).eval()
     x = torch.randn(2, 3, 8, 8)
@@ -242,7 +242,7 @@ def test_the_network_traces_to_one_graph(autocast):
     assert torch.allclose(compiled(x), step(x), rtol=0.02 if autocast else 1e-5)
 
 
-def test_what_cannot_be_built_is_refused():
+def test_invalid_arguments_raise():
     for name in ("outputs", "in_channels", "width", "blocks"):
         with pytest.raises(hs.InputError, match=name):
             UNet(**{name: 0})
@@ -252,7 +252,7 @@ def test_what_cannot_be_built_is_refused():
         UNet(head="wide")
 
 
-def test_images_that_do_not_fit_are_refused():
+def test_images_that_do_not_fit_raise():
     net = UNet(width=2, seed=0)
     for sizes, fit in (((100, 160), "112×160"), ((128, 1), "128×16"), ((0, 17), "16×32")):
         with pytest.raises(hs.InputError, match=fit):

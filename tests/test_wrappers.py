@@ -201,7 +201,7 @@ def test_a_mixture_keeps_its_weights_in_float64():
 
 
 def collate(rows):
-    """The recipe of docs/distributed.md."""
+    """The recipe of docs/recipes/distributed.md."""
     return tree_map(lambda *values: default_collate(values), *rows)
 
 

@@ -26,7 +26,7 @@ NOT_CODE = {
 }
 TEMPLATES = (".html", ".css", ".js", ".md", ".j2", ".svg")
 PACKAGE_CEILING = 17_500  # code lines of src/howsure
-OTHER_CEILINGS = {"paper/src": 5_900, "paper/studies": 2_300, "tools": 450, "templates": 1_000}
+OTHER_CEILINGS = {"paper/src": 5_900, "paper/studies": 2_300, "tools": 550, "templates": 1_000}
 
 
 class Count(NamedTuple):

@@ -1,4 +1,4 @@
-"""Compare the predictions and shell output of the present tree with those of another commit, on this machine.
+"""Compare the predictions and shell output of the present tree with the results of another commit, on this machine.
 
 Fits 14 small tables in 6 configurations and runs ten shell commands, once with the tree of ``--against`` and once with
 the working tree, in two processes of one thread each. Bits differ between processors, so nothing is stored in the
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 def numeric(rows: int, columns: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
-    """Return normal features, a smooth target of unit noise ratio 0.3, and the generator for what follows."""
+    """Return normal features, a smooth target of unit noise ratio 0.3, and the generator for later draws."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(rows + TEST_ROWS, columns))
     y = np.sin(2 * x[:, 0]) + x[:, -1] ** 2 + 0.3 * random.normal(size=len(x))
@@ -139,7 +139,7 @@ def predictions(package: ModuleType, sample: Sample, configuration: str) -> Iter
 
 
 def fit_everything(package: ModuleType) -> Record:
-    """Return the results of all fits; a fit that raises has its error for a result."""
+    """Return the results of all fits. The result of a fit that raises is its error."""
     record: Record = {}
     for table, sample in make_tables().items():
         for configuration in CONFIGURATIONS:

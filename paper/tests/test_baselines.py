@@ -112,7 +112,7 @@ EXPECTED = {kind: everything(kind) for kind in POPULATIONS}  # made at import, u
 
 
 @pytest.mark.parametrize("kind", POPULATIONS)
-def test_a_float64_default_changes_nothing(kind, double_default):
+def test_float64_default_changes_nothing(kind, double_default):
     for expected, got in zip(EXPECTED[kind], everything(kind), strict=True):
         assert got.dtype == torch.float32
         assert torch.equal(got, expected)

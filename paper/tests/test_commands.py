@@ -568,7 +568,7 @@ names = [module.name for module in pkgutil.walk_packages(howsure_paper.__path__,
 for name in names:
     if not name.endswith("__main__") and name != "howsure_paper.small_networks":
         importlib.import_module(name)
-large = {"matplotlib", "PIL", "h5py", "plotly"}
+large = {"matplotlib", "PIL", "h5py"}
 print(len(names), sorted(large & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)

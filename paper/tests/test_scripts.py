@@ -21,6 +21,7 @@ CPU = "--device cpu"
 RECORD = "--device cpu --out {out}"  # of a script that writes a record
 UNET = "--width 4 --steps 4"
 ARGUMENTS = {
+    "benchmarks/bench_attach.py": f"toys --only cubic --steps 20 --seeds 1 {RECORD}",
     "benchmarks/bench_deploy.py": "--steps 20 --rows 100 --repeats 2",
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
     "benchmarks/bench_inputs.py": "--rows 80 --repeats 1 --steps 10",

@@ -123,6 +123,30 @@ def test_a_set_is_fetched_checked_and_read(made_up, monkeypatch):
     assert uci.load("tiny", data).y.tolist() == [3, 6, 9]
 
 
+def test_a_server_that_sends_slowly_is_left(made_up, monkeypatch):
+    """Each byte comes in time, and the whole never."""
+    left = threading.Event()
+
+    class Slow(_Quiet):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "100000")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while not left.wait(0.05):
+                    self.wfile.write(b"1")
+                    self.wfile.flush()
+
+    _, _, data = made_up
+    monkeypatch.setattr(uci, "MAX_SECONDS", 0.5)
+    with serving(Slow) as origin:
+        with pytest.raises(hs.InputError) as caught:
+            uci.download("tiny", data, origin)
+        left.set()
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert left_behind(data) == []
+
+
 def test_a_changed_file_is_refused_and_leaves_nothing(made_up):
     source, origin, data = made_up
     (source / "data.txt").write_text("1 2 3\n4 5 6\n7 8 8\n")

@@ -8,7 +8,7 @@ from howsure.errors import HowsureError, InputError, InputTypeError
 if TYPE_CHECKING:
     from howsure import metrics, scorers
     from howsure.calibration import calibrate
-    from howsure.deploy import Deploy
+    from howsure.displays import CalibrationDisplay, EvidenceDisplay, IntervalDisplay, RetentionDisplay
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from howsure.images import FittedImages, ImageRecipe, fit_images
     from howsure.incontext.regressor import InContextRegressor
     from howsure.losses import evidential_loss, normal_loss
+    from howsure.network import NetworkModel, attach
     from howsure.nn import NIGHead, NormalHead
     from howsure.prediction import Prediction
     from howsure.report.html import write_report
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0a1"
 
 __all__ = [
-    "Deploy",
+    "CalibrationDisplay",
     "EnsembleRegressor",
+    "EvidenceDisplay",
     "EvidentialRegressor",
     "FittedImages",
     "HowsureError",
@@ -32,14 +34,18 @@ __all__ = [
     "InContextRegressor",
     "InputError",
     "InputTypeError",
+    "IntervalDisplay",
     "Mixture",
     "NIGHead",
+    "NetworkModel",
     "Normal",
     "NormalHead",
     "NormalInverseGamma",
     "Prediction",
     "Regressor",
+    "RetentionDisplay",
     "StudentT",
+    "attach",
     "calibrate",
     "evidential_loss",
     "export",
@@ -60,13 +66,14 @@ def __dir__() -> list[str]:
 
 _NAMES = {  # the modules of the names above; the rest are in estimators
     "calibration": ("calibrate",),
-    "deploy": ("Deploy",),
+    "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
     "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "incontext.regressor": ("InContextRegressor",),
     "losses": ("evidential_loss", "normal_loss"),
+    "network": ("NetworkModel", "attach"),
     "nn": ("NIGHead", "NormalHead"),
     "prediction": ("Prediction",),
     "report.html": ("write_report",),
@@ -82,6 +89,7 @@ _MODULES = (
     "kernels",
     "losses",
     "metrics",
+    "network",
     "nn",
     "prediction",
     "schedules",

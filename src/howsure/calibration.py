@@ -1,6 +1,7 @@
 """Calibration of any model by rows that it has not learned from."""
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from howsure.conformal import ConformalCalibration
 from howsure.distributions import Support
-from howsure.errors import InputError, InputTypeError
+from howsure.errors import FewLabelsWarning, InputError, InputTypeError
 from howsure.metrics.scores import Mask, Predictive, Targets
 from howsure.prediction import Prediction, as_prediction, real_numbers
 
@@ -19,6 +20,7 @@ __all__ = ["Calibration", "RecalibratedPrediction", "calibrate"]
 Array = NDArray[np.float64]
 METHODS = ("scale", "isotonic", "conformal")
 MOST = 200_000  # targets that a scale is learned from; that of so many is within 0.2 % of that of all
+LABELS_FOR_FULL_TRUST = 20  # with n fewer, the factor is the fitted one to the power of n/20
 KNOTS = 1001  # of an isotonic map; it is then within 0.1 % of that of all rows
 EDGE = 1e-12  # probabilities from which the ends of a map are told apart
 LEAST_LOG = -1e4  # of the probability of a target that is not a possible value
@@ -35,13 +37,15 @@ def calibrate(
     r"""Return a calibrated model, or the calibration of a prediction, by rows that were not learned from.
 
     ``calibrate(model, X, y, method=…)`` returns a copy of a fitted regressor. It predicts, saves, loads and reports
-    like any other. ``calibrate(prediction, y, method=…)`` returns a :class:`Calibration`, whose ``apply`` takes
-    predictions of new rows.
+    like any other. ``calibrate(model, loader, method=…)`` returns a copy of a :class:`~howsure.NetworkModel`.
+    ``calibrate(prediction, y, method=…)`` returns a :class:`Calibration`, whose ``apply`` takes predictions of new
+    rows.
 
     ``"scale"``
         One factor for each target by which predictions are stretched about their means, of the highest likelihood:
         the s that maximises the mean of :math:`\ln p(m + (y-m)/s) - \ln s`. Mean, shape and the shares of the
-        decomposition stay. Twenty rows are enough. Of more than 200,000 targets, as many are drawn.
+        decomposition stay. Of more than 200,000 targets, as many are drawn. A target with n < 20 labels has the factor
+        :math:`s^{n/20}`, and one without labels 1; both cause a warning.
     ``"isotonic"``
         A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018): the calibrated P(Y ≤ y) is the
         share of these rows whose own P(Y ≤ y) was at most as large. It corrects shapes too, such as skewness, but
@@ -53,31 +57,38 @@ def calibrate(
     None of them can make up for rows of another kind than those to come.
 
     Args:
-        model: a fitted regressor; or a :class:`~howsure.Prediction`, or the distribution that a network returned.
-        *data: the rows X and their targets y for a regressor; y for a prediction.
+        model: a fitted regressor; a :class:`~howsure.NetworkModel`; or a :class:`~howsure.Prediction`, or the
+            distribution that a network returned.
+        *data: the rows X and their targets y for a regressor; batches of inputs and, last, targets for a network, NaN
+            where these are missing; y for a prediction.
         method: "scale", "isotonic" or "conformal".
         groups: a column of X, or a list of columns: rows with equal values there are calibrated separately. For
-            regressors and ``method="conformal"``. A group of fewer than 9 rows, and one that is not among these rows,
-            has the factor of all rows.
+            models and ``method="conformal"``; the columns of a network are those of its first input. A group of fewer
+            than 9 rows, and one that is not among these rows, has the factor of all rows.
         mask: for predictions: True where a target counts. Without it a missing target is an error.
 
     Returns:
-        A regressor, or a :class:`Calibration`. Predictions of shape (rows, targets) and (rows, targets, height, width)
+        A model, or a :class:`Calibration`. Predictions of shape (rows, targets) and (rows, targets, height, width)
         are calibrated target by target, others as one.
 
     Raises:
         InputError: if there are too few rows, or a target is missing.
 
     >>> import torch, howsure as hs
-    >>> answer = hs.Normal(torch.zeros(4), 1.0)  # of a network that is too sure by a factor of two
-    >>> calibration = calibrate(answer, [2.0, -2.0, 2.0, -2.0])
-    >>> calibration.apply(answer).std
+    >>> answer = hs.Normal(torch.zeros(20), 1.0)  # of a network that is too sure by a factor of two
+    >>> calibration = calibrate(answer, [2.0, -2.0] * 10)
+    >>> calibration.apply(answer).std[:4]
     array([2., 2., 2., 2.], dtype=float32)
     """
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"unknown calibration method {method!r}; known are {', '.join(METHODS)}")
-    if groups is not None and (method != "conformal" or not hasattr(model, "predict_distribution")):
-        raise InputError("groups requires a regressor and method='conformal'")
+    is_model = hasattr(model, "predict_distribution") or _is_network(model)
+    if groups is not None and (method != "conformal" or not is_model):
+        raise InputError("groups requires a model and method='conformal'")
+    if _is_network(model):
+        if len(data) != 1 or mask is not None:
+            raise InputTypeError("calibrate of a network takes one loader, whose missing targets are NaN")
+        return model.calibrated(data[0], method, groups)
     wanted = ("X", "y") if hasattr(model, "predict_distribution") else ("y",)
     if len(data) != len(wanted):
         first = "a regressor" if len(wanted) == 2 else "a prediction"
@@ -96,14 +107,27 @@ def calibrate(
     if method == "conformal":
         return ConformalCalibration.learn(p, target, mask=known)
     stated = _stated(p, target) if method == "isotonic" else None
+    if not known.any():
+        raise InputError("there are no targets to calibrate with")
     found: list[Any] = []
     for t, own in enumerate(_of_targets(p.shape)):
         chosen = np.zeros(p.shape, dtype=bool)
         chosen[own] = known[own]
-        if not chosen.any():
-            raise InputError(f"there are no targets to calibrate with{'' if t == 0 else f' in column {t}'}")
-        found.append(_scale(p, target, chosen) if stated is None else _knots(stated[chosen]))
+        count = int(chosen.sum())
+        trust = min(1.0, count / LABELS_FOR_FULL_TRUST)
+        if stated is None:
+            found.append(_scale(p, target, chosen) ** trust if count else 1.0)
+        else:
+            found.append(_knots(stated[chosen], trust))
+        if trust < 1:
+            name = t if p.names is None else p.names[t]
+            warnings.warn(FewLabelsWarning(name, count, LABELS_FOR_FULL_TRUST), stacklevel=2)
     return Calibration(method, tuple(found))
+
+
+def _is_network(model: Any) -> bool:
+    """Return whether a model is a :class:`~howsure.NetworkModel`; regressors have a parameter of the same name."""
+    return callable(getattr(model, "calibrated", None))
 
 
 @dataclass(frozen=True)
@@ -347,8 +371,11 @@ def _stated(p: Prediction, y: Array) -> Array:
     return drawn
 
 
-def _knots(stated: Array) -> tuple[tuple[float, float], ...]:
-    """Return pairs of probabilities, stated and observed, of targets with these stated ones."""
+def _knots(stated: Array, trust: float) -> tuple[tuple[float, float], ...]:
+    """Return pairs of probabilities, stated and observed, of targets with these stated ones.
+
+    The observed probabilities count by ``trust``, in [0, 1], and the stated ones by the rest.
+    """
     if np.isnan(stated).any():
         raise InputError(f"{int(np.isnan(stated).sum())} predictions are not finite; leave them out with mask=")
     stated = np.sort(np.clip(stated, EDGE, 1 - EDGE))
@@ -358,4 +385,5 @@ def _knots(stated: Array) -> tuple[tuple[float, float], ...]:
     if unique.size > KNOTS - 2:
         kept = np.round(np.linspace(0, unique.size - 1, KNOTS - 2)).astype(int)
         unique, middle = unique[kept], middle[kept]
-    return ((0.0, 0.0), *zip(unique.tolist(), middle.tolist(), strict=True), (1.0, 1.0))
+    mapped = trust * middle + (1 - trust) * unique
+    return ((0.0, 0.0), *zip(unique.tolist(), mapped.tolist(), strict=True), (1.0, 1.0))

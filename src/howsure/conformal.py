@@ -74,10 +74,16 @@ def min_rows(coverage: float) -> int:
 def quantile_of_scores(scores: ArrayLike, coverage: float) -> Array:
     """Return the ⌈(n+1)·coverage⌉-th smallest of n scores, for each column: (n,) → (), (n, T) → (T,).
 
+    Scores that are NaN are missing.
+
     Raises:
         InputError: if there are so few scores that only an infinite interval has the guarantee.
     """
     values = np.asarray(scores, dtype=float)
+    if np.isnan(values).any():
+        columns = values.reshape(len(values), -1).T
+        each = [quantile_of_scores(column[~np.isnan(column)], coverage) for column in columns]
+        return np.array(each).reshape(values.shape[1:])
     rank = math.ceil((len(values) + 1) * _decimal(coverage))
     if rank > len(values):
         raise InputError(
@@ -185,12 +191,19 @@ def _plain(value: Any) -> str | float | None:
 # Calibration ----------------------------------------------------------------------------------------------------------
 
 
+SPECIAL = {None: math.inf, "missing": math.nan}  # scores that JSON has no number for
+
+
+def _as_json(score: float) -> float | str | None:
+    return score if math.isfinite(score) else "missing" if math.isnan(score) else None
+
+
 @dataclass(frozen=True)
 class ConformalCalibration:
     """Scores of calibration rows, and the groups that are calibrated separately.
 
     Args:
-        scores: (rows, targets); infinite where a prediction is not finite.
+        scores: (rows, targets); infinite where a prediction is not finite, NaN where a target is missing.
         codes: the group of each calibration row, −1 for none.
         groups: None if all rows are calibrated together.
     """
@@ -216,7 +229,7 @@ class ConformalCalibration:
             y: targets of the shape of the prediction.
             table: the rows, as the model reads them; needed with ``groups``.
             groups: columns of the table, as :meth:`Groups.learn` takes them.
-            mask: True where a target counts, of the shape of the prediction; rows without a target are left out.
+            mask: True where a target counts, of the shape of the prediction.
         """
         if len(prediction.shape) not in (1, 2):
             raise InputError(
@@ -227,10 +240,7 @@ class ConformalCalibration:
         highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
         scores = _Frame.of(prediction).scores(z, highest).reshape(len(y), -1)
         if mask is not None:
-            counted = mask.reshape(len(y), -1).any(1)
-            if not mask.reshape(len(y), -1)[counted].all():
-                raise InputError("conformal calibration needs all targets of a row, or none of them")
-            scores, y = scores[counted], y[counted]
+            scores = np.where(mask.reshape(len(y), -1), scores, np.nan)
         if groups is None or table is None:
             made = cls(scores, np.full(len(y), -1))
         else:
@@ -250,8 +260,8 @@ class ConformalCalibration:
         table = np.tile(whole, (count + 1, 1))
         for code in range(count):
             own = self.scores[self.codes == code]
-            if len(own) >= min_rows(coverage):
-                table[code] = quantile_of_scores(own, coverage)
+            enough = (~np.isnan(own)).sum(0) >= min_rows(coverage)
+            table[code, enough] = quantile_of_scores(own[:, enough], coverage)
         return np.maximum(table, MIN_FACTOR)
 
     def apply(self, prediction: Prediction, table: Table | None = None) -> Prediction:
@@ -277,7 +287,7 @@ class ConformalCalibration:
         groups = None
         if self.groups is not None:
             groups = {"columns": list(self.groups.columns), "keys": [list(key) for key in self.groups.keys]}
-        scores = [[value if math.isfinite(value) else None for value in row] for row in self.scores.tolist()]
+        scores = [[_as_json(value) for value in row] for row in self.scores.tolist()]
         return {"method": self.method, "scores": scores, "codes": self.codes.tolist(), "groups": groups}
 
     @classmethod
@@ -288,7 +298,7 @@ class ConformalCalibration:
             InputError: if the values cannot be a calibration.
         """
         try:
-            scores = np.array([[math.inf if v is None else v for v in row] for row in saved["scores"]], dtype=float)
+            scores = np.array([[SPECIAL.get(v, v) for v in row] for row in saved["scores"]], dtype=float)
             codes = np.array(saved["codes"], dtype=np.int64)
             groups = None
             if saved["groups"] is not None:
@@ -297,7 +307,7 @@ class ConformalCalibration:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"inconsistent conformal calibration: {error}") from error
         known = 0 if groups is None else len(groups.keys)
-        if scores.ndim != 2 or not (scores >= 0).all() or codes.shape != scores.shape[:1]:
+        if scores.ndim != 2 or (scores < 0).any() or codes.shape != scores.shape[:1]:
             raise InputError("inconsistent conformal calibration: scores must be numbers of at least 0, one row each")
         fits = groups is None or all(len(key) == len(groups.columns) for key in groups.keys)
         if ((codes < -1) | (codes >= known)).any() or not fits:

@@ -1,8 +1,7 @@
-"""A network of one's own leaves Python: tensors in, plain named tensors out, intervals included.
+"""Export of a network: tensors in, plain named tensors out, with evidence, calibration and interval inside.
 
-:class:`Deploy` wraps a network whose answers are distributions. What it returns is a dictionary of tensors, computed by
-few and common operations, so that ``torch.export``, ONNX and AOTInductor take it, and whoever loads the result needs no
-howsure. :class:`Summaries` is the part of it that comes after the network.
+The numbers are computed by few and common operations, so that ``torch.export`` and ONNX take them, and the file needs
+no howsure where it is loaded. :class:`Summaries` computes them from the distribution that a network returns.
 """
 
 import contextlib
@@ -18,71 +17,40 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from howsure.calibration import Calibration
+from howsure.conformal import REFERENCE_COVERAGE, ConformalCalibration
 from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
 from howsure.distributions._base import class_name
 from howsure.distributions.mixture import normalised_weights
 from howsure.errors import InputError, InputTypeError, install_hint
-from howsure.files import scratch_folder, write_whole
+from howsure.files import write_whole
 from howsure.formulas import quick_quantile
+from howsure.network import NetworkModel
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["OPSET", "Deploy", "Summaries", "summaries", "to_onnx", "to_package"]
+__all__ = ["OPSET", "ExportedNetwork", "Summaries", "export_network", "summaries", "write_onnx"]
 
 OPSET = 18  # of ONNX: the one for which torch writes its operators
 MOST_COVERAGE = 0.999999  # the largest for which the quick quantile is right to 1e-5
 
 
-class Deploy(nn.Module):
-    """A network whose answers are plain named tensors, in the units of y, ready to leave Python.
-
-    ``forward`` takes what the network takes and returns a dictionary of tensors: ``mean``, ``std``, ``aleatoric_std``,
-    ``epistemic_std``, ``lower`` and ``upper``. :class:`Summaries` says what
-    they are. It is always in evaluation mode, the network included, and computes no gradients.
+class ExportedNetwork(nn.Module):
+    """A network whose outputs are plain named tensors, in evaluation mode and without gradients.
 
     Args:
-        network: a module that answers with a :class:`~howsure.NormalInverseGamma`, :class:`~howsure.Normal`,
-            or :class:`~howsure.Mixture`; or a list or ``nn.ModuleList`` of such modules,
-            whose answers are mixed.
-        loc, scale: y = loc + scale · (target of the network), as in ``answer.affine``: numbers, or tensors that
-            broadcast to the answer without making it larger, such as one number for each target.
-        coverage: probability of the interval, at most 0.999999; None leaves out ``lower`` and ``upper``.
-        members: the dimension of the network's answer along which several networks stand.
-        weights: how much each of several networks counts, numbers ≥ 0, not all 0. None: all count the same.
-
-    >>> import howsure as hs
-    >>> net = nn.Sequential(nn.Linear(5, 32), nn.SiLU(), hs.NIGHead(32))
-    >>> list(Deploy(net, loc=10.0, scale=2.0)(torch.zeros(3, 5)))
-    ['mean', 'std', 'aleatoric_std', 'epistemic_std', 'lower', 'upper']
+        network: a :class:`~howsure.NetworkModel`, or a module that returns a :class:`~howsure.NormalInverseGamma`, a
+            :class:`~howsure.Normal`, a :class:`~howsure.StudentT` or a :class:`~howsure.Mixture`.
+        coverage: probability of the interval, at most 0.999999; None leaves it out.
     """
 
-    def __init__(
-        self,
-        network: nn.Module | Sequence[nn.Module],
-        *,
-        loc: Tensor | float = 0.0,
-        scale: Tensor | float = 1.0,
-        coverage: float | None = 0.9,
-        members: int | None = None,
-        weights: Tensor | Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, network: nn.Module, coverage: float | None = 0.9) -> None:
         super().__init__()
-        several = isinstance(network, nn.ModuleList | list | tuple)
-        modules: list[Any] = list(network) if isinstance(network, nn.ModuleList | list | tuple) else [network]
-        if not modules or not all(isinstance(module, nn.Module) for module in modules):
-            raise InputTypeError("Deploy takes a torch module, or a list of at least one")
-        if several and members is not None:
-            raise InputError("the networks of a list are the members; leave out members=")
-        self.networks, self.several = nn.ModuleList(modules), several
-        self.summaries = Summaries(coverage, 0 if several else members, weights)
-        if several and self.summaries.weights is not None and len(self.summaries.weights) != len(modules):
-            raise InputError(f"there are {len(self.summaries.weights)} weights and {len(modules)} networks")
-        self.loc, self.scale = _checked_number("loc", loc), _checked_number("scale", scale)
-        factors = torch.tensor(self.scale, device="cpu")
-        if not bool((factors != 0).all()):
-            raise InputError(f"scale must not be 0, got {scale!r}")
-        self._mirrors = bool((factors < 0).any())
+        if not isinstance(network, nn.Module):
+            raise InputTypeError(f"export takes a torch module, not {type(network).__name__}")
+        self.network, self.stretch = network, None if coverage is None else _conformal_factors(network, coverage)
+        self.summaries = Summaries(coverage if self.stretch is None else REFERENCE_COVERAGE)
         self.eval()
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
@@ -90,71 +58,101 @@ class Deploy(nn.Module):
         return super().train(False)
 
     def forward(self, *inputs: Any) -> dict[str, Tensor]:
-        # a traced program has no gradient mode: there, what the network says is detached
+        # a traced program has no gradient mode: there, the outputs of the network are detached
         with contextlib.nullcontext() if torch.compiler.is_compiling() else torch.no_grad():
-            answers = [network(*inputs) for network in self.networks]
-            answer = _stacked(answers) if self.several else answers[0]
-            return self._in_units_of_y(self.summaries(_on_leaves(Tensor.detach, answer)))
+            if not isinstance(self.network, NetworkModel):
+                return self.summaries(_on_leaves(Tensor.detach, self.network(*inputs)))
+            answer, familiarity = self.network.with_familiarity(*inputs)
+            found = self.summaries(_on_leaves(Tensor.detach, answer))
+            if self.stretch is not None:
+                found = _stretched(found, *self.stretch)
+            return {**found, "familiarity": familiarity.detach()}
 
-    def _in_units_of_y(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        mean = found["mean"]
-        loc, scale = (_like(number, mean, name) for name, number in (("loc", self.loc), ("scale", self.scale)))
-        size = abs(scale)
-        result = {}
-        for name, value in found.items():
-            if name in ("mean", "lower", "upper"):
-                result[name] = loc + scale * value
-            else:
-                result[name] = value if name == "familiarity" else size * value
-        if "lower" in result and self._mirrors:
-            ends = result["lower"], result["upper"]
-            result["lower"], result["upper"] = torch.minimum(*ends), torch.maximum(*ends)
-        return result
-
-    def export(self, *example: Tensor, dynamic: Sequence[Any] = (0,)) -> "ExportedProgram":
-        """Return the network as a program of ``torch.export``, which needs no howsure where it is loaded.
-
-        Args:
-            example: inputs as ``forward`` takes them; their values do not matter.
-            dynamic: dimensions whose size may change from call to call, the same for every input, such as (0, 2, 3)
-                for images of any number and size; or a list with the dimensions of each input.
-        """
+    def program(self, *example: Tensor, dynamic: Sequence[Any] = (0,)) -> "ExportedProgram":
+        """Return the network as a program of ``torch.export``."""
         inputs, shapes = _dynamic(example, dynamic)
         with torch.no_grad(), _quiet():
             return torch.export.export(self, inputs, dynamic_shapes=(shapes,))
 
 
-def to_onnx(
-    deploy: Deploy,
+def export_network(
+    network: nn.Module,
     path: str | os.PathLike[str],
-    *example: Tensor,
+    example: Tensor | Sequence[Tensor],
+    *,
+    coverage: float | None = 0.9,
     dynamic: Sequence[Any] = (0,),
     input_names: Sequence[str] | None = None,
-) -> None:
-    """Write a deployed network as an ONNX file of opset 18, whose outputs have the names of the dictionary.
+    overwrite: bool = False,
+) -> Path:
+    """Write a network as a file that needs no howsure where it is loaded, and return its path.
 
-    It needs the packages onnx and onnxscript. The logarithm of 1 + x and the softplus, which ONNX does not have or
-    whose runtimes lose the digits of small results, are written so that float32 keeps them.
+    Its outputs are named tensors: ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``,
+    without those that the network does not have. A :class:`~howsure.NetworkModel` has its evidence and calibration in
+    the file, and the output ``familiarity``.
 
     Args:
-        deploy: the network.
-        path: file to write; it is replaced only when the new one is complete.
-        example: inputs as ``deploy.forward`` takes them; their values do not matter.
-        dynamic: dimensions whose size may change, as in :meth:`Deploy.export`.
-        input_names: names of the inputs; by default "x", or "x0", "x1", … of several.
+        network: a :class:`~howsure.NetworkModel`, or a module that returns a distribution.
+        path: file ending in .onnx, for ONNX Runtime (extra ``onnx``), or in .pt2, for ``torch.export.load``.
+        example: the inputs of the network, one tensor or several, of which only shapes and dtypes matter.
+        coverage: probability of the interval, at most 0.999999; None leaves it out.
+        dynamic: dimensions whose size may change from call to call, the same for every input, such as (0, 2, 3) for
+            images of any number and size; or a list with the dimensions of each input.
+        input_names: names of the inputs of an ONNX file; by default "x", or "x0", "x1", … of several.
+        overwrite: whether to replace a file.
+
+    Raises:
+        InputError: if the calibration or the features cannot be exported, and for a file that exists.
     """
-    if not isinstance(deploy, Deploy):
-        raise InputTypeError(f"to_onnx takes an hs.Deploy of the network, not {type(deploy).__name__}")
-    names = list(input_names) if input_names is not None else _input_names(len(example))
-    if len(names) != len(example) or len(set(names)) < len(names):
+    path = Path(path)
+    if path.suffix not in (".onnx", ".pt2"):
+        raise InputError(f"the name of an exported network ends in .onnx or .pt2, got {path.name!r}")
+    if path.exists() and (not overwrite or not path.is_file()):
+        raise InputError(f"{path} exists", hint="name another file, or pass overwrite=True")
+    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+    names = list(input_names) if input_names is not None else _input_names(len(inputs))
+    if len(names) != len(inputs) or len(set(names)) < len(names):
+        raise InputError(f"there are {len(inputs)} inputs, which need as many different names, got {names}")
+    if isinstance(network, NetworkModel) and not network.reader.layers:
+        raise InputError("gradients cannot be exported", hint='attach with features="layers"')
+    program = ExportedNetwork(network, coverage).program(*inputs, dynamic=dynamic)
+    if path.suffix == ".onnx":
+        write_onnx(program, path, names)
+    else:
+        with _quiet():
+            write_whole(path, lambda file: torch.export.save(program, file))
+    return path
+
+
+def _conformal_factors(network: nn.Module, coverage: float) -> tuple[list[float], list[float]] | None:
+    """Return the conformal factors of the scales and of the interval, one for each target; None if there are none."""
+    calibration = getattr(network, "calibration", None)
+    if isinstance(calibration, Calibration) and calibration.method == "isotonic":
         raise InputError(
-            f"there are {len(example)} inputs, and their names must be as many different ones, not {names}"
+            "an isotonic calibration cannot be exported", hint='calibrate with method="scale" or "conformal"'
         )
-    write_onnx(deploy.export(*example, dynamic=dynamic), path, names)
+    if not isinstance(calibration, ConformalCalibration):
+        return None
+    if calibration.groups is not None:
+        raise InputError("a calibration by groups cannot be exported", hint="calibrate without groups=")
+    factors = (calibration.factors(c)[-1].tolist() for c in (REFERENCE_COVERAGE, coverage))
+    return next(factors), next(factors)
+
+
+def _stretched(found: dict[str, Tensor], scales: list[float], interval: list[float]) -> dict[str, Tensor]:
+    """Return named tensors with every deviation multiplied by ``scales``, and the interval stretched about the mean."""
+    mean = found["mean"]
+    by, width = (mean.new_tensor(factors) if len(factors) > 1 else factors[0] for factors in (scales, interval))
+    ends = {name: mean + width * (found[name] - mean) for name in ("lower", "upper")}
+    return {"mean": mean, **{name: by * x for name, x in found.items() if name.endswith("std")}, **ends}
 
 
 def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_names: Sequence[str]) -> None:
-    """Write a program whose result is a dictionary of tensors as an ONNX file, as `to_onnx` does."""
+    """Write a program whose result is a dictionary of tensors as an ONNX file.
+
+    The logarithm of 1 + x and the softplus, which ONNX does not have or whose runtimes lose the digits of small
+    results, are written so that float32 keeps them.
+    """
     try:
         import onnxscript
     except ImportError as error:
@@ -188,28 +186,6 @@ def _name_outputs(graph: Any, names: Sequence[str]) -> None:
                 value.name = f"{value.name}_inside"
     for name, value in zip(names, graph.outputs, strict=True):
         value.name = name
-
-
-def to_package(deploy: Deploy, path: str | os.PathLike[str], *example: Tensor, dynamic: Sequence[Any] = (0,)) -> None:
-    """Write a deployed network compiled by AOTInductor for the device of its parameters; needs a C++ compiler.
-
-    ``torch._inductor.aoti_load_package(path)`` loads it, in Python without howsure; C++ has a class for it.
-
-    Args:
-        deploy: the network.
-        path: file to write, whose name ends in .pt2.
-        example: inputs as ``deploy.forward`` takes them; their values do not matter.
-        dynamic: dimensions whose size may change, as in :meth:`Deploy.export`.
-    """
-    if not isinstance(deploy, Deploy):
-        raise InputTypeError(f"to_package takes an hs.Deploy of the network, not {type(deploy).__name__}")
-    if Path(path).suffix != ".pt2":
-        raise InputError(f"the name of a package ends in .pt2, got {os.fspath(path)}")
-    program = deploy.export(*example, dynamic=dynamic)
-    with torch.no_grad(), _quiet(), scratch_folder(Path(path)) as folder:
-        made = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "package.pt2"))
-        data = Path(made).read_bytes()
-    write_whole(Path(path), lambda file: file.write(data))
 
 
 def _exact_operators(op: Any) -> dict[Any, Callable[..., Any]]:
@@ -278,41 +254,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _checked_number(name: str, value: Any) -> Any:
-    """Return finite numbers as a float or nested lists of floats, which no cast of the module can round."""
-    try:
-        numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(f"{name} must be a number or a tensor of numbers, got {value!r}") from error
-    if not bool(numbers.isfinite().all()) or not numbers.numel():
-        raise InputError(f"{name} must be finite, got {value!r}")
-    return numbers.tolist()
-
-
-def _like(number: Any, like: Tensor, name: str) -> Any:
-    """Return numbers as they are, or as a tensor that broadcasts to another one."""
-    if isinstance(number, float):
-        return number
-    tensor = torch.tensor(number, dtype=like.dtype, device=like.device)
-    sizes = zip(tensor.shape[::-1], like.shape[::-1], strict=False)
-    if tensor.ndim > like.ndim or any(own not in (1, other) for own, other in sizes):
-        raise InputError(f"{name} of shape {tuple(tensor.shape)} does not fit an answer of shape {tuple(like.shape)}")
-    return tensor
-
-
-def _stacked(answers: list[Any]) -> Any:
-    """Return the answers of several networks as one, with the networks in dimension 0."""
-    first = answers[0]
-    for answer in answers[1:]:
-        if type(answer) is not type(first) or getattr(answer, "batch_shape", 0) != getattr(first, "batch_shape", 0):
-            raise InputError("the networks of a list must output distributions of one kind and shape")
-    if isinstance(first, Mixture):
-        raise InputError("a network of a list must not answer with a Mixture; give its members one by one")
-    if not isinstance(first, NormalInverseGamma | Normal | StudentT):
-        raise _unknown_answer(first)
-    return _pytree.tree_map(lambda *parts: torch.stack(parts), *answers)
 
 
 def _unknown_answer(answer: Any) -> InputTypeError:
@@ -484,7 +425,7 @@ def _checked_weights(weights: Any) -> tuple[float, ...]:
         given = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputTypeError(f"weights must be numbers, one for each member, got {weights!r}") from error
-    return tuple(normalised_weights("Deploy", given.detach(), given.numel(), validate=True).tolist())
+    return tuple(normalised_weights("Summaries", given.detach(), given.numel(), validate=True).tolist())
 
 
 def _on_leaves(change: Any, answer: Any) -> Any:

@@ -24,12 +24,15 @@ def global_mean_factor(*counted: Tensor | float, group: Any = None) -> Tensor:
     All ranks of the group must call this equally often. If nothing counts anywhere, the factor is 0.
 
     Args:
-        counted: what says how many targets count: masks, numbers of targets, or sample weights (those of masked targets
-            left out); tensors are summed. Give all micro-batches between two steps of the optimizer.
+        counted: masks, numbers of targets, or sample weights (without masked targets). Tensors are summed. Give all
+            micro-batches between two steps of the optimizer.
         group: the process group over which gradients are averaged; None is the default group.
 
     Returns:
         A float32 scalar, equal on all ranks.
+
+    Raises:
+        InputTypeError: if no argument is given.
 
     >>> import torch, howsure as hs
     >>> y = torch.tensor([0.5, 3.0, torch.nan])
@@ -44,7 +47,7 @@ def global_mean_factor(*counted: Tensor | float, group: Any = None) -> Tensor:
                 "micro-batches in a list, global_mean_factor(*masks)"
             )
     if not counted:
-        raise InputTypeError("global_mean_factor: say which targets count, as with a mask or the number of targets")
+        raise InputTypeError("global_mean_factor needs an argument: a mask or the number of targets")
     devices = [each.device for each in counted if isinstance(each, Tensor)]
     device = devices[0] if devices else _device_of_ranks(group)
     exact = torch.float32 if device.type == "mps" else torch.float64

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["HowsureError", "InputError", "InputTypeError", "UnreadableCellsWarning", "install_hint"]
+__all__ = ["FewLabelsWarning", "HowsureError", "InputError", "InputTypeError", "UnreadableCellsWarning", "install_hint"]
 
 
 class HowsureError(Exception):
@@ -51,6 +51,23 @@ class InputError(HowsureError, ValueError):
 
 class InputTypeError(HowsureError, TypeError):
     """An object or dtype of the wrong type, such as integer targets."""
+
+
+class FewLabelsWarning(UserWarning):
+    """A target with too few labels for a calibration of its own.
+
+    Args:
+        target: name or position of the target.
+        labels: number of labels.
+        needed: number from which the calibration counts in full.
+    """
+
+    def __init__(self, target: str | int, labels: int, needed: int) -> None:
+        effect = "is not calibrated" if labels == 0 else "is calibrated in part: its factor is shrunk towards 1"
+        super().__init__(f"target {target!r} has {labels} labels and {effect}; give it at least {needed}")
+        self.target = target
+        self.labels = labels
+        self.needed = needed
 
 
 class UnreadableCellsWarning(UserWarning):

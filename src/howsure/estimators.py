@@ -27,6 +27,7 @@ from howsure.conformal import ConformalCalibration
 from howsure.errors import InputError
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
+from howsure.network import NetworkModel, load_network
 from howsure.prediction import Prediction, real_numbers
 from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.censoring import read_censored
@@ -186,6 +187,7 @@ class Regressor(_ScikitLearn):
             if isinstance(sample_weight, np.ma.MaskedArray | torch.Tensor):
                 sample_weight = real_numbers("sample_weight", sample_weight)
             weights = _check_sample_weight(sample_weight, np.empty(table.rows), ensure_non_negative=True)
+            weights = weights / max(weights.max(initial=0.0), np.finfo(float).tiny)  # ratios count; sums stay finite
             rows = np.flatnonzero(weights)  # a row of weight 0 is not there
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
@@ -406,15 +408,22 @@ class Regressor(_ScikitLearn):
         if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
             raise InputError("learning_rate must be greater than 0, got 0")
         _number("validation_fraction", self.validation_fraction, high=1)
-        if self.target_transform is not None and self.target_transform not in ("positive", "log"):
+        if self.verbose is not None and not isinstance(self.verbose, int | np.bool_):
+            raise InputError(f"verbose must be True, False or None, got {self.verbose!r}")
+        if not (self.target_transform is None or _is_text(self.target_transform, ("positive", "log"))):
             raise InputError(f"target_transform must be 'positive', 'log' or None, got {self.target_transform!r}")
-        if not isinstance(self._evidence, str) or self._evidence not in ("conjugate", "edge", "plain"):
+        if not _is_text(self._evidence, ("conjugate", "edge", "plain")):
             raise InputError(f"evidence must be 'conjugate', 'edge' or 'plain', got {self._evidence!r}")
         _kinds(getattr(self, "inputs", "numbers"), 1, 0)
         if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
             raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
         _layers(self.hidden)
         resolve_device(self.device)
+        try:
+            check_random_state(self.random_state)
+        except ValueError as error:
+            hint = "pass None, a whole number from 0 to 2**32 - 1 or a RandomState"
+            raise InputError(f"random_state cannot be {self.random_state!r:.60}", hint=hint) from error
         self._method()
 
     def _recipe(self, suggested: Recipe) -> Recipe:
@@ -531,13 +540,21 @@ class Regressor(_ScikitLearn):
         self.calibration_ = None if saved is None else kind.from_dict(saved)
 
 
-def load(path: str | Path) -> Regressor:
-    """Return the model that ``save`` wrote to this file.
+@overload
+def load(path: str | Path, network: None = None) -> Regressor: ...
+@overload
+def load(path: str | Path, network: torch.nn.Module) -> NetworkModel: ...
+def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor | NetworkModel:
+    """Return the model that ``save`` wrote to this file; with a network, its evidence and calibration.
 
     A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
     its type.
     """
+    if network is not None:
+        return load_network(path, network)
     tensors, values = load_model(path)
+    if values.get("model") == "network":
+        raise InputError(f"{path} has the evidence of a network", hint="pass the network: hs.load(path, network)")
     if values.get("model") == "images":
         return cast(Regressor, FittedImages.restore(path, tensors, values))
     with reading_model(path):
@@ -607,11 +624,17 @@ def _whole(name: str, value: Any, least: int = 1, most: int = 2**63, also: str =
     return int(value)
 
 
+def _is_text(value: Any, known: tuple[str, ...]) -> bool:
+    """Return whether a value is one of these texts; an array is not."""
+    return isinstance(value, str) and value in known
+
+
 def _layers(hidden: Any) -> tuple[int, ...]:
     """Return the sizes of the hidden layers as a tuple; one number is one layer, as for scikit-learn's networks."""
     if hidden is None:
         return ()
-    each = list(hidden) if isinstance(hidden, Sequence | np.ndarray) and not isinstance(hidden, str) else [hidden]
+    several = isinstance(hidden, Sequence | np.ndarray) and not isinstance(hidden, str | bytes) and np.ndim(hidden) > 0
+    each = list(hidden) if several else [hidden]
     for size in each:
         if isinstance(size, bool | np.bool_ | str) or not isinstance(size, int | np.integer) or not 0 < size <= 100_000:
             raise InputError(f"hidden must be a tuple of layer sizes, as in (128, 128), got {hidden!r}")

@@ -43,10 +43,10 @@ def evidential_loss(
     r"""Return the negative log model evidence plus ``weight`` times an evidence penalty (the paper's Eq. 10).
 
     Args:
-        nig: answer of an evidential head.
-        y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an answer (N,);
+        nig: output of an evidential head.
+        y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an output (N,);
             nothing broadcasts. The same holds for ``mask``, ``sample_weight`` and ``censored``.
-        weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, say).
+        weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, for example).
         penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
             (see :mod:`howsure.formulas.penalties`).
         extra: further terms by name and weight, ``{"lipschitz_mse": 1.0}`` or ``{"ur": 0.01}``.
@@ -56,18 +56,18 @@ def evidential_loss(
         censored: integers or booleans, one for each target, where only a bound of some is known. 0 or False: y is the
             value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
             log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
-            are those of the value nearest to γ that it allows: of y if γ contradicts it, and of γ itself if not.
+            use the value nearest to γ that it allows: y if γ contradicts it, and γ itself if not.
         cells: lower and upper ends of targets that are known up to a cell, two tensors of the shape of y: then
             :math:`-\ln P(a < Y \le b)` takes the place of the negative log density where :math:`a < b`. Ends may be
-            infinite; where both are equal, y is the value. Penalties are as for censored targets, which are cells with
+            infinite. Where both are equal, y is the value. Penalties are as for censored targets, which are cells with
             one infinite end.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
 
     Returns:
-        A scalar, or with ``reduction="none"`` a tensor of the shape of the answer.
+        A scalar, or with ``reduction="none"`` a tensor of the shape of ``nig``.
 
-    One pass computes the loss and its gradient by the raw outputs (:mod:`howsure.kernels`) if the answer has raw
+    One pass computes the loss and its gradient by the raw outputs (:mod:`howsure.kernels`) if ``nig`` has raw
     outputs (``nig.raw is not None``), the penalty is "error" or "standard_score", and nothing else is to be
     differentiated or added: no extra terms, no censored targets, no gradients by y, weight or sample_weight, no hook on
     a parameter, and no ``torch.compile``, ``torch.func`` or forward-mode differentiation at work. Otherwise autograd
@@ -76,6 +76,10 @@ def evidential_loss(
     Values of the tensors ``weight``, ``sample_weight`` and ``censored`` are checked on the CPU only, and not inside
     ``torch.compile``, ``torch.func.vmap`` and other transforms, because reading them would make a GPU wait or break the
     graph. There, a negative weight gives a wrong loss, a NaN gives NaN, and of ``censored`` the sign counts.
+
+    Raises:
+        InputTypeError: if ``nig`` is not a NormalInverseGamma, or a tensor has the wrong dtype.
+        InputError: if a shape, weight, penalty or reduction is invalid.
 
     >>> import torch, howsure as hs
     >>> answer = hs.NormalInverseGamma(gamma=torch.zeros(2), nu=1.0, alpha=2.0, beta=1.0)
@@ -100,7 +104,7 @@ def evidential_loss(
             raw, y, weight, str(penalty), mask=mask, sample_weight=sample_weight, reduction=reduction
         )
     parameters = nig.parameters
-    if mask is not None:  # masked entries may be NaN, in y and in the answer
+    if mask is not None:  # masked entries may be NaN, in y and in the parameters
         y = torch.where(mask, y, 0.0)
         if raw is None:
             parameters = Parameters(*(torch.where(mask, p, 1.0) for p in parameters))
@@ -125,7 +129,7 @@ def evidential_loss(
 
 
 def _usable_raw(nig: NormalInverseGamma, *others: Any) -> Tensor | None:
-    """Return the raw outputs of an answer, or None if gradients or transforms must pass through its parameters."""
+    """Return the raw outputs behind ``nig``, or None if gradients or transforms must pass through its parameters."""
     tensors = [t for t in others if isinstance(t, Tensor)]
     if nig.raw is None or is_traced(nig.raw, *tensors) or any(t.requires_grad for t in tensors):
         return None
@@ -150,6 +154,13 @@ def normal_loss(
         normal: output of :class:`~howsure.NormalHead`.
         y, mask, sample_weight, censored, cells, reduction: as in :func:`evidential_loss`.
 
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of ``normal``.
+
+    Raises:
+        InputTypeError: if ``normal`` is not a Normal, or a tensor has the wrong dtype.
+        InputError: if a shape, weight or reduction is invalid.
+
     >>> import torch, howsure as hs
     >>> hs.normal_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([0.0, 1.0]))
     tensor(1.1689)
@@ -169,17 +180,19 @@ def normal_loss(
 
 
 def fit_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return y and the mask in the answer's shape, or raise an error if one misfits."""
+    """Return y and the mask in the shape of the parameters, or raise an error if one does not fit."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
         raise InputTypeError(f"y is {y.dtype}; targets of a regression are floating point, as in y.float()")
     if y.is_nested:
-        raise InputError("y is a nested tensor; pass its rows, y.values(), and give the head those of its features")
+        raise InputError(
+            "y is a nested tensor. Pass its rows, y.values(), and give the head the values() of its features"
+        )
     y = fit_shape(y, shape)
     if y.shape != shape:
         raise InputError(
-            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}; they must be equal, except for one "
+            f"y has shape {tuple(y.shape)} but the prediction {tuple(shape)}. They must be equal, except for one "
             "dimension of size 1 (broadcasting would compare every target with every prediction)"
         )
     if y.device != like.device:
@@ -198,7 +211,7 @@ def without_masked(y: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what is known of each target, 0 for masked ones, or raise an error if it does not fit y."""
+    """Return the censoring of each target, 0 for masked ones, or raise an error if it does not fit y."""
     if not isinstance(censored, Tensor) or censored.is_floating_point() or censored.is_complex():
         kind = censored.dtype if isinstance(censored, Tensor) else type(censored).__name__
         raise InputTypeError(
@@ -217,7 +230,7 @@ def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _checked_cells(cells: Any, censored: Any, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the ends of cells, those of masked targets equal, or raise an error if they do not fit y."""
+    """Return the ends of cells, equal for masked targets, or raise an error if they do not fit y."""
     if censored is not None:
         raise InputError("censored= and cells= exclude each other: a bound is a cell with an infinite end")
     if not isinstance(cells, tuple | list) or len(cells) != 2:
@@ -231,7 +244,7 @@ def _checked_cells(cells: Any, censored: Any, y: Tensor, mask: Tensor | None) ->
 
 
 def _nearest_allowed(y: Tensor, censored: Tensor, gamma: Tensor) -> Tensor:
-    """Return the value nearest to γ that is compatible with what is known: γ where it does not contradict a bound."""
+    """Return the value nearest to γ that a bound allows: γ where it does not contradict the bound."""
     allowed = ((censored > 0) & (gamma >= y)) | ((censored < 0) & (gamma <= y))
     return torch.where(allowed, gamma, y)
 
@@ -288,7 +301,7 @@ def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:
         raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
     fitted: Tensor = x if exactly else fit_shape(x, y.shape)
     if fitted.shape != y.shape:
-        raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}; they must be equal")
+        raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}. They must be equal")
     if fitted.device != y.device:
         raise InputError(f"{name} is on {x.device} but y on {y.device}; move one of them")
     return fitted

@@ -34,13 +34,13 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "more": "#E69F00",
     }
 )
-SHOWN = 250  # intervals that can be told apart in one panel
+MAX_INTERVALS = 250  # in one panel
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a figure shows of one target: 1-D arrays with one entry per row.
+    """Arrays of a figure about one target, (rows,).
 
     Args:
         name: name of the target, for the axes.
@@ -49,8 +49,8 @@ class Predicted:
         y: targets, or None.
         pit: P(Y ≤ y) for each target, or None.
         depth: the probability that the smallest central interval with y in it states, or None.
-        total: rows that these were drawn from; more than there are here if not all are shown.
-        unit: what a row is called, in the plural.
+        total: number of rows that these were drawn from.
+        unit: name of a row, in the plural.
     """
 
     name: str
@@ -67,7 +67,7 @@ def draw(targets: Sequence[Predicted], coverage: float, ax: Any = None) -> "Figu
     """Return a figure with one row of panels for each target: intervals and, if y is known, calibration and PIT.
 
     Args:
-        targets: what to show.
+        targets: the arrays of each target.
         coverage: the probability that the intervals state.
         ax: matplotlib axes to draw the intervals of the first target into, and nothing else; None makes a new figure.
     """
@@ -129,7 +129,7 @@ def _draw_targets(ax: Any, target: Predicted, order: NDArray[np.int64], size: fl
     """Mark the targets, those outside their intervals in another colour, and keep far ones at the edge of the axes."""
     assert target.y is not None
     outside = (target.y < target.ends[:, 0]) | (target.y > target.ends[:, 1])
-    share = f"{int(outside.sum()):,} of {len(outside):,}, {100 * outside.mean() if len(outside) else 0:.3g} %"
+    share = f"{int(outside.sum()):,} of {len(outside):,}, {100 * outside.mean() if len(outside) else 0:.3g}%"
     deviation = (target.y - target.median)[order]
     limits = _limits(target.ends - target.median[:, None], target.y - target.median)
     shown = deviation if limits is None else np.clip(deviation, *limits)
@@ -156,11 +156,11 @@ def draw_calibration(ax: Any, target: Predicted, coverage: float) -> None:
     observed = np.searchsorted(inside, levels, side="right") / count
     chance = 1.96 * np.sqrt(levels * (1 - levels) / count)
     low, high = np.clip(levels - chance, 0, 1), np.clip(levels + chance, 0, 1)
-    ax.fill_between(100 * levels, 100 * low, 100 * high, color=COLOURS["range"], lw=0, label="ideal ± chance (95 %)")
+    ax.fill_between(100 * levels, 100 * low, 100 * high, color=COLOURS["range"], lw=0, label="ideal ± chance (95%)")
     ax.plot([0, 100], [0, 100], color=COLOURS["data"], lw=1, ls="--", label="ideal")
     ax.plot(100 * levels, 100 * observed, color=COLOURS["epistemic"], lw=1.8, label="observed")
     at = float(np.searchsorted(inside, coverage, side="right") / count)
-    told = f"{100 * at:.3g} % in the {_percent(coverage)} intervals"
+    told = f"{100 * at:.3g}% in the {_percent(coverage)} intervals"
     ax.plot([100 * coverage], [100 * at], "o", color=COLOURS["epistemic"], ms=5, label=told, clip_on=False)
     wide = float(observed.mean()) > 0.5  # then the curve is in the upper left corner, and the legend in the other
     words: dict[str, Any] = {"fontsize": 8, "color": COLOURS["data"], "style": "italic"}
@@ -184,7 +184,7 @@ def draw_pit(ax: Any, target: Predicted) -> None:
     ax.bar(edges[:-1], counts, width=1 / bins, align="edge", color=COLOURS["epistemic"], alpha=0.45, ec="white")
     ax.axhline(ideal, color=COLOURS["data"], lw=1, ls="--", label="ideal: flat")
     for k, limit in enumerate((ideal - chance, ideal + chance)):
-        ax.axhline(limit, color=COLOURS["data"], lw=1, ls=":", label=None if k else "ideal ± chance (95 %)")
+        ax.axhline(limit, color=COLOURS["data"], lw=1, ls=":", label=None if k else "ideal ± chance (95%)")
     ax.set(xlim=(0, 1), ylim=(0, 1.5 * max(float(counts.max(initial=0)), ideal + chance, 1.0)))
     ax.set_xlabel("predicted probability of a value below the target", fontsize=9)
     ax.set_ylabel(target.unit, fontsize=9)
@@ -206,14 +206,14 @@ def draw_pit(ax: Any, target: Predicted) -> None:
 
 def _evenly(order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the entries of an order that are shown: all of few, or a fixed number of many at equal distances."""
-    if len(order) <= SHOWN:
+    if len(order) <= MAX_INTERVALS:
         return order
-    shown: NDArray[np.int64] = order[np.linspace(0, len(order) - 1, SHOWN).round().astype(int)]
+    shown: NDArray[np.int64] = order[np.linspace(0, len(order) - 1, MAX_INTERVALS).round().astype(int)]
     return shown
 
 
 def _percent(share: float) -> str:
-    return f"{round(100 * share, 10):.12g} %"  # 99.99999 is not 100
+    return f"{round(100 * share, 10):.12g}%"  # 99.99999 is not 100
 
 
 def _count(target: Predicted, shown: int) -> str:
@@ -239,7 +239,7 @@ def _png(figure: "Figure") -> bytes:
     return target.getvalue()
 
 
-# What all figures share -----------------------------------------------------------------------------------------------
+# Parts of all figures -------------------------------------------------------------------------------------------------
 
 
 def import_matplotlib(module: str = "matplotlib") -> Any:

@@ -24,10 +24,10 @@ class WeightSchedule(Protocol):
         """Current value of λ."""
 
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Update λ after a batch; the call may come before or after the backward pass.
+        """Update λ after a batch, before or after the backward pass.
 
         Args:
-            nig: the network's answer for the batch.
+            nig: output of the network for the batch.
             y: targets of the batch.
             mask: True where a target counts; None counts all. Bounds of censored targets have no error to adapt to:
                 pass ``censored == 0``.
@@ -113,7 +113,7 @@ class DualAscent(nn.Module):
     requires errors below 0.01 standard deviations; so λ rises linearly as long as training lasts (to 7.8 on Kin8nm),
     and α collapses to 1. Nor does that code keep λ from becoming negative.
 
-    Under ``torch.distributed`` all ranks of the default group must call ``step`` equally often; it uses the mean over
+    Under ``torch.distributed`` all ranks of the default group must call ``step`` equally often. It uses the mean over
     the targets of all ranks, so that λ is the same on all of them. ``step`` replaces the buffers by new tensors and so
     cannot be part of a captured CUDA graph: call it outside.
 

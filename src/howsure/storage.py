@@ -102,7 +102,7 @@ def reading_model(path: str | Path) -> Iterator[None]:
         yield
     except Exception as error:
         why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        raise InputError(f"{path} cannot be loaded: {why}", hint="save the model again") from error
+        raise InputError(f"{path} cannot be loaded: {' '.join(why.split())}", hint="save the model again") from error
 
 
 def checked_header(kind: type[Header], values: dict[str, Any]) -> Header:

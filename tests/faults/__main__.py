@@ -26,7 +26,7 @@ def checks(share: float) -> dict[str, Check]:
         "kills in howsure fit": lambda: commands.kills_in_fit(times(20)),
         "kills in howsure predict": lambda: commands.kills_in_predict(2 * times(10)),
         "interrupts of fit": lambda: processes.interrupts_of_fit(times(20)),
-        "forged model folders": lambda: forgeries.check(times(100)),
+        "forged model files": lambda: forgeries.check(times(100)),
         "odd tables through fit and predict": lambda: tables.check(times(300)),
         "odd files through the shell": lambda: odd_files.check(times(300)),
         "comparisons of 1,000 random mixtures": lambda: mixtures.check(times(1000)),

@@ -30,20 +30,20 @@ def kills_in_fit(count: int = 20, seed: int = 0) -> Found:
         _table(200).to_csv(table, index=False)
         whole = _seconds(_fit(table, old, seed=1))
         for trial in range(count):
-            folder = old if trial % 2 else new
-            _kill(_fit(table, folder, seed=2), "fitting to", choose.uniform(0, 1.1 * whole))
+            path = old if trial % 2 else new
+            _kill(_fit(table, path, seed=2), "fitting to", choose.uniform(0, 1.1 * whole))
             try:
-                if models.load(folder).random_state not in ((1, 2) if folder == old else (2,)):
-                    failed.append(f"kill {trial}: {folder.name} holds a model that no one saved")
+                if models.load(path).random_state not in ((1, 2) if path == old else (2,)):
+                    failed.append(f"kill {trial}: {path.name} holds a model that no one saved")
             except InputError as error:
-                if folder == old:
+                if path == old:
                     failed.append(f"kill {trial}: the model that was there cannot be read: {error}")
-                elif folder.exists():
-                    failed.append(f"kill {trial}: a part of a model is there: {error}")
-        for folder in (old, new):  # the next fit works, and removes what killed ones left
-            _seconds(_fit(table, folder, seed=3))
-            if models.load(folder).random_state != 3:
-                failed.append(f"after all kills {folder.name} holds an old model")
+                elif path.exists():
+                    failed.append(f"kill {trial}: a model that looks complete cannot be read: {error}")
+        for path in (old, new):  # the next fit works, and removes what killed ones left
+            _seconds(_fit(table, path, seed=3))
+            if models.load(path).random_state != 3:
+                failed.append(f"after all kills {path.name} is not the new model")
         beside = sorted(path.name for path in Path(scratch).iterdir())
         if beside != ["new", "old", "table.csv"]:
             failed.append(f"left behind: {beside}")
@@ -90,9 +90,9 @@ def _table(rows: int) -> pd.DataFrame:
     return pd.DataFrame(x, columns=["a", "b"]).assign(y=x[:, 0] + generator.normal(size=rows), c=1)
 
 
-def _fit(table: Path, folder: Path, seed: int) -> list[str]:
+def _fit(table: Path, path: Path, seed: int) -> list[str]:
     few = ("--method", "ensemble", "--members", "1", "--steps", "20", "--device", "cpu")
-    return [str(each) for each in ("fit", table, "--target", "y", "-o", folder, "--force", "--seed", seed, *few)]
+    return [str(each) for each in ("fit", table, "--target", "y", "-o", path, "--force", "--seed", seed, *few)]
 
 
 def _predict(model: Path, table: Path, output: Path) -> list[str]:
@@ -119,7 +119,7 @@ def _kill(arguments: list[str], ready: str, after: float) -> None:
     process.communicate()
 
 
-def _visible(folder: Path) -> list[str]:
-    """Return the files of a folder that a user sees and that no one asked for."""
+def _visible(path: Path) -> list[str]:
+    """Return the files of a path that a user sees and that no one asked for."""
     known = {"table.parquet", "model", "predictions.csv", "predictions.parquet"}
-    return [path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith(".")]
+    return [path.name for path in path.iterdir() if path.name not in known and not path.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Forge model files with right digests: loading must refuse each in one sentence, or the model must work."""
+"""Forge model files with right checksums: loading must refuse each in one sentence, or the model must work."""
 
 import copy
 import json
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 
 import howsure as hs
-from howsure.storage import DIGEST, HEADER, _digest, _split, load_model
+from howsure import storage
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 10**30, 1e308, "", "x", "../../etc/passwd", [], [1], [[]], {}, {"a": 1}, [None] * 3,
@@ -37,10 +37,10 @@ def models() -> list[Any]:
 
 
 def write(path: Path, header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """Write a model file with the right digest, whatever it holds."""
+    """Write a model file with a right checksum, whatever it holds."""
     text = json.dumps(header)
-    _, body = _split(save(tensors))
-    save_file(tensors, path, {HEADER: text, DIGEST: _digest(text, body)})
+    body = storage._split(save(tensors))[1]
+    path.write_bytes(save(tensors, {storage.HEADER: text, storage.DIGEST: storage._digest(text, body)}))
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -49,10 +49,10 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] * bool(path) + [place for key, inner in items for place in _places(inner, (*path, key))]
 
 
-def forge_settings(body: dict[str, Any], choose: random.Random) -> str:
-    """Change one place of the settings; return what was done."""
-    place = choose.choice(_places(body))
-    inner = body
+def forge_header(header: dict[str, Any], choose: random.Random) -> str:
+    """Change one place of the header; return what was done."""
+    place = choose.choice(_places(header))
+    inner: Any = header
     for key in place[:-1]:
         inner = inner[key]
     if choose.random() < 0.25:
@@ -66,28 +66,31 @@ def forge_tensors(tensors: dict[str, torch.Tensor], choose: random.Random) -> st
     """Change one tensor; return what was done."""
     name = choose.choice(sorted(tensors))
     old = tensors.pop(name)
-    how = choose.choice(["drop", "rename", "double", "shape", "zeros", "nan", "negative", "extra", "huge", "integers"])
+    how = choose.choice(
+        ["drop", "rename", "double", "shape", "zeros", "nan", "negative", "extra", "huge", "integers", "float8"]
+    )
     new = {
-        "rename": ("networks.other", old),
+        "rename": ("population.other", old),
         "double": (name, old.to(torch.float64 if old.dtype == torch.float32 else torch.float32)),
         "shape": (name, old.flatten()),
         "zeros": (name, torch.zeros_like(old)),
         "nan": (name, torch.full_like(old, float("nan"))),
         "negative": (name, -old),
-        "extra": (name, torch.cat([old, old])),
+        "extra": (name, torch.cat([old.flatten(), old.flatten()])),
         "huge": (name, torch.full_like(old, 1e30)),
         "integers": (name, old.long()),
+        "float8": (name, old.to(torch.float8_e4m3fn)),
     }.get(how)
     if new:
         tensors[new[0]] = new[1]
     return f"{how} {name}"
 
 
-def verdict(folder: Path, x: Any) -> str | None:
-    """Return what is wrong with how a folder was loaded; None if it was refused in one sentence, or its model works."""
+def verdict(path: Path, x: Any) -> str | None:
+    """Return what is wrong with how a file was loaded; None if it was refused in one sentence, or its model works."""
     tracemalloc.start()
     try:
-        model = hs.load(folder)
+        model = hs.load(path)
         mean, std = model.predict(x, return_std=True)
         model.predict_interval(x)
         model.predict_distribution(x).to_frame()
@@ -106,17 +109,17 @@ def verdict(folder: Path, x: Any) -> str | None:
 
 
 def check(count: int = 100, seed: int = 0) -> tuple[int, list[str]]:
-    """Forge and load ``count`` folders; return how many were tried, and what failed."""
+    """Forge and load ``count`` files; return how many were tried, and what failed."""
     choose, failed = random.Random(seed), []
     with tempfile.TemporaryDirectory() as scratch:
         known = []
         for k, (model, x) in enumerate(models()):
-            tensors, header = load_model(model.save(Path(scratch) / f"model{k}"))
+            tensors, header = storage.load_model(model.save(Path(scratch) / f"model{k}"))
             known.append((header, tensors, x))
         for k in range(count):
             header, tensors, x = known[k % len(known)]
             header, tensors = copy.deepcopy(header), dict(tensors)
-            done = forge_tensors(tensors, choose) if k % 4 == 0 else forge_settings(header, choose)
+            done = forge_tensors(tensors, choose) if k % 3 == 0 else forge_header(header, choose)
             path = Path(scratch) / f"forged{k}"
             write(path, header, tensors)
             if (wrong := verdict(path, x)) is not None:

@@ -25,13 +25,13 @@ Found = tuple[int, list[str]]
 
 SAVE = """
     import sys, torch
-    from faults.processes import Numbered
+    from faults.processes import Count
     from howsure.storage import save_model
-    folder, first = sys.argv[1], int(sys.argv[2])
+    path, first = sys.argv[1], int(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
     for k in range(first, first + 100_000):
-        save_model(folder, {"w": torch.full((20_000,), float(k))}, Numbered(k))
+        save_model(path, {"w": torch.full((20_000,), float(k))}, Count(k))
         print(k, flush=True)
 """
 FIT = """
@@ -53,9 +53,9 @@ FIT = """
 """
 
 
-@dataclass(frozen=True)
-class Numbered:
-    """The header of the k-th model."""
+@dataclass
+class Count:
+    """Header of a model file."""
 
     k: int
 
@@ -76,9 +76,9 @@ def run(command: list[str], **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, **more)  # type: ignore[call-overload]
 
 
-def start_saving(folder: Path, first: int) -> subprocess.Popen[str]:
+def start_saving(path: Path, first: int) -> subprocess.Popen[str]:
     """Start a process that saves models numbered from ``first`` on, and return it when its imports are done."""
-    process = start(SAVE, folder, first)
+    process = start(SAVE, path, first)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdout.readline()
@@ -87,20 +87,20 @@ def start_saving(folder: Path, first: int) -> subprocess.Popen[str]:
     return process
 
 
-def leftovers(folder: Path) -> list[str]:
-    """Save once more, which removes what killed writers left, and return what is there that should not be."""
-    save_model(folder, {"w": torch.zeros(3)}, Numbered(0))
-    found = sorted(path.name for path in folder.parent.iterdir())
-    return [] if found == [folder.name] else [f"left behind: {found}"]
+def leftovers(path: Path) -> list[str]:
+    """Save once more, which removes the parts of killed writers, and return the files that should not be there."""
+    save_model(path, {"w": torch.zeros(3)}, Count(0))
+    found = sorted(each.name for each in path.parent.iterdir())
+    return [] if found == [path.name] else [f"left behind: {found}"]
 
 
 def kills_in_save(count: int = 200, seed: int = 0) -> Found:
     """Kill processes at random moments of saving over a model: the old one or the new one must be there, whole."""
     choose, failed = random.Random(seed), []
     with tempfile.TemporaryDirectory() as scratch:
-        folder, written = Path(scratch) / "model", -1
+        path, written = Path(scratch) / "model", -1
         for trial in range(count):
-            process = start_saving(folder, 1000 * trial)
+            process = start_saving(path, 1000 * trial)
             assert process.stdout is not None
             if trial == 0 or choose.random() < 0.5:
                 written = int(process.stdout.readline())  # at least one save is through
@@ -109,26 +109,26 @@ def kills_in_save(count: int = 200, seed: int = 0) -> Found:
             said = process.communicate()[0].split()
             written = int(said[-1]) if said else written
             try:
-                tensors, settings = load_model(folder)
+                tensors, settings = load_model(path)
             except InputError as error:
                 failed.append(f"kill {trial}: {error}")
                 continue
             if not (tensors["w"] == settings["k"]).all() or settings["k"] < written:
                 failed.append(f"kill {trial}: {settings['k']} is there, {written} had been written")
-        failed += leftovers(folder)
+        failed += leftovers(path)
     return count, failed
 
 
 def writers(processes: int = 3, seconds: float = 3.0) -> Found:
-    """Save to one folder from several processes while this one loads: none may fail, and every model must be whole."""
+    """Save to one file from several processes while this one loads: none may fail, and every model must be whole."""
     failed, loads = [], 0
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "model"
-        save_model(folder, {"w": torch.zeros(3)}, Numbered(0))
-        crowd = [start_saving(folder, 1_000_000 * k) for k in range(1, processes + 1)]
+        path = Path(scratch) / "model"
+        save_model(path, {"w": torch.zeros(3)}, Count(0))
+        crowd = [start_saving(path, 1_000_000 * k) for k in range(1, processes + 1)]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            tensors, settings = load_model(folder)
+            tensors, settings = load_model(path)
             loads += 1
             if not (tensors["w"] == settings["k"]).all():
                 failed.append(f"torn: {settings['k']}")
@@ -139,7 +139,7 @@ def writers(processes: int = 3, seconds: float = 3.0) -> Found:
                 continue
             process.kill()
             saves += len(process.communicate()[0].split())
-        failed += leftovers(folder)
+        failed += leftovers(path)
     return saves + loads, failed
 
 

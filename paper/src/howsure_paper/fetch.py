@@ -22,7 +22,6 @@ def fetch(
     ] = None,
     origin: Annotated[str | None, typer.Option(help="Address of a mirror.")] = None,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Download UCI regression sets with their standard splits, and check them by SHA-256.
 

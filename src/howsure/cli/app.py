@@ -14,6 +14,7 @@ from howsure.cli import (
     export,
     fit,
     info,
+    interrupted,
     predict,
     report,
 )
@@ -74,6 +75,8 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
 
 def _stop_for(program: str, error: Exception) -> NoReturn:
     """End with a sentence about a wrong option or a lack of memory, or with a traceback of an unexpected error."""
+    if interrupted.is_set():
+        raise KeyboardInterrupt from error
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error)
         sys.exit(2)

@@ -1,27 +1,27 @@
-"""What verbs say: remarks and progress on standard error, tables of plain text on standard output."""
+"""Output of the commands: remarks and progress on standard error, tables of plain text on standard output."""
 
 import contextlib
 import io
 import os
 import stat
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 import typer
 
-from howsure.errors import UnreadableCellsWarning
+from howsure.errors import InputError, UnreadableCellsWarning
 
 __all__ = [
+    "Coverage",
     "Encoding",
     "Force",
-    "NoSeed",
+    "Progress",
     "Quiet",
-    "RowProgress",
     "Seed",
     "Separator",
     "counted",
@@ -34,28 +34,35 @@ __all__ = [
     "table",
 ]
 
+SECONDS_BEFORE_PROGRESS = 2.0
+SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal
+
+
+def _probability(value: float) -> float:
+    if not 0 < value < 1:
+        raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {value:g}", value=value)
+    return value
+
+
+Coverage = Annotated[
+    float, typer.Option("--coverage", callback=_probability, help="Probability of the interval from lower to upper.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Results, warnings and errors only.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random.")]
-NoSeed = Annotated[
-    int,
-    typer.Option(
-        "--seed", min=0, max=2**32 - 1, help="For scripts that give it to every verb: nothing is random here."
-    ),
-]
 Separator = Annotated[
     str | None, typer.Option("--separator", help="Of the fields of a CSV file; found by itself.", metavar="CHARACTER")
 ]
 Encoding = Annotated[
     str | None, typer.Option("--encoding", help="Of a CSV file, such as utf-16; found by itself.", metavar="NAME")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there under the name of the output.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 
 
 def prepare_streams() -> None:
-    """Make standard output and standard error such that no character and no missing reader can stop a verb.
+    """Make standard output and standard error such that no character and no missing reader can stop a command.
 
     A console that cannot show λ shows a question mark. Where the reader of a pipe has left, as ``head -1`` does, the
-    rest of the text is dropped: the work goes on, because what a verb is for may be a file.
+    rest of the text is dropped and the work goes on, because the result of a command may be a file.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -82,7 +89,7 @@ def _is_pipe(stream: Any) -> bool:
 
 
 class _Pipe(io.FileIO):
-    """Pipe that takes all that is written, also if nobody reads it any more."""
+    """Pipe that accepts all text, also after its reader has left."""
 
     def write(self, data: Any) -> int:
         with contextlib.suppress(BrokenPipeError):
@@ -111,7 +118,7 @@ def speaking(in_batches: bool = False) -> Iterator[None]:
             remark(f"note: {text}")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what other libraries tell their programmers
+        warnings.simplefilter("ignore")  # of other libraries, for their programmers
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
@@ -165,9 +172,9 @@ def share(value: float | None) -> str:
     """Return a share as a percentage with one decimal, or a dash.
 
     >>> share(0.909), share(None)
-    ('90.9 %', '–')
+    ('90.9%', '–')
     """
-    return "–" if value is None or value != value else f"{100 * value:.1f} %"
+    return "–" if value is None or value != value else f"{100 * value:.1f}%"
 
 
 def table(rows: Sequence[Mapping[str, Any]], left: Sequence[str] = ()) -> str:
@@ -181,73 +188,63 @@ def table(rows: Sequence[Mapping[str, Any]], left: Sequence[str] = ()) -> str:
     if not rows:
         return ""
     names = list(rows[0])
-    cells = [[printable(str(row[name])) for name in names] for row in rows]
-    widths = [max(len(line[k]) for line in [names, *cells]) for k in range(len(names))]
+    cells = [[printable(str(text)) for text in line] for line in (names, *([row[n] for n in names] for row in rows))]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(names))]
     at_left = [k == 0 or name in left for k, name in enumerate(names)]
-    names = list(map(printable, names))
 
     def aligned(line: Sequence[str]) -> str:
         parts = zip(line, widths, at_left, strict=True)
         return "  ".join(text.ljust(width) if first else text.rjust(width) for text, width, first in parts).rstrip()
 
-    return "\n".join(map(aligned, [names, *cells]))
+    return "\n".join(map(aligned, cells))
 
 
-class RowProgress:
-    """Context that shows on standard error how many rows are done: a bar on a terminal, plain lines elsewhere.
+class Progress:
+    """Context that shows on standard error how long a task has run, and how many of its rows are done.
 
-    Nothing is shown in the first two seconds; then plain lines come every ten.
+    Nothing is shown in the first two seconds. Then a line is rewritten every half second on a terminal; elsewhere a
+    line is added every ten seconds.
 
     Args:
-        total: rows in all, or None where that is not known.
+        task: name of the task.
+        total: number of its rows, None if it is unknown.
         quiet: show nothing.
     """
 
-    def __init__(self, total: int | None, quiet: bool = False) -> None:
-        self.total, self.quiet, self.done = total, quiet, 0
+    def __init__(self, task: str, total: int | None = None, quiet: bool = False) -> None:
+        self.task, self.total, self.quiet, self.done = task, total, quiet, 0
         self.started = time.perf_counter()
-        self.shown = self.started - 8
-        self.bar: Any = None
+        self.ended = threading.Event()
+        self.terminal = sys.stderr.isatty()
+        self.ticker = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Self:
+        if not self.quiet:
+            self.ticker.start()
         return self
 
     def add(self, rows: int) -> None:
-        """Say that so many rows more are done."""
-        self.update(self.done + rows)
+        """Count more rows as done."""
+        self.done += rows
 
-    def update(self, done: int) -> None:
-        """Say that so many rows are done in all."""
-        self.done = done
-        now = time.perf_counter()
-        if self.quiet or now - self.started < 2:
-            return
-        if self.bar is None and sys.stderr.isatty():
-            self._start_bar()
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, description=self.summary())
-        elif now - self.shown >= 10:
-            remark(self.summary())
-            self.shown = now
-
-    def _start_bar(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("predicting"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-        self.task = self.bar.add_task("", total=self.total)
-        self.bar.start()
+    def _tick(self) -> None:
+        wait = SECONDS_BEFORE_PROGRESS
+        while not self.ended.wait(wait):
+            wait = 0.5 if self.terminal else SECONDS_BETWEEN_LINES
+            end = "\x1b[K\r" if self.terminal else "\n"
+            print(f"{self.task}: {self.summary()}", end=end, file=sys.stderr, flush=True)
 
     def summary(self) -> str:
-        """Return what is done and how fast, in words."""
-        of = "" if self.total is None or self.total == self.done else f" of {self.total:,}"
+        """Return the time, or the number of rows and their rate."""
         seconds = max(time.perf_counter() - self.started, 1e-9)
-        rate = self.done / seconds
-        return f"{self.done:,}{of} row{'' if self.done == 1 else 's'}, {rate:,.0f} rows/s"
+        if not self.done:
+            return f"{seconds:.0f} s"
+        of = "" if self.total is None or self.total == self.done else f" of {self.total:,}"
+        return f"{self.done:,}{of} row{'' if self.done == 1 else 's'}, {self.done / seconds:,.0f} rows/s"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        if self.ticker.is_alive():
+            self.ticker.join()
+            if self.terminal:
+                print("\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``howsure export MODEL --onnx FILE``: a model as an ONNX graph, for programs without howsure or Python."""
+"""``howsure export MODEL -o FILE``: a model as an ONNX graph, for programs without howsure or Python."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,15 +6,14 @@ from typing import Annotated
 import typer
 
 from howsure.cli import console, models
-from howsure.errors import InputError
 
 __all__ = ["export"]
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
-    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx.")],
-    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
+    model: Annotated[Path, typer.Argument(help="File of the model.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write, such as model.onnx.")] = Path("model.onnx"),
+    coverage: console.Coverage = 0.9,
     interval: Annotated[
         bool, typer.Option("--interval/--no-interval", help="Whether the graph has an interval at all.")
     ] = True,
@@ -23,22 +22,17 @@ def export(
     ] = False,
     force: console.Force = False,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
     """Write a model as an ONNX graph, from the columns of a table to mean, deviations and interval.
 
-    The graph takes numbers. What they mean, and the code of every text, is in its metadata.
+    The graph takes numbers. Their meaning, and the code of every text, is in its metadata.
 
-    Example: howsure export model --onnx model.onnx
+    Example: howsure export model -o model.onnx
     """
-    if not 0 < coverage < 1:
-        raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
-    with console.speaking():
+    models.check_other(out, model)
+    with console.speaking(), console.Progress("exporting", None, quiet):
         from howsure.exporting import export as export_model
 
-        regressor = models.load(model)
-        if onnx.resolve() == model.resolve():
-            raise InputError(f"{onnx} is the model; name another place with --onnx")
         options = {"coverage": coverage if interval else None, "single": single, "overwrite": force}
-        path = export_model(regressor, onnx, **options)
+        path = export_model(models.load(model), out, **options)
     console.remark(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", quiet)

@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from howsure.cli import console, models
-from howsure.cli.rows import (
-    check_columns,
-    features_of,
-    naming_rows,
-    number_columns,
-    output_columns,
-    predict_frame,
-    target_names,
-)
+from howsure.cli.rows import check_columns, features_of, naming_rows, number_columns, predict_frame
 from howsure.errors import InputError
-from howsure.files import listed
-from howsure.io import CsvOptions, count_rows, is_ours, read_batches, writing
+from howsure.files import listed, new_folder
+from howsure.io import CsvOptions, check_output, count_rows, is_ours, read_batches, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,91 +24,80 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 Job = tuple[Path, Path]  # a table, and the file of its predictions
+Read = Callable[..., Iterator["pd.DataFrame"]]
+Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
 PARQUET = (".parquet", ".pq")
 
 
 class Engine(StrEnum):
-    """Who does the work."""
+    """Where rows are predicted."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table of new rows, or a folder of Parquet files.")],
-    output: Annotated[
+    out: Annotated[
         Path,
-        typer.Option(
-            "-o", "--output", help="File of the predictions: .csv, .csv.gz, .parquet or .feather; or a folder."
-        ),
+        typer.Option("-o", "--out", help="File of the predictions: .csv, .csv.gz, .parquet or .feather; or a folder."),
     ],
-    coverage: Annotated[float, typer.Option(help="Probability of the interval from lower to upper.")] = 0.9,
+    coverage: console.Coverage = 0.9,
     keep: Annotated[
         list[str] | None, typer.Option(help="Column to copy; may be given several times.", metavar="COLUMN")
     ] = None,
+    escape_formulas: Annotated[
+        bool, typer.Option("--escape-formulas", help="Put ' before copied texts that a spreadsheet would compute.")
+    ] = False,
     engine: Annotated[Engine, typer.Option(help="This machine, or the workers of a Ray cluster.")] = Engine.LOCAL,
     separator: console.Separator = None,
     encoding: console.Encoding = None,
     force: console.Force = False,
     quiet: console.Quiet = False,
-    _seed: console.NoSeed = 0,
 ) -> None:
-    """Predict the rows of a table: mean, noise, doubt, interval, and how familiar each row is.
+    """Predict the rows of a table: mean, standard deviations, interval, and how familiar each row is.
 
     Rows keep their order, and the output appears when it is complete. Of a folder, each file is predicted into a file
     of the same name in the output folder.
 
     Example: howsure predict model new.parquet -o predictions.parquet --keep id
     """
-    if not 0 < coverage < 1:
-        raise InputError(f"--coverage is a probability between 0 and 1, as in 0.9, got {coverage:g}")
+    models.check_other(out, model, table)
     kept = list(dict.fromkeys(keep or []))
     with console.speaking(in_batches=True):
         regressor = models.load(model)
-        models.check_outside(output, model)
-        _check_kept(regressor, kept)
-        with _jobs(table, output, force) as jobs:
-            function = partial(predict_frame, regressor, coverage=coverage, keep=kept)
-            csv = CsvOptions(separator, encoding)
-            read = partial(read_batches, numbers=number_columns(regressor), csv=csv)
-            with console.RowProgress(_count(jobs), quiet) as progress:
-                check = partial(_check, regressor, kept, set(), quiet)
+        with _jobs(table, out, force) as jobs:
+            function = partial(predict_frame, regressor, coverage=coverage, keep=kept, escape_formulas=escape_formulas)
+            read = partial(read_batches, numbers=number_columns(regressor), csv=CsvOptions(separator, encoding))
+            check = partial(_check, regressor, kept, set(), quiet)
+            with console.Progress("predicting", _count(jobs), quiet) as progress:
                 run = _by_ray if engine is Engine.RAY else _locally
                 run(jobs, read, function, check, force, progress)
-    console.remark(f"wrote {output}: {progress.summary()}", quiet)
+    console.remark(f"wrote {out}: {progress.summary()}", quiet)
 
 
 # Input and output ----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _jobs(table: Path, output: Path, force: bool) -> Iterator[list[Job]]:
+def _jobs(table: Path, out: Path, force: bool) -> Iterator[list[Job]]:
     """Yield the tables and the files to write; of a folder, the folder of these files appears when the block ends."""
     if not table.is_dir():
-        if output.is_dir():
-            raise InputError(f"{output} is a folder; name the file of the predictions, as in -o {output / 'new.csv'}")
-        if output.exists() and not output.is_file():
-            raise InputError(f"{output} is not a plain file; name another one with -o")
-        if output.exists() and not force:
-            raise InputError(f"{output} exists already; --force replaces it, -o names another file")
-        if output.exists() and table.exists() and output.samefile(table):
-            raise InputError(f"{output} is the table itself; name another file with -o")
-        yield [(table, output)]
+        if out.is_dir():
+            raise InputError(f"{out} is a folder; name the file of the predictions, as in -o {out / 'new.csv'}")
+        check_output(out, force)
+        yield [(table, out)]
         return
-    from howsure.files import new_folder
-
     tables = sorted(path for path in table.iterdir() if path.suffix.lower() in PARQUET and path.is_file())
     if not tables:
         raise InputError(f"{table} is a folder without Parquet files; name a table, or a folder of .parquet files")
     left = sorted(path.name for path in table.iterdir() if path not in tables and not path.name.startswith((".", "_")))
     if left:
         warnings.warn(f"left out, since only Parquet files in {table} itself are read: {listed(left)}", stacklevel=2)
-    if output.exists() and output.samefile(table):
-        raise InputError(f"{output} is the folder of the tables itself; name another one with -o")
-    if output.is_dir() and any(output.iterdir()) and not force:
-        raise InputError(f"{output} exists already; --force replaces it, -o names another folder")
-    with new_folder(output, _check_replaceable if force else None) as folder:
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise InputError(f"{out} exists already; --force replaces it, -o names another folder")
+    with new_folder(out, _check_replaceable if force else None) as folder:
         yield [(path, folder / path.name) for path in tables]
 
 
@@ -136,26 +117,27 @@ def _count(jobs: list[Job]) -> int | None:
     return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
 
 
-def _check_kept(model: "Regressor", keep: list[str]) -> None:
-    taken = [name for name in keep if name in output_columns(model)]
-    if taken:
-        raise InputError(
-            f"--keep {taken[0]}: predictions have a column of this name",
-            column=taken[0],
-            hint="rename the one of the table",
-        )
+def _check(
+    model: "Regressor", keep: list[str], said: set[str], quiet: bool, batch: "pd.DataFrame", table: Path
+) -> None:
+    """Raise if columns are missing, and say which are ignored, unless that was said of another table."""
+    features_of(model, batch, table)
+    check_columns(keep, batch.columns, f"--keep: {table} has no column")
+    known = {*model.encoding_.names, *keep, *(model.target_names_ or ())}
+    ignored = [str(name) for name in batch.columns if str(name) not in known | said]
+    if ignored and hasattr(model, "feature_names_in_"):
+        said.update(ignored)
+        console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)
 
 
 # Engines -------------------------------------------------------------------------------------------------------------
 
 
-Function = Callable[["pd.DataFrame"], "pd.DataFrame"]
-Read = Callable[..., Iterator["pd.DataFrame"]]
 Check = Callable[["pd.DataFrame", Path], None]
 
 
 def _locally(
-    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.RowProgress
+    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.Progress
 ) -> None:
     """Predict by the processors of this machine, a batch of rows for each."""
     import torch
@@ -175,33 +157,19 @@ def _locally(
         with naming_rows(table, range(first, first + len(batch))):
             return function(batch)
 
-    for table, output in jobs:
-        with writing(output, replace=force) as write:
+    for table, out in jobs:
+        with writing(out, replace=force) as write:
             for found in stream_in_threads(predicted, checked(table), torch.get_num_threads()):
                 write(found)
                 progress.add(len(found))
 
 
 def _by_ray(
-    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.RowProgress
+    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.Progress
 ) -> None:
     """Predict by the workers of a Ray cluster."""
     from howsure.cli import ray_engine
 
-    console.remark("asking Ray for workers, which may take half a minute", progress.quiet)
     for table, _ in jobs:
         check(next(iter(read(table))), table)
     ray_engine.predict(jobs, read, function, replace=force, progress=progress.add)
-
-
-def _check(
-    model: "Regressor", keep: list[str], said: set[str], quiet: bool, batch: "pd.DataFrame", table: Path
-) -> None:
-    """Raise if columns are missing, and say which are ignored, unless that was said of another table."""
-    features_of(model, batch, table)
-    check_columns(keep, batch.columns, f"--keep: {table} has no column")
-    known = {*model.encoding_.names, *keep, *(target_names(model) or ())}
-    ignored = [str(name) for name in batch.columns if str(name) not in known | said]
-    if ignored and hasattr(model, "feature_names_in_"):
-        said.update(ignored)
-        console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)

@@ -1,17 +1,18 @@
-"""Rows of files through a model: what it reads of a frame, and the frame of its predictions."""
+"""Rows of files through a model: the columns that it reads of a frame, and the frame of its predictions."""
 
 import contextlib
 import difflib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError
 from howsure.files import listed
+from howsure.io import CsvOptions, read_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,35 +20,42 @@ if TYPE_CHECKING:
     from howsure.estimators import Regressor
 
 __all__ = [
+    "TestRows",
     "check_columns",
     "features_of",
     "naming_rows",
     "number_columns",
-    "output_columns",
     "predict_frame",
     "read_target",
-    "target_names",
+    "read_test_rows",
 ]
 
 Array = NDArray[np.float64]
 PART = 8_192  # rows that are predicted at once: more take memory, and no less time
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a text that spreadsheets compute
 
 
 def predict_frame(
-    model: "Regressor", frame: "pd.DataFrame", *, coverage: float = 0.9, keep: Sequence[str] = ()
+    model: "Regressor",
+    frame: "pd.DataFrame",
+    *,
+    coverage: float = 0.9,
+    keep: Sequence[str] = (),
+    escape_formulas: bool = False,
 ) -> "pd.DataFrame":
-    """Return the kept columns of a frame and what a model predicts for its rows, one row each, in their order.
+    """Return the kept columns of a frame and the predictions for its rows, one row each, in their order.
 
     The columns of predictions are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``, and
-    where evidence fades ``familiar`` and ``unfamiliar``. Those that a model does not have are left out: one Gaussian
-    network has no ``epistemic_std``, and a target learned by its logarithm has a ``median`` but no ``mean`` and
-    ``std``. With several targets each name begins with that of the target, as in ``price_mean``.
+    for models with evidence ``familiar`` and ``unfamiliar``. Columns that a model does not have are left out: one
+    network with a normal likelihood has no ``epistemic_std``, and a target learned by its logarithm has a ``median``
+    but no ``mean`` and ``std``. With several targets each name begins with that of the target, as in ``price_mean``.
 
     Args:
         model: a fitted regressor.
         frame: rows with at least the columns of the model; others are ignored.
         coverage: probability of the interval from ``lower`` to ``upper``.
         keep: names of columns of the frame that are copied.
+        escape_formulas: whether copied texts that a spreadsheet would compute get an apostrophe in front.
     """
     import pandas as pd
 
@@ -59,19 +67,26 @@ def predict_frame(
     if not keep:
         return found
     check_columns(keep, frame.columns, "--keep: the table has no column")
-    taken = [name for name in keep if name in found.columns]
-    if taken:
-        raise InputError(
-            f"--keep {taken[0]!r}: predictions have a column of this name",
-            column=taken[0],
-            hint="rename the one of the table",
-        )
-    return pd.concat([frame[list(keep)].reset_index(drop=True), found], axis=1)
+    for name in keep:
+        if name in found.columns:
+            raise InputError(
+                f"--keep {name}: predictions have a column of this name",
+                column=name,
+                hint="rename the one of the table",
+            )
+    kept = frame[list(keep)].reset_index(drop=True)
+    if escape_formulas:
+        kept = kept.map(_escape).rename(columns=_escape)
+    return pd.concat([kept, found], axis=1)
+
+
+def _escape(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) -> "pd.DataFrame":
-    """Return what a model predicts for a few rows."""
-    found = model.predict_distribution(features_of(model, frame)).to_frame(coverage, names=_several(model))
+    """Return the predictions for a few rows."""
+    found = model.predict_distribution(features_of(model, frame)).to_frame(coverage)
     suffix = f"_{coverage:g}"  # the coverage is an option of the command, and the same for all columns
     ends = tuple(f"{end}{suffix}" for end in ("lower", "upper"))
     short = {name: name.removesuffix(suffix) for name in found.columns if name.endswith(ends)}
@@ -82,25 +97,6 @@ def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) ->
         if model.unfamiliar_below_ is not None:
             found["unfamiliar"] = ~(familiar >= model.unfamiliar_below_)  # also where it is NaN
     return found
-
-
-def _several(model: "Regressor") -> list[str] | None:
-    """Return the names of several targets, each of which needs one; None of a single one."""
-    if model.model_.one_target:
-        return None
-    return target_names(model) or [f"y{t}" for t in range(model.model_.targets)]
-
-
-def target_names(model: "Regressor") -> list[str] | None:
-    """Return the names of the targets that a model learned, or None if they had none."""
-    return model.target_names_
-
-
-def output_columns(model: "Regressor") -> set[str]:
-    """Return names that the frame of predictions may have."""
-    names = ("mean", "std", "aleatoric_std", "epistemic_std", "median", "lower", "upper")
-    several = _several(model)
-    return {"familiar", "unfamiliar", *(names if several is None else (f"{t}_{n}" for t in several for n in names))}
 
 
 def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "the table") -> Any:
@@ -126,6 +122,57 @@ def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "t
     return frame[names]
 
 
+class TestRows(NamedTuple):
+    """Rows of a table whose true values are known.
+
+    Args:
+        x: features, as the model takes them.
+        y: targets, (N, T).
+        targets: names of the targets.
+        numbers: of the rows in the table.
+        frame: the rows with all columns of the table.
+    """
+
+    x: Any
+    y: Array
+    targets: list[str]
+    numbers: NDArray[np.int64]
+    frame: "pd.DataFrame"
+
+
+def read_test_rows(
+    model: "Regressor", table: Path, target: Sequence[str], by: str | None, csv: CsvOptions
+) -> tuple[TestRows, int]:
+    """Return the rows of a table that have all targets, and how many have not.
+
+    Args:
+        model: a fitted regressor.
+        table: the file.
+        target: names of the columns with the targets; empty for those that the model learned.
+        by: name of another column that is needed.
+        csv: separator and encoding.
+    """
+    names = list(target) or model.target_names_
+    if names is None:
+        raise InputError("the model does not know the names of its targets", hint="name them with --target")
+    count = len(model.target_names_ or names)
+    if len(names) != count:
+        raise InputError(f"--target: the model has {count} target{'' if count == 1 else 's'}, not {len(names)}")
+    numbers = number_columns(model)
+    frame = read_file(table, None if numbers is None else [*numbers, *names], csv)
+    check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
+    check_columns(names, frame.columns, f"{table} has no target column")
+    named = hasattr(model, "feature_names_in_")  # otherwise the number of columns counts
+    x = features_of(model, frame if named else frame.drop(columns=names), table)
+    empty = any(frame[name].isna().all() for name in names)
+    y = np.full((len(frame), len(names)), np.nan) if empty else read_target(frame, names, table)
+    rows = np.flatnonzero(~np.isnan(y).any(1))
+    if not len(rows):
+        raise InputError(f"{table} has no rows with a target to compare with")
+    x = x.iloc[rows] if named else x[rows]
+    return TestRows(x, y[rows], names, rows, frame.iloc[rows]), len(y) - len(rows)
+
+
 @contextlib.contextmanager
 def naming_rows(
     file: str | Path, numbers: Sequence[int] | NDArray[np.int64], hint: Callable[[str], str] | None = None
@@ -135,7 +182,7 @@ def naming_rows(
     Args:
         file: name of the file; empty to leave it out.
         numbers: number of each of the rows in the file.
-        hint: returns what to do about a column, in words of the shell; None keeps the hint of the library.
+        hint: returns the remedy for a column, in words of the shell; None keeps the hint of the library.
     """
     try:
         yield
@@ -189,8 +236,8 @@ def _numbers(values: "pd.Series[Any]", name: str) -> Array:
         raise InputError(f"{start} has no values", column=name)
     kind, content = decide_kind(name, values)
     if kind != "number" or content == "duration":
+        what, advice = NOT_TARGETS.get(content if content == "duration" else kind, NOT_TARGETS["category"])
         first = values[values.notna()].iloc[0]
-        what, advice = _called(kind, content)
         raise InputError(f"{start} must be numbers, not {what}", column=name, value=first, hint=advice)
     column = read_column(name, values, kind, content)
     if column.unreadable is not None:
@@ -199,12 +246,9 @@ def _numbers(values: "pd.Series[Any]", name: str) -> Array:
     return found
 
 
-def _called(kind: str, content: str) -> tuple[str, str]:
-    """Return what a column holds that is no target, and what to do about it."""
-    if kind == "number" and content == "duration":
-        return "durations", "write them as numbers, such as seconds"
-    if kind == "boolean":
-        return "true and false", "write 1 and 0 if you mean these"
-    if kind == "date":
-        return "dates", "write them as numbers, such as days since a fixed date"
-    return "text", "numbers are predicted here; for classes use a classifier"
+NOT_TARGETS = {
+    "duration": ("durations", "write them as numbers, such as seconds"),
+    "boolean": ("true and false", "write 1 and 0 if you mean these"),
+    "date": ("dates", "write them as numbers, such as days since a fixed date"),
+    "category": ("text", "numbers are predicted here; for classes use a classifier"),
+}

@@ -1,7 +1,6 @@
-"""Scores of predictions, row by row first, so that large tables are scored in parts and groups each by themselves."""
+"""Scores of predictions, and the two simple models that scores are compared with."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,81 +13,49 @@ if TYPE_CHECKING:
 
     from howsure.prediction import Prediction
 
-__all__ = [
-    "COVERAGES",
-    "KEPT",
-    "Scored",
-    "baselines",
-    "compare_models",
-    "heading",
-    "join_scored",
-    "score",
-    "score_rows",
-]
+__all__ = ["COVERAGES", "baselines", "compare_models", "heading", "of_targets", "score", "score_rows"]
 
 Array = NDArray[np.float64]
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 KEPT = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1)  # shares of the rows, the most certain ones, whose error is shown
-MOST_FOR_LINEAR = 20_000_000  # numbers that a linear model is learned from
+MAX_LINEAR_CELLS = 20_000_000  # numbers that the linear model is learned from
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Scores of one target: a value for each row, and the calibration curve of all rows.
+def of_targets(p: "Prediction", y: Array) -> "list[tuple[Prediction, Array]]":
+    """Return the prediction and the true values of each target, for targets (N, T)."""
+    return [(p if len(p.shape) < 2 else p[:, t], y[:, t]) for t in range(y.shape[1])]
+
+
+def score_rows(p: "Prediction", y: Array) -> "pd.DataFrame":
+    """Return the scores of each row of one target; NaN where a prediction has no such value.
+
+    The columns are ``error`` (mean − y), ``std``, ``nll``, ``crps``, ``width`` (of the 90% interval), and whether the
+    interval of each coverage holds y: ``inside_0.5`` and so on.
+    """
+    import pandas as pd
+
+    frame = p.to_frame(list(COVERAGES)).reset_index(drop=True)
+    has_mean = "mean" in frame
+    scores = pd.DataFrame({"nll": -p.log_prob(y), "width": frame["upper_0.9"] - frame["lower_0.9"]})
+    scores["error"] = frame["mean"] - y if has_mean else np.nan
+    scores["std"] = frame["std"] if has_mean else np.nan
+    scores["crps"] = p.crps(y) if has_mean else np.nan
+    for c in COVERAGES:
+        scores[f"inside_{c:g}"] = ((frame[f"lower_{c:g}"] <= y) & (y <= frame[f"upper_{c:g}"])).astype(float)
+    return scores
+
+
+def score(p: "Prediction", y: Array, rows: "pd.DataFrame | None" = None) -> dict[str, Any]:
+    """Return the scores of one target by name, as plain numbers; None where there is no such score.
 
     Args:
-        rows: a frame with ``error`` (mean − y), ``std``, ``nll``, ``crps``, ``inside_0.5`` … ``inside_0.95`` and
-            ``width`` (of the interval of coverage 0.9); NaN where a prediction has no such value.
-        curve: the share of targets at or below each predicted quantile, as `howsure.metrics.calibration_curve`.
+        p: prediction, (N,).
+        y: true values, (N,).
+        rows: of `score_rows`, if that was computed before.
     """
+    from howsure.metrics import calibration_error
 
-    rows: "pd.DataFrame"
-    curve: Array
-
-
-def score_rows(prediction: "Prediction", y: Array) -> list[Scored]:
-    """Return the scores of each target of a prediction, (N,) or (N, T), for targets (N, T)."""
-    if len(prediction.shape) < 2:
-        return [_score_target(prediction, y[:, 0])]
-    return [_score_target(prediction[:, t], y[:, t]) for t in range(y.shape[1])]
-
-
-def _score_target(p: "Prediction", y: Array) -> Scored:
-    import pandas as pd
-
-    from howsure.metrics import calibration_curve
-
-    frame = p.to_frame(list(COVERAGES))
-    moments = "mean" in frame
-    unknown = np.full(len(y), np.nan)
-    values: dict[str, Any] = {
-        "error": frame["mean"].to_numpy() - y if moments else unknown,
-        "std": frame["std"].to_numpy() if moments else unknown,
-        "nll": -p.log_prob(y),
-        "crps": p.crps(y) if moments else unknown,
-    }
-    for coverage in COVERAGES:
-        low, high = (frame[f"{end}_{coverage:g}"].to_numpy() for end in ("lower", "upper"))
-        values[f"inside_{coverage:g}"] = ((low <= y) & (y <= high)).astype(float)
-        if coverage == 0.9:
-            values["width"] = high - low
-    return Scored(pd.DataFrame(values), calibration_curve(p, y))
-
-
-def join_scored(parts: Sequence[Scored]) -> Scored:
-    """Return the scores of all rows from those of parts of them."""
-    import pandas as pd
-
-    counts = [len(part.rows) for part in parts]
-    curve = np.average([part.curve for part in parts], axis=0, weights=counts)
-    return Scored(pd.concat([part.rows for part in parts], ignore_index=True), curve)
-
-
-def score(scored: Scored) -> dict[str, Any]:
-    """Return the scores of one target by name, as plain numbers; None where there is no such score."""
-    from howsure.metrics.calibration import PROBABILITIES
-
-    rows = scored.rows
+    rows = score_rows(p, y) if rows is None else rows
     found: dict[str, Any] = {
         "rows": len(rows),
         "rmse": float(np.sqrt(np.mean(rows["error"] ** 2))),
@@ -97,72 +64,59 @@ def score(scored: Scored) -> dict[str, Any]:
         "crps": float(rows["crps"].mean()),
         "coverage": {f"{c:g}": float(rows[f"inside_{c:g}"].mean()) for c in COVERAGES},
         "interval_width": float(rows["width"].mean()),
-        "calibration_error": float(np.sqrt(np.mean((scored.curve - PROBABILITIES) ** 2))),
-        "retention": _retention(rows),
+        "calibration_error": calibration_error(p, y),
+        "retention": _retention(p, y, rows),
     }
     return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in found.items()}
 
 
-def _retention(rows: "pd.DataFrame") -> dict[str, float] | None:
-    """Return the RMSE of the most certain rows by the share that is kept."""
-    import torch
-
-    from howsure.distributions import Normal
+def _retention(p: "Prediction", y: Array, rows: "pd.DataFrame") -> dict[str, float] | None:
+    """Return the RMSE of the most certain rows by the share that is kept; None without means or deviations."""
     from howsure.metrics import retention_curve
 
     if not np.isfinite(rows[["error", "std"]].to_numpy()).all():
         return None
-    p = Normal(torch.from_numpy(rows["error"].to_numpy(copy=True)), torch.ones((), dtype=torch.float64))
-    kept, error = retention_curve(p, np.zeros(len(rows)), rows["std"].to_numpy())
+    kept, error = retention_curve(p, y)
     return {f"{share:g}": float(error[np.abs(kept - share).argmin()]) for share in KEPT}
 
 
-# Beside other models --------------------------------------------------------------------------------------------------
+# Simple models --------------------------------------------------------------------------------------------------------
 
 
-def baselines(x: Array, y: Array, x_new: Array, seed: int) -> dict[str, "Prediction"]:
-    """Return what two simple models predict for new rows: a linear model, if one can be learned, and a constant.
+def baselines(x: Array, y: Array, x_new: Array, seed: int) -> "dict[str, Prediction]":
+    """Return the predictions of two simple models for new rows: a linear model, if one can be learned, and a constant.
 
     Args:
-        x: features of the training rows, (N, F), as networks get them.
+        x: features of the training rows, (N, F).
         y: their targets, (N, T).
         x_new: features of the new rows.
         seed: of the rows that the linear model is learned from, if all are too many.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = y.mean(0), y.std(0)
-    if not np.isfinite(mean).all():  # too large a target is the regressor's to refuse
-        return {}
-    constant = _gaussian(np.repeat(mean[None], len(x_new), 0), std)
-    linear = _linear(x, y, x_new, seed)
-    return ({} if linear is None else {"linear": linear}) | {"constant": constant}
-
-
-def _linear(x: Array, y: Array, x_new: Array, seed: int) -> "Prediction | None":
-    """Return the prediction of a ridge regression whose penalty and noise come from left-out rows."""
-    from sklearn.linear_model import RidgeCV
-
-    most = max(50, MOST_FOR_LINEAR // max(1, x.shape[1]))
+    constant = _gaussian(np.repeat(y.mean(0)[None], len(x_new), 0), y.std(0))
+    most = max(50, MAX_LINEAR_CELLS // max(1, x.shape[1]))
     if len(x) > most:
         chosen = np.sort(np.random.default_rng(seed).choice(len(x), most, replace=False))
         x, y = x[chosen], y[chosen]
-    if len(x) < 3:
-        return None
+    linear = None if len(x) < 3 else _linear(x, y, x_new)
+    return ({} if linear is None else {"linear": linear}) | {"constant": constant}
+
+
+def _linear(x: Array, y: Array, x_new: Array) -> "Prediction | None":
+    """Return the prediction of a ridge regression whose penalty and standard deviation come from left-out rows."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    size = y.std(0) + (y.std(0) == 0)
+    ridge = RidgeCV(np.logspace(-3, 4, 15), alpha_per_target=y.shape[1] > 1)
+    model = make_pipeline(StandardScaler(), ridge)
     try:
         with np.errstate(all="ignore"):
-            loc, scale = x.mean(0), x.std(0)
-            good = np.isfinite(scale) & (scale > 1e-12 * np.abs(loc)) & (scale > 0)
-            if not good.any():
-                return None
-            size = y.std(0) + (y.std(0) == 0)
-            model = RidgeCV(np.logspace(-3, 4, 15), alpha_per_target=y.shape[1] > 1)
-            model.fit((x[:, good] - loc[good]) / scale[good], (y - y.mean(0)) / size)
-            left_out = np.sqrt(np.maximum(-np.atleast_1d(model.best_score_), 0))
-            found = model.predict((x_new[:, good] - loc[good]) / scale[good]).reshape(len(x_new), -1)
+            mean = model.fit(x, (y - y.mean(0)) / size).predict(x_new).reshape(len(x_new), -1)
     except (ValueError, np.linalg.LinAlgError):  # features beyond what a linear model can scale
         return None
-    found, left_out = found * size + y.mean(0), left_out * size
-    return _gaussian(found, left_out) if np.isfinite(found).all() else None
+    left_out = np.sqrt(np.maximum(-np.atleast_1d(ridge.best_score_), 0))
+    return _gaussian(mean * size + y.mean(0), left_out * size) if np.isfinite(mean).all() else None
 
 
 def _gaussian(mean: Array, std: Array) -> "Prediction":
@@ -172,8 +126,11 @@ def _gaussian(mean: Array, std: Array) -> "Prediction":
     from howsure.prediction import Prediction
 
     floor = np.maximum(1e-12 * np.abs(mean).max(0, initial=0), 1e-300)  # of a target that does not vary
-    scale = np.broadcast_to(np.clip(std, floor, 1e300), mean.shape)  # too large a target is the regressor's to refuse
-    return Prediction(Normal(torch.from_numpy(mean), torch.from_numpy(scale.copy())))
+    scale = np.broadcast_to(np.maximum(std, floor), mean.shape).copy()
+    return Prediction(Normal(torch.from_numpy(mean), torch.from_numpy(scale)))
+
+
+# Texts ----------------------------------------------------------------------------------------------------------------
 
 
 def compare_models(scores: dict[str, dict[str, Any]]) -> Iterable[dict[str, str]]:
@@ -184,11 +141,11 @@ def compare_models(scores: dict[str, dict[str, Any]]) -> Iterable[dict[str, str]
             "RMSE": number(found["rmse"]),
             "NLL": number(found["nll"]),
             "CRPS": number(found["crps"]),
-            "90 % coverage": share(found["coverage"]["0.9"]),
+            "90% coverage": share(found["coverage"]["0.9"]),
             "calibration error": number(found["calibration_error"]),
         }
 
 
 def heading(target: str, rows: int, how: str) -> str:
-    """Return what stands above the scores of a fit."""
+    """Return the line above the scores of a fit."""
     return printable(f"{target}: scores on {rows:,} held-out row{'' if rows == 1 else 's'} ({how})")

@@ -1,4 +1,4 @@
-"""The distributions a network answers with, as ``torch.distributions`` objects over :mod:`howsure.formulas`."""
+"""Output distributions of networks, as ``torch.distributions`` objects over :mod:`howsure.formulas`."""
 
 from torch.serialization import add_safe_globals
 
@@ -22,6 +22,6 @@ __all__ = [
     "WithAtom",
 ]
 
-# The one global state that an import changes, because torch.load could not read saved answers otherwise: its default,
-# weights_only=True, takes classes of this list only. Answers consist of tensors, shapes and numbers.
+# The one global state that an import changes. Without it torch.load could not read saved distributions: its default,
+# weights_only=True, takes classes of this list only. The distributions consist of tensors, shapes and numbers.
 add_safe_globals([Normal, Mixture, NormalInverseGamma, StudentT])

@@ -122,7 +122,7 @@ def count_invalid(value: Tensor, valid: Tensor) -> str:
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
 class TensorTree:
-    """Base class of what consists of tensors and of parts that do, and that torch's tools should see into.
+    """Base class of objects made of tensors and of other such objects, into which torch's tools can look.
 
     A subclass is a pytree node and a dataclass. Its fields are arguments of its constructor, so that
     ``dataclasses.replace`` works; that validates if the original did.
@@ -152,20 +152,46 @@ class TensorTree:
         changed: Self = _pytree.tree_map(change, self)
         return changed
 
+    def __len__(self) -> int:
+        shape: torch.Size = getattr(self, "batch_shape", torch.Size())
+        if not shape:
+            raise TypeError(f"a {type(self).__name__} without dimensions has no length")
+        return shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, key: Any) -> Self:
+        """Return a part of the distribution, by indices as of a tensor of its batch shape."""
+        return self._of_parts(_pytree.tree_map(lambda t: t[key], self.to_dict()))
+
+    @classmethod
+    def cat(cls, distributions: "Iterable[Self]") -> Self:
+        """Return several distributions as one, row after row."""
+        every = list(distributions)
+        kinds = {(type(each), str(_pytree.tree_structure(each.to_dict()))) for each in every if isinstance(each, cls)}
+        if len(kinds) != 1 or not all(isinstance(each, cls) for each in every):
+            raise InputTypeError(f"{cls.__name__}.cat takes a list of at least one {cls.__name__}, all of one kind")
+        return every[0]._of_parts(_pytree.tree_map(lambda *t: torch.cat(t), *(each.to_dict() for each in every)))
+
+    def _of_parts(self, parts: dict[str, Any]) -> Self:
+        """Return what :meth:`to_dict` took apart of an object of this class."""
+        return self.from_dict(parts)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the tensors by name, as plain dicts, for tools that know only tuples and dicts.
 
-        Their first dimensions are those of the distribution: what slices, joins or gathers rows may do so with each.
+        They have the first dimensions of the distribution, so that rows can be sliced, joined and gathered in each.
         """
         raise NotImplementedError
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
-        """Return what :meth:`to_dict` took apart; the values are tensors or NumPy arrays."""
+        """Return the object that :meth:`to_dict` took apart. The values are tensors or NumPy arrays."""
         raise NotImplementedError
 
 
-# the default of an InitVar is what dataclasses.replace passes on: as this object validates, so does its copy
+# dataclasses.replace passes on the default of an InitVar, so that a copy validates as this object does
 TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args", None))  # type: ignore[attr-defined]
 
 
@@ -216,7 +242,7 @@ class TreeDistribution(TensorTree, Distribution):
         for name, value in zip(self.leaves, values, strict=True):
             setattr(self, name, value)
         shape = getattr(getattr(self, self.leaves[0]), "shape", torch.Size())
-        # without torch's own check, which would raise first and say less than `check_domain`
+        # without torch's check, which would raise first, with a shorter message than `check_domain`
         Distribution.__init__(self, shape, self.event, validate_args=False)
         self._validate_args = Distribution._validate_args if validate_args is None else validate_args
 
@@ -234,6 +260,9 @@ class TreeDistribution(TensorTree, Distribution):
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
         return cls(**checked_parts(cls.__name__, parts, cls.leaves))
 
+    def _of_parts(self, parts: dict[str, Any]) -> Self:
+        return self._from_leaves(parts.values())  # without a check: a part of a distribution may be NaN
+
     def double(self) -> Self:
         """Return the same distribution in float64."""
         return self._from_leaves(getattr(self, name).double() for name in self.leaves)
@@ -250,7 +279,28 @@ class TreeDistribution(TensorTree, Distribution):
         return value
 
 
-class Univariate(TreeDistribution):
+class Predictive:
+    """Standard deviation and intervals of a distribution of one number, under the names of a prediction."""
+
+    variance: Any
+    icdf: Callable[..., Tensor]
+    isf: Callable[..., Tensor]
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of a new y."""
+        std: Tensor = self.variance.sqrt()
+        return std
+
+    def interval(self, coverage: float = 0.9) -> Tensor:
+        """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
+        if isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage < 1:
+            raise InputError(f"coverage must be a number between 0 and 1, got {coverage!r}")
+        tail = 0.5 * (1 - float(coverage))
+        return torch.stack([self.icdf(tail), self.isf(tail)], dim=-1)
+
+
+class Univariate(Predictive, TreeDistribution):
     """A distribution of one number.
 
     Its density, tails, quantiles and CRPS are the functions of the module ``formulas``, called with the value and with

@@ -1,4 +1,4 @@
-"""Distributions of targets of which one value has a probability of its own, such as amounts with many zeros."""
+"""Distributions of targets with one value of positive probability, such as amounts with many zeros."""
 
 from typing import Any
 
@@ -125,7 +125,7 @@ class WithAtom(MappedMixture):
         return result
 
     def entropy(self) -> Tensor:
-        """Return the entropy of the choice between the atom and the mixture, plus the mixture's share of its own."""
+        """Return the entropy of the choice between atom and mixture, plus the mixture's entropy times its share."""
         g = self.probability
         choice: Tensor = torch.special.entr(g) + torch.special.entr(1 - g)
         return (choice + (1 - g) * self.base.entropy().double()).to(self._dtype)
@@ -138,7 +138,7 @@ class WithAtom(MappedMixture):
 
 def _unflatten(values: Any, value: float) -> WithAtom:
     base, probability = values
-    new = WithAtom.__new__(WithAtom)  # also of what tree functions put in the place of tensors
+    new = WithAtom.__new__(WithAtom)  # also made of placeholders of tree functions
     new.base, new.probability, new.value = base, probability, value
     Distribution.__init__(new, getattr(probability, "shape", torch.Size()), validate_args=False)
     return new

@@ -116,11 +116,11 @@ class Support:
     def from_dict(cls, saved: Any) -> "Support":
         """Return the support that :meth:`to_dict` described."""
         if not isinstance(saved, dict) or set(saved) != {"kind", "values", "edges"} or saved["kind"] != cls.kind:
-            raise InputError("the possible values of the target are not those of a model")
+            raise InputError("the possible values of the target do not belong to the model")
         return cls(saved["values"], saved["edges"])
 
     def fits(self, targets: int) -> bool:
-        """Return whether it is the support of so many targets, which is one."""
+        """Return whether ``targets`` is 1, because a support has one target."""
         return targets == 1
 
     def _numbers(self) -> tuple[float, ...]:
@@ -137,10 +137,10 @@ class Support:
 
 
 class Discrete(MappedMixture):
-    r"""Distribution of a target that has only some values: those of a support, by the cells of a mixture.
+    r"""Distribution of a target that has only the values of a support, by the cells of a mixture.
 
-    It has the methods of :class:`~howsure.Mixture`, which compute in float64. The probability of a value is that of its
-    cell, ``log_prob`` is its logarithm, ``cdf`` has a step at each value, and quantiles are possible values:
+    It has the methods of :class:`~howsure.Mixture`, which compute in float64. A value has the probability of its cell,
+    ``log_prob`` is its logarithm, ``cdf`` has a step at each value, and quantiles are possible values:
     ``icdf(q)`` is the smallest value with :math:`P(Y \le y) \ge q`. The CRPS is
     :math:`\sum_j (v_{j+1} - v_j)\,(F_j - 1[y \le v_j])^2`.
 
@@ -359,7 +359,7 @@ def _nodes(support: Support, flat: Univariate) -> Tensor:
     step = float(support.values[1] - support.values[0])
     first, last = float(support.edges[0]), len(support.edges) - 1
     place = ((flat.loc + flat.scale * standard - first) / step).nan_to_num(0.0).clamp(0, last).round()
-    # a member that is narrow beside the grid jumps between the two edges around its location
+    # a member that is narrow compared with the grid jumps between the two edges around its location
     around = ((flat.loc - first) / step).nan_to_num(0.0).clamp(-1, last).floor()
     return torch.cat([place, torch.stack([around + k for k in range(-1, 3)])]).clamp(0, last).long()
 
@@ -404,7 +404,7 @@ def _unflatten(values: Any, support: Support) -> Discrete:
     (base,) = values
     if isinstance(base, Mixture) and isinstance(getattr(base.components, "loc", None), Tensor):
         return Discrete(base, support)
-    new = Discrete.__new__(Discrete)  # of what tree functions put in the place of tensors
+    new = Discrete.__new__(Discrete)  # made of placeholders of tree functions
     new.base, new.values = base, support
     Distribution.__init__(new, validate_args=False)
     return new

@@ -1,4 +1,4 @@
-"""Mixtures, the joint answer of several networks or of several samples of one."""
+"""Mixtures: the joint prediction of several networks, or of several samples of one."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ from torch.types import _size
 from torch.utils import _pytree
 
 from howsure.distributions._base import (
+    Predictive,
     TensorTree,
     Univariate,
     as_value,
@@ -29,7 +30,7 @@ __all__ = ["Mixture", "normalised_weights", "short_weights"]
 
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
-class Mixture(TensorTree, Distribution):
+class Mixture(Predictive, TensorTree, Distribution):
     """Mixture of the members along one dimension of a distribution, with equal weights or with given ones.
 
     The variance follows the law of total variance: ``within_variance`` is the mean of the members' variances,
@@ -77,9 +78,10 @@ class Mixture(TensorTree, Distribution):
                 f"Mixture takes a StudentT or a Normal with a member dimension, not {class_name(components)}{hint}"
             )
         ndim = len(components.batch_shape)
-        if not -ndim <= dim < ndim or components.batch_shape[dim] == 0:
+        whole = isinstance(dim, int) and not isinstance(dim, bool)
+        if not whole or not -ndim <= dim < ndim or components.batch_shape[dim] == 0:
             raise InputError(
-                f"Mixture: dimension {dim} of the components' batch shape {tuple(components.batch_shape)} "
+                f"Mixture: dimension {dim!r} of the components' batch shape {tuple(components.batch_shape)} "
                 "must exist and have at least one member"
             )
         # count the dimension from the right, so that sample dimensions on the left do not move it
@@ -102,7 +104,7 @@ class Mixture(TensorTree, Distribution):
         """Initialise the mixture without a check, with a negative ``dim``.
 
         The weights sum to 1 over their last dimension. They may have more dimensions before it, of the components'
-        batch shape left of the members, as those of a mixture that ``torch.func.vmap`` returns.
+        batch shape left of the members, as in a mixture that ``torch.func.vmap`` returns.
         """
         self.components, self.dim, self.weights = components, dim, weights
         shape = getattr(components, "batch_shape", ())
@@ -134,7 +136,7 @@ class Mixture(TensorTree, Distribution):
     def to_dict(self) -> dict[str, Any]:
         """Return the leaves of the components, with members in the last dimension, and the weights of each row.
 
-        So rows come first, and what slices, joins or gathers rows may do so with each tensor.
+        Rows come first, so that they can be sliced, joined and gathered in each tensor.
         """
         leaves = {name: leaf.movedim(self.dim, -1) for name, leaf in self.components.to_dict().items()}
         weights = self._weights_first(self.batch_shape)
@@ -142,7 +144,7 @@ class Mixture(TensorTree, Distribution):
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
-        """Return what :meth:`to_dict` took apart, with members in the last dimension."""
+        """Return the mixture that :meth:`to_dict` took apart, with members in the last dimension."""
         given = checked_parts(cls.__name__, parts, ["components"], ["weights"])
         components = one_of(cls.__name__, given["components"], [StudentT, Normal])
         if "weights" not in given:
@@ -184,7 +186,7 @@ class Mixture(TensorTree, Distribution):
 
     @property
     def _aligned_weights(self) -> Tensor | None:
-        """Weights that broadcast with what members have, values of their distributions included."""
+        """Weights that broadcast with the parameters and values of the members."""
         if self.weights is None or self.dim == -1:
             return self.weights
         return self.weights.reshape(*self.weights.shape, *(1,) * (-1 - self.dim))
@@ -220,7 +222,7 @@ class Mixture(TensorTree, Distribution):
     def icdf(self, value: Tensor | float) -> Tensor:
         """Return the quantile with probability ``value`` below it, exact in the lower tail.
 
-        The tail at the result equals ``value`` to a relative 1e-11 (in float64; a float32 result is then rounded).
+        The tail at the result equals ``value`` to a relative 1e-11 (in float64, before a float32 result is rounded).
         Where members are so far apart that the cdf is flat between them, every point of the flat part is a quantile,
         and one of them is returned. Gradients are finite there too.
         """
@@ -235,7 +237,7 @@ class Mixture(TensorTree, Distribution):
 
         It has a closed form for normal members. For Student t members (df > 1) the second mean is computed by
         quadrature. Its error is below 1e-7 of the mixture's width √(mean scale² + variance of loc), as measured for 2
-        to 32 members, scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8; a float32
+        to 32 members, scales up to 1e6 times each other, up to 1e6 widths apart, df from 2 + 1e-6 to 1e8. A float32
         result is then rounded. The number of panels depends on the parameters, so ``torch.func.vmap`` cannot map it.
         """
         value = self._as_tensor(value)
@@ -290,7 +292,7 @@ class Mixture(TensorTree, Distribution):
 
     @torch.no_grad()
     def _sample_by_weights(self, shape: torch.Size) -> Tensor:
-        """Return draws of this shape, each of a member chosen by its weight; the others are not asked."""
+        """Return draws of this shape, each from one member chosen by its weight."""
         full, weights = self.expand(shape).components, self._aligned_weights
         assert weights is not None
         level = torch.rand(shape, dtype=torch.float64, device=weights.device).unsqueeze(self.dim)
@@ -342,16 +344,16 @@ class Mixture(TensorTree, Distribution):
 
 
 def normalised_weights(owner: str, weights: Any, members: int, validate: bool) -> Tensor:
-    """Return weights of so many members in float64, divided by their sum.
+    """Return the weights of ``members`` members in float64, divided by their sum.
 
     Args:
-        owner: name of what has the weights, for error messages.
+        owner: name of the owner of the weights, for error messages.
         weights: a tensor (members,).
         members: number of members.
         validate: whether to look at the values, which ends a compiled graph.
 
     Raises:
-        InputTypeError: for what is no tensor of real numbers.
+        InputTypeError: if the weights are not a tensor of real numbers.
         InputError: for another number of weights, for negative ones, NaN, infinity, and if all are 0.
     """
     if not isinstance(weights, Tensor):
@@ -383,7 +385,7 @@ def _shares(owner: str, weights: Tensor, validate: bool) -> Tensor:
 def short_weights(weights: Any) -> str:
     """Return weights as text; of many, the smallest and the largest."""
     if not isinstance(weights, Tensor):
-        return repr(weights)  # what tree functions put in the place of tensors
+        return repr(weights)  # a placeholder of tree functions
     numbers = weights.detach().flatten().tolist()
     if len(numbers) > 8:
         return f"{min(numbers):.3g} … {max(numbers):.3g}"

@@ -17,7 +17,7 @@ __all__ = ["Normal"]
 class Normal(Univariate, torch.distributions.Normal):
     """The normal distribution: ``torch.distributions.Normal`` with exact tails, quantiles and CRPS.
 
-    torch's own ``cdf`` is 0 for every z below −8.3, and it has no function for the upper tail. The methods are those of
+    torch's own ``cdf`` is 0 for every z below −8.3, and it has no function for the upper tail. Methods as in
     :class:`~howsure.StudentT`.
 
     Args:
@@ -48,7 +48,7 @@ class Normal(Univariate, torch.distributions.Normal):
     def from_raw(cls, raw: Tensor, dim: int = -1) -> Self:
         """Return a distribution from two raw outputs of a network along ``dim``, which is removed: (N, 2) → (N,).
 
-        The mean is the first output; the standard deviation is the softplus of the second plus 1e-6.
+        The mean is the first output. The standard deviation is the softplus of the second plus 1e-6.
         """
         check_floating(f"{cls.__name__}.from_raw: raw", raw)
         return cls._from_leaves(normal.from_raw(raw, dim))

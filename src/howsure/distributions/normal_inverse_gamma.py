@@ -11,6 +11,7 @@ from torch.distributions import constraints, register_kl
 from torch.types import _size
 
 from howsure.distributions._base import (
+    Predictive,
     TreeDistribution,
     as_tensors,
     check_domain,
@@ -25,20 +26,23 @@ __all__ = ["NormalInverseGamma"]
 
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
-class NormalInverseGamma(TreeDistribution):
-    r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the answer of an evidential network.
+class NormalInverseGamma(Predictive, TreeDistribution):
+    r"""Normal Inverse-Gamma distribution of the pair :math:`(\mu, \sigma^2)`, the output of an evidential network.
 
     .. math:: \mu \mid \sigma^2 \sim \mathcal N(\gamma, \sigma^2/\nu), \qquad \sigma^2 \sim \Gamma^{-1}(\alpha, \beta)
 
-    A value is such a pair, in the last dimension. Parameters broadcast against each other, and are float32 at least.
+    A value is such a pair, in the last dimension: ``log_prob``, ``mean``, ``mode``, ``variance`` and ``sample`` are
+    about pairs. All about a new y is in :meth:`predictive`, whose ``cdf``, ``sf``, ``icdf``, ``isf``, ``crps``, ``std``
+    and ``interval`` are methods of this class as well. Distributions can be indexed and joined with :meth:`cat`.
+    Parameters broadcast against each other, and are float32 at least.
 
     Args:
         gamma: :math:`\gamma`, the prediction.
         nu: :math:`\nu > 0`.
         alpha: :math:`\alpha > 1`.
         beta: :math:`\beta > 0`.
-        alpha_minus_one: :math:`\alpha - 1`, in the place of ``alpha`` where that may come close to 1: float32 cannot
-            tell 1 + 1e-8 from 1. This is what is stored.
+        alpha_minus_one: :math:`\alpha - 1`, instead of ``alpha`` where that may come close to 1: float32 rounds
+            1 + 1e-8 to 1. The object stores this number.
         validate_args: whether to check parameters and values; None follows torch's global switch.
 
     >>> nig = NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0)
@@ -97,7 +101,7 @@ class NormalInverseGamma(TreeDistribution):
 
         While gradients are recorded, the attribute ``raw`` holds the raw outputs, with the four in the last dimension:
         :func:`howsure.evidential_loss` computes its gradient from them in one pass. ``raw`` is None if there are no
-        gradients to record, in a compiled or transformed function, and for whatever is made of the answer: a copy,
+        gradients to record, in a compiled or transformed function, and for everything made from the result: a copy,
         other units, another dtype or device, a part of it. Set it to None to send gradients through the parameters.
 
         Args:
@@ -123,7 +127,7 @@ class NormalInverseGamma(TreeDistribution):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.leaves:
-            object.__setattr__(self, "raw", None)  # the raw outputs are those of the parameters before
+            object.__setattr__(self, "raw", None)  # the raw outputs belong to the old parameters
         object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,6 +176,41 @@ class NormalInverseGamma(TreeDistribution):
         scale = nig.predictive_scale(*self.parameters[1:])
         return StudentT(loc=self.gamma, scale=scale, df_minus_two=2 * self.alpha_minus_one, validate_args=False)
 
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of a new y: both uncertainties together."""
+        return self.predictive_variance.sqrt()
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Standard deviation of the noise in the data."""
+        return self.aleatoric_variance.sqrt()
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Standard deviation of the prediction."""
+        return self.epistemic_variance.sqrt()
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """Return P(Y ≤ value) of a new y."""
+        return self.predictive().cdf(value)
+
+    def sf(self, value: Tensor | float) -> Tensor:
+        """Return P(Y > value) of a new y."""
+        return self.predictive().sf(value)
+
+    def icdf(self, value: Tensor | float) -> Tensor:
+        """Return the quantile of a new y with probability ``value`` below it."""
+        return self.predictive().icdf(value)
+
+    def isf(self, value: Tensor | float) -> Tensor:
+        """Return the quantile of a new y with probability ``value`` above it."""
+        return self.predictive().isf(value)
+
+    def crps(self, value: Tensor | float) -> Tensor:
+        """Return the continuous ranked probability score of a new y."""
+        return self.predictive().crps(value)
+
     def mutual_information(self) -> Tensor:
         r"""Return :math:`I(y; (\mu, \sigma^2))`, epistemic uncertainty in nats, whatever the units of y."""
         return nig.mutual_information(self.nu, self.alpha_minus_one)
@@ -194,7 +233,18 @@ class NormalInverseGamma(TreeDistribution):
         return torch.stack([self.epistemic_variance, nig.variance_of_variance(self.alpha_minus_one, self.beta)], dim=-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r"""Return the log density of pairs :math:`(\mu, \sigma^2)` in the last dimension of ``value``."""
+        r"""Return the log density of pairs :math:`(\mu, \sigma^2)` in the last dimension of ``value``.
+
+        Raises:
+            InputError: if the value is not pairs for the whole batch; targets y belong to ``predictive().log_prob(y)``.
+        """
+        if not isinstance(value, Tensor) or value.ndim <= len(self.batch_shape) or value.shape[-1] != 2:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(
+                f"{type(self).__name__}.log_prob takes pairs (mu, sigma squared) of shape "
+                f"{(*self.batch_shape, 2)}, got {shape}",
+                hint="for the log density of targets y call predictive().log_prob(y)",
+            )
         mu, sigma2 = self._checked(value).unbind(-1)
         return nig.log_prob(mu, sigma2, *self.parameters)
 
@@ -223,8 +273,8 @@ class NormalInverseGamma(TreeDistribution):
         """Return the distribution for loc + scale·y: back in the units of y after training on standardised targets.
 
         Args:
-            loc: what is added, such as the mean of the targets.
-            scale: what y is multiplied by, such as their standard deviation; not 0.
+            loc: the summand, such as the mean of the targets.
+            scale: the factor, such as their standard deviation. It must not be 0.
         """
         if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
             raise InputError(f"affine: scale must be finite and not 0, got {scale}")

@@ -28,7 +28,7 @@ class StudentT(Univariate):
         df: degrees of freedom, > 0.
         loc: location, the mean for df > 1.
         scale: scale, > 0. The variance is :math:`s^2 n/(n-2)`.
-        df_minus_two: in the place of ``df``, where that may come so close to 2 that the variance loses digits. Both may
+        df_minus_two: instead of ``df``, where that may come so close to 2 that the variance loses digits. Both may
             be given, as the leaves of another distribution.
         validate_args: whether to check parameters and values; None follows torch's global switch.
 

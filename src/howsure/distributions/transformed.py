@@ -31,7 +31,7 @@ class Transform:
     Args:
         kind: "positive" or "log".
         scale: s of "positive", > 0: a number, or one for each target.
-        shift: ε of "positive", ≥ 0: what was added to the targets because zeros are among them.
+        shift: ε of "positive", ≥ 0: a number added to targets that contain zeros.
 
     >>> root = Transform("positive", scale=10.0)
     >>> root.forward(root.inverse(torch.tensor([0.1, 500.0])))
@@ -111,7 +111,7 @@ class Transform:
         return cls(saved["kind"], saved["scale"], saved["shift"])
 
     def fits(self, targets: int) -> bool:
-        """Return whether it has one number for all of so many targets, or one for each."""
+        """Return whether the transform has one number for all ``targets`` targets, or one for each."""
         return self.scale.ndim == 0 or tuple(self.scale.shape) == (targets,)
 
     def _values(self) -> tuple[Any, ...]:
@@ -134,8 +134,8 @@ class Transformed(MappedMixture):
     """Distribution of a target that cannot be negative: a transform of a mixture.
 
     It has the methods of :class:`~howsure.Mixture`, which compute in float64. Under "positive" with a shift, the
-    target 0 has a probability of its own, ``cdf(0)``; ``log_prob`` is the density of the variable before it is cut off
-    at 0. Under "log" there is no mean, variance or CRPS, and asking for one raises
+    target 0 has the probability ``cdf(0)``. ``log_prob`` is the density of the variable before it is cut off
+    at 0. Under "log" there is no mean, variance or CRPS, and reading one raises
     :class:`~howsure.errors.InputError`.
 
     Moments and CRPS are integrated numerically. Their errors are below 1e-7 of the target's own spread, as measured for
@@ -176,7 +176,7 @@ class Transformed(MappedMixture):
     def _refuse_without_moments(self, what: str) -> None:
         if not self.transform.has_moments:
             raise InputError(
-                f'a target under the transform "log" has no {what}: those of the exponential of a Student t are '
+                f'a target under the transform "log" has no {what}: the moments of the exponential of a Student t are '
                 'infinite. Use the median, quantiles and intervals, or target_transform="positive"'
             )
 
@@ -225,7 +225,7 @@ class Transformed(MappedMixture):
     def entropy(self) -> Tensor:
         r"""Return the differential entropy in nats, before zeros are cut off.
 
-        It is that of the variable before the transform plus the mean of :math:`\ln g'`, which for the softplus is
+        It is the entropy of the variable before the transform plus the mean of :math:`\ln g'`. For the softplus this is
         :math:`(\mathbb E Z - \mathbb E g(Z))/s` and for the exponential function :math:`\mathbb E Z`.
         """
         before = self.base.entropy().double()
@@ -278,7 +278,7 @@ def _unflatten(values: Any, transform: Transform) -> Transformed:
     (base,) = values
     if isinstance(base, Mixture) and isinstance(getattr(base.components, "loc", None), Tensor):
         return Transformed(base, transform)
-    new = Transformed.__new__(Transformed)  # of what tree functions put in the place of tensors
+    new = Transformed.__new__(Transformed)  # made of placeholders of tree functions
     new.base, new.transform = base, transform
     Distribution.__init__(new, validate_args=False)
     return new

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from howsure.deploy import export_network
 from howsure.errors import HowsureError, InputError, InputTypeError, install_hint
 from howsure.estimators import Regressor
 from howsure.exporting.outputs import TableOutputs
@@ -38,15 +39,17 @@ SUFFIXES = (".onnx", ".pt2")
 def export(model: Any, path: str | Path, example: Any = None, **options: Any) -> Path:  # noqa: ARG001
     """Write a fitted model as one file for programs without howsure, and return its path.
 
+    For a network see :func:`howsure.deploy.export_network`.
+
     An exported regressor has one input ``x``: the columns of the table as numbers, (rows, columns) in float64, in the
     order of ``fit``, NaN where a value is missing. :func:`howsure.exporting.encode_row` makes a row of named values.
     Its outputs are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower``, ``upper`` and ``familiarity``,
     (rows,) or (rows, targets). With a transform of the target there is a ``median`` instead of the first four.
 
     Args:
-        model: a fitted regressor.
+        model: a fitted regressor, or a network.
         path: file ending in .onnx, for ONNX Runtime, or in .pt2, for ``torch.export.load``.
-        example: not used for regressors.
+        example: inputs of a network; not used for regressors.
         **options: of a regressor: ``coverage`` of the interval, 0.9, or None for no interval; ``single=True`` computes
             hidden layers in float32, which is quicker and right to about 1e-5 of the spread of y; ``overwrite=True``
             replaces a file.
@@ -54,8 +57,10 @@ def export(model: Any, path: str | Path, example: Any = None, **options: Any) ->
     Raises:
         InputError: for a model that has no such form, and for a file that exists.
     """
-    hint = "hs.Deploy exports a custom network" if isinstance(model, torch.nn.Module) else None
-    raise InputTypeError(f"export takes a fitted regressor, not {type(model).__name__}", hint=hint)
+    raise InputTypeError(f"export takes a fitted regressor or a network, not {type(model).__name__}")
+
+
+export.register(torch.nn.Module)(export_network)
 
 
 @export.register

@@ -38,7 +38,7 @@ _WEIGHTS = (5 / 18, 8 / 18, 5 / 18)
 
 
 def student_log_prob(lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return ln P(lower < Y ≤ upper) for a Student t; the ends of a cell may be infinite.
+    """Return ln P(lower < Y ≤ upper) for a Student t. The ends of a cell may be infinite.
 
     It has first derivatives by all arguments. A cell from −∞ to ∞ has the log probability 0.
     """

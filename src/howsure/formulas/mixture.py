@@ -24,9 +24,9 @@ from howsure.tracing import is_traced
 __all__ = ["entropy", "half_spread", "log_mean_exp", "mean", "quantile", "spread_of_means", "steps", "without_idle"]
 
 _TAIL = (1e-9, 6.0)  # mass of a member beyond its outermost panel, and the normal quantile of that mass
-_FEW = 64  # rows from which on it pays to search for the rest alone
-_CLOSE = 1e-4  # relative distance of a tail from its level from which on Halley's steps are not doubted
-_LARGEST_EXPONENT = 80.0  # of what is added with weight 0: its exponential is finite, also in float32
+_MIN_ROWS_TO_SPLIT = 64  # with more open rows, the search continues with the open rows alone
+_TRUSTED_DISTANCE = 1e-4  # relative distance of a tail from its level below which every Halley step is taken
+_MAX_EXPONENT = 80.0  # of terms with weight 0: their exponentials are finite, also in float32
 
 
 def mean(x: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tensor:
@@ -63,14 +63,14 @@ def log_mean_exp(x: Tensor, weights: Tensor | None = None, dim: int = 0) -> Tens
     counted = _counted(x, weights, -math.inf).double()
     largest = torch.where(weights > 0, counted, -math.inf).detach().amax(dim, keepdim=True)
     largest = torch.where(largest.isfinite(), largest, 0.0)
-    total = (weights * (counted - largest).clamp(max=_LARGEST_EXPONENT).exp()).sum(dim)
+    total = (weights * (counted - largest).clamp(max=_MAX_EXPONENT).exp()).sum(dim)
     nothing = total == 0
     logarithm = torch.where(nothing, 1.0, total).log()  # so that the derivative of nothing is 0 and not NaN
     return (torch.where(nothing, -math.inf, logarithm) + largest.squeeze(dim)).to(x.dtype)
 
 
 def steps(weights: Tensor, dim: int = 0) -> Tensor:
-    """Return the sums of the weights up to each member, of which the last is 1: a uniform number chooses a member.
+    """Return the cumulative sums of the weights, ending at 1, by which a uniform number chooses a member.
 
     The member is the number of steps that are at most the uniform number; one of weight 0 is never chosen.
     """
@@ -86,7 +86,7 @@ def _counted(x: Tensor, weights: Tensor, other: float) -> Tensor:
 def without_idle(
     df: Tensor | None, loc: Tensor, scale: Tensor, weights: Tensor | None
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return the parameters; members of weight 0 have those of the heaviest member, and so need no panels."""
+    """Return the parameters, with members of weight 0 replaced by the heaviest member, so that they need no panels."""
     if weights is None:
         return df, loc, scale
     heaviest, counts = weights.detach().argmax(0, keepdim=True), weights > 0
@@ -126,7 +126,7 @@ def quantile(
 def _quantile_of_rows(
     df: Tensor | None, loc: Tensor, scale: Tensor, q: Tensor, upper: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """Return what :func:`quantile` describes."""
+    """Return the result of :func:`quantile`."""
     df, loc, scale = without_idle(df, loc, scale, weights)
     sign = torch.where(upper, 1.0, -1.0).to(loc.dtype)  # a lower tail is the upper one of the mirrored mixture
     step = max(1, student_tail.chunk_size(loc) // len(loc))
@@ -211,7 +211,7 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
     """Return the points at which the upper tail of the mixture is q.
 
     Halley's method for the logarithm of the tail, with a step to the middle of the bracket where Halley's would leave
-    it or is not less than half of the step before: between members that are far apart it can jump to and fro for ever.
+    it or is not less than half of the step before: between members that are far apart it can oscillate without end.
     A row that has converged stays where it is, and takes no part in later rounds once half of the rows have.
     """
     ends = loc + scale * standard.quantile(q)
@@ -221,7 +221,7 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
     index, open_rows = torch.arange(len(q), device=q.device), left < right
     for _ in range(200):
         count = int(open_rows.sum())
-        if count == 0 or (2 * count <= len(index) and len(index) > _FEW):
+        if count == 0 or (2 * count <= len(index) and len(index) > _MIN_ROWS_TO_SPLIT):
             found[index] = x
             if count == 0:
                 break
@@ -237,7 +237,8 @@ def _search(standard: _Normal | _Student, loc: Tensor, scale: Tensor, q: Tensor,
         middle = 0.5 * (left + right)
         newton = beyond * tail / density
         step = newton / (1 + 0.5 * (beyond + newton * slope / density)).clamp(0.5, 2)
-        inside = (x + step > left) & (x + step < right) & ((step.abs() < 0.5 * before) | (beyond.abs() < _CLOSE))
+        trusted = (step.abs() < 0.5 * before) | (beyond.abs() < _TRUSTED_DISTANCE)
+        inside = (x + step > left) & (x + step < right) & trusted
         open_rows = open_rows & (beyond.abs() > 1e-12) & (left < middle) & (middle < right)
         last, x = x, torch.where(open_rows, torch.where(inside, x + step, middle), x)
         before = (x - last).abs()
@@ -300,7 +301,7 @@ def _integrate(
 ) -> Tensor:
     """Return ``integral(edges, *parameters)`` of all rows; NaN where a parameter is not finite.
 
-    The parameters are those of :func:`howsure.formulas.quadrature.density`.
+    The parameters are the arguments of :func:`howsure.formulas.quadrature.density`.
     """
     if loc.shape[1] == 0:
         return loc.sum(0)
@@ -320,7 +321,7 @@ def _integrate(
 class _Recomputed(torch.autograd.Function):
     """Compute an integral, and in the backward pass once more.
 
-    So that the graph holds the parameters and not the densities at all nodes, of which there are hundreds a row.
+    The graph then holds the parameters instead of the densities at hundreds of nodes per row.
     """
 
     @staticmethod

@@ -7,7 +7,7 @@ Every function takes the parameters in the order (γ, ν, α−1, β) and works 
 because all variances divide by it: in float32 the number 1 + 1e-8 *is* 1, and β/(α−1) would be infinite.
 
 "Eq. n" and "Eq. Sn" are equations of the paper and its supplement (Amini et al., NeurIPS 2020). Where the paper is
-wrong, the docstring says so under "Erratum"; ``docs/errata.md`` shows each case in numbers.
+wrong, the docstring has a paragraph "Erratum". ``paper/docs/errata.md`` shows each case in numbers.
 """
 
 import math
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class Parameters(NamedTuple):
-    """The four parameters of a Normal Inverse-Gamma, with α−1 in the place of α."""
+    """The four parameters of a Normal Inverse-Gamma, with α−1 instead of α."""
 
     gamma: Tensor
     nu: Tensor
@@ -67,8 +67,8 @@ class Parameters(NamedTuple):
     beta: Tensor
 
 
-# `from_raw` adds these to each softplus. A network that drives a parameter to zero (with a raw output of −1e4, say)
-# still gets finite variances, penalties and gradients in float32. The floors are far below any useful value.
+# `from_raw` adds these to each softplus. A network that drives a parameter to zero (by a raw output of −1e4, for
+# example) still gets finite variances, penalties and gradients in float32. The floors are far below any useful value.
 NU_FLOOR = 1e-6
 ALPHA_MINUS_ONE_FLOOR = 1e-6
 BETA_FLOOR = 1e-9
@@ -113,7 +113,7 @@ def predictive_variance(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Te
 def predictive_scale(nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
     r"""Return the scale :math:`\sqrt{\beta(1+\nu)/(\nu\alpha)}` of the Student-t predictive (Eq. 7).
 
-    Erratum: what the paper calls the scale is the square of this, which is not the predictive variance either.
+    Erratum: the paper calls the square of this the scale. The square is not the predictive variance either.
     """
     return (beta * (1 + 1 / nu) / (1 + alpha_minus_one)).sqrt()
 
@@ -157,11 +157,11 @@ def nll(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Ten
 def censored_nll(
     y: Tensor, censored: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor
 ) -> Tensor:
-    r"""Return the negative log model evidence of targets of which some are only bounds.
+    r"""Return the negative log model evidence of targets, some of them only bounds.
 
     .. math:: -\ln\mathrm{St}(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
 
-    where ``censored`` is 0, positive and negative. The first is :func:`nll`. The tails are those of the Student-t
+    where ``censored`` is 0, positive and negative. The first is :func:`nll`. The tails belong to the Student-t
     marginal likelihood. With :math:`s = (y-\gamma)/\sqrt{2\beta(1+1/\nu)} \ge 0` a lower bound has
 
     .. math:: \tfrac12\ln\pi - \rho(\alpha) + \alpha\ln(1 + s^2) - \ln G(s, 2\alpha)
@@ -210,7 +210,7 @@ def replicates_nll(
     .. math:: \tfrac n2\ln 2\pi + \tfrac12\ln\frac{\nu_n}\nu + \ln\frac{\Gamma(\alpha)}{\Gamma(\alpha_n)}
               + \alpha_n\ln\beta_n - \alpha\ln\beta
 
-    Parameters with index n are those of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike one
+    Parameters with index n are the results of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike one
     observation, two or more identify :math:`\nu`, and with it the split into aleatoric and epistemic variance.
     """
     n = y.shape[dim]
@@ -250,7 +250,7 @@ def log_prob(mu: Tensor, sigma2: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_
 
     This is the paper's density with Stirling's formula for :math:`\Gamma(\alpha)` taken out of the power terms;
     :func:`~howsure.formulas.special.binet` and :func:`~howsure.formulas.special.gap` are small where those cancel.
-    Erratum: the paper derives it from a factorised :math:`q(\mu)q(\sigma^2)` (Sec. 3.1, Eq. S3); the density is
+    Erratum: the paper derives it from a factorised :math:`q(\mu)q(\sigma^2)` (Sec. 3.1, Eq. S3). The density is
     :math:`p(\mu\mid\sigma^2)\,p(\sigma^2)` and does not factorise.
     """
     alpha = 1 + alpha_minus_one
@@ -285,7 +285,7 @@ def kl_divergence(p: Parameters, q: Parameters) -> Tensor:
 
     Here :math:`\mathrm{gap}(x) = x - 1 - \ln x`, and :math:`\mu` is Binet's function, which is convex.
     Erratum: the supplement (Sec. S1.3) lacks :math:`-\tfrac12\ln(\nu_q/\nu_p)`. For NIG(.3, .7, 2.5, 1.3) against
-    NIG(−.2, 2, 3, 2) it gives 1.5200; the divergence is 0.9951.
+    NIG(−.2, 2, 3, 2) it gives 1.5200, while the divergence is 0.9951.
     """
     alpha_p, alpha_q = 1 + p.alpha_minus_one, 1 + q.alpha_minus_one
     location = 0.5 * q.nu * (alpha_p / p.beta) * (p.gamma - q.gamma).square() + 0.5 * gap(q.nu / p.nu)
@@ -313,7 +313,7 @@ def mutual_information(nu: Tensor, alpha_minus_one: Tensor) -> Tensor:
 
 
 def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Parameters:
-    r"""Return the parameters for :math:`m + sy` in the place of y: :math:`(s\gamma + m, \nu, \alpha, s^2\beta)`."""
+    r"""Return the parameters for :math:`m + sy` instead of y: :math:`(s\gamma + m, \nu, \alpha, s^2\beta)`."""
     return Parameters(loc + scale * p.gamma, p.nu, p.alpha_minus_one, scale * (scale * p.beta))
 
 
@@ -334,7 +334,7 @@ def conjugate_evidence(
         scale: s, the predictive scale that the network states.
         inside: :math:`E_0`, the variance of the mean at the training rows.
         excess: B, the variance of the mean beyond that at the training rows.
-        rate: κ, what B is multiplied by where its scale could not be learned.
+        rate: κ, the factor of B where its scale could not be learned.
         prior: :math:`V_0`, the prior variance of the mean.
         least_evidence: lower bound of ν.
     """

@@ -68,7 +68,7 @@ def sf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def censored_nll(y: Tensor, censored: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return the negative log likelihood of targets of which some are only bounds.
+    r"""Return the negative log likelihood of targets, some of them only bounds.
 
     .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
 
@@ -97,7 +97,7 @@ def _bound_nll(excess: Tensor, scale: Tensor) -> Tensor:
     .. math:: \ln 2 + x^2 - \ln\mathrm{erfcx}(x), \qquad x = \frac d{\sqrt2\,\sigma} \ge 0
 
     For x < 0 it is :math:`-\ln(1 - \tfrac12\mathrm{erfc}|x|)`. ``torch.special.log_ndtr`` has the same values, but its
-    gradient is wrong by 1 % at :math:`d = 10^7\sigma` and infinite at :math:`10^{10}\sigma`. For an infinite bound the
+    gradient is wrong by 1% at :math:`d = 10^7\sigma` and infinite at :math:`10^{10}\sigma`. For an infinite bound the
     result is 0 or infinite, without gradients.
     """
     endless = excess.isinf()

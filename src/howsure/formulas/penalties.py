@@ -48,7 +48,7 @@ def error(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: T
 def standard_score(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
     r"""Return :math:`\frac{|y - \gamma|}{s}\,(2\nu + \alpha)`, with the Student-t predictive scale s. Unit-free.
 
-    Supplement S2.1.4 names a penalty on "the standard score" and gives no formula; this is our interpretation. It is
+    Supplement S2.1.4 names a penalty on "the standard score" and gives no formula. This is our interpretation and
     also Eq. 11 of Meinert, Gawlikowski and Lavin (AAAI 2023) with p = 1.
     """
     scale = nig.predictive_scale(nu, alpha_minus_one, beta)
@@ -62,8 +62,8 @@ def kl(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tens
 
     It does not depend on y, hence not on the error. For another :math:`\epsilon` pass
     ``functools.partial(kl, epsilon=0.1)`` as the penalty. Erratum: the paper prints
-    :math:`\tfrac12\frac{1+\epsilon}\nu` for :math:`\tfrac12\frac\epsilon\nu - \tfrac12\ln\frac\epsilon\nu`; its version
-    can be negative, this one cannot.
+    :math:`\tfrac12\frac{1+\epsilon}\nu` for :math:`\tfrac12\frac\epsilon\nu - \tfrac12\ln\frac\epsilon\nu`. The printed
+    version can be negative, and this one cannot.
     """
     prior = nig.Parameters(gamma, torch.full_like(nu, epsilon), torch.full_like(nu, epsilon), beta)
     return nig.kl_divergence(nig.Parameters(gamma, nu, alpha_minus_one, beta), prior)
@@ -120,7 +120,7 @@ EXTRA_TERMS: Mapping[str, Penalty] = MappingProxyType({f.__name__: f for f in (l
 
 
 def lookup(name: str | Penalty, table: Mapping[str, Penalty] = PENALTIES) -> Penalty:
-    """Return the penalty of this name in ``table``; a function is returned as it is.
+    """Return the penalty of this name in ``table``. A function is returned unchanged.
 
     Raises:
         InputError: for a name that is not in the table.

@@ -2,7 +2,7 @@ r"""Integrals over mixtures of Student t or normal members, by panels of eight G
 
 Every member limits the length of a panel, and the shortest limit counts: two scales in the body of a member, a
 threefold growth of the distance along a heavy tail, no limit where the member has no mass left. So a narrow member is
-resolved beside or inside a broad one, wherever it lies, and eight overlapping members need hardly more panels than one.
+resolved next to or inside a broad one, and eight overlapping members need hardly more panels than one.
 Beyond its outermost panel, a Student t tail follows a power of the distance, so that its integral is known.
 
 The arguments ``df`` (None for normal members), ``loc``, ``scale`` and ``weights`` (None: all count the same) have the
@@ -37,7 +37,7 @@ BODY_STEP = 2.0  # length of a panel in the body of a member, in units of its sc
 TAIL_STEP = math.log(3)  # logarithm of the growth of the distance within a panel along a heavy tail
 VALUES_AT_ONCE = {"cpu": (1 << 15) - 1}  # numbers in an array: these stay in the cache, and one thread works on them
 VALUES_AT_ONCE_ON_GPU = 1 << 22
-PANELS_PER_MEMBER = 300  # at most: only parameters beyond the resolution of float64 need so many
+PANELS_PER_MEMBER = 300  # at most: only parameters beyond the resolution of float64 reach this limit
 
 
 def _panel_rule(count: int) -> tuple[list[float], list[float], list[list[float]]]:
@@ -104,9 +104,9 @@ def density_parameters(df: Tensor | None, loc: Tensor, scale: Tensor) -> tuple[T
 def density(
     x: Tensor, df: Tensor | None, loc: Tensor, factor: Tensor, peak: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Return the density of the mixture at x, (…, rows); the parameters are those of :func:`density_parameters`."""
+    """Return the density of the mixture at x, (…, rows), from the parameters of :func:`density_parameters`."""
     found = torch.zeros_like(x)
-    for k in range(len(loc)):  # one member after the other, so that what is computed at once stays small
+    for k in range(len(loc)):  # one member after the other, so that temporary tensors stay small
         each = _log_density(x, None if df is None else df[k], loc[k], factor[k], peak[k]).exp()
         found = found + (each if weights is None else weights[k] * each)
     return found / len(loc) if weights is None else found
@@ -203,7 +203,7 @@ def _edges(
     root = scale if df is None else scale * df.sqrt()
     step = None if df is None else (BODY_STEP * df.rsqrt()).clamp(max=TAIL_STEP)
     first, last, edges = loc - reach, loc + reach, [lower]
-    rows = (lower < upper).nonzero().squeeze(1)  # without those of NaN
+    rows = (lower < upper).nonzero().squeeze(1)  # without rows of NaN
     for _ in range(PANELS_PER_MEMBER * (1 + len(loc))):
         if len(rows) == 0:
             break

@@ -1,15 +1,15 @@
 r"""Quantiles of a fixed level for programs that leave Python: few operations, float32, no branches.
 
-:mod:`howsure.formulas.student_t` and :mod:`howsure.formulas.mixture` are exact for every level and every tail, and
-pay for it with float64, special functions and loops that look at their values. Whoever exports a network fixes the
-level once and needs six digits. Here every function consists of additions, products, roots, exponentials, logarithms
+:mod:`howsure.formulas.student_t` and :mod:`howsure.formulas.mixture` are exact for every level and every tail, but
+need float64, special functions and loops that depend on their values. An exported network has a fixed level and needs
+six digits. Here every function consists of additions, products, roots, exponentials, logarithms
 and comparisons, works in the dtype of its arguments (float32 is enough), and takes df from 2 on.
 
 **One Student t.** For a fixed level, :math:`\ln t(n)` is so smooth in :math:`2/n` that a polynomial of degree 12 has a
 relative error below 1e-6, for tails from 0.499 down to 1e-6. :class:`StudentQuantile` makes it from exact quantiles.
 
 **A mixture.** :func:`mixture_ends` searches both ends of a central interval at once, by a fixed number of steps. The
-tails are those of :mod:`howsure.formulas.student_tail` with one step of its recurrence and a smaller table,
+tails follow :mod:`howsure.formulas.student_tail` with one step of its recurrence and a smaller table,
 
 .. math:: P(T > t) = (1+s^2)^{-n/2}\Bigl(\frac{\kappa\tau}{n+1} + v\,\frac{A(r, m)}{1+2r}\Bigr), \qquad m = n + 2,
 
@@ -33,8 +33,8 @@ from howsure.formulas.special import half_line_rule
 
 __all__ = ["NORMAL_DF", "ROUNDS", "StudentQuantile", "mixture_ends", "normal_quantile"]
 
-NORMAL_DF = 1e12  # a Student t with so many degrees of freedom is normal to rounding
-# How to repeat the rounds of a search, in the place of Python's while: a recorder of operations sets it for itself.
+NORMAL_DF = 1e12  # a Student t with this many degrees of freedom is normal to rounding
+# Replaces Python's while in the rounds of a search. A recorder of operations sets it to its own loop.
 ROUNDS: ContextVar[Callable[..., tuple[Tensor, ...]] | None] = ContextVar("ROUNDS", default=None)
 
 _DEGREE = 12  # of the polynomial for the quantile of one Student t
@@ -42,9 +42,9 @@ _STEPS = 30  # at most, of the search for the quantiles of a mixture: these halv
 _TOLERANCE = 1e-6  # size of the last step, in units of the members' mean scale
 _CENTRE = 2.5  # r at the middle of the range of 1/(r + centre)
 _POINTS = 10, 6  # Chebyshev points in 1/(r + centre), and in 1/m
-_CLOSE = 1e-4  # relative distance of a tail from its level from which on Newton's steps are not doubted
-_LEAST = 4.0  # the smallest m = n + 2
-_FARTHEST = 1e15  # distance in units of the scale whose square is still a float32 number
+_TRUSTED_DISTANCE = 1e-4  # relative distance of a tail from its level below which every Newton step is taken
+_MIN_M = 4.0  # m = n + 2
+_MAX_DISTANCE = 1e15  # in units of the scale: its square is still a float32 number
 
 
 def normal_quantile(q: float) -> float:
@@ -55,7 +55,7 @@ def normal_quantile(q: float) -> float:
 class StudentQuantile:
     r"""Quantile of the standard Student t with a fixed probability q above it, as a function of df ≥ 2.
 
-    Make it before a program is traced: it asks for exact quantiles, which no exporter knows.
+    Create it before a program is traced: it computes exact quantiles, and exporters do not support these.
 
     Args:
         q: the probability of the upper tail, 0 < q < ½.
@@ -89,9 +89,9 @@ def _horner(coefficients: Sequence[float] | Sequence[Tensor], x: Tensor) -> Tens
 
 
 class _Shape(NamedTuple):
-    """What the tails of members need to know of their degrees of freedom, once for all steps.
+    """Functions of the members' degrees of freedom, computed once for all steps.
 
-    None of them is a view of another tensor, because a loop in a traced program refuses that.
+    No tensor is a view of another one, because loops in traced programs reject views.
     """
 
     inverse: Tensor  # 1/n
@@ -108,7 +108,7 @@ def _table() -> list[list[float]]:
     The rows are the coefficients of A, by powers of 2·centre/(r + centre) − 1, and the last is κ√(2π/m).
     """
     x, c = (student_tail.chebyshev_points(count) for count in _POINTS)
-    r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (2 * _LEAST / (1 + c))[None, :]
+    r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (2 * _MIN_M / (1 + c))[None, :]
     tau = r * np.sqrt(2 / m)
     unit = np.sqrt(2 / m) / (r + np.sqrt(r * r + 1))  # the integrand lies between exp(−x/unit) and exp(−(x/unit)²)
     integral = np.zeros(_POINTS)
@@ -127,7 +127,7 @@ _TABLE = _table()
 
 def _shape_of(df: Tensor) -> _Shape:
     m = df + 2
-    x = 2 * _LEAST / m - 1
+    x = 2 * _MIN_M / m - 1
     table = torch.tensor(_TABLE[:-1], dtype=df.dtype, device=df.device).view(*_POINTS, *[1] * df.ndim)
     polynomial = _horner(table.unbind(1), x)
     lead = _horner(_TABLE[-1], x) * torch.sqrt(m / (2 * math.pi)) / (df + 1)
@@ -136,7 +136,7 @@ def _shape_of(df: Tensor) -> _Shape:
 
 def _tail_and_density(z: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
     """Return P(T > z) and the density of the standard Student t at z."""
-    size = z.abs().clamp(max=_FARTHEST)
+    size = z.abs().clamp(max=_MAX_DISTANCE)
     square = size * (size * shape.inverse)
     v = 1 / (1 + square)
     cosine = v.sqrt()
@@ -153,8 +153,8 @@ def mixture_ends(
 ) -> tuple[Tensor, Tensor]:
     """Return the points with the probability q below and above them, of a mixture of Student t members.
 
-    They are right to 1e-5 of the mixture's width or of their own size. Where members are so far apart that the tail is
-    flat between them at the level q, they are a point at which the tail is q to 1e-6.
+    Their error is at most 1e-5 of the mixture's width or of their size. Where members are so far apart that the tail is
+    flat between them at the level q, the result is a point at which the tail is q to 1e-6.
 
     Args:
         df, loc, scale: parameters of the members, (members, …), df ≥ 2; normal members have `NORMAL_DF`.
@@ -166,7 +166,7 @@ def mixture_ends(
     def mean(x: Tensor, dim: int) -> Tensor:
         return x.mean(dim) if weights is None else (weights * x).sum(dim)
 
-    centre = mean(loc, 0)  # what is common to all members would only cost digits
+    centre = mean(loc, 0)  # a location common to all members would only cost digits
     around = loc - centre
     around = torch.stack([-around, around])  # the lower tail is the upper one of the mirrored mixture
     ends = around + scale * quantile
@@ -183,7 +183,7 @@ def mixture_ends(
         left, right = torch.where(miss >= 0, x, left), torch.where(miss <= 0, x, right)
         step = miss * tail / mean(densities * rate, 1)
         # Newton's step where it stays in the bracket and is less than half the last one, else half the bracket
-        quick = (step.abs() < 0.5 * before) | (miss.abs() < _CLOSE)
+        quick = (step.abs() < 0.5 * before) | (miss.abs() < _TRUSTED_DISTANCE)
         new = torch.where(quick & (x + step >= left) & (x + step <= right), x + step, 0.5 * (left + right))
         return count + 1, new, left, right, (new - x).abs()
 

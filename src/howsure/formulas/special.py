@@ -8,8 +8,8 @@ All of them rest on two facts about the Gamma function. The first is Stirling's 
 
 and the second is a series for the half step :math:`\rho(\alpha) = \ln\Gamma(\alpha+\tfrac12) - \ln\Gamma(\alpha)`. By
 the duplication formula :math:`\rho(\alpha) = \tfrac12\ln\alpha + \mu(2\alpha) - 2\mu(\alpha)`, so that its coefficients
-are those of :math:`\mu` times :math:`-2(1-4^{-k})`. The difference of two ``lgamma`` values is wrong by 1.6 nat at
-:math:`\alpha = 10^6` in float32.
+are the coefficients of :math:`\mu` times :math:`-2(1-4^{-k})`. The difference of two ``lgamma`` values is wrong
+by 1.6 nat at :math:`\alpha = 10^6` in float32.
 
 All functions work in the dtype of their argument (float32 or float64), and autograd differentiates them.
 """
@@ -71,7 +71,7 @@ def _shift_to_series(alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Returns:
         Whether α is below the threshold of the series; α, raised by the threshold where it is below; and the arguments
         α, α+1, … of the recurrence, in a last dimension. For a large α these start at the threshold: ``torch.where``
-        discards what is computed from them, but their gradients must be finite.
+        discards their results, but their gradients must be finite.
     """
     threshold = _series_threshold(alpha.dtype)
     small = alpha < threshold

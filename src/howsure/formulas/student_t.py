@@ -287,7 +287,7 @@ class _LogIntegralForward(_LogIntegral):
 
 
 def _log_integral(s: Tensor, df: Tensor) -> Tensor:
-    # torch.compile refuses a function that has derivatives in forward mode
+    # torch.compile rejects a function that has derivatives in forward mode
     function = _LogIntegral if torch.compiler.is_compiling() else _LogIntegralForward
     found: Tensor = function.apply(s, df)  # type: ignore[no-untyped-call]
     return found

@@ -47,7 +47,7 @@ __all__ = [
 
 CHUNK = 1 << 14  # numbers that are worked on at once: 24 coefficients of each stay in the cache of a CPU
 
-_FEW = 128  # numbers below which all powers are taken at once
+_MAX_SIZE_AT_ONCE = 128  # up to this size, all powers are computed at once
 _STEPS = 8  # of the recurrence
 _CENTRE = 3.75  # r at the middle of the range of 1/(r + centre)
 _POINTS = 24, 10  # Chebyshev points in 1/(r + centre), and in 1/m
@@ -61,7 +61,7 @@ def chebyshev_points(count: int) -> NDArray[np.float64]:
 def powers_from_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the coefficients of the powers of x from values at the Chebyshev points, along the first dimension.
 
-    The coefficients of the Chebyshev polynomials come first: they decay, so that those of the powers do not cancel.
+    The coefficients of the Chebyshev polynomials come first. They decay, so that the others do not cancel.
     """
     series = np.linalg.solve(chebyshev.chebvander(chebyshev_points(len(values)), len(values) - 1), values)
     return np.stack([np.append(p := chebyshev.cheb2poly(c), np.zeros(len(c) - len(p))) for c in series.T], axis=1)
@@ -70,7 +70,7 @@ def powers_from_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
     """Return the coefficients of √(m/2)(1+2r)G_m: powers of 2·centre/(r+centre) − 1 by powers of 4·steps/m − 1.
 
-    The second are those of −m ∂G_m/∂m in the place of G_m.
+    The second are the coefficients of −m ∂G_m/∂m instead of G_m.
     """
     x, c = (chebyshev_points(count) for count in _POINTS)
     r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (4 * _STEPS / (1 + c))[None, :]
@@ -111,7 +111,7 @@ def _kept_tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tens
 
 
 class Shape(NamedTuple):
-    """What a tail needs to know of the degrees of freedom; to be computed once where many tails are asked for."""
+    """Functions of the degrees of freedom, computed once for many tails."""
 
     df: Tensor
     root: Tensor  # √n
@@ -136,13 +136,13 @@ class Tail(NamedTuple):
 
 
 def shape_of(df: Tensor) -> Shape:
-    """Return what the tails of these degrees of freedom need."""
+    """Return the functions of the degrees of freedom that tails need."""
     steps = 2.0 * torch.arange(_STEPS, dtype=df.dtype, device=df.device).view(-1, *[1] * df.ndim)
     degrees = df + steps  # (8, …)
     growth = ((degrees + 1) / degrees).cumprod(0)
     terms = torch.cat([torch.ones_like(growth[:1]), growth[:-1]]) / degrees
     m = df + 2 * _STEPS
-    # Γ(α+½)/Γ(α) at α = n/2 from its value at α + 8, by Stirling's series; the steps have the factors of the recurrence
+    # Γ(α+½)/Γ(α) at α = n/2 from its value at α + 8, by Stirling's series. The steps have the factors of the recurrence
     inverse = 2 / m
     square = inverse * inverse
     series = torch.full_like(df, RHO_SERIES[-1])
@@ -181,7 +181,7 @@ def tail(t: Tensor, shape: Shape) -> Tail:
 
 def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
     """Return Σ_k coefficients_k x^k, with the coefficients along the first dimension."""
-    if not torch.compiler.is_compiling() and x.numel() <= _FEW:  # then operations cost more than numbers do
+    if not torch.compiler.is_compiling() and x.numel() <= _MAX_SIZE_AT_ONCE:  # operations cost more than numbers
         exponents = torch.arange(len(coefficients), dtype=x.dtype, device=x.device).view(-1, *[1] * x.ndim)
         return (coefficients * x**exponents).sum(0)
     total = coefficients[-1]
@@ -233,7 +233,7 @@ def by_chunks(f: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Return an elementwise function of tensors of one shape, computed with few numbers at a time on a CPU."""
     first = tensors[0]
     size = chunk_size(first)
-    # a compiler divides the work itself, and a question about sizes would limit those of an exported program
+    # a compiler divides the work itself, and a branch on sizes would limit the sizes of an exported program
     if torch.compiler.is_compiling() or first.numel() <= size:
         return f(*tensors)
     chunks = zip(*(x.reshape(-1).split(size) for x in tensors), strict=True)

@@ -1,6 +1,6 @@
 r"""Targets that cannot be negative: the softplus of a Student t or normal variable, its moments and its CRPS.
 
-A network answers for a variable Z on the whole real line, and the target is
+A network predicts the distribution of a variable Z on the whole real line, and the target is
 
 .. math:: Y = \max(0,\; g(Z) - \varepsilon), \qquad g(z) = s\,\ln(1 + e^{z/s}).
 
@@ -15,7 +15,7 @@ The inverse and its derivative share one logarithm, which is exact at both ends.
 
 Moments and CRPS are integrated by :mod:`howsure.formulas.quadrature`, with panels that are short for every member and
 for g (edges between −40 s and 40 s, at :math:`g^{-1}(\varepsilon)` and at the target). Beyond the panels g is the
-identity, and what is left has a closed form. ``df`` is None for normal members. Everything should be float64.
+identity, and the rest has a closed form. ``df`` is None for normal members. Everything should be float64.
 """
 
 import math
@@ -58,11 +58,11 @@ def moments(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Return mean and variance of max(0, g(Z) − ε), and the mean of g(Z), each of the shape of ``loc``, (elements,).
 
-    The integrals are those of the distance of y from its value at the location of Z, so that a variance that is small
-    beside the mean has all its digits. Like those of Z, the variance is infinite for df ≤ 2 and all is NaN for df ≤ 1.
+    The integrands use the distance of y from its value at the location of Z, so that a variance that is small compared
+    with the mean has all its digits. As for Z, the variance is infinite for df ≤ 2 and all is NaN for df ≤ 1.
 
     Args:
-        df, df_minus_two, loc, scale: of Z; the first two are None for a normal Z.
+        df, df_minus_two, loc, scale: parameters of Z. The first two are None for a normal Z.
         s: the unit of the softplus, > 0.
         shift: ε, ≥ 0.
     """
@@ -114,7 +114,7 @@ def _moment_tails(
     start: Tensor,
     end: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Return what the tails of a Student t beyond the panels add to the three integrals of `moments`.
+    r"""Return the contributions of a Student t's tails beyond the panels to the three integrals of `moments`.
 
     Below, y is 0 or ε less than 0. Above, it is z, and the partial moments of a standard t beyond a are
     :math:`M_1 = \frac{n}{n-1}(1+\frac{a^2}{n})f(a)` and :math:`M_2 = \frac{n}{n-2}(S + a(1+\frac{a^2}{n})f(a))`.

@@ -17,6 +17,7 @@ __all__ = ["BLOCK", "CsvFormat", "CsvOptions", "find_format"]
 BLOCK = 1 << 20  # bytes that are read at once
 SAMPLE = 1 << 16  # bytes from which the format is found
 MAX_LINE = 1 << 24  # bytes of the line at the end of the sample
+ROW_NAMES = "row names"  # the name of a column that has none in files of R
 SEPARATORS = "\t;|,"  # the comma last: it occurs in numbers and text of files with another separator
 BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
@@ -53,6 +54,7 @@ class CsvFormat:
         separator: of its fields.
         names: of its columns. Columns without a name have the names that pandas gives them.
         blank_lines: number of blank lines above the names.
+        row_names: whether the first column has no name in the line of names, as R writes the names of rows.
     """
 
     path: Path
@@ -61,6 +63,7 @@ class CsvFormat:
     separator: str
     names: list[str]
     blank_lines: int
+    row_names: bool = False
 
     @property
     def is_utf8(self) -> bool:
@@ -89,7 +92,7 @@ class CsvFormat:
             try:
                 for record in reader:
                     row += bool(record)
-                    if lengths and record and len(record) != len(self.names):
+                    if lengths and record and len(record) != len(self.names) - (self.row_names and row == -1):
                         self._refuse_length(record, row)
                     line = reader.line_num + 1
             except csv.Error as error:
@@ -98,11 +101,14 @@ class CsvFormat:
 
     def _refuse_length(self, record: list[str], row: int) -> NoReturn:
         fields, columns = len(record), len(self.names)
+        hint = "put values that contain the separator into quotes" if fields > columns else "is the line cut off?"
+        if fields == columns + 1:
+            hint += "; if the first field is a name of the row, name it in the first line, too"
         raise InputError(
             f"{self.path}: a row has {fields} field{'' if fields == 1 else 's'}, but there are {columns} columns",
             row=row,
             value=self.separator.join(record),
-            hint="put values that contain the separator into quotes" if fields > columns else "is the line cut off?",
+            hint=hint,
         )
 
 
@@ -141,7 +147,8 @@ def find_format(path: Path, options: CsvOptions) -> CsvFormat:
         raise InputError(f"{path} has a field of more than {csv.field_size_limit():,} characters in its first lines")
     separator = _choose_separator(records)
     names = [name.strip(" \t\ufeff") or f"Unnamed: {k}" for k, name in enumerate(records[separator][0])]
-    return CsvFormat(path, gzipped, encoding, separator, names, blank_lines)
+    row_names = _has_row_names(text, records[separator])
+    return CsvFormat(path, gzipped, encoding, separator, [ROW_NAMES] * row_names + names, blank_lines, row_names)
 
 
 def _open_bytes(path: Path, gzipped: bool) -> BinaryIO:
@@ -174,9 +181,20 @@ def _records(text: str, separator: str, whole: bool) -> list[list[str]]:
     return filled if whole or len(filled) < 3 else filled[:-1]
 
 
+def _has_row_names(text: str, rows: list[list[str]]) -> bool:
+    """Return whether each record has one field more than the first, as in files of R's ``write.table``.
+
+    The first field must be quoted, as R does: without quotes a record such as 7,3,50 may have a decimal comma.
+    """
+    longer = len(rows) > 1 and all(len(row) == len(rows[0]) + 1 for row in rows[1:])
+    return longer and all(line.startswith('"') for line in text.strip().splitlines()[1:] if line)
+
+
 def _choose_separator(records: dict[str, list[list[str]]]) -> str:
     """Return the separator that divides all records alike, or else the one with the most names."""
     for separator, rows in records.items():
-        if len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows):
+        first = len(rows[0])
+        alike = all(len(row) == first for row in rows) or all(len(row) == first + 1 for row in rows[1:])
+        if first > 1 and alike:
             return separator
     return max(reversed(records), key=lambda separator: len(records[separator][0]))

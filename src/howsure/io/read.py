@@ -200,7 +200,10 @@ def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
             reader = csv.open_csv(
                 file,
                 csv.ReadOptions(
-                    use_threads=False, block_size=block, skip_rows=layout.blank_lines, column_names=columns
+                    use_threads=False,
+                    block_size=block,
+                    skip_rows=layout.blank_lines + layout.row_names,
+                    column_names=columns,
                 ),
                 csv.ParseOptions(
                     delimiter=layout.separator,
@@ -211,7 +214,7 @@ def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
                     column_types=dict.fromkeys(columns, pyarrow.string()), strings_can_be_null=True, null_values=MISSING
                 ),
             )
-            head = 1  # the names are read as the first row
+            head = 0 if layout.row_names else 1  # the names are read as the first row, if they have as many fields
             for batch in reader:
                 yield pyarrow.Table.from_batches([batch]).rename_columns(layout.names).slice(head)
                 head = 0 if batch.num_rows else head

@@ -70,7 +70,7 @@ def check_output(path: Path, replace: bool = False) -> None:
         if not nearest.is_dir():
             raise InputError(f"{path} cannot be written: {nearest} is a file, not a folder")
         if path.exists() and not replace:
-            raise InputError(f"{path} exists already", hint="replace it, or name another file")
+            raise InputError(f"{path} exists already", hint="--force replaces it, -o names another file")
     except InputError:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # also a name with a zero in it, or a link to itself

@@ -2,7 +2,7 @@ r"""Loss and gradient of an evidential network in one pass from its raw outputs,
 
 The same loss as ``formulas.nig.from_raw``, ``formulas.nig.nll`` and a penalty of ``formulas.penalties``, with their
 derivatives written out. With :math:`r = y - \gamma`, :math:`q = r^2 / (2\beta(1 + 1/\nu))` and
-:math:`k = (\alpha + \tfrac12)\,q/(1+q)` those of the likelihood are
+:math:`k = (\alpha + \tfrac12)\,q/(1+q)` the derivatives of the likelihood are
 
 .. math:: \frac{\partial L}{\partial\gamma} = -\frac{2k}r, \quad
           \frac{\partial L}{\partial\nu} = \frac{k - \frac12}{\nu(\nu+1)}, \quad
@@ -33,7 +33,7 @@ __all__ = ["PENALTIES", "evidential_loss_from_raw", "uses_triton"]
 PENALTIES = ("error", "standard_score")
 
 # Largest q: an infinite q would become NaN. It is reached where errors are 1e18 times as large as expected.
-LARGEST_Q = 1e37
+MAX_Q = 1e37
 
 # Targets that are computed at once on a CPU: their dozen intermediate results stay in its cache.
 PART = 1 << 17
@@ -52,8 +52,8 @@ def evidential_loss_from_raw(
 ) -> Tensor:
     """Return the evidential loss of raw outputs; the backward pass finds their gradient already computed.
 
-    It is :func:`howsure.evidential_loss` without most of its checks and without an answer object. Only ``raw`` gets a
-    gradient. With ``create_graph=True``, and for many gradients at once, the formulas compute it instead.
+    It is :func:`howsure.evidential_loss` without most of its checks and without a distribution object. Only ``raw``
+    gets a gradient. With ``create_graph=True``, and for many gradients at once, the formulas compute it instead.
 
     Args:
         raw: four raw outputs along ``dim``, floating point.
@@ -62,8 +62,11 @@ def evidential_loss_from_raw(
         penalty: "error" or "standard_score".
         dim: the dimension of size 4.
         mask: True where a target counts. Targets that do not count may be NaN, and so may their raw outputs.
-        sample_weight: how much each target counts, of the shape of y; a target with weight 0 does not count.
+        sample_weight: weights of the targets, of the shape of y. A target with weight 0 does not count.
         reduction: "mean" over the targets that count, "sum", or "none".
+
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of y.
 
     Raises:
         InputError: for shapes that do not fit, and an unknown penalty or reduction.
@@ -129,8 +132,8 @@ class _LossFromRaw(torch.autograd.Function):
         ctx: Any, raw: Tensor, y: Tensor, weight: Tensor | float, counts: Tensor | float, penalty: str, each: bool
     ) -> Tensor:
         ctx.penalty, ctx.each, ctx.triton = penalty, each, uses_triton(raw, y)
-        # Losses one by one have an upstream gradient each: the kernel rather computes theirs when it has that. Those of
-        # float16 are computed then, too, because it can be a factor that keeps them inside the range of float16.
+        # With reduction "none" each loss has an upstream gradient, and the kernel waits for it. float16 waits too: the
+        # upstream gradient can be a factor that keeps the gradient inside the range of float16.
         late = raw.dtype == torch.float16 or (ctx.triton and each)
         gradient = raw.new_empty(raw.shape) if ctx.needs_input_grad[0] and not late else None
         losses = y.new_empty(y.shape, dtype=_at_least_float32(raw, y)) if each else None
@@ -147,7 +150,7 @@ class _LossFromRaw(torch.autograd.Function):
         rest = iter(others)
         weight, counts = (next(rest) if number is None else number for number in ctx.numbers)
         if ctx.each and isinstance(counts, Tensor):
-            upstream = torch.where(counts != 0, upstream, 0.0)  # what does not count may have NaN upstream
+            upstream = torch.where(counts != 0, upstream, 0.0)  # targets that do not count may have NaN upstream
         if torch.is_grad_enabled() or _is_batched(upstream):
             gradient = _by_formulas(raw, y, weight, counts, ctx.penalty, ctx.each, upstream)
         elif gradient is None:
@@ -245,7 +248,7 @@ def _closed_form(
     spread = inverse + 1
     width = beta * spread
     part = residual / (2 * width)
-    q = (residual * part).clamp_(max=LARGEST_Q)
+    q = (residual * part).clamp_(max=MAX_Q)
     fit, exponent = torch.log1p(q), a + 1.5
     evidence = torch.add(a, nu, alpha=2).add_(1)
     half_log, rho_prime = _rho(a)  # ln of 2π times the width, minus 2ρ, is one logarithm less

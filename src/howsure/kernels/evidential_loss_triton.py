@@ -27,7 +27,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # Each thread has one target at a time, so that wide loads need no exchange between threads.
 SIZE, TILES, WARPS = 256, 8, 8
-MANY = 1 << 22  # targets from which a block takes several tiles; fewer are divided among all processors
+MIN_TARGETS_FOR_TILES = 1 << 22  # from here on a block takes several tiles. Fewer are divided among all processors
 
 _L = tl.constexpr(tuple(LOG1P))
 _H = tl.constexpr(tuple(RHO))
@@ -57,7 +57,7 @@ def run(
         losses: contiguous memory (N,), or None for the sum.
         gradient: contiguous memory (N, 4), or None.
     """
-    tiles = TILES if len(y) >= MANY else 1
+    tiles = TILES if len(y) >= MIN_TARGETS_FOR_TILES else 1
     blocks = triton.cdiv(len(y), SIZE * tiles)
     sums = torch.empty(blocks, dtype=torch.float32, device=raw.device)
     (weights, weight_number, weight_form), (factors, factor, form) = _argument(weight), _argument(counts)
@@ -85,7 +85,7 @@ def _argument(x: Tensor | float) -> tuple[Tensor | None, float, int]:
 
 
 def scale_by(gradient: Tensor, upstream: Tensor) -> Tensor:
-    """Return the gradient times a number on the device, in place; where that is 1, nothing is read or written."""
+    """Return the gradient times a number on the device, in place. If the number is 1, nothing is read or written."""
     size = gradient.numel()
     if size:
         programs = min(triton.cdiv(size, 4096), 1056)  # eight for each processor of an H200
@@ -131,7 +131,7 @@ def _loss_and_gradient(
         if COUNTS == 2:
             factor = tl.load(counts + e, mask=inside, other=0.0).to(tl.float32)
             counted = inside & (factor != 0)
-            # what does not count may be NaN
+            # targets that do not count may be NaN
             gamma, raw_nu = tl.where(counted, gamma, 0.0), tl.where(counted, raw_nu, 0.0)
             raw_alpha, raw_beta = tl.where(counted, raw_alpha, 0.0), tl.where(counted, raw_beta, 0.0)
         target = tl.load(y + e, mask=counted, other=0.0).to(tl.float32)
@@ -156,7 +156,7 @@ def _loss_and_gradient(
 def loss_and_slopes(gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PENALTY: tl.constexpr, FAST: tl.constexpr):
     """Return loss and penalty of each target, and the gradient of the loss by the four raw outputs.
 
-    Loss and gradient are multiplied by ``factor``; the penalty is not, neither by that nor by λ. Results that the
+    Loss and gradient are multiplied by ``factor``. The penalty is multiplied neither by that nor by λ. Results that the
     caller does not use cost nothing: the function is inlined, and the compiler removes their arithmetic.
     """
     nu, nu_slope = softplus(raw_nu, FAST)
@@ -168,7 +168,7 @@ def loss_and_slopes(gamma, raw_nu, raw_alpha, raw_beta, target, lam, factor, PEN
     width = beta + beta * inverse_nu
     inverse_width = inverse(width, FAST)
     pull = r * inverse_width
-    q = tl.minimum(0.5 * r * pull, 1e37, propagate_nan=tl.PropagateNan.ALL)  # what overflows would become NaN
+    q = tl.minimum(0.5 * r * pull, 1e37, propagate_nan=tl.PropagateNan.ALL)  # an overflow would become NaN
     fit = tl.where(q < 1, q * _polynomial(tl.minimum(q, 1.0), _L), log(1 + q, FAST))
     inverse_z = inverse(0.75 + a, FAST)
     u = inverse_z * inverse_z
@@ -228,7 +228,7 @@ def inverse(x, FAST: tl.constexpr):
 
 @triton.jit
 def log(x, FAST: tl.constexpr):
-    """Return ln x; of a number near 1 it is right to an absolute 2e-7, which is all that is asked of it here."""
+    """Return ln x; of a number near 1 the absolute error is 2e-7, and the kernel needs no more."""
     if FAST:
         binary = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
         return 0.6931471805599453 * binary

@@ -1,4 +1,4 @@
-r"""Polynomials for float32, in the place of functions that cost a processor more: coefficients of x⁰, x¹, ….
+r"""Polynomials for float32, instead of functions that take longer: coefficients of x⁰, x¹, ….
 
 Each interpolates its function at Chebyshev nodes. ``tests/test_loss_kernels.py`` compares them with mpmath.
 """

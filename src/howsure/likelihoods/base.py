@@ -109,7 +109,7 @@ class Recipe:
 
         The steps are the most that are taken: training stops when validation scores no longer improve. Until the last
         steps that noiseless tables need, the learning rate is constant and the weights are averaged, so that what was
-        learned by any step is usable. ``docs/tables.md`` tells how these numbers were found.
+        learned by any step is usable. ``docs/choices.md`` explains how these numbers were found.
         """
         size = max(1.0, rows / 1000)
         steps = round(min(6000 * size**0.301, 12_000))

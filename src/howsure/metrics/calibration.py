@@ -1,4 +1,4 @@
-"""Whether a prediction means what it says: ``(prediction, y) → number or curve``."""
+"""Calibration metrics: ``(prediction, y) → number or curve``."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,13 +17,16 @@ def pit(prediction: Predictive, y: Targets, *, mask: Mask = None) -> Array:
     """Return the probability integral transform F(y) of each target.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         Values in [0, 1], of the shape of y, or one after the other for those that count; uniform if the prediction is
         calibrated.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> pit(hs.Normal(torch.zeros(2), 1.0), [0.0, 100.0])
@@ -36,13 +39,16 @@ def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask:
     """Return the share of targets in the central interval that should hold ``coverage`` of them.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         coverage: the probability that the central interval states; several of them for a curve.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share in [0, 1]; ideally ``coverage``.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> coverage(hs.Normal(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0], coverage=0.9)
@@ -56,18 +62,21 @@ def coverage_curve(
 ) -> Array:
     """Return the share of targets in each of several central intervals.
 
-    A y lies in the interval exactly if |2F(y) − 1| is at most its coverage; where zero has a probability of its own, as
-    under ``target_transform="positive"``, if P(Y ≤ y) and P(Y ≥ y) are both at least (1 − coverage)/2. Where intervals
-    have a guarantee, which stretches each coverage's by a factor of its own, it is those that count.
+    A y lies in the interval exactly if |2F(y) − 1| is at most its coverage. Where zero has a positive probability, as
+    under ``target_transform="positive"``, y lies in it if P(Y ≤ y) and P(Y ≥ y) are both at least (1 − coverage)/2.
+    Intervals with a guarantee, stretched by one factor per coverage, are used where the prediction has them.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         coverage: the probability that the central interval states; several of them for a curve.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share for each coverage; ideally the coverage itself.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> coverage_curve(hs.Normal(torch.zeros(3), 1.0), [-3.0, 0.0, 1.0], [0.5, 0.9])
@@ -85,17 +94,20 @@ def calibration_curve(
 ) -> Array:
     """Return the share of targets at or below each predicted quantile (Kuleshov et al. 2018).
 
-    A target with a probability of its own, a zero under ``target_transform="positive"``, counts by the share of that
+    A target with a positive probability, a zero under ``target_transform="positive"``, counts by the share of that
     probability that lies below the quantile's (Czado et al. 2009).
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         quantiles: the probabilities of the quantiles at which the curve is read.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share for each quantile; ideally its probability.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> calibration_curve(hs.Normal(torch.zeros(2), 1.0), [-1.0, 1.0], [0.1, 0.5])
@@ -114,13 +126,16 @@ def calibration_error(
     """Return the root mean squared distance of the calibration curve from the diagonal (Kuleshov et al. 2018).
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         quantiles: the probabilities of the quantiles at which the curve is read.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A distance; 0 is ideal.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> calibration_error(hs.Normal(torch.zeros(2), 1.0), [-1.0, 1.0], [0.5])

@@ -15,7 +15,7 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
     """Return the usual metrics of a prediction, by name.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         coverage: the probability that the central interval states; several of them for a curve.
         mask: True where a target counts; without it a missing target is an error.
@@ -25,6 +25,9 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
         ``coverage``, the share of targets in the central intervals, ideally the argument ``coverage``; and
         ``interval_width``, the mean width of these intervals, in the units of y. NaN where a prediction has no such
         value: a target learned by its logarithm has no mean and so no ``rmse``.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> found = summary(hs.Normal(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0])

@@ -27,20 +27,23 @@ def retention_curve(
     """Return the error of the rows that are left when the most uncertain ones are dropped.
 
     Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
-    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Several
-    targets, or pixels, count as so many rows.
+    or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Each
+    target, or pixel, counts as a row.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
-        uncertainty: what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part
-            that the prediction does not have is refused.
+        uncertainty: the ranking: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part that
+            the prediction does not have raises an error.
         error: "rmse" or "mae", of the mean.
         points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         (share kept, error of the kept), both from all rows to the most certain ones.
+
+    Raises:
+        InputError: if y does not fit the prediction, a target is missing and not masked, or an uncertainty is NaN.
 
     >>> import torch, howsure as hs
     >>> retention_curve(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0], error="mae")
@@ -50,7 +53,7 @@ def retention_curve(
 
 
 def check_ranking(error: str, points: int) -> None:
-    """Raise if there is no such error, or no curve of so many points."""
+    """Raise an error if the name of the error or the number of points is invalid."""
     if error not in ("rmse", "mae"):
         raise InputError(f"unknown error {error!r}; known are rmse, mae")
     if not isinstance(points, int | np.integer) or points < 2:
@@ -77,7 +80,7 @@ def _ranked(prediction: Any, y: Any, uncertainty: Any, error: str, points: int, 
 
 
 def retention(distance: Array, score: Array, error: str, points: int) -> tuple[Array, Array]:
-    """Return the :func:`retention_curve` of errors and uncertainties, (rows,), of which there is at least one."""
+    """Return the :func:`retention_curve` of errors and uncertainties, (rows,), for at least one row."""
     rows = len(distance)
     loss = distance**2 if error == "rmse" else distance
     order = np.lexsort((loss, score))  # by loss within ties: then not even the rounding depends on the order of rows
@@ -108,16 +111,19 @@ def ause(
     trapezoidal rule over the shares of the curve; divided by the error of all rows, so free of units.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
-        uncertainty: what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part
-            that the prediction does not have is refused.
+        uncertainty: the ranking: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part that
+            the prediction does not have raises an error.
         error: "rmse" or "mae", of the mean.
         points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
-        An area, smaller is better; 0 is that of the ranking by the true error.
+        An area, smaller is better. The ranking by the true error has 0.
+
+    Raises:
+        InputError: if y does not fit the prediction, a target is missing and not masked, or an uncertainty is NaN.
 
     >>> import torch, howsure as hs
     >>> ause(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0])
@@ -137,20 +143,23 @@ def aurg(
 ) -> float:
     """Return the area under the random gain (Poggi et al. 2020): ∫ (e(1) − e(s)) ds / e(1).
 
-    The curve, the rule and the division are those of :func:`ause`.
+    Curve, rule and division as in :func:`ause`.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
-        uncertainty: what to rank by: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part
-            that the prediction does not have is refused.
+        uncertainty: the ranking: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part that
+            the prediction does not have raises an error.
         error: "rmse" or "mae", of the mean.
         points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
-        An area, larger is better. A random ranking leaves the error of all rows at every share kept and has 0; a
+        An area, larger is better. A random ranking leaves the error of all rows at every share kept and has 0. A
         misleading one is negative.
+
+    Raises:
+        InputError: if y does not fit the prediction, a target is missing and not masked, or an uncertainty is NaN.
 
     >>> import torch, howsure as hs
     >>> aurg(hs.Normal(torch.zeros(2), torch.tensor([2.0, 1.0])), [1.0, 3.0], error="mae")
@@ -160,14 +169,17 @@ def aurg(
 
 
 def auroc(inside: Targets, outside: Targets) -> float:
-    """Return P(outside > inside) + ½ P(outside = inside): how well a score tells unfamiliar rows from familiar ones.
+    """Return P(outside > inside) + ½ P(outside = inside), the separation of unfamiliar from familiar rows by a score.
 
     Args:
-        inside: scores, uncertainties say, of rows like those of training.
+        inside: scores (uncertainties, for example) of rows like the training rows.
         outside: scores of other rows.
 
     Returns:
         The area under the receiver operating characteristic: 1 separates the two, ½ is chance.
+
+    Raises:
+        InputError: if one of the two has no scores, or a score is NaN.
 
     >>> auroc(inside=[0.1, 0.2, 0.3], outside=[0.3, 0.9])
     0.9166666666666666
@@ -202,15 +214,15 @@ def area_below_random(distance: Array, score: Array, error: str, points: int) ->
 
 
 def uncertainties(prediction: Prediction, uncertainty: Any, mask: Any) -> Array:
-    """Return what a name stands for, or the array itself, of the targets that count."""
+    """Return the uncertainty with this name, or the given array, for the targets that count."""
     kind = uncertainty
-    if kind is None:  # what prediction.epistemic_std is where there is none
+    if kind is None:  # prediction.epistemic_std of a model without this part
         raise InputError("the uncertainty is None: the prediction has no such part; rank by 'std' instead")
     if not isinstance(kind, str):
         values = real_numbers("the uncertainty", kind)
         if values.shape != prediction.shape:
             raise InputError(
-                f"the uncertainty has shape {values.shape} but the prediction {prediction.shape}; they must be equal"
+                f"the uncertainty has shape {values.shape} but the prediction {prediction.shape}. They must be equal"
             )
     elif kind in ("std", "entropy"):
         values = prediction.std if kind == "std" else prediction.entropy()

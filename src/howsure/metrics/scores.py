@@ -13,12 +13,15 @@ def rmse(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the root mean squared error of the mean.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The error, in the units of y.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import numpy as np, torch, howsure as hs
     >>> rmse(hs.Normal(torch.zeros(3), 1.0), [3.0, 4.0, np.nan], mask=[True, True, False])
@@ -31,12 +34,15 @@ def mae(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the mean absolute error of the mean.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The error, in the units of y.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> mae(hs.Normal(torch.zeros(2), 1.0), [3.0, -4.0])
@@ -49,12 +55,15 @@ def nll(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     """Return the negative log likelihood of the predictive distribution.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
-        Nats per target, for y in its own units: that of 1000 y is ln 1000 larger.
+        Nats per target, for y in its units: the score of 1000 y is ln 1000 larger.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> round(nll(hs.Normal(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
@@ -67,12 +76,15 @@ def crps(prediction: Predictive, y: Targets, *, mask: Mask = None) -> float:
     r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
-        The score, in the units of y; that of a prediction without any spread is its absolute error.
+        The score, in the units of y. A prediction without any spread scores its absolute error.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> round(crps(hs.Normal(torch.zeros(2), 1.0), [0.0, 1.0]), 4)
@@ -85,13 +97,16 @@ def interval_score(prediction: Predictive, y: Targets, coverage: float = 0.9, *,
     """Return the width of the central interval plus 2/(1−coverage) times the distance of y from it (Winkler 1972).
 
     Args:
-        prediction: a prediction, or the distribution that one network answered with.
+        prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
         coverage: the probability that the central interval states; several of them for a curve.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         The score, in the units of y.
+
+    Raises:
+        InputError: if y does not fit the prediction, or a target is missing and not masked.
 
     >>> import torch, howsure as hs
     >>> round(interval_score(hs.Normal(torch.zeros(1), 1.0), [0.0], coverage=0.9), 4)

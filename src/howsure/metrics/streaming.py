@@ -1,8 +1,8 @@
 """The metrics batch by batch, with the contract of torchmetrics: ``update(answer, y, mask=None)``, ``compute()``.
 
 Each class is a ``torchmetrics.Metric`` and gives the number of the function of `howsure.metrics` with its name on all
-targets it has seen: in all batches, and in all processes of ``torch.distributed``. What a target adds is the same
-function there and here (`terms.py`); sums are kept in float64 on the device of the metric. It works in
+targets it has seen: in all batches, and in all processes of ``torch.distributed``. The term of a target is the same
+function there and here (`terms.py`). Sums are kept in float64 on the device of the metric. It works in
 ``MetricCollection`` and with Lightning's ``self.log``.
 
 >>> import torch, howsure as hs
@@ -115,16 +115,16 @@ class StreamingMetric(Metric):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # The name of a state says what it is the sum of. MetricCollection takes metrics whose states have equal names
-        # and, after the first batch, equal values for one metric; a batch without targets must not make them so.
+        # A state has the name of the term that it sums. MetricCollection takes metrics whose states have equal names
+        # and, after the first batch, equal values for one metric. A batch without targets must not make them equal.
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, answer: Predictive, y: Targets, mask: Mask = None) -> None:
         """Add the targets of one batch.
 
         Args:
-            answer: what the network said, or a :class:`~howsure.Prediction`.
-            y: targets, of the shape of the answer.
+            answer: the output of the network, or a :class:`~howsure.Prediction`.
+            y: targets, of the same shape.
             mask: True where a target counts; without it a missing target is an error.
         """
         raise NotImplementedError
@@ -141,7 +141,7 @@ class StreamingMetric(Metric):
             setattr(self, name, total + value.detach().to(total.device))
 
     def _mean(self, name: str) -> Tensor:
-        """Return the mean over all targets of what the state is a sum of; NaN if there are none."""
+        """Return the mean over all targets of the term that the state sums. NaN without targets."""
         mean: Tensor = getattr(self, name) / self.count
         return mean
 
@@ -150,7 +150,7 @@ class StreamingMetric(Metric):
         return value if value.device == self.device else value.float().to(self.device)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the value of one batch and add the batch; an error leaves the metric as it was."""
+        """Return the value of one batch and add the batch. An error leaves the metric unchanged."""
         # torchmetrics sets all states aside first, and does not bring them back if the update raises
         before = self.__dict__ | {name: list(v) for name, v in self.metric_state.items() if isinstance(v, list)}
         try:
@@ -179,7 +179,7 @@ class StreamingMetric(Metric):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
-        """Take the states from a state dict to the metric's device; what cannot be a state is an error."""
+        """Take the states from a state dict to the metric's device. An invalid state raises an error."""
         for name, default in self._defaults.items():
             key = prefix + name
             if key in state_dict and not _fits(state_dict[key], default):
@@ -197,8 +197,8 @@ class StreamingMetric(Metric):
 class _MeanOfTerms(StreamingMetric):
     """The mean over targets of one term."""
 
-    _name: str  # of the state: what the term is
-    _of_moments = True  # whether the term needs a mean, which targets that were learned by their logarithm do not have
+    _name: str  # of the state and the term
+    _of_moments = True  # whether the term needs a mean, which targets learned by their logarithm do not have
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -411,7 +411,7 @@ class CalibrationError(CalibrationCurve):
 class PITHistogram(CalibrationCurve):
     """Histogram of the probability integral transform F(y), `howsure.metrics.pit`: flat if calibrated.
 
-    A bin has its upper edge; the first one has 0 too. A target with a probability of its own, a zero under
+    A bin includes its upper edge. The first one includes 0 too. A target with a positive probability, a zero under
     ``target_transform="positive"``, counts evenly in the bins that this probability spans.
 
     Args:
@@ -445,8 +445,8 @@ class RetentionCurve(StreamingMetric):
     with ``compute_on_cpu=True`` outside the device. ``compute()`` copies them to the CPU to sort them.
 
     Args:
-        uncertainty: what to rank by: "std", "aleatoric", "epistemic" or "entropy". A part that the answer does not
-            have is refused.
+        uncertainty: the ranking: "std", "aleatoric", "epistemic" or "entropy". A part that the prediction does not
+            have raises an error.
         error: "rmse" or "mae", of the mean.
         points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         options: of ``torchmetrics.Metric``.
@@ -476,7 +476,7 @@ class RetentionCurve(StreamingMetric):
     def compute(self) -> Any:
         """Return (share kept, error of the kept), both from all targets to the most certain ones.
 
-        Without targets both are empty; where an error is not finite or an uncertainty is NaN, errors are NaN.
+        Without targets both are empty. Where an error is not finite or an uncertainty is NaN, errors are NaN.
         """
         rows = self._rows()
         if not rows[0].size:
@@ -503,7 +503,7 @@ class RetentionCurve(StreamingMetric):
         return self._result(torch.from_numpy(array).to(self.count.device))
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
-        """Join the states of all processes; what a process without targets sends has the dtype of the others'."""
+        """Join the states of all processes. The states of a process without targets have the dtype of the others."""
         for name in ("distance", self._score):
             if not len(getattr(self, name)):
                 setattr(self, name, [torch.empty(0, dtype=torch.float64, device=self.count.device)])
@@ -516,7 +516,7 @@ class RetentionCurve(StreamingMetric):
 class AUSE(RetentionCurve):
     """Area under the sparsification error, `howsure.metrics.ause`.
 
-    Memory and arguments are those of :class:`RetentionCurve`.
+    Memory and arguments as in :class:`RetentionCurve`.
     """
 
     higher_is_better = False
@@ -529,7 +529,7 @@ class AUSE(RetentionCurve):
 class AURG(RetentionCurve):
     """Area under the random gain, `howsure.metrics.aurg`.
 
-    Memory and arguments are those of :class:`RetentionCurve`.
+    Memory and arguments as in :class:`RetentionCurve`.
     """
 
     higher_is_better = True

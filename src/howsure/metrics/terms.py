@@ -1,4 +1,4 @@
-"""What each target adds to a metric, in float64 tensors on the device of the prediction.
+"""Terms of the metrics: the contribution of each target, in float64 tensors on the device of the prediction.
 
 The metrics have two faces: functions of the whole data (`scores.py`, `calibration.py`, `ranking.py`), which return
 NumPy, and sums over batches (`streaming.py`). Both are made of these terms.
@@ -17,14 +17,14 @@ from howsure.prediction import Answer, Prediction, _coverages, _device_of, as_pr
 
 __all__ = ["Mask", "Predictive", "Targets"]
 
-Predictive = Prediction | Answer | Mixture  # a prediction, or the distribution that one network answered with
+Predictive = Prediction | Answer | Mixture  # a prediction, or the output distribution of one network
 Targets = ArrayLike | Tensor
 Mask = ArrayLike | Tensor | None  # True where a target counts
 WITHOUT_FLOAT64 = ("mps",)  # devices whose terms are computed on the CPU
 
 
 def scored(prediction: Any) -> Prediction:
-    """Return what is to be scored as a prediction, on the CPU if its own device has no float64."""
+    """Return ``prediction`` as a `Prediction`, on the CPU if its device has no float64."""
     p = as_prediction(prediction)
     return p.cpu() if _device_of(p._given).type in WITHOUT_FLOAT64 else p
 
@@ -62,7 +62,7 @@ def width_and_distance(prediction: Any, y: Any, coverage: float, mask: Any) -> t
 def probabilities(prediction: Any, y: Any, mask: Any) -> tuple[Tensor, Tensor]:
     """Return P(Y < y) and P(Y ≤ y) of every target that counts, one after the other; one tensor where both are equal.
 
-    They differ only where values have a probability of their own.
+    They differ only where single values have a positive probability.
     """
     p = scored(prediction)
     target = p._target(y, mask)
@@ -77,7 +77,7 @@ def probabilities(prediction: Any, y: Any, mask: Any) -> tuple[Tensor, Tensor]:
 def calibration_sums(prediction: Any, y: Any, quantiles: NDArray[np.float64], mask: Any) -> tuple[Tensor, int]:
     """Return how many targets lie at or below each predicted quantile, and how many targets there are.
 
-    A target with a probability of its own counts by the share of it that lies below the quantile's.
+    A target with a positive probability counts by the share of it that lies below the quantile's.
     """
     below, at = probabilities(prediction, y, mask)
     levels = torch.from_numpy(quantiles).to(at.device)
@@ -93,7 +93,7 @@ def calibration_sums(prediction: Any, y: Any, quantiles: NDArray[np.float64], ma
 def coverage_sums(prediction: Any, y: Any, coverage: NDArray[np.float64], mask: Any) -> tuple[Tensor, int]:
     """Return how many targets lie in each of several central intervals, and how many targets there are.
 
-    Intervals with a guarantee are those of the prediction itself; others need no ends, since y lies in one exactly if
+    Intervals with a guarantee come from the prediction. Other intervals need no ends, since y lies in one exactly if
     neither tail beyond y is smaller than (1 − coverage)/2.
     """
     p = scored(prediction)

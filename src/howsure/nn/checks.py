@@ -1,4 +1,4 @@
-"""Checks of what modules are built from and called with."""
+"""Checks of the arguments of modules."""
 
 from numbers import Integral
 from typing import Any
@@ -29,7 +29,7 @@ def check_features(owner: object, x: Any, size: int) -> None:
 
     Args:
         owner: the module that takes the features; the error names its class.
-        x: what was given.
+        x: the argument.
         size: number of features.
     """
     name = type(owner).__name__

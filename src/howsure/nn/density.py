@@ -1,4 +1,4 @@
-"""Distance of features from those of the training set, as a score for inputs unlike the training data.
+"""Distance of features from the features of the training set, as a score for inputs unlike the training data.
 
 It is fitted to training features only, and costs one small matrix product in a forward pass.
 """
@@ -18,7 +18,7 @@ FLOOR = 1e-10
 
 
 class FeatureDensity(nn.Module):
-    """Mahalanobis distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) of features (…, D) from those of the training set, of shape (…).
+    """Mahalanobis distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) of features (…, D) from the training set, of shape (…).
 
     Use :meth:`fit` to make one. ``FeatureDensity(D)`` itself returns NaN until a state dict is loaded into it. The
     buffers are float64, because the directions of smallest variance contribute most.
@@ -89,7 +89,7 @@ def _check_training(features: Tensor, shrinkage: float | None) -> None:
 
 
 def check_finite(features: Tensor) -> None:
-    """Raise an error that says how many rows of features (N, …) are not finite, and which is the first."""
+    """Raise an error with the number of rows of features (N, …) that are not finite, and the first of them."""
     bad = ~features.isfinite().all(1)
     if bool(bad.any()):
         raise InputError(

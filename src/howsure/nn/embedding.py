@@ -1,7 +1,7 @@
-"""Numbers as a network likes to see them: beside themselves, their places in bins of the training rows.
+"""Piecewise-linear encoding of numeric features (Gorishniy et al. 2022): numbers and their places in bins.
 
-A network with smooth activations learns a jump, a kink or a narrow peak of one feature slowly. Told how far a number
-has come in each of sixteen bins, it has a piecewise linear function of every feature for free (Gorishniy et al. 2022).
+A network with smooth activations learns a jump, a kink or a narrow peak of one feature slowly. With the
+places of a number in sixteen bins, every piecewise linear function of it is a weighted sum.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from howsure.errors import InputError
 __all__ = ["PiecewiseLinear", "quantile_edges"]
 
 BINS = 16  # of a feature
-MOST_BINS = 1024  # of all features together, which have fewer each where there are many
-NARROWEST = 1e-4  # width of a bin in standard deviations: differences in float32 still have three digits then
-MOST_ROWS = 100_000  # that quantiles are computed from
+MAX_BINS = 1024  # of all features together, which have fewer each where there are many
+MIN_WIDTH = 1e-4  # of a bin in standard deviations: differences in float32 still have three digits then
+MAX_ROWS = 100_000  # from which quantiles are computed
 
 
 def quantile_edges(x: Tensor, bins: int = BINS) -> list[Tensor]:
     """Return the edges of the bins of each column of (N, F): quantiles of its values, from the smallest to the largest.
 
-    Equal edges count once. A column of two values or fewer has none: the number itself says all. Of many columns each
-    has fewer bins, and of more than 512 none has any.
+    Equal edges count once. A column of two values or fewer has no bins. With many columns
+    each has fewer bins, and with more than 512 no column has bins.
     """
-    bins = min(bins, MOST_BINS // max(1, x.shape[1]))
+    bins = min(bins, MAX_BINS // max(1, x.shape[1]))
     if bins < 2:
         return [x.new_empty(0, dtype=torch.float64)] * x.shape[1]
-    step = -(-len(x) // MOST_ROWS)
+    step = -(-len(x) // MAX_ROWS)
     ordered = x[::step].double().sort(0).values
     places = torch.linspace(0, len(ordered) - 1, bins + 1, dtype=torch.float64, device=x.device)
     below = places.floor().long()
@@ -41,7 +41,7 @@ def quantile_edges(x: Tensor, bins: int = BINS) -> list[Tensor]:
 def _apart(edges: Tensor, ordered: Tensor) -> Tensor:
     """Return the edges that are clearly apart, and none if they leave a single bin."""
     distinct = torch.unique_consecutive(ordered[:: max(1, len(ordered) // 1000)])
-    least = NARROWEST * float(ordered.std(correction=0))
+    least = MIN_WIDTH * float(ordered.std(correction=0))
     if len(distinct) < 3 or not least > 0 or least == float("inf"):
         return edges[:0]
     kept = [edges[0]]
@@ -52,12 +52,12 @@ def _apart(edges: Tensor, ordered: Tensor) -> Tensor:
 class PiecewiseLinear(nn.Module):
     """Features followed by their places in bins, for each member of a population: (M, N, F) → (M, N, F + bins).
 
-    A place is −½ below the bin, ½ above it and linear between; the first and the last bin of a feature go on for
-    another width. Farther out the feature itself says how far.
+    A place is −½ below the bin, ½ above it and linear between; the first and the last bin of a feature extend by
+    another width. Farther out the feature itself carries the distance.
 
     Args:
         column: the feature of each bin, (bins,).
-        slope, offset: place = offset + slope · feature, as each member sees the feature, (M, 1, bins); both are 0 for a
+        slope, offset: place = offset + slope · feature, as each member sees the feature, (M, 1, bins). Both are 0 for a
             member that sees no bins.
         low, high: bounds of each place, (bins,).
         in_features: F.

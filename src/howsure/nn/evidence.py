@@ -91,14 +91,21 @@ class FeatureBasis(NamedTuple):
         for features, weights in batches:
             sums.add(features, weights)
             seen += features.shape[-2]
+        growth = 1.0 if rows is None else torch.as_tensor(rows, dtype=torch.float64) / seen
+        return cls.of(sums, layers=layers, growth=growth)
+
+    @classmethod
+    def of(
+        cls, sums: FeatureSums, *, layers: Sequence[int] | None = None, growth: float | Tensor = 1.0
+    ) -> "FeatureBasis":
+        """Return the basis of sums of features; ``growth`` is the number of rows for each row that was added."""
         if sums.count is None:
             raise InputError("there are no training features")
         scale = _unit_scale(sums, [sums.mean.shape[-1]] if layers is None else layers)
         values, directions = torch.linalg.eigh(sums.moments / (scale.unsqueeze(-1) * scale.unsqueeze(-2)))
-        whole = torch.as_tensor(1.0 if rows is None else rows, dtype=torch.float64, device=scale.device)
-        growth = whole / (1 if rows is None else seen)
-        values = values.clamp(min=0).flip(-1) * growth[..., None]
-        return cls(sums.mean, scale, values, directions.flip(-1), sums.count * growth)
+        factor = torch.as_tensor(growth, dtype=torch.float64, device=scale.device)
+        values = values.clamp(min=0).flip(-1) * factor[..., None]
+        return cls(sums.mean, scale, values, directions.flip(-1), sums.count * factor)
 
 
 class ConjugateEvidence(nn.Module):

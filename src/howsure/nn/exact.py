@@ -1,8 +1,8 @@
 """Layers that compute in float32 at least, whatever the precision of their weights and of their input.
 
 They are ``nn.Linear`` and ``nn.Conv1d``, ``2d``, ``3d`` in everything but the precision of their arithmetic, so that
-hooks, parametrizations, pruning, LoRA and FSDP treat them as what they are. Call them through :func:`call_exactly`,
-which also keeps autocast away from what is wrapped around them.
+hooks, parametrizations, pruning, LoRA and FSDP treat them as the same classes. Call them through :func:`call_exactly`:
+it also keeps autocast away from modules wrapped around them.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +30,7 @@ def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
     # the compiler of torch 2.11 cannot ask whether there is autocast
     if torch.compiler.is_compiling() or torch.amp.is_autocast_available(device_type):
         return torch.autocast(device_type, enabled=False)
-    return nullcontext()  # on the meta device, say, where autocast would raise an error
+    return nullcontext()  # on the meta device, for example, where autocast would raise an error
 
 
 class ExactLinear(nn.Linear):

@@ -51,7 +51,7 @@ class _Head(nn.Module):
 
     @staticmethod
     def _start(std: Tensor) -> list[Tensor]:
-        """Return the raw outputs that follow the prediction, for answers with these standard deviations of y."""
+        """Return the raw outputs that follow the prediction, for distributions with these standard deviations of y."""
         raise NotImplementedError
 
     def raw(self, x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _Head(nn.Module):
 
 
 class _Evidential(_Head):
-    """Head that answers with a :class:`~howsure.NormalInverseGamma`."""
+    """Head that returns a :class:`~howsure.NormalInverseGamma`."""
 
     parameters_per_target = 4
 
@@ -99,14 +99,14 @@ class _Evidential(_Head):
 
     @staticmethod
     def _start(std: Tensor) -> list[Tensor]:
-        """Return the raw outputs for ν = 1 and α = 2: little evidence, and as much doubt as noise."""
+        """Return the raw outputs for ν = 1 and α = 2: little evidence, and equal aleatoric and epistemic variance."""
         one = torch.ones_like(std)
         values = one - nig.NU_FLOOR, one - nig.ALPHA_MINUS_ONE_FLOOR, std.square() / 2 - nig.BETA_FLOOR
         return [inverse_softplus(value) for value in values]
 
 
 class _Normal(_Head):
-    """Head that answers with a :class:`~howsure.Normal`."""
+    """Head that returns a :class:`~howsure.Normal`."""
 
     parameters_per_target = 2
 
@@ -137,15 +137,16 @@ class _Dense(_Head):
     ) -> Self:
         """Return a head that starts at the predictions of an old layer, with the same uncertainty everywhere.
 
-        Its predictions are the outputs of the old layer, up to rounding, and its answers have their shape. The other
-        parameters are the same for all features until they are trained; an evidential head starts at ν = 1 and α = 2.
+        Its predictions are the outputs of the old layer, up to rounding, and its distributions have their shape. The
+        other parameters are the same for all features until they are trained. An evidential head starts at ν = 1 and
+        α = 2.
 
         Args:
-            old: an ``nn.Linear`` with one or more outputs, with or without a bias; it stays as it is. The head has its
+            old: an ``nn.Linear`` with one or more outputs, with or without a bias. It stays unchanged. The head has its
                 device and dtype.
             std: standard deviation of y around the old predictions, such as their RMSE on validation data, in the unit
-                of the outputs; a number, or one for each output. The default suits standardised targets.
-            squeeze: whether the answer of an old layer with one output has the shape (…,) and not (…, 1).
+                of the outputs: a number, or one for each output. The default suits standardised targets.
+            squeeze: whether the distribution of an old layer with one output has the shape (…,) and not (…, 1).
             freeze: a module whose parameters stop learning, such as the model that the old layer comes from. The
                 parameters of the head are new, and learn.
 
@@ -182,7 +183,7 @@ class NIGHead(_Dense, _Evidential):
 
     Args:
         in_features: F.
-        targets: None for one target, an answer of shape (…,); or the number T of targets, an answer of shape (…, T).
+        targets: None for one target and the shape (…,), or the number T of targets for the shape (…, T).
         device, dtype: of the parameters, as in ``nn.Linear``.
 
     >>> head = NIGHead(64)
@@ -196,7 +197,7 @@ class NIGHead(_Dense, _Evidential):
 class NormalHead(_Dense, _Normal):
     """Linear layer that maps features (…, F) to a :class:`~howsure.Normal`.
 
-    The arguments are those of :class:`NIGHead`. The standard deviation is the softplus of the second raw output plus
+    Arguments as in :class:`NIGHead`. The standard deviation is the softplus of the second raw output plus
     1e-6.
 
     >>> NormalHead(64)(torch.zeros(8, 64)).loc.shape
@@ -253,9 +254,9 @@ class _Conv(_Head):
 
         Args:
             old: the convolution of as many dimensions, such as an ``nn.Conv2d``, with one or more output channels and
-                any settings; it stays as it is. The head has its settings, device and dtype.
-            std, squeeze, freeze: as in :meth:`NIGHead.from_linear`. The answer has the shape (N, T, …) of the old maps;
-                with ``squeeze``, (N, …) in the place of (N, 1, …).
+                any settings. It stays unchanged. The head has its settings, device and dtype.
+            std, squeeze, freeze: as in :meth:`NIGHead.from_linear`. The result has the shape (N, T, …) of the old maps.
+                With ``squeeze`` it is (N, …) instead of (N, 1, …).
 
         >>> old, x = nn.Conv2d(32, 1, 3, stride=2, padding=1), torch.randn(2, 32, 8, 10)
         >>> head = NIGConv2d.from_conv(old, std=0.3)
@@ -312,13 +313,11 @@ class NIGConv2d(_Conv2d, _Evidential):
 
     Args:
         in_channels: C, for maps of shape (N, C, H, W) or (C, H, W).
-        targets: None for one target, an answer of shape (N, H, W); or the number T of targets, an answer of shape
-            (N, T, H, W).
+        targets: None for one target and the shape (N, H, W), or the number T of targets for the shape (N, T, H, W).
         kernel_size: height and width of the kernel, a number or one for each.
         stride, dilation: as in ``nn.Conv2d``.
-        padding: "same" for an answer of the height and width of the input; with a stride, which has none, numbers as in
-            ``nn.Conv2d``.
-        groups: as in ``nn.Conv2d``; the channels of a group belong to as many targets.
+        padding: "same" for the height and width of the input. With a stride, numbers as in ``nn.Conv2d``.
+        groups: as in ``nn.Conv2d``. Each group of channels predicts T / groups targets.
         padding_mode, device, dtype: as in ``nn.Conv2d``.
 
     >>> NIGConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
@@ -331,7 +330,7 @@ class NIGConv2d(_Conv2d, _Evidential):
 class NIGConv1d(_Conv1d, _Evidential):
     """Convolution that maps sequences of features (N, C, L) to a :class:`~howsure.NormalInverseGamma` per position.
 
-    The arguments are those of :class:`NIGConv2d`; the answer has the shape (N, L), or (N, T, L) with ``targets=T``.
+    Arguments as in :class:`NIGConv2d`. The result has the shape (N, L), or (N, T, L) with ``targets=T``.
 
     >>> NIGConv1d(32, kernel_size=5)(torch.zeros(2, 32, 100)).batch_shape
     torch.Size([2, 100])
@@ -341,7 +340,7 @@ class NIGConv1d(_Conv1d, _Evidential):
 class NIGConv3d(_Conv3d, _Evidential):
     """Convolution that maps volumes of features (N, C, D, H, W) to a :class:`~howsure.NormalInverseGamma` per voxel.
 
-    The arguments are those of :class:`NIGConv2d`; the answer has the shape (N, D, H, W), or (N, T, D, H, W) with
+    Arguments as in :class:`NIGConv2d`. The result has the shape (N, D, H, W), or (N, T, D, H, W) with
     ``targets=T``.
 
     >>> NIGConv3d(32, kernel_size=(1, 3, 3))(torch.zeros(2, 32, 4, 8, 10)).batch_shape
@@ -352,14 +351,14 @@ class NIGConv3d(_Conv3d, _Evidential):
 class NormalConv1d(_Conv1d, _Normal):
     """Convolution that maps sequences of features (N, C, L) to a :class:`~howsure.Normal` per position.
 
-    The arguments are those of :class:`NIGConv2d`, the shapes those of :class:`NIGConv1d`.
+    Arguments as in :class:`NIGConv2d`, shapes as in :class:`NIGConv1d`.
     """
 
 
 class NormalConv2d(_Conv2d, _Normal):
     """Convolution that maps images of features (N, C, H, W) to a :class:`~howsure.Normal` per pixel.
 
-    The arguments and shapes are those of :class:`NIGConv2d`.
+    Arguments and shapes as in :class:`NIGConv2d`.
 
     >>> NormalConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
     torch.Size([2, 8, 10])
@@ -369,7 +368,7 @@ class NormalConv2d(_Conv2d, _Normal):
 class NormalConv3d(_Conv3d, _Normal):
     """Convolution that maps volumes of features (N, C, D, H, W) to a :class:`~howsure.Normal` per voxel.
 
-    The arguments are those of :class:`NIGConv2d`, the shapes those of :class:`NIGConv3d`.
+    Arguments as in :class:`NIGConv2d`, shapes as in :class:`NIGConv3d`.
     """
 
 
@@ -391,7 +390,7 @@ def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None
 
 
 def _count_targets(where: str, outputs: int, squeeze: bool) -> int | None:
-    """Return the targets of a head that replaces a layer with so many outputs."""
+    """Return the targets of a head that replaces a layer with ``outputs`` outputs."""
     if squeeze and outputs != 1:
         raise InputError(f"{where}: squeeze=True needs an old layer with one output, and this one has {outputs}")
     return None if squeeze else outputs

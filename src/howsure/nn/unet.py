@@ -27,15 +27,15 @@ class UNet(nn.Module):
     torch's global generator if that is None. To compile the network for CUDA, leave it None.
 
     Args:
-        outputs: raw outputs per pixel; four for an evidential answer.
+        outputs: raw outputs per pixel, four for an evidential network.
         in_channels: C.
         width: channels of the first block.
         blocks: number of encoder blocks. Heights and widths must be multiples of 2^(blocks − 1).
         dropout: rate of the spatial dropout after each pooling, in [0, 1).
-        head: "direct" is one 1×1 convolution. "paper" first reduces an evidential answer to four channels with a ReLU,
-            as the authors did. If some of these channels are always zero after training, all four maps depend on the
-            rest alone, or are constant: use it only to repeat their work. For other numbers of outputs both are the
-            same.
+        head: "direct" is one 1×1 convolution. "paper" first reduces the features to four evidential channels with a
+            ReLU, as the authors did. If some of these channels are always zero after training, all four maps depend on
+            the rest alone, or are constant: use it only to repeat their work. For other numbers of outputs both are
+            the same.
         seed: the initial weights follow from it (float32, Glorot uniform; biases are zero), and torch's generator is
             untouched. None draws them from torch's generator.
 
@@ -93,7 +93,7 @@ class UNet(nn.Module):
         return self._apply_head(self._decode(self._encode(x)))
 
     def forward_with_features(self, x: Tensor, blocks: int | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the raw maps, and the spatial mean of the output of every encoder block, or of the first so many.
+        """Return the raw maps, and the spatial mean of the output of every encoder block, or of the first ``blocks``.
 
         Both come from one pass, so that a score of the features, such as :class:`~howsure.nn.FeatureDensity`, costs
         next to nothing.
@@ -149,7 +149,7 @@ class UNet(nn.Module):
             height, width = (max(-(-size // step), 1) * step for size in sizes)
             raise InputError(
                 f"UNet with {len(self.encoder)} blocks expects heights and widths that are multiples of {step}, "
-                f"got {sizes[0]}×{sizes[1]}; the next that fit are {height}×{width}: resize, pad or crop the images"
+                f"got {sizes[0]}×{sizes[1]}. Resize, pad or crop the images to {height}×{width}, for example"
             )
 
 

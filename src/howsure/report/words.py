@@ -6,7 +6,7 @@ __all__ = ["clip", "counted", "percent", "show"]
 
 
 def show(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many significant digits, without an exponent where people do not expect one.
+    """Return a number with ``digits`` significant digits, with an exponent only if it is tiny or huge.
 
     >>> show(1234567.0), show(0.0123456), show(2.0), show(1e-9), show(-3.14159), show(None)
     ('1,234,567', '0.01235', '2', '1e-09', '−3.142', '–')
@@ -28,18 +28,18 @@ def show(value: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float) -> str:
-    r"""Return a share in per cent, with a digit more near 0 and 1, where it matters; its space does not break lines.
+    """Return a share as a percentage, with one decimal near 0 and 1.
 
-    >>> " ".join(map(percent, (0.895, 0.999, 0.0, 0.0012, 0.0004))).replace("\u00a0", " ")
-    '90 % 99.9 % 0 % 0.1 % below 0.1 %'
+    >>> " ".join(map(percent, (0.895, 0.999, 0.0, 0.0012, 0.0004)))
+    '90% 99.9% 0% 0.1% below 0.1%'
     """
     value = 100 * share
     if 0 < value < 0.1:
-        return "below 0.1\u00a0%"
+        return "below 0.1%"
     if 99.9 < value < 100:
-        return "above 99.9\u00a0%"
+        return "above 99.9%"
     near_end = 0 < min(value, 100 - value) < 2
-    return f"{value:.1f}\u00a0%" if near_end else f"{value:.0f}\u00a0%"
+    return f"{value:.1f}%" if near_end else f"{value:.0f}%"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -52,7 +52,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def clip(text: str, most: int = 80) -> str:
-    """Return a text of a user's table, cut where it is too long to be read.
+    """Return a text from a table, cut to ``most`` characters.
 
     >>> clip("abcdef", 4), clip("abc", 4)
     ('abc…', 'abc')

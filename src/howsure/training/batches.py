@@ -15,7 +15,7 @@ __all__ = ["Batches", "HashedBatches", "LoaderBatches", "TableBatches", "pad_row
 class Batches(Protocol):
     """Interface of an endless source of batches whose position can be saved.
 
-    ``static`` tells whether all batches have the same shape and are made on the device, so that a CUDA graph can
+    ``static`` is true if all batches have the same shape and are made on the device, so that a CUDA graph can
     capture a training step.
     """
 

@@ -18,8 +18,8 @@ __all__ = ["fingerprint", "load_checkpoint", "save_checkpoint"]
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write the state to the file; if the process is killed meanwhile, the previous checkpoint remains."""
-    data = io.BytesIO()  # torch's writer does not say that a disk is full
+    """Write the state to the file. If the process is killed meanwhile, the previous checkpoint remains."""
+    data = io.BytesIO()  # torch's writer does not report a full disk
     torch.save(state, data)
     write_whole(path, lambda file: file.write(data.getbuffer()))
 
@@ -40,7 +40,7 @@ def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         state: Any = torch.load(path, map_location=device, weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # torch.load raises many kinds for a file that is not its own
+    except Exception as error:  # torch.load raises many types of errors for other files
         raise InputError(f"checkpoint {path} cannot be read ({error!r}); delete it to start anew") from error
     if not isinstance(state, dict) or not {"generator", "batches", "settings", "shapes"} <= state.keys():
         raise InputError(f"{path} is not a checkpoint of a training; delete it, or name another file")

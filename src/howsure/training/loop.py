@@ -27,7 +27,7 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
-_LEARNED = 0.15  # nats below the score of a constant, or the first: less is no sign that features have told anything
+_MIN_NATS_LEARNED = 0.15  # gain over the score of a constant, or over the first score, that shows that a run learns
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,23 @@ class Settings:
         warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
         schedule: "cosine" lowers the learning rate to 0 at the end; "constant" keeps it.
         decay: share of the steps, in (0, 1], in which "cosine" lowers it: all after the warm-up, or only the last.
-        averaging: what is scored and kept are weights averaged over about this share of the steps so far, in [0, 1),
-            and over fewer as the learning rate falls; 0 takes them as they are. An average stands in for a falling
+        averaging: share of the steps so far, in [0, 1), over which weights are averaged before they are scored and
+            kept. The share falls with the learning rate. 0 takes the last weights. An average stands in for a falling
             learning rate, and needs no last step to be planned for.
         clip: largest norm of a member's gradient; None does not clip.
         evaluate_every: steps between evaluations, at which the score decides on the best weights. With ``plateau``
             there are four more before the first, because networks are best almost at once where targets are noise.
         patience: number of evaluations without improvement after which a member stops; None never stops.
         plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over at least five evaluations and 200 steps; over a quarter of all steps, if
-            the score is hardly better than that of a constant. 0 never stops them, nor does a run without validation.
-        least_gain: see there.
+            share of the steps so far, and over at least five evaluations and 200 steps. It is a quarter of all steps if
+            the score is hardly better than the score of a constant. 0 never stops them, nor does a run without
+            validation.
+        least_gain: smallest fall of the score, in its unit, that counts for ``plateau``.
         precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
         checkpoint_every: evaluations between checkpoints.
+
+    >>> Settings(steps=100, learning_rate=1e-2).schedule
+    'cosine'
     """
 
     steps: int = 4000
@@ -115,7 +119,7 @@ class Training:
             again.
         stopped_early: whether the member ran out of patience.
         steps: steps taken.
-        seconds: duration, including that of the runs before a resume.
+        seconds: duration, including the runs before a resume.
         history: for each evaluation the step, the mean training loss and score of healthy members, and how many
             members still run.
     """
@@ -137,7 +141,7 @@ class Training:
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
     """Return the device of this name: "auto", "cpu", "cuda", "cuda:0", … or "mps".
 
-    "auto" is CUDA if there is one, else the CPU; it is never mps.
+    "auto" is CUDA if there is one, else the CPU, and never mps.
 
     Raises:
         InputError: for a device that is unknown or that this machine does not have.
@@ -146,18 +150,16 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):  # the last for a number beyond 64 bits
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise InputError(f"unknown device {name!r}; known are auto, cpu, cuda (or cuda:0, …) and mps")
+        raise InputError(f"unknown device {name!r:.60}; known are auto, cpu, cuda (or cuda:0, …) and mps")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {name!s} was asked for, but this machine has no CUDA device; use 'auto' or 'cpu'")
+        raise InputError(f"device {name!s} is not available: this machine has no CUDA device. Use 'auto' or 'cpu'")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device mps was asked for, but this machine has none; use 'auto' or 'cpu'")
+        raise InputError("device mps is not available on this machine. Use 'auto' or 'cpu'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device {name!s} was asked for, but this machine has {torch.cuda.device_count()} CUDA devices"
-        )
+        raise InputError(f"device {name!s} is not available: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
 
 
@@ -201,11 +203,23 @@ def train(
             changes parameters and moments in place, and advances the batches.
         checkpoint: file to write while training. If it exists, the run continues from it, to the same result as
             without the interruption. Delete it to start anew.
-        identity: identifies data, seeds and method. A checkpoint with another identity is refused.
+        identity: identifies data, seeds and method. A checkpoint with another identity raises an error.
         progress: whether to show a progress bar after two seconds; None shows one on a terminal only.
 
     Returns:
         The scores, the best steps, and which members diverged or stopped early.
+
+    Raises:
+        InputError: if the module has no parameters, or a checkpoint is damaged or belongs to another run.
+
+    >>> import howsure as hs
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from howsure.training import LoaderBatches
+    >>> rows = TensorDataset(torch.randn(32, 2), torch.randn(32))
+    >>> batches = LoaderBatches(DataLoader(rows, batch_size=8), torch.device("cpu"))
+    >>> loss = lambda net, batch: hs.evidential_loss(net(batch[0]), batch[1])
+    >>> train(hs.NIGHead(2), batches, loss, settings=Settings(steps=4)).steps
+    4
     """
     part = Part(module, batches, loss, validate, fast_steps)
     return train_parts([part], settings or Settings(), checkpoint, identity, progress)[0]
@@ -213,9 +227,9 @@ def train(
 
 @dataclass(frozen=True)
 class Part:
-    """Members that train as one module, with what they train on. Entries are those of :func:`train`.
+    """Members that train as one module, with their data. The fields are arguments of :func:`train`.
 
-    ``constant`` is the score of an answer that knows nothing of the features; None, if there is no such score.
+    ``constant`` is the score of a prediction that does not depend on the features, or None without such a score.
     """
 
     module: nn.Module
@@ -234,10 +248,10 @@ def train_parts(
     progress: bool | None = False,
     threads: int = 1,
 ) -> list[Training]:
-    """Train several modules at once, as if they were one, in so many threads; return a result for each.
+    """Train several modules at once, as if they were one, in ``threads`` threads, and return a result for each.
 
     They take the same steps, wait for each other at every evaluation, and stop together. All results have the history
-    of all members. Other arguments are those of :func:`train`; a checkpoint takes a single part.
+    of all members. Other arguments as in :func:`train`. A checkpoint takes a single part.
     """
     if checkpoint is not None and len(parts) > 1:
         raise InputError("a checkpoint holds one part of a training, not several")
@@ -288,7 +302,7 @@ class _Runs:
         return self
 
     def advance(self) -> None:
-        """Take the steps up to the next evaluation, evaluate, and note what came of it."""
+        """Take the steps up to the next evaluation, evaluate, and record the result."""
         if self.pool is None:
             for run in self.each:
                 run.advance()
@@ -324,7 +338,7 @@ class _Runs:
         window = max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
         start = next((row["best"] for row in self.history if row["step"] >= settings.evaluate_every), now)
         start = start if self.constant is None else self.constant
-        if not start - now >= _LEARNED:  # some tables give nothing away for a long time
+        if not start - now >= _MIN_NATS_LEARNED:  # some tables give nothing away for a long time
             window = max(window, settings.steps / 4)
         before = [row.get("best", math.nan) for row in self.history if row["step"] <= self.step - window]
         return bool(before) and not before[-1] - now >= settings.least_gain
@@ -355,7 +369,7 @@ def _resume(run: "_Run", path: Path) -> None:
 
 
 class _Run:
-    """State of a training run, and its steps, evaluations and checkpoints. Arguments are those of :func:`train`."""
+    """State of a training run, and its steps, evaluations and checkpoints. Arguments as in :func:`train`."""
 
     def __init__(
         self,
@@ -585,7 +599,7 @@ class _Run:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state, or raise an error if it is that of another run."""
+        """Continue from a state, or raise an error if it belongs to another run."""
         own = self.state()
         for key in ("settings", "shapes"):
             if state[key] != own[key]:

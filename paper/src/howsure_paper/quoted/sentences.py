@@ -44,7 +44,7 @@ def _depth_rmse(results: Path) -> str:
     """RMSE of the evidential U-Net relative to that of the mean of the training maps."""
     record = read_record(results / "depth")
     rmse = np.mean([trial["rmse"] for trial in record["results"]["evidential"]])
-    return f"{100 * (1 - rmse / record['mean of training']['rmse']):.0f} %"
+    return f"{100 * (1 - rmse / record['mean of training']['rmse']):.0f}%"
 
 
 def _depth_auroc(results: Path) -> str:

@@ -1,0 +1,89 @@
+"""Arguments that nobody should pass: one clear error each, never a result that differs in silence."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import howsure as hs
+from howsure.errors import InputError
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((80, 3))
+Y = X[:, 0] + 0.1 * RANDOM.standard_normal(80)
+
+
+def regressor(**given):
+    return hs.EvidentialRegressor(**({"members": 1, "steps": 10, "random_state": 0, "device": "cpu"} | given))
+
+
+@pytest.mark.parametrize("name", list(hs.EvidentialRegressor().get_params()))
+@pytest.mark.parametrize("value", [np.array([1, 2]), np.array([0.1, 0.2]), object(), -1, 10**30, b"3", {}], ids=repr)
+def test_odd_parameter_fits_or_raises_with_its_name(name, value):
+    error = None
+    try:
+        regressor(**{name: value}).fit(X, Y)
+    except InputError as raised:
+        error = raised
+    assert error is None or name in str(error)
+    assert error is not None or name in ("hidden", "verbose", "device", "evidence_weight")
+
+
+@pytest.mark.parametrize("hidden", [b"3", "33", np.array(3.0), [[3]], {3}, (3.5,), (3, "a"), -1])
+def test_odd_hidden_layers_raise(hidden):
+    with pytest.raises(InputError):
+        regressor(hidden=hidden).fit(X, Y)
+
+
+@pytest.mark.parametrize("device", [10**30, -1, 1.5, None, "tpu", "cuda:99999999999999"])
+def test_odd_device_raises(device):
+    with pytest.raises(InputError):
+        regressor(device=device).fit(X, Y)
+
+
+@pytest.mark.parametrize("dim", ["x", 1.0, None, True, 5])
+def test_odd_dimension_of_a_mixture_raises(dim):
+    with pytest.raises(InputError):
+        hs.Mixture(hs.Normal(torch.zeros(3, 2), torch.ones(3, 2)), dim=dim)
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e100, 3e306])
+def test_only_ratios_of_sample_weights_count(factor):
+    weights = np.where(np.arange(80) < 40, 1.0, 0.25)
+    expected = regressor().fit(X, Y, sample_weight=weights).predict(X)
+    found = regressor().fit(X, Y, sample_weight=factor * weights).predict(X)
+    assert np.allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e60, 1e154, 1e160, 1.7e308])
+def test_huge_features_give_finite_predictions_far_from_training(size):
+    model = regressor(members=2).fit(X, Y)
+    p = model.predict_distribution([[size, 0, 0], [0, 0, 0]])
+    for values in (p.mean, p.std, p.interval(0.9)):
+        assert np.isfinite(values).all()
+    assert p.familiarity[0] < 0.5 * p.familiarity[1]
+    table = X.copy()
+    table[5, 1] = size
+    found = regressor().fit(table, Y).predict_distribution(X)
+    assert np.isfinite(found.std).all()
+    assert np.corrcoef(found.mean, Y)[0, 1] > 0.5
+
+
+@pytest.mark.parametrize("names", [["a", "a", "b"], [1, "1", "b"]])
+def test_two_columns_of_one_name_raise(names):
+    with pytest.raises(InputError):
+        regressor().fit(pd.DataFrame(X, columns=names), Y)
+
+
+def test_optimised_python_scores_a_model(tmp_path):
+    """``python -OO`` has neither docstrings nor assertions."""
+    frame = pd.DataFrame(X, columns=list("abc")).assign(y=Y)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    regressor().fit(frame[list("abc")], frame[["y"]]).save(tmp_path / "m")
+    for verb in (["evaluate"], ["report", "-o", str(tmp_path / "r.html")]):
+        command = [sys.executable, "-OO", "-m", "howsure.cli", *verb, str(tmp_path / "m"), str(tmp_path / "t.csv")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
