@@ -20,8 +20,11 @@ def regressor(**given):
     return hs.EvidentialRegressor(**({"members": 1, "steps": 10, "random_state": 0, "device": "cpu"} | given))
 
 
+ODD = (np.array([1, 2]), np.array([0.1, 0.2]), object(), -1, 10**30, b"3", {})
+
+
 @pytest.mark.parametrize("name", list(hs.EvidentialRegressor().get_params()))
-@pytest.mark.parametrize("value", [np.array([1, 2]), np.array([0.1, 0.2]), object(), -1, 10**30, b"3", {}], ids=repr)
+@pytest.mark.parametrize("value", ODD, ids=[f"{type(v).__name__}{k}" for k, v in enumerate(ODD)])
 def test_odd_parameter_fits_or_raises_with_its_name(name, value):
     error = None
     try:
