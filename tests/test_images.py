@@ -516,6 +516,7 @@ def two_models(**options):
 def test_less_is_said_about_images_unlike_those_of_training():
     model, plain, images = two_models()
     model.fading[0].power.fill_(4.0)
+    model.fading[0].width.fill_(1.0)
     inside, outside = model.predict(images), model.predict(noise())
     assert inside.familiarity.shape == (30,)
     assert np.median(inside.familiarity) > 0.5
@@ -563,7 +564,20 @@ def test_a_prediction_in_batches_fades_as_a_whole_one(monkeypatch):
 def test_normal_distributions_widen():
     model, plain, _ = two_models(method=NormalLikelihood())
     faded, before = model.predict(noise()), plain.predict(noise())
-    assert faded.std == pytest.approx(before.std / np.sqrt(faded.familiarity)[:, None, None], rel=1e-4)
+    width = float(model.fading[0].width)
+    assert faded.std == pytest.approx(width * before.std / np.sqrt(faded.familiarity)[:, None, None], rel=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
+def test_width_is_the_factor_by_which_validation_maps_differ_from_the_stated_scale(factor):
+    _, plain, images = two_models()
+    predictive = plain.answers(torch.from_numpy(images)).predictive()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        drawn = predictive.sample()
+    targets = (predictive.loc + factor * (drawn - predictive.loc))[0].detach().numpy()
+    fitted = plain.fit_fading(images, images, targets)
+    assert float(fitted.fading[0].width) == pytest.approx(factor, rel=0.1)
 
 
 def test_the_power_is_the_largest_that_costs_no_likelihood():

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from howsure.distributions import Normal, NormalInverseGamma
+from howsure.distributions import Normal, NormalInverseGamma, StudentT
 from howsure.errors import InputError
 from howsure.images.batches import Augmentation, to_network
 from howsure.images.networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
@@ -26,6 +26,7 @@ __all__ = ["FittedImages", "ImageHeader"]
 BATCH_IMAGES = 24  # the most images in a batch of a prediction
 BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # the most pixels in a batch, counted for every member
 POWERS = (4.0, 3.0, 2.0, 1.0)  # with which evidence may fade
+WIDTHS = tuple(1.05**k for k in range(-10, 15))  # factors of the scales that validation maps choose from
 FADING = "fading."  # between the number of a network and the name of a tensor in model files
 
 
@@ -152,7 +153,8 @@ class FittedImages:
         """Return the distributions of :meth:`answers` with less evidence for unfamiliar images, and the familiarity.
 
         The evidence ν of a network is multiplied by the familiarity of the image, (members, N); a normal distribution
-        has its variance divided by it. Without ``fading`` the familiarity is None.
+        has its variance divided by it. The scales are multiplied by the width of the fading. Without ``fading`` the
+        familiarity is None.
         """
         if self.fading is None:
             return self.answers(images), None
@@ -161,7 +163,9 @@ class FittedImages:
         looks = appearance(x[..., : size[0], : size[1]])
         shares = [fading(Seen(looks, pooled)) for fading, pooled in zip(self.fading, features, strict=True)]
         familiarity = torch.stack(shares)
-        return with_share(self._answer(raw, size), familiarity[..., None, None]), familiarity
+        widths = torch.stack([fading.width for fading in self.fading])[:, None, None, None]
+        answer = _widened(self._answer(raw, size), widths)
+        return with_share(answer, familiarity[..., None, None]), familiarity
 
     @torch.no_grad()
     def _predict_batch(self, batch: Tensor) -> Prediction:
@@ -186,7 +190,8 @@ class FittedImages:
             targets: maps of at least ten validation images. Then the power with which evidence fades is the largest of
                 4, 3, 2 and 1 with which their likelihood is not worse than without fading, by more than a standard
                 error; if there is none, nothing fades. Without targets it is 4, or 2 if there are fewer than ten
-                validation images to judge by.
+                validation images to judge by. The scales of each network are multiplied by the factor under which the
+                validation maps are most likely; without targets it is 1.
         """
         train = self.seen(images)
         usual: tuple[Seen, ...] | list[None] = [None] * len(train) if validation is None else self.seen(validation)
@@ -196,7 +201,9 @@ class FittedImages:
         if targets is not None and not few:
             pairs = read_pairs(self._inputs(validation), targets)
             for k in range(len(fadings)):
-                _choose_power(replace(faded, networks=faded.networks[k : k + 1], fading=faded.fading[k : k + 1]), pairs)  # type: ignore[index]
+                one = replace(faded, networks=faded.networks[k : k + 1], fading=faded.fading[k : k + 1])  # type: ignore[index]
+                _choose_power(one, pairs)
+                _choose_width(one, pairs)
         return faded
 
     def seen(self, images: Any) -> tuple[Seen, ...]:
@@ -386,6 +393,36 @@ def _choose_power(model: FittedImages, pairs: Pairs) -> None:
             return
 
 
+@torch.no_grad()
+def _choose_width(model: FittedImages, pairs: Pairs) -> None:
+    """Set the width of the one network's fading to the factor of its scales under which these maps are most likely."""
+    assert model.fading is not None
+    (fading,) = model.fading
+    totals = torch.zeros(len(WIDTHS), dtype=torch.float64, device="cpu")
+    for part in pairs.chunks(BATCH_IMAGES):
+        part = part.to(model.device)
+        known = ~part.maps.isnan()
+        predictive = model.answers_with_evidence(part.images)[0].predictive()
+        y = torch.where(known, part.maps, 0.0)
+        for k, width in enumerate(WIDTHS):
+            each = _widened(predictive, torch.tensor(width, device=model.device)).log_prob(y)[0]
+            totals[k] += torch.where(known, each, 0.0).sum().double().cpu()
+    fading.width.fill_(WIDTHS[int(totals.argmax())])
+
+
+def _widened(answer: Any, factor: Tensor) -> Any:
+    """Return distributions whose scales are multiplied by a factor."""
+    if isinstance(answer, NormalInverseGamma):
+        beta = answer.beta * factor.to(answer.beta.dtype).square()
+        return NormalInverseGamma(
+            answer.gamma, answer.nu, alpha_minus_one=answer.alpha_minus_one, beta=beta, validate_args=False
+        )
+    scale = answer.scale * factor.to(answer.scale.dtype)
+    if isinstance(answer, StudentT):
+        return StudentT(answer.df, answer.loc, scale, validate_args=False)
+    return Normal(answer.loc, scale, validate_args=False)
+
+
 def _place(fading: ImageFading, device: torch.device) -> ImageFading:
     """Move a fading to a device, and return it; mps has no float64."""
     return fading.to(device, torch.float32 if device.type == "mps" else torch.float64)
@@ -397,6 +434,7 @@ def _fading_from(tensors: dict[str, Tensor], recipe: ImageRecipe) -> ImageFading
     if not all(t.dtype == torch.float64 for t in tensors.values()):
         raise InputError("the tensors of the fading are not float64")
     fading.load_state_dict(tensors)
-    if not (bool((fading.least > 0).all() & (fading.scale > 0).all()) and fading.reach >= 0 and fading.power >= 0):
+    positive = torch.cat([fading.least, fading.scale, fading.width.view(1)])
+    if not (bool((positive > 0).all()) and fading.reach >= 0 and fading.power >= 0):
         raise InputError("the numbers of the fading are out of range")
     return fading

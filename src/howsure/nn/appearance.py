@@ -107,6 +107,8 @@ class ImageFading(nn.Module):
     the mean than a room full of things, and would otherwise count as less familiar than a street. The reach r is the
     median of d over validation images, and p is 4. How all this was chosen: ``studies/depth_fading.py``.
 
+    Its buffer ``width`` is the factor of the scales of the network, 1 until validation maps choose another.
+
     Use :meth:`fit` to make one. ``ImageFading(channels)`` itself returns NaN until a state dict is loaded into it.
 
     Args:
@@ -119,6 +121,7 @@ class ImageFading(nn.Module):
     trend: Tensor
     reach: Tensor
     power: Tensor
+    width: Tensor
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
@@ -133,6 +136,7 @@ class ImageFading(nn.Module):
             "trend": (TREND + 1,),
             "reach": (),
             "power": (),
+            "width": (),
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.full(shape, torch.nan, dtype=torch.float64))
@@ -159,6 +163,7 @@ class ImageFading(nn.Module):
             raise InputError(f"quantile is a share of the images in (0, 1], got {quantile}")
         new = cls([block.shape[1] for block in train.pooled]).to(train.appearance.device)
         new.power.fill_(power)
+        new.width.fill_(1.0)
         # otherwise a channel that is zero in one image decides alone
         means = [block.double().mean().expand(block.shape[1]) for block in train.pooled[:BLOCKS]]
         new.least.copy_(torch.cat([torch.where(mean > 0, 0.01 * mean, 1.0) for mean in means]))
