@@ -80,17 +80,18 @@ def test_refit_saves_a_model_of_all_rows(table, tmp_path, capsys):
     assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (120, 12, True)
 
 
-def test_of_fewer_than_100_rows_a_fifth_is_held_out_and_all_are_learned_from(tmp_path, capsys):
+def test_fewer_than_100_rows_are_cross_validated_and_all_are_learned_from(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
     record = record_of(tmp_path / "m")
-    assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (60, 12, True)
-    train, test = random_split(60, 0.2, 0)
+    assert (record["rows"], record["held_out"]["rows"], record["held_out"]["learned_from"]) == (60, 60, True)
+    fold = np.random.default_rng(0).permutation(60) % 5
     y = frame["price"].to_numpy()
+    errors = [y[fold == k] - y[fold != k].mean() for k in range(5)]
     constant = record["scores"]["price"]["constant"]["rmse"]
-    assert constant == pytest.approx(np.sqrt(np.mean((y[test] - y[train].mean()) ** 2)), rel=1e-9)
+    assert constant == pytest.approx(np.sqrt(np.mean(np.concatenate(errors) ** 2)), rel=1e-9)
     x = frame.drop(columns=["id", "rent", "price"])
     saved = hs.load(tmp_path / "m")
     again = hs.EnsembleRegressor(members=1, steps=10, device="cpu", random_state=0).fit(x, frame["price"])

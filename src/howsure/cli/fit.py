@@ -30,8 +30,8 @@ __all__ = ["fit"]
 Array = NDArray[np.float64]
 MIN_ROWS = 10  # with a target: with fewer, neither a fit nor a score means anything
 HELD_OUT = 0.1
-HELD_OUT_OF_FEW = 0.2  # of fewer rows than the next number, of which a tenth would be too few to score a model
-MIN_ROWS_FOR_TENTH = 100
+MIN_ROWS_FOR_TENTH = 100  # of fewer rows, a tenth would be too few to score a model
+FOLDS = 5  # of the cross-validation of fewer rows
 MIN_CALIBRATION_ROWS = 20  # for conformal intervals of 95%
 SHOWN_COLUMNS = 40
 QUICK = {"members": 3, "steps": 300}
@@ -113,7 +113,8 @@ def fit(
     """Fit a model to a table and score it on held-out rows.
 
     A linear model and a constant are scored on the same rows. The model that was scored is saved; with --refit, it is
-    fitted again to all rows. Of fewer than 100 rows a fifth is held out, and the saved model is fitted to all rows.
+    fitted again to all rows. Fewer than 100 rows are scored by five-fold cross-validation, and the saved model is
+    fitted to all rows.
 
     Example: howsure fit houses.csv --target price --drop id -o model
 
@@ -143,18 +144,22 @@ def fit(
         if not len(rows.x.columns):
             raise InputError(f"{name} has no columns left to learn from")
         if held_out is not None:
-            chosen, how = held_out
-            train, scored = rows.take(~chosen), rows.take(chosen)
+            masks, how = held_out
+            folds = [(rows.take(~chosen), rows.take(chosen)) for chosen in masks]
         elif test is not None:
-            train, scored, how = rows, _read_test(test, rows, targets, csv), f"the rows of {test.name}"
+            folds, how = [(rows, _read_test(test, rows, targets, csv))], f"the rows of {test.name}"
         task = Task(method, settings, calibrate, targets, quiet)
-        model = task.fit(train)
-        if not quiet:
-            _show_columns(model)
-        scores = _score(model, train, scored, task)
-        _show_scores(scores, len(scored.y), how)
+        found = []
+        for k, (train, scored) in enumerate(folds):
+            with warnings.catch_warnings(action="ignore" if k else None):  # of columns and targets: shown before
+                model = task.fit(train)
+            if not quiet and not k:
+                _show_columns(model)
+            found.append(_score(model, train, scored, task))
+        scores, count = scoring.mean_of_folds(found), sum(len(scored.y) for _, scored in folds)
+        _show_scores(scores, count, how)
         _point_at_leaks(model, scored, scores)
-        again = refit or (test is None and len(rows.y) < MIN_ROWS_FOR_TENTH)
+        again = refit or len(folds) > 1
         if again:
             console.remark(f"fitting again, to all {len(rows.y):,} rows", quiet)
             train = rows
@@ -167,7 +172,7 @@ def fit(
             "dropped": list(drop or []),
             "rows": len(train.y),
             "without_target": int((~known).sum()),
-            "held_out": {"how": how, "rows": len(scored.y), "learned_from": again},
+            "held_out": {"how": how, "rows": count, "learned_from": again},
             "scores": scores,
             "row_hashes": models.recorded(models.row_hashes(model, train.x, train.y)),
             "seconds": round(time.perf_counter() - started, 1),
@@ -247,8 +252,8 @@ def _check_rows(rows: Rows, count: int, targets: list[str], quiet: bool) -> None
 # Held-out rows --------------------------------------------------------------------------------------------------------
 
 
-def _hold_out(rows: Rows, by_time: str | None, by_group: str | None, seed: int) -> tuple[NDArray[np.bool_], str]:
-    """Return which rows are held out, and how they were chosen."""
+def _hold_out(rows: Rows, by_time: str | None, by_group: str | None, seed: int) -> tuple[list[NDArray[np.bool_]], str]:
+    """Return which rows each fold holds out, and how they were chosen: one fold, or five of fewer than 100 rows."""
     from howsure.tables import splits
 
     if by_time is not None:
@@ -257,13 +262,15 @@ def _hold_out(rows: Rows, by_time: str | None, by_group: str | None, seed: int) 
         how = "the last tenth in time" if tenth else "the last in time; more than a tenth, as many share a time"
     elif by_group is not None:
         held_out, how = _some_groups(rows.x[by_group], seed)
+    elif len(rows.y) < MIN_ROWS_FOR_TENTH:
+        fold = np.random.default_rng(seed).permutation(len(rows.y)) % FOLDS
+        return [fold == k for k in range(FOLDS)], f"{FOLDS}-fold cross-validation"
     else:
-        few = len(rows.y) < MIN_ROWS_FOR_TENTH
-        held_out, how = np.zeros(len(rows.y), bool), "a fifth at random" if few else "a tenth at random"
-        held_out[splits.random(len(rows.y), HELD_OUT_OF_FEW if few else HELD_OUT, seed)[1]] = True
+        held_out, how = np.zeros(len(rows.y), bool), "a tenth at random"
+        held_out[splits.random(len(rows.y), HELD_OUT, seed)[1]] = True
     if (~held_out).sum() < 2:
         raise InputError(f"{how} leaves fewer than 2 rows to learn from; choose the held-out rows in another way")
-    return held_out, how
+    return [held_out], how
 
 
 def _times(rows: Rows, column: str) -> Array:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from howsure.prediction import Prediction
 
-__all__ = ["COVERAGES", "baselines", "compare_models", "heading", "of_targets", "score", "score_rows"]
+__all__ = ["COVERAGES", "baselines", "compare_models", "heading", "mean_of_folds", "of_targets", "score", "score_rows"]
 
 Array = NDArray[np.float64]
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -68,6 +68,37 @@ def score(p: "Prediction", y: Array, rows: "pd.DataFrame | None" = None) -> dict
         "retention": _retention(p, y, rows),
     }
     return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in found.items()}
+
+
+def mean_of_folds(folds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return the scores by target and model over all rows of several folds; RMSE is the root of the mean square."""
+    if len(folds) == 1:
+        return folds[0]
+    return {
+        target: {name: _mean([fold[target][name] for fold in folds]) for name in models if _in_all(folds, target, name)}
+        for target, models in folds[0].items()
+    }
+
+
+def _in_all(folds: list[dict[str, dict[str, Any]]], target: str, name: str) -> bool:
+    return all(name in fold[target] for fold in folds)
+
+
+def _mean(scores: list[dict[str, Any]], rows: list[int] | None = None) -> dict[str, Any]:
+    """Return the means of scores of the same names, weighted by rows; None where one of them is None."""
+    rows = [each["rows"] for each in scores] if rows is None else rows
+    found: dict[str, Any] = {}
+    for name, first in scores[0].items():
+        values = [each[name] for each in scores]
+        if any(value is None for value in values):
+            found[name] = None
+        elif isinstance(first, dict):
+            found[name] = _mean(values, rows)
+        elif name == "rmse":
+            found[name] = float(np.sqrt(np.average(np.square(values), weights=rows)))
+        else:
+            found[name] = sum(rows) if name == "rows" else float(np.average(values, weights=rows))
+    return found
 
 
 def _retention(p: "Prediction", y: Array, rows: "pd.DataFrame") -> dict[str, float] | None:
