@@ -145,7 +145,8 @@ def test_kinds_of_networks_are_weighed_by_values_and_bounds():
     x, _, seen, censored = cut_off(200)
     members = hold_out(np.arange(200), [0, 1], 0.2)
     fitted = fit(Evidential(0.0), x, seen, members, recipe=RECIPE, device="cpu", censored=censored)
-    target = Target(seen, np.arange(200), censored=censored.astype(np.int8))
+    bounds = cells_of_bounds(seen, censored.astype(np.int8))
+    target = Target(seen, np.arange(200), cells=bounds[:, None])
     for k, got in enumerate(validation_log_densities(fitted, Views(x, members), target)):
         rows = members[k].validation.numpy()
         law = fitted.predict(x[rows], [k])

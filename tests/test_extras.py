@@ -151,7 +151,7 @@ def test_the_extra_all_has_what_the_others_have():
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
     # peers, browser and recipes are for a benchmark and for tests; the others for those who work with such a package
-    apart = {"all", "dev", "peers", "browser", "recipes", "ray", "onnx", "torchmetrics"}
+    apart = {"all", "dev", "peers", "browser", "recipes", "ray", "onnx", "torchmetrics", "docs"}
     assert everything == f"howsure[{','.join(sorted(set(extras) - apart))}]"
     assert "howsure[all]" in extras["dev"]
     needed = {text.split(">")[0] for text in project["dependencies"]}

@@ -10,7 +10,7 @@ import howsure as hs
 from howsure import EnsembleRegressor, EvidentialRegressor, InputError
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.nn import PiecewiseLinear, Population
-from howsure.nn.embedding import MOST_BINS, quantile_edges
+from howsure.nn.embedding import MAX_BINS, quantile_edges
 from howsure.tables.members import Member, hold_in_turn
 from howsure.tables.stacking import stacked, stacking_weights
 from howsure.tables.target import Target
@@ -64,7 +64,7 @@ def test_equal_quantiles_make_one_edge():
 def test_many_columns_have_fewer_bins():
     rng = torch.Generator().manual_seed(0)
     edges = quantile_edges(torch.randn(50, 300, generator=rng))
-    assert sum(max(0, len(e) - 1) for e in edges) <= MOST_BINS
+    assert sum(max(0, len(e) - 1) for e in edges) <= MAX_BINS
     assert all(len(e) == 0 for e in quantile_edges(torch.randn(50, 600, generator=rng)))
 
 
@@ -218,7 +218,7 @@ def test_trees_do_not_leak_targets_of_noise():
 
 def test_defaults_are_of_three_kinds(model, table):
     x, y = table
-    assert set(model.inputs_) <= {"numbers", "bins", "trees"}
+    assert set(model.inputs_) <= {"numbers", "bins", "trees", "linear"}
     assert sum(model.inputs_.values()) == pytest.approx(1)
     p = model.predict_distribution(x)
     assert p.weights is None or p.weights.sum() == pytest.approx(1)

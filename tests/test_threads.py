@@ -75,8 +75,8 @@ def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):
     monkeypatch.setattr(groups, "WORTH_A_THREAD", 1)
     apart = fit(method, x, y, members, recipe=SMALL, device="cpu")
     assert np.allclose(together.predict(x).mean, apart.predict(x).mean, rtol=1e-4)
-    assert torch.allclose(together.training.best_score, apart.training.best_score, rtol=1e-4)
-    assert apart.training.history[-1]["running"] == 7
+    assert torch.allclose(together.result.best_score, apart.result.best_score, rtol=1e-4)
+    assert apart.result.history[-1]["running"] == 7
     assert torch.get_num_threads() == 3
     assert np.array_equal(apart.predict(x).std, fit(method, x, y, members, recipe=SMALL, device="cpu").predict(x).std)
 

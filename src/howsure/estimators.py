@@ -247,8 +247,12 @@ class Regressor(_ScikitLearn):
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
 
     def _sees_all_experts(self, rows: int) -> bool:
-        """Return whether networks see everything, and a linear expert joins them."""
-        return len(_kinds(getattr(self, "inputs", "numbers"), self._network_count(rows), rows)) == len(KINDS)
+        """Return whether networks see everything, and a linear expert joins them.
+
+        The expert's posterior is a Normal Inverse-Gamma distribution, so it joins evidential networks only.
+        """
+        kinds = _kinds(getattr(self, "inputs", "numbers"), self._network_count(rows), rows)
+        return isinstance(self._method(), Evidential) and len(kinds) == len(KINDS)
 
     def _network_count(self, rows: int) -> int:
         """Return how many networks to train on so many rows."""

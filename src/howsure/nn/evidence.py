@@ -91,7 +91,7 @@ class FeatureBasis(NamedTuple):
         for features, weights in batches:
             sums.add(features, weights)
             seen += features.shape[-2]
-        growth = 1.0 if rows is None else torch.as_tensor(rows, dtype=torch.float64) / seen
+        growth = 1.0 if rows is None else torch.as_tensor(rows, dtype=torch.float64, device=sums.mean.device) / seen
         return cls.of(sums, layers=layers, growth=growth)
 
     @classmethod
