@@ -76,7 +76,14 @@ def write_outputs() -> None:
 
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser("python", run_block), SkipParser()],
-    patterns=["README.md", "docs/*.md", "docs/recipes/*.md", "paper/README.md", "paper/docs/*.md"],
+    patterns=[
+        "README.md",
+        "docs/*.md",
+        "docs/recipes/*.md",
+        "docs/reference/*.md",
+        "paper/README.md",
+        "paper/docs/*.md",
+    ],
 ).pytest()
 
 # modules that cannot be imported without a package; tests/test_cuda.py and make test-extras run them

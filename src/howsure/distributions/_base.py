@@ -175,7 +175,7 @@ class TensorTree:
         return every[0]._of_parts(_pytree.tree_map(lambda *t: torch.cat(t), *(each.to_dict() for each in every)))
 
     def _of_parts(self, parts: dict[str, Any]) -> Self:
-        """Return what :meth:`to_dict` took apart of an object of this class."""
+        """Return the object with these values of :meth:`to_dict`."""
         return self.from_dict(parts)
 
     def to_dict(self) -> dict[str, Any]:
