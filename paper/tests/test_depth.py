@@ -381,11 +381,11 @@ def test_another_network_in_the_place_of_one_is_refused(tmp_path, small_data):
     run_in(tmp_path, small_plan("evidential"), small_data)
     record = read_record(tmp_path)
     write_record(tmp_path, record | {"results": {}, "networks": {}})
-    folder = tmp_path / "networks" / "evidential_0_0"
-    DepthModel(Evidential(0.5), (RECIPE.network(4, 0),)).save(folder)
+    file = tmp_path / "networks" / "evidential_0_0"
+    DepthModel(Evidential(0.5), (RECIPE.network(4, 0),)).save(file)
     with pytest.raises(hs.InputError, match="evidential_0_0"):
         run_in(tmp_path, small_plan("evidential"), small_data)
-    (folder / "model.json").write_text("{}")
+    file.write_text("{}")
     with pytest.raises(hs.InputError, match="evidential_0_0"):
         run_in(tmp_path, small_plan("evidential"), small_data)
 
