@@ -688,7 +688,7 @@ class Prediction:
         if bool(missing.any()):
             row = int(missing.nonzero()[0, 0]) if missing.ndim else 0
             advice = "leave those rows out, or say with mask= which targets count"
-            raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); {advice}")
+            raise InputError(f"y has {int(missing.sum())} missing values", row=row, hint=advice)
         return values
 
     def known(self, mask: ArrayLike) -> Tensor:
