@@ -77,7 +77,7 @@ def test_tables_beyond_the_limits_raise(shape):
 
 
 def test_one_row_raises():
-    with pytest.raises(ValueError, match="minimum of 2"):
+    with pytest.raises(ValueError, match=r"\(1, 1\)"):
         InContextRegressor().fit([[1.0]], [2.0])
 
 
@@ -155,8 +155,9 @@ def test_model_file_with_rows_that_do_not_fit_raises(tmp_path, fitted):
 def test_other_pretrained_weights_are_reported(tmp_path, fitted, monkeypatch):
     path = fitted.save(tmp_path / "model.safetensors")
     monkeypatch.setattr("howsure.incontext.regressor._digest_of_weights", lambda: "other")
-    with pytest.warns(UserWarning, match="weights"):
+    with pytest.warns(UserWarning) as caught:
         hs.load(path)
+    assert len(caught) == 1
 
 
 def test_unfitted_regressor_cannot_be_saved(tmp_path):
