@@ -414,7 +414,9 @@ def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, mo
     monkeypatch.setattr("howsure.estimators.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
-    assert said.error.splitlines()[-1] == f"howsure: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"
+    last = said.error.splitlines()[-1]
+    assert last.startswith(f"howsure: {tmp_path / 'm'} ")
+    assert os.strerror(errno.ENOSPC) in last
 
 
 def test_a_target_that_does_not_vary(tmp_path, capsys):
@@ -505,7 +507,8 @@ def test_errors_name_rows_of_the_file(tmp_path, capsys):
         said = shell(capsys, "fit", *arguments, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
         last = said.error.splitlines()[-1]
-        assert last.startswith("howsure: t.csv: column 'size'")
+        assert last.startswith("howsure: t.csv: ")
+        assert "'size'" in last
         assert "(row 10)" in last
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.exceptions import NotFittedError
 
 import howsure as hs
 from howsure.errors import HowsureError, InputError, InputTypeError
@@ -163,7 +164,7 @@ def as_numbers(frame, columns):
 
 def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path):
     frame, y = mixed_table()
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="'id'"):
         fitted = hs.EvidentialRegressor(members=3, steps=40, random_state=0).fit(frame, y)
     path = hs.export(fitted, tmp_path / "model.onnx")
     columns = columns_of(path)
@@ -270,7 +271,7 @@ def test_network_without_hidden_layers_is_exported(tmp_path):
 
 def test_row_of_named_values_is_that_of_the_table(tmp_path):
     frame, y = mixed_table()
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="'id'"):
         fitted = hs.EvidentialRegressor(members=3, steps=20, random_state=0).fit(frame, y)
     columns = columns_of(hs.export(fitted, tmp_path / "model.onnx"))
     opens = pd.to_timedelta(frame["opens"].astype(str))
@@ -320,7 +321,7 @@ def test_what_is_no_regressor_is_refused(tmp_path):
         hs.export(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
     with pytest.raises(InputTypeError):
         hs.export("model", tmp_path / "model.onnx")
-    with pytest.raises(ValueError, match="fitted"):
+    with pytest.raises(NotFittedError):
         hs.export(hs.EvidentialRegressor(), tmp_path / "model.onnx")
 
 

@@ -577,7 +577,7 @@ class Prediction:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
-            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
+            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}", value=q)
         below = [(float(level), False) for level in np.atleast_1d(levels)]
         found = _numpy(self._by_parts(lambda mixture: _quantiles(mixture, below)))
         return found[..., 0] if levels.ndim == 0 else found
