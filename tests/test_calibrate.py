@@ -303,7 +303,7 @@ def test_a_map_refuses_what_it_cannot_answer():
     for q in (-0.1, 1.1, [], [[0.5]]):
         with pytest.raises(hs.InputError) as caught:
             after.quantile(q)
-        assert caught.value.value == q
+        assert repr(q) in caught.value.message
     for coverage in (0, 1, 2, math.nan):
         with pytest.raises(hs.InputError, match="coverage"):
             after.interval(coverage)

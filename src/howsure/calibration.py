@@ -231,7 +231,7 @@ class RecalibratedPrediction:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
-            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}", value=q)
+            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
         many = np.atleast_1d(levels)
         found = np.empty((*self.shape, len(many)))
         for own, knots in zip(_of_targets(self.shape), self.calibration.numbers, strict=True):

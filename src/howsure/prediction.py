@@ -577,7 +577,7 @@ class Prediction:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
-            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}", value=q)
+            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
         below = [(float(level), False) for level in np.atleast_1d(levels)]
         found = _numpy(self._by_parts(lambda mixture: _quantiles(mixture, below)))
         return found[..., 0] if levels.ndim == 0 else found
@@ -688,7 +688,7 @@ class Prediction:
         if bool(missing.any()):
             row = int(missing.nonzero()[0, 0]) if missing.ndim else 0
             advice = "leave those rows out, or say with mask= which targets count"
-            raise InputError(f"y has {int(missing.sum())} missing values", row=row, hint=advice)
+            raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); {advice}")
         return values
 
     def known(self, mask: ArrayLike) -> Tensor:
