@@ -155,15 +155,6 @@ def test_what_json_cannot_hold_is_none():
     assert models.finite({"a": [1.0, float("nan")], "b": (float("inf"), "x")}) == {"a": [1.0, None], "b": [None, "x"]}
 
 
-def test_a_report_does_not_replace_its_table(model, tmp_path, capsys):
-    table = tmp_path / "table.csv"
-    table.write_text("x,y\n1,2\n")
-    said = shell(capsys, "report", model, table, "-o", table, "--force")
-    assert said.code == 2
-    assert str(table) in said.error
-    assert table.read_text() == "x,y\n1,2\n"
-
-
 @pytest.mark.extras
 def test_a_refused_file_ends_with_exit_code_2_every_time(model, tmp_path):
     """A thread of Arrow that reads ahead when Python ends would abort the process."""
