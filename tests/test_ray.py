@@ -203,7 +203,7 @@ def test_an_output_is_replaced_only_if_asked_for(cluster, tmp_path):
     output.write_text("mine")
     with pytest.raises(InputError):
         ray_engine.predict([(source, output)], read_batches, partial(quick, 1.0))
-    with pytest.raises(InputError, match="format"):  # before the work, not after it
+    with pytest.raises(InputError, match=r"out\.txt"):  # before the work, not after it
         ray_engine.predict([(source, tmp_path / "out.txt")], read_batches, partial(quick, 1.0), progress=pytest.fail)
     assert output.read_text() == "mine"
     assert names(tmp_path) == ["in.parquet", "out.parquet"]

@@ -471,4 +471,3 @@ def test_the_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "synthetic rooms" in result.output
     assert read_record(tmp_path)["results"]["evidential"][0]["rmse"] < 1
-    assert "Example: howsure-paper depth" in CliRunner().invoke(app, ["depth", "--help"]).output

@@ -184,7 +184,6 @@ def test_a_saved_model_is_the_same(tmp_path):
 def test_forged_draws_raise(change, tmp_path):
     recipe = ImageRecipe(width=4, blocks=2)
     model = DepthModel(LeastSquares(), (recipe.network(1, 0).eval(),), recipe)
-    tensors, settings = model.state()
-    forged = replace(settings, extra=settings.extra | change)
+    tensors, header = model.state()
     with pytest.raises(hs.InputError, match="forged"):
-        DepthModel.load(save_model(tmp_path / "forged", tensors, forged))
+        DepthModel.load(save_model(tmp_path / "forged", tensors, replace(header, extra=header.extra | change)))
