@@ -180,7 +180,7 @@ def test_images_with_a_mask_have_one_scale_and_many_pixels_are_drawn_from(monkey
     whole = hs.calibrate(answer, torch.from_numpy(np.where(mask, y, np.nan)), mask=torch.from_numpy(mask))
     assert whole.factors == pytest.approx([3.0], rel=0.1)
     assert whole.apply(answer).shape == (6, 20, 30)
-    monkeypatch.setattr("howsure.calibration.MOST", 1000)
+    monkeypatch.setattr("howsure.calibration.MAX_TARGETS", 1000)
     drawn = hs.calibrate(answer, y, mask=mask).factors
     assert drawn == pytest.approx(whole.factors, rel=0.15)
     assert drawn != whole.factors

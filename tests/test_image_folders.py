@@ -277,13 +277,13 @@ def test_a_header_of_any_length_is_not_parsed(pairs):
 
 def test_files_and_sets_that_would_not_fit_into_memory(pairs, monkeypatch):
     needed = 2 * 6 * 8 * 7
-    monkeypatch.setattr("howsure.images.folders.LARGEST_SET", needed)
+    monkeypatch.setattr("howsure.images.folders.MAX_SET", needed)
     assert len(load_pairs(pairs)[2]) == 2
-    monkeypatch.setattr("howsure.images.folders.LARGEST_SET", needed - 1)
+    monkeypatch.setattr("howsure.images.folders.MAX_SET", needed - 1)
     with pytest.raises(hs.InputError, match="frames"):
         load_pairs(pairs)
     monkeypatch.undo()
-    monkeypatch.setattr("howsure.images.folders.LARGEST_FILE", 100_000)
+    monkeypatch.setattr("howsure.images.folders.MAX_FILE", 100_000)
     (pairs / "target" / "a.npy").write_bytes(bytes(1_000_000))
     with pytest.raises(hs.InputError, match=r"target/a\.npy"):
         load_pairs(pairs)

@@ -327,9 +327,9 @@ def test_an_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, 
 def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeypatch):
     path = write_zip(tmp_path / "set.zip", pairs)
     needed = 3 * 6 * 8 * 7
-    monkeypatch.setattr(folders, "LARGEST_SET", needed)
+    monkeypatch.setattr(folders, "MAX_SET", needed)
     assert len(load_nyu(path)) == 3
-    monkeypatch.setattr(folders, "LARGEST_SET", needed - 1)
+    monkeypatch.setattr(folders, "MAX_SET", needed - 1)
     with pytest.raises(hs.InputError, match=r"set\.zip"):
         load_nyu(path)
     with pytest.raises(hs.InputError, match=r"set\.zip"):
@@ -338,7 +338,7 @@ def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["index.csv", "image/0001.jpg", "depth/0001.png"])
 def test_members_that_inflate_are_not_read(pairs, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(folders, "LARGEST_FILE", 100_000)
+    monkeypatch.setattr(folders, "MAX_FILE", 100_000)
     monkeypatch.setattr(depth, "LARGEST_INDEX", 100_000)
     with zipfile.ZipFile(tmp_path / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in pairs.items():
@@ -509,7 +509,7 @@ def test_hdf5_that_declares_more_than_it_holds(tmp_path, chunks):
 def test_hdf5_larger_than_memory_may_be(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["image"], file["depth"] = SECRET, np.zeros((3, 8, 10), np.uint8)
-    monkeypatch.setattr(depth, "LARGEST_SET", SECRET.nbytes - 1)
+    monkeypatch.setattr(depth, "MAX_SET", SECRET.nbytes - 1)
     with pytest.raises(hs.InputError, match=r"x\.h5"):
         load_nyu(tmp_path / "x.h5")
 

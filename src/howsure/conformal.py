@@ -170,7 +170,7 @@ def _column_names(table: Table, columns: Any) -> tuple[str, ...]:
         elif isinstance(each, str) and each in table.names:
             names.append(each)
         else:
-            raise InputError(f"groups: X has no column {each!r}; its columns are {', '.join(map(repr, table.names))}")
+            raise InputError(f"groups: X has no column {each!r}, only {', '.join(map(repr, table.names))}")
     if not names or len(set(names)) < len(names):
         raise InputError(f"groups must be a column, or a list of different columns, got {columns!r}")
     return tuple(names)
@@ -251,7 +251,7 @@ class ConformalCalibration:
         return made
 
     def factors(self, coverage: float) -> Array:
-        """Return the factor q(c) of each group, and in the last row that of all rows: (groups + 1, targets).
+        """Return the factor q(c) of each group, and of all rows in the last row: (groups + 1, targets).
 
         A group with too few rows for this coverage has the factor of all rows.
         """

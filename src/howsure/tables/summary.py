@@ -1,4 +1,4 @@
-"""What the columns of a table were taken for, as a frame that shows its sentences whole."""
+"""The types of the columns of a table, as a frame that shows its sentences whole."""
 
 import pandas as pd
 
