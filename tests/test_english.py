@@ -1,5 +1,6 @@
 """The rules of tools/english.py find the habits they name, in each place where prose stands."""
 
+import ast
 import sys
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_code_and_exempt_lines_are_not_checked(text, suffix, tmp_path):
 
 
 def test_names_of_constants_and_tests_are_checked(tmp_path):
-    source = "FEWEST = 3\nMIN_ROWS = 3\n\n\ndef test_a_row():\n    pass\n\n\ndef test_empty_row_raises():\n    pass\n"
+    source = "FEWEST = 3\nMIN_ROWS = 3\n\n\ndef test_row():\n    pass\n\n\ndef test_empty_row_raises():\n    pass\n"
     assert [line for line, _ in findings(tmp_path, source)] == [1, 5]
 
 
@@ -71,3 +72,11 @@ def test_listed_files_have_no_findings():
     files = english.files([line for line in lines if line and not line.startswith("#")])
     assert len(files) > 30
     assert [found for file in files for found in english.check(file)] == []
+
+
+def test_names_of_all_tests_have_no_findings():
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "paper" / "tests")]
+    files = english.files([folder for folder in folders if Path(folder).exists()])
+    assert len(files) > 50
+    found = [name for file in files for _, rule, name in english.names(ast.parse(file.read_text(encoding="utf-8")))]
+    assert found == []
