@@ -18,7 +18,7 @@ def findings(tmp_path: Path, text: str, suffix: str = ".py") -> list[tuple[int, 
 
 
 HABITS = {  # one sentence with each habit, and a plain one that its rule must accept
-    "name the thing instead of 'what'": ("Return what the texts are.", "What is evidence?"),
+    "name the thing instead of 'what' or 'who'": ("Return what the texts are.", "What is evidence?"),
     "name the argument": ("Draw so many rows.", "Draw as many rows as columns."),
     "functions return, raise, store and compute": ("The file says it.", "The essay is long."),
     "write 'is not a', or repeat the noun": ("A text is no number.", "There is no number."),
@@ -63,7 +63,7 @@ def test_code_and_exempt_lines_are_not_checked(text, suffix, tmp_path):
 
 
 def test_names_of_constants_and_tests_are_checked(tmp_path):
-    source = "FEWEST = 3\nMIN_ROWS = 3\n\n\ndef test_row():\n    pass\n\n\ndef test_empty_row_raises():\n    pass\n"
+    source = "FEWEST = 3\nMIN_ROWS = 3\n\n\ndef test_a_row():\n    pass\n\n\ndef test_empty_row_raises():\n    pass\n"
     assert [line for line, _ in findings(tmp_path, source)] == [1, 5]
 
 
