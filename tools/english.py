@@ -132,7 +132,12 @@ def pages(text: str) -> Iterator[Passage]:
     """Yield the paragraphs of a Markdown page, without its code blocks."""
     text = re.sub(r"^([ ]*)```.*?^\1```", lambda found: "\n" * found[0].count("\n"), text, flags=re.M | re.S)
     text = re.sub(r"^[ ]{4,}(?![-*\d]).*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"<!--(?! english: off).*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- generated:.*?<!-- end -->|<!--(?! english: off).*?-->",
+        lambda found: "\n" * found[0].count("\n"),
+        text,
+        flags=re.DOTALL,
+    )
     line = 1
     for paragraph in re.split(r"(\n\s*\n)", text):
         if paragraph.strip() and OFF not in paragraph:
