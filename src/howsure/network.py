@@ -55,8 +55,8 @@ class NetworkEvidence(nn.Module):
     """Noise, evidence and familiarity of each element, from the outputs and features of a network.
 
     Args:
-        features: D.
-        targets: T.
+        features: number of features, D.
+        targets: number of targets, T.
     """
 
     noise_weight: Tensor  # of scaled features in ln s, (D, T)
@@ -157,7 +157,7 @@ class _Gathered:
             self.limit = float(self.parts[0].key.max())
 
     def merge(self) -> "_Gathered":
-        """Return this with the sums and samples of all processes."""
+        """Add the sums and samples of all other processes to these, and return the result."""
         if count_ranks() == 1:
             return self
         count, mean, moments = self.sums.count, self.sums.mean, self.sums.moments

@@ -1108,7 +1108,7 @@ def _quantiles(mixture: Predictive, tails: Sequence[tuple[float, bool]]) -> Tens
 
     Args:
         mixture: a mixture, its transform, or one with an atom.
-        tails: (probability, upper) of each tail, the upper or the lower one.
+        tails: pairs (probability, upper): the probability lies above the quantile if ``upper``, else below it.
     """
     base = mixture.base if isinstance(mixture, Transformed | Discrete) else mixture
     loc = base.components.loc

@@ -124,5 +124,5 @@ def training_rows_among(model: Any, x: "pd.DataFrame", y: NDArray[np.float64]) -
 
 
 def recorded(hashes: NDArray[np.uint32]) -> str:
-    """Return the smallest hashes as text."""
+    """Return the ``MAX_HASHES`` smallest hashes, encoded as text for a model file."""
     return base64.b64encode(np.sort(hashes)[:MAX_HASHES].astype("<u4").tobytes()).decode()

@@ -248,7 +248,7 @@ class Recorder(TorchDispatchMode):
         self._in_parts(softplus, result, x)
 
     def _in_parts(self, function: Callable[[Tensor], Tensor], result: Tensor, x: Tensor) -> None:
-        """Record an operation as the operations of a function with the same result."""
+        """Record the operations of ``function(x)`` instead of one operation with the same result."""
         with self:
             made = function(x)
         self._names[id(result)] = self._names[id(made)]

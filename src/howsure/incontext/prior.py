@@ -226,10 +226,10 @@ def _trees(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _waves(x: Tensor, w: Tensor, spread: Tensor | float = 1.0) -> Tensor:
-    r"""Random Fourier features of a Gaussian process, :math:`\sum_j a_j\cos(\omega_j^\top x + b_j)`.
+    r"""Return a draw from a Gaussian process at each row of x (B, n), :math:`\sum_j a_j\cos(\omega_j^\top x + b_j)`.
 
-    With :math:`\omega \sim N(0, w^2/\ell^2)` the process has a Gaussian kernel; ``spread`` (B, 1, features) multiplies
-    the frequencies.
+    With :math:`\omega \sim N(0, w^2/\ell^2)` the process has a Gaussian kernel with random lengths ℓ. ``spread``, a
+    number or (B, 1, features), multiplies the frequencies.
     """
     tables, _, columns = x.shape
     active = (w > 0).sum(1, keepdim=True).clamp(min=1).sqrt()

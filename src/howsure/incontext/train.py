@@ -205,7 +205,7 @@ class Trainer:
         self.history: dict[str, Any] = {"steps": 0, "seconds": 0.0, "seeds": [], "devices": []}
 
     def step(self, batch: Batch, rate: float, graph: "Graph | None" = None) -> Tensor:
-        """Take one step and return the losses of the batch (3,)."""
+        """Take one step of the optimizer, and return the mean of each loss of `row_losses` over the batch, (3,)."""
         rate *= min(1.0, (self.history["steps"] + 1) / WARM_UP)
         codes, sign = _views(batch)
         parts = self.differentiate(batch, codes, sign) if graph is None else graph.replay(batch, codes, sign)
@@ -216,7 +216,7 @@ class Trainer:
         return parts
 
     def differentiate(self, batch: Batch, codes: Tensor, sign: Tensor) -> Tensor:
-        """Compute clipped gradients and return the losses (3,)."""
+        """Compute clipped gradients, and return the mean of each loss of `row_losses` over the batch, (3,)."""
         torch._foreach_zero_(self.gradients)
         losses, _ = row_losses(self.network, batch, codes, sign)
         count = batch.kept.sum().clamp(min=1) * losses[0].shape[1]

@@ -6,7 +6,7 @@ __all__ = ["ColumnSummary"]
 
 
 class ColumnSummary(pd.DataFrame):
-    """A pandas frame, one row a column of a table, whose text and HTML do not cut sentences off."""
+    """A pandas frame with one row for each column of a table. Its text and HTML show long sentences in full."""
 
     def __repr__(self) -> str:
         return self.to_string()

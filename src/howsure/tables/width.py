@@ -113,7 +113,7 @@ def _best_factor(p: Prediction, y: Tensor, cells: Tensor | None) -> tuple[float,
 
 
 def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int) -> tuple[NDArray[np.int64], Tensor]:
-    """Return rows that a network of every kind held out, and which network that was, (kinds, rows)."""
+    """Return at most ``MAX_ROWS`` rows that networks of all kinds held out, and these networks, (kinds, rows)."""
     holder = np.full((kinds, rows), -1)
     for k, member in enumerate(members):
         holder[int(kind_of[k]), member.validation.numpy()] = k
