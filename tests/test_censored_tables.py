@@ -29,7 +29,7 @@ def cut_off(rows=600):
     return x, truth, np.minimum(y, bounds), y > bounds
 
 
-def test_a_regressor_recovers_what_was_censored():
+def test_regressor_recovers_censored_targets():
     """Bounds that count as values pull predictions down by half a standard deviation of the noise."""
     x, truth, seen, censored = cut_off()
     assert 0.3 < censored.mean() < 0.5
@@ -84,7 +84,7 @@ def test_several_targets_are_censored_apart():
     assert (both[:, 1] - mean[:, 1]).mean() > 0.05
 
 
-def test_the_validation_score_is_the_censored_likelihood():
+def test_validation_score_is_the_censored_likelihood():
     x, _, seen, censored = cut_off(200)
     members = hold_out(np.arange(200), [0], 0.2)
     fitted = fit(Evidential(0.0), x, seen, members, recipe=RECIPE, device="cpu", censored=censored)
@@ -156,7 +156,7 @@ def test_kinds_of_networks_are_weighed_by_values_and_bounds():
     assert sum(model.fit(x, seen, censored=censored).inputs_.values()) == pytest.approx(1)
 
 
-def test_what_counts_must_hold_values():
+def test_unmasked_targets_must_have_values():
     y = np.zeros((4, 2))
     known = np.array([[0, 1], [0, 1], [1, 1], [0, 0]])
     assert np.array_equal(read_censored(known, y), known)

@@ -48,7 +48,7 @@ def test_scores_are_those_of_the_metrics(rows, model, tmp_path, capsys, monkeypa
     assert sum(group["rows"] for group in found["by"]["targets"]["price"]) == 50
 
 
-def test_the_tables_for_people(model, tmp_path, capsys):
+def test_tables_for_people(model, tmp_path, capsys):
     frame = houses(50, seed=3)
     frame.loc[:4, "price"] = np.nan
     frame.loc[10, "town"] = np.nan
@@ -91,7 +91,7 @@ def test_several_targets_and_targets_without_names(tmp_path, capsys):
     assert json.loads(said.out)["targets"]["price"]["nll"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
+def test_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
     fitted = hs.EnsembleRegressor(members=1, steps=5, device="cpu", target_transform="log").fit(
@@ -151,12 +151,12 @@ def test_names_cannot_move_the_cursor(model, tmp_path, capsys):
     assert "by b?[2J" in said.out
 
 
-def test_what_json_cannot_hold_is_none():
+def test_numbers_outside_json_are_none():
     assert models.finite({"a": [1.0, float("nan")], "b": (float("inf"), "x")}) == {"a": [1.0, None], "b": [None, "x"]}
 
 
 @pytest.mark.extras
-def test_a_refused_file_ends_with_exit_code_2_every_time(model, tmp_path):
+def test_rejected_file_ends_with_exit_code_2_every_time(model, tmp_path):
     """A thread of Arrow that reads ahead when Python ends would abort the process."""
     table = tmp_path / "ragged.csv"
     table.write_text("x,y\n" + "1,2\n" * 400 + "1,2,3\n" + "1,2\n" * 400)

@@ -64,7 +64,7 @@ def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys)
     assert f"{expected['rmse']:#.4g}" in said.out
 
 
-def test_the_types_that_were_guessed_are_those_of_the_model(table, tmp_path, capsys):
+def test_types_that_were_guessed_are_those_of_the_model(table, tmp_path, capsys):
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *QUICK)
     shown = {line.split()[0]: line for line in said.out.split("\n\n")[0].splitlines()[1:]}
     columns = models.load(tmp_path / "m").columns_
@@ -205,7 +205,7 @@ def test_copies_of_rows_are_counted(tmp_path, capsys):
     assert [35, 155] in [numbers(line) for line in said.error.splitlines()]
 
 
-def test_a_column_that_contains_the_target_is_named(tmp_path, capsys):
+def test_column_that_contains_the_target_is_named(tmp_path, capsys):
     frame = houses(400).assign(tax=lambda f: 1.19 * f["price"])
     table = write(frame, tmp_path / "t.csv")
     options = ("--target", "price", *DROP, "-o", tmp_path / "m", "--members", "2", "--steps", "150", "--force")
@@ -237,7 +237,7 @@ def test_training_rows_are_recognised(kept, table, tmp_path, capsys, monkeypatch
 # Held-out rows --------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_tenth_in_time(table, tmp_path, capsys):
+def test_last_tenth_in_time(table, tmp_path, capsys):
     arguments = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *arguments, *SWIFT)
     assert said.code == 0, said.error
@@ -273,7 +273,7 @@ def test_groups_stay_together_and_are_not_learned_from(table, tmp_path, capsys):
     assert not inside & {str(group) for group in groups[~held_out]}
 
 
-def test_a_test_table_of_its_own(table, tmp_path, capsys):
+def test_test_table_of_its_own(table, tmp_path, capsys):
     new = houses(50, seed=1)
     new["code"] = "012"  # which a reader that knows nothing takes for a number
     other = write(new, tmp_path / "new.csv")
@@ -288,7 +288,7 @@ def test_a_test_table_of_its_own(table, tmp_path, capsys):
     assert nll == pytest.approx(hs.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
 
 
-def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
+def test_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
     frame = houses().astype({"size": object})
     frame.loc[random_split(len(frame), 0.1, 0)[1][0], "size"] = "oops"
     table = write(frame, tmp_path / "t.csv")
@@ -301,7 +301,7 @@ def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsy
 # Output ---------------------------------------------------------------------------------------------------------------
 
 
-def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
+def test_existing_model_is_replaced_only_with_force(table, tmp_path, capsys):
     arguments = ("fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, "--quiet")
     assert shell(capsys, *arguments).code == 0
     before = (tmp_path / "m").read_bytes()
@@ -313,7 +313,7 @@ def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
     assert hs.load(tmp_path / "m").random_state == 1
 
 
-def test_what_is_not_a_model_is_never_replaced(table, tmp_path, capsys):
+def test_other_file_is_never_replaced(table, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     before = table.read_bytes()
     for name in ("mine", "houses.csv"):
@@ -345,7 +345,7 @@ def test_every_method(method, table, tmp_path, capsys):
     assert (model.model_.evidence is None) is (method != "evidential")
 
 
-def test_the_example_needs_no_file(tmp_path, capsys):
+def test_example_needs_no_file(tmp_path, capsys):
     said = shell(capsys, "fit", "--example", "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
     assert scored_rows(said, "progression") == 44
@@ -391,14 +391,14 @@ def test_bad_input_is_one_sentence(arguments, tokens, tmp_path, capsys):
     assert not (tmp_path / "m").exists()
 
 
-def test_a_table_with_nothing_but_the_target(tmp_path, capsys):
+def test_table_with_nothing_but_the_target(tmp_path, capsys):
     table = write(houses()[["price", "id"]], tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", "--drop", "id", "-o", tmp_path / "m")
     assert (said.code, "t.csv" in said.error) == (2, True)
     assert shell(capsys, "fit").code == 2
 
 
-def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
+def test_target_beyond_the_range_of_variances(tmp_path, capsys):
     frame = houses()
     for exponent in (200, 305):  # which float64 cannot add up either
         table = write(frame.assign(price=float(f"1e{exponent}") * frame["price"]), tmp_path / "t.csv")
@@ -407,7 +407,7 @@ def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
         assert f"e+{exponent + 2}" in said.error
 
 
-def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):
+def test_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -419,7 +419,7 @@ def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, mo
     assert os.strerror(errno.ENOSPC) in last
 
 
-def test_a_target_that_does_not_vary(tmp_path, capsys):
+def test_target_that_does_not_vary(tmp_path, capsys):
     table = write(houses().assign(price=3.0), tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
@@ -441,7 +441,7 @@ def test_errors_about_a_column_advise_options(name, tmp_path, capsys):
     assert "pandas" not in last
 
 
-def test_a_column_can_be_declared_a_category(tmp_path, capsys):
+def test_column_can_be_declared_a_category(tmp_path, capsys):
     """Also one that looks like a name, like numbers or like dates that mean two days; it stays one in new rows."""
     frame = houses().assign(day=["03/04/2021", "05/06/2021"] * 60, zone=[10115, 20095, 80331] * 40)
     frame["name"] = [f"house of {k} {k * k}" for k in range(60)] * 2
@@ -483,7 +483,7 @@ def test_targets_are_read_from_any_numbers():
         assert caught.value.column == name
 
 
-def test_a_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
+def test_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
     frame = houses().astype({"price": object})
     frame.loc[3, "price"], frame.loc[5, "price"] = "oops", "n/a"
     table = write(frame, tmp_path / "t.csv")
@@ -528,7 +528,7 @@ def test_columns_that_were_text_are_read_as_text():
     assert number_columns(model) == ["size", "year"]
 
 
-def test_a_linear_model_with_odd_features():
+def test_linear_model_with_odd_features():
     random = np.random.default_rng(0)
     y = random.normal(size=(30, 2))
     for x in (np.zeros((30, 2)), np.full((30, 1), 1e300), random.normal(size=(30, 100))):

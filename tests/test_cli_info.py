@@ -62,7 +62,7 @@ def test_versions_and_device(capsys):
     assert shell(capsys, "info", "--device", "tpu").code == 2
 
 
-def test_what_a_model_is(folder, fitted, capsys):
+def test_info_of_a_model(folder, fitted, capsys):
     said = shell(capsys, "info", folder)
     assert said.code == 0, said.error
     lines = said.out.splitlines()
@@ -80,7 +80,7 @@ def test_what_a_model_is(folder, fitted, capsys):
     assert found["bytes"] == folder.stat().st_size
 
 
-def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
+def test_model_of_python_has_no_scores(fitted, tmp_path, capsys):
     fitted.record_ = {}
     fitted.save(tmp_path / "m")
     said = shell(capsys, "info", tmp_path / "m")
@@ -89,7 +89,7 @@ def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
     assert [numbers(line) for line in said.out.splitlines() if line.startswith("unfamiliar")] == [[0.5]]
 
 
-def test_the_record_is_part_of_the_model(folder, fitted):
+def test_record_is_part_of_the_model(folder, fitted):
     """One file has both, so that no kill can part them."""
     assert load_model(folder)[1]["record"] == RECORD
     model = models.load(folder)
@@ -109,7 +109,7 @@ def test_the_record_is_part_of_the_model(folder, fitted):
         {"scores": {"price": {"evidential": SCORES["linear"] | {"coverage": {"0.9": "all"}}}}},
     ],
 )
-def test_a_forged_record_is_refused(change, folder, fitted, capsys):
+def test_forged_record_raises(change, folder, fitted, capsys):
     for record in (RECORD | change, ["no", "dict"]):
         models.save(fitted, folder, record)
         said = shell(capsys, "info", folder)
@@ -118,7 +118,7 @@ def test_a_forged_record_is_refused(change, folder, fitted, capsys):
     models.save(fitted, folder, {})
 
 
-def test_a_model_of_images_is_refused(tmp_path, capsys):
+def test_model_of_images_raises(tmp_path, capsys):
     recipe = hs.ImageRecipe(width=2, blocks=1)
     networks = (recipe.network(4, 0),)
     FittedImages(Evidential(), networks, recipe).save(tmp_path / "m")
@@ -130,12 +130,12 @@ def test_a_model_of_images_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.extras
-def test_a_kill_of_fit_leaves_the_old_model_or_the_new_one():
+def test_kill_of_fit_leaves_the_old_model_or_the_new_one():
     assert commands.kills_in_fit(2) == (2, [])
 
 
 @pytest.mark.extras
-def test_a_kill_of_predict_leaves_no_part_of_an_output():
+def test_kill_of_predict_leaves_no_part_of_an_output():
     assert commands.kills_in_predict(2, rows=30_000, endings=(".csv",)) == (2, [])
 
 
@@ -151,7 +151,7 @@ def test_a_kill_of_predict_leaves_no_part_of_an_output():
         (torch.OutOfMemoryError(), 2, "memory"),
     ],
 )
-def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, monkeypatch):
+def test_user_errors_are_one_sentence(error, code, sentence, capsys, monkeypatch):
     def fail(**_):
         raise error
 
@@ -174,7 +174,7 @@ def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, m
         (("predict", "m", "t.csv", "-o", "p.csv", "--coverage", "much"), ["'--coverage'"]),
     ],
 )
-def test_a_mistyped_command_is_one_sentence(arguments, tokens, capsys):
+def test_mistyped_command_is_one_sentence(arguments, tokens, capsys):
     said = shell(capsys, *arguments)
     assert said.code == 2
     assert said.out == ""
@@ -183,7 +183,7 @@ def test_a_mistyped_command_is_one_sentence(arguments, tokens, capsys):
     assert [token for token in tokens if token not in said.error] == []
 
 
-def test_no_verb_is_answered_with_help(capsys):
+def test_missing_command_prints_help(capsys):
     said = shell(capsys)
     assert said.code == 2
     assert "Usage: " in said.out + said.error
@@ -191,7 +191,7 @@ def test_no_verb_is_answered_with_help(capsys):
     assert shell(capsys, "--version") == (0, f"howsure {hs.__version__}\n", "")
 
 
-def test_an_error_that_no_one_expects_is_ours(capsys, monkeypatch):
+def test_error_that_no_one_expects_is_ours(capsys, monkeypatch):
     monkeypatch.setattr(application, "app", lambda **_: {}["no such key"])
     said = shell(capsys)
     assert said.code == 1
@@ -245,7 +245,7 @@ def test_every_command_shows_its_progress(task):
     assert "console.Progress(" in source.read_text()
 
 
-def test_a_reader_that_leaves_stops_nothing(monkeypatch):
+def test_reader_that_leaves_stops_nothing(monkeypatch):
     for unbuffered in (False, True):
         reader, writer = os.pipe()
         os.close(reader)
@@ -267,7 +267,7 @@ def _opened(handle, unbuffered):
 
 
 @pytest.mark.parametrize("closed", ["pipe", "nothing"])
-def test_no_one_listens(closed):
+def test_closed_output_pipe(closed):
     """In a process of its own, as ``howsure … | true`` and ``howsure … >&-``: it ends well and says nothing."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -295,7 +295,7 @@ main()
 
 
 @pytest.mark.parametrize("name", ["typer", "torch"])
-def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
+def test_interrupt_while_torch_is_imported_ends_with_130(name):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
     )
@@ -352,7 +352,7 @@ def test_every_verb_ends_with_2_and_130(verb, tmp_path, capsys, monkeypatch):
     assert shell(capsys, *verb, *bad) == (130, "", "")
 
 
-def test_an_interrupt_ends_with_130(tmp_path):
+def test_interrupt_ends_with_130(tmp_path):
     """In a process of its own: a fit that would take long is interrupted, and leaves nothing."""
     table = write(houses(), tmp_path / "t.csv")
     command = [sys.executable, "-m", "howsure.cli", "fit", table, "--target", "price", "-o", tmp_path / "m"]

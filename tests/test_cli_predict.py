@@ -109,7 +109,7 @@ def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys
     assert np.allclose(pd.read_parquet(tmp_path / "p.parquet")["mean"], expected, rtol=1e-9)
 
 
-def test_a_model_that_was_saved_from_python(tmp_path, capsys):
+def test_model_that_was_saved_from_python(tmp_path, capsys):
     """An evidential model has a flag. One normal network has neither a flag nor an epistemic part."""
     frame = houses()
     fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
@@ -128,7 +128,7 @@ def test_a_model_that_was_saved_from_python(tmp_path, capsys):
     assert list(predict_frame(logarithm, frame)) == ["median", "lower", "upper"]
 
 
-def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
+def test_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
     x = houses()[["size", "price"]].to_numpy()
     hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
     table = write(houses()[["size", "price"]], tmp_path / "n.csv")
@@ -152,13 +152,13 @@ def test_several_targets_have_columns_of_their_own():
     assert np.allclose(found[["rent_lower", "rent_upper"]], p.interval(0.5)[:, 1], rtol=1e-9)
 
 
-def test_the_function_of_a_batch_travels_in_a_pickle(model):
+def test_function_of_a_batch_travels_in_a_pickle(model):
     function = partial(predict_frame, models.load(model), coverage=0.8, keep=["id"])
     frame = new_rows(5)
     pd.testing.assert_frame_equal(pickle.loads(pickle.dumps(function))(frame), function(frame))
 
 
-def test_a_folder_of_tables(model, tmp_path, capsys):
+def test_folder_of_tables(model, tmp_path, capsys):
     (tmp_path / "in").mkdir()
     for k in range(3):
         write(houses(10 + k, seed=k), tmp_path / "in" / f"part-{k}.parquet")
@@ -195,7 +195,7 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
 
 
 @pytest.mark.parametrize("escape", [False, True])
-def test_texts_that_spreadsheets_compute_are_escaped_if_asked(escape, model, tmp_path, capsys):
+def test_texts_that_spreadsheets_compute_are_escaped_on_request(escape, model, tmp_path, capsys):
     evil = ["=1+1", "@SUM(A1)", "+1", "-1", "\tx", "a=b", ""]
     frame = new_rows(7).assign(**{"=name": evil})
     path = write(frame, tmp_path / "n.csv")
@@ -249,7 +249,7 @@ def test_bad_input_is_one_sentence(arguments, tokens, model, tmp_path, capsys, m
     assert (tmp_path / "old.csv").read_text() == "mine"
 
 
-def test_the_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
+def test_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
     table = write(new_rows(), tmp_path / "n.csv")
     before = model.read_bytes(), table.read_bytes()
     for verb in ("predict", "report"):
@@ -259,7 +259,7 @@ def test_the_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
     assert (model.read_bytes(), table.read_bytes()) == before
 
 
-def test_a_file_that_is_not_a_model(tmp_path, capsys):
+def test_file_that_is_not_a_model(tmp_path, capsys):
     table = write(new_rows(), tmp_path / "n.csv")
     for path in (tmp_path, table, tmp_path / "nothing"):
         said = shell(capsys, "predict", path, table, "-o", tmp_path / "p.csv")
@@ -267,7 +267,7 @@ def test_a_file_that_is_not_a_model(tmp_path, capsys):
         assert len(said.error.splitlines()) == 1
 
 
-def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
+def test_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
     """The third batch has infinity: nothing of the first two is to be seen."""
     frame = new_rows()
     frame.loc[20, "size"] = np.inf
@@ -284,7 +284,7 @@ def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, mo
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
-def test_a_pipe_is_never_replaced(model, tmp_path, capsys):
+def test_pipe_is_never_replaced(model, tmp_path, capsys):
     path = write(new_rows(), tmp_path / "n.csv")
     os.mkfifo(tmp_path / "p.csv")
     for verb in ("predict", "report"):

@@ -75,7 +75,7 @@ REGRESSORS = {
 }
 
 
-def test_the_default_model(model, tmp_path):
+def test_default_model(model, tmp_path):
     x, _ = table(seed=1)
     wild = np.concatenate([x, 30 * x])  # half of them far from the training rows
     path = hs.export(model, tmp_path / "model.onnx", coverage=0.8)
@@ -181,7 +181,7 @@ def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path
     assert json.loads(metadata["coverage"]) == 0.9
 
 
-def test_a_graph_needs_no_howsure(model, tmp_path):
+def test_graph_needs_no_howsure(model, tmp_path):
     path = hs.export(model, tmp_path / "model.onnx")
     x = table(seed=1)[0][:5]
     np.save(tmp_path / "x.npy", x)
@@ -316,7 +316,7 @@ def test_value_without_a_number_raises_with_its_column(values):
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_regressor_is_refused(tmp_path):
+def test_other_objects_than_regressors_raise(tmp_path):
     with pytest.raises(InputTypeError, match="Deploy"):
         hs.export(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
     with pytest.raises(InputTypeError):
@@ -339,7 +339,7 @@ def test_sizes_of_the_model_are_not_taken_for_the_number_of_rows(tmp_path):
         check(run(path, x[:rows]), model.predict_distribution(x[:rows]))
 
 
-def test_an_operation_that_onnx_does_not_have_is_named():
+def test_operation_that_onnx_does_not_have_is_named():
     x = torch.zeros(2)
     recorder = Recorder(onnx, len(x))
     recorder.name_input(x, "x")

@@ -83,7 +83,7 @@ def test_unusable_options_raise():
         assert caught.value.value in options.values()
 
 
-def test_the_rest_of_a_file_need_not_be_like_its_sample(tmp_path):
+def test_rest_of_a_file_need_not_be_like_its_sample(tmp_path):
     """Quotes, letters and line ends behind the first 64 KB."""
     path = saved(tmp_path, "x,town\n" + "1,Ulm\n" * 20_000 + '2,"größe,\n""m"""\n')
     assert read_file(path)["town"].iloc[-1] == 'größe,\n"m"'
@@ -170,7 +170,7 @@ def test_codes_of_a_long_file_stay_text(tmp_path):
     assert [len(frame) for frame in read_batches(path, [])] == [65_536, 65_536, 18_929]
 
 
-def test_a_decimal_comma_beside_semicolons(tmp_path):
+def test_decimal_comma_with_semicolons(tmp_path):
     frame = read(tmp_path, "size, m;price, EUR\n1,5;2,5\n3,5;4,5\n")
     assert list(frame) == ["size, m", "price, EUR"]
     assert frame["price, EUR"].tolist() == ["2,5", "4,5"]  # which the encoding reads as numbers
@@ -244,7 +244,7 @@ def test_random_bytes_raise(tmp_path):
             read(tmp_path, np.random.default_rng(seed).bytes(500))
 
 
-def test_a_row_of_another_length_is_named(tmp_path):
+def test_row_of_another_length_is_named(tmp_path):
     with pytest.raises(hs.InputError) as caught:
         read(tmp_path, "x,y\n" + "1,2\n" * 200_000 + "3\n")
     assert (caught.value.row, caught.value.value) == (200_000, "3")
@@ -364,7 +364,7 @@ def test_batches_have_the_values_of_the_whole_file(tmp_path, name, options):
     assert count_rows(path) == (1000 if path.suffix in (".parquet", ".pq") else None)
 
 
-def test_a_span_of_a_file(tmp_path):
+def test_span_of_a_file(tmp_path):
     table, path = all_kinds(), tmp_path / "a.parquet"
     write_arrow(table, path, row_group_size=130)
     whole = read_file(path).astype(object)
@@ -392,7 +392,7 @@ def test_indices_of_pandas(tmp_path):
     assert read_file(tmp_path / "a.parquet").to_dict("list") == {"x": [1, 2, 3], "id": ["a", "b", "c"]}
 
 
-def test_what_a_file_is_decide_its_first_bytes(tmp_path):
+def test_first_bytes_decide_the_format(tmp_path):
     pd.DataFrame({"x": [1.5]}).to_parquet(tmp_path / "a.csv")
     pd.DataFrame({"x": [1.5]}).to_feather(tmp_path / "b.parquet2")
     assert read_file(tmp_path / "a.csv")["x"].tolist() == [1.5]
@@ -417,7 +417,7 @@ def test_damaged_files(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
-def test_random_damage_is_refused_or_harmless(tmp_path, name):
+def test_random_damage_raises_or_harmless(tmp_path, name):
     path = tmp_path / name
     write_arrow(all_kinds(200), path)
     whole, g = path.read_bytes(), np.random.default_rng(0)

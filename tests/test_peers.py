@@ -82,7 +82,7 @@ def test_ngboost_has_the_density_of_its_own_distribution(peers, monkeypatch):
     np.testing.assert_allclose(answer.interval(0.9), np.transpose(own.interval(0.9)), rtol=1e-6)
 
 
-def test_the_gaussian_process_counts_the_noise(peers):
+def test_gaussian_process_counts_the_noise(peers):
     """Mean and deviation are those of textbook formulas with the kernel that scikit-learn finds."""
     x, y = noisy_table(60)
     x *= [1, 100]
@@ -113,7 +113,7 @@ def test_quantile_trees_are_fitted_to_their_levels(peers, monkeypatch):
     np.testing.assert_array_equal(answer.point, answer.values[:, 1])
 
 
-def test_mapie_answers_with_its_intervals(peers):
+def test_mapie_returns_its_intervals(peers):
     regression = pytest.importorskip("mapie.regression")
     x, y = noisy_table(200)
     new, target = noisy_table(450, seed=1)  # more than one part
@@ -127,7 +127,7 @@ def test_mapie_answers_with_its_intervals(peers):
     assert scores["coverage"] >= 0.8 - 5 * np.sqrt(0.16 / 450)  # what CV+ guarantees for 90 %, and five standard errors
 
 
-def test_catboost_answers_with_variances(peers, monkeypatch):
+def test_catboost_returns_variances(peers, monkeypatch):
     """Its documentation says deviations; the second number of its raw output is the logarithm of one."""
     catboost = pytest.importorskip("catboost")
     few = functools.partial(catboost.CatBoostRegressor, iterations=50)
@@ -142,7 +142,7 @@ def test_catboost_answers_with_variances(peers, monkeypatch):
     assert np.median(answer.std) > 1
 
 
-def test_normal_answers_have_the_scores_of_scipy(peers):
+def test_normal_distributions_have_the_scores_of_scipy(peers):
     mean, std, y = np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.5, 3.0]), np.array([0.3, 2.5, -2.0])
     scores = peers.scores_of(peers.normal(mean, std), y)
     truth = stats.norm(mean, std)
@@ -173,7 +173,7 @@ def test_quantiles_have_the_scores_of_scipy(peers):
 
 
 @pytest.mark.parametrize("kind", ["norm", "laplace", "expon", "uniform", "t"])
-def test_the_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
+def test_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
     """That is half the mean distance of two draws, ½E|X−X'| = E[X(2F(X) − 1)]."""
     truth = stats.t(3) if kind == "t" else getattr(stats, kind)()
     level = (np.arange(20_000) + 0.5) / 20_000
@@ -183,7 +183,7 @@ def test_the_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
     assert crps == pytest.approx(np.mean(y * (2 * level - 1)), rel=0.002)
 
 
-def test_the_grid_is_exact_for_a_point_mass(peers):
+def test_grid_is_exact_for_a_point_mass(peers):
     answer = peers.Quantiles(peers.LEVELS, np.full((3, 19), 5.0), np.full(3, 5.0))
     assert peers.scores_of(answer, np.array([4.0, 5.0, 7.0]))["crps"] == pytest.approx(1.0)  # mean absolute error
 
@@ -195,7 +195,7 @@ def test_quantiles_that_cross_are_sorted(peers):
     assert peers.scores_of(crossed, np.ones(1)) == peers.scores_of(straight, np.ones(1))
 
 
-def test_a_run_continues_and_is_shown(benchmark, peers, monkeypatch):
+def test_run_continues_and_is_shown(benchmark, peers, monkeypatch):
     benchmark(f"--sets yacht,yacht --splits 1 {QUICK}")
     _, first = benchmark(f"--sets yacht --splits 1 {QUICK}")  # a second time: nothing to do
     assert len(first["rows"]) == len(QUICK.split(","))
@@ -211,7 +211,7 @@ def test_a_run_continues_and_is_shown(benchmark, peers, monkeypatch):
         benchmark("--show --sets mars")
 
 
-def test_the_summary_compares_splits_that_both_have(peers, capsys):
+def test_summary_compares_splits_that_both_have(peers, capsys):
     def row(name, split, method, nll, crps):
         scores = {"rmse": 1.0, "coverage": 0.9, "interval_width": 1.0, "interval_score": 1.0, "seconds": 2.0}
         return {"set": name, "split": split, "method": method, "nll": nll, "crps": crps, **scores}
@@ -268,7 +268,7 @@ def test_other_settings_are_not_mixed(benchmark, peers, monkeypatch):
     assert len(record["rows"]) == 1
 
 
-def test_a_method_for_few_rows_is_not_run_on_many(benchmark, peers, monkeypatch):
+def test_method_for_few_rows_is_not_run_on_many(benchmark, peers, monkeypatch):
     large = uci.load("yacht")
     x, y = np.tile(large.x, (40, 1)), np.tile(large.y, 40)
     monkeypatch.setattr(uci, "load", lambda *_: uci.UCITable("yacht", x, y, [splits.random(2400, 0.1, 0)]))
@@ -289,7 +289,7 @@ def test_times_are_kept_and_shown_in_the_place_of_shared_ones(benchmark):
 
 
 @pytest.mark.parametrize("option", ["--show", "--time --methods quantile", "--methods quantile"])
-def test_a_damaged_record_is_refused_and_kept(option, benchmark, tmp_path):
+def test_damaged_record_raises_and_kept(option, benchmark, tmp_path):
     damaged = '{"schema": 1, "run": "bench_tables", "rows": 3}'
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "record.json").write_text(damaged)
@@ -298,7 +298,7 @@ def test_a_damaged_record_is_refused_and_kept(option, benchmark, tmp_path):
     assert (tmp_path / "out" / "record.json").read_text() == damaged
 
 
-def test_a_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp_path):
+def test_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp_path):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="--methods"):
         peers.compare(tmp_path / "out", None, ["yacht"], ["ngboost"])

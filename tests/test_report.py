@@ -31,7 +31,7 @@ ROWS = 240
 
 
 @pytest.mark.parametrize("rows", [20, 400])
-def test_the_curve_of_a_calibrated_model_stays_in_its_band(rows):
+def test_curve_of_a_calibrated_model_stays_in_its_band(rows):
     rng = np.random.default_rng(0)
     draws = np.sort(rng.random((4000, rows)), axis=1)
     steps = np.arange(1, rows + 1) / rows
@@ -213,7 +213,7 @@ def test_rows_with_wide_intervals_are_always_shown(model):
     assert len(result.sample(1000)) == 1000
 
 
-def test_groups_divide_the_rows_and_tell_what_chance_explains(model):
+def test_groups_divide_the_rows_and_have_ranges_of_chance(model):
     table = make_table(seed=1)
     y = make_target(table, seed=2)
     y[:40] += 100.0
@@ -300,7 +300,7 @@ def test_text_of_the_table_never_becomes_markup(page):
     assert EVIL in page.text  # in the heading
 
 
-def test_the_page_needs_neither_network_nor_scripts(page):
+def test_page_needs_neither_network_nor_scripts(page):
     for tag, attrs in page.elements:
         assert tag not in ("link", "iframe", "object", "base", "form", "img")
         for name in ("src", "href", "srcset", "action"):
@@ -311,7 +311,7 @@ def test_the_page_needs_neither_network_nor_scripts(page):
     assert "script" not in policy
 
 
-def test_the_page_opens_with_a_picture_and_three_sentences(page):
+def test_page_opens_with_a_picture_and_three_sentences(page):
     tags = [tag for tag, _ in page.elements]
     assert tags.index("figure") < tags.index("table")
     first = page.charts()[0]
@@ -332,7 +332,7 @@ def test_every_chart_has_a_title_and_a_text(page):
     assert len(page.all("figcaption")) == len(page.all("figure")) == 4
 
 
-def test_the_page_says_which_row_not_to_trust_and_why(page):
+def test_page_names_the_least_reliable_row_and_the_reason(page):
     assert "Check 1 row of 240" in page.text
     assert "size 900 (10" in page.text
     assert "<i>1</i>" in page.text  # the label of the row
@@ -349,7 +349,7 @@ def test_without_a_threshold_no_row_is_flagged(model, tmp_path):
     assert not re.search(r"Check \d+ row", text)
 
 
-def test_a_law_that_changed_is_told_from_unfamiliar_rows(model, tmp_path):
+def test_changed_law_is_separated_from_unfamiliar_rows(model, tmp_path):
     table = make_table(seed=1)
     text = write(model, table, make_target(table) + 5, tmp_path).text
     assert re.search(r" (4\.9\d|5) too low", text)
@@ -404,7 +404,7 @@ def test_threads_can_write_the_same_page(small, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6])
-def test_a_few_rows_are_enough(model, rows, tmp_path):
+def test_few_rows_are_enough(model, rows, tmp_path):
     table = make_table(seed=1).iloc[:rows]
     page = write(model, table, make_target(table), tmp_path)
     assert f" {rows} row" in page.text
@@ -458,7 +458,7 @@ def test_groups_by_a_column_that_the_model_does_not_know(model, tmp_path):
             write(model, table, y, tmp_path, by=by)
 
 
-def test_unusable_input_is_refused_before_anything_is_written(model, small, tmp_path):
+def test_unusable_input_raises_before_anything_is_written(model, small, tmp_path):
     table = make_table(seed=1)
     y = make_target(table)
     path = tmp_path / "report.html"
@@ -479,7 +479,7 @@ def test_unusable_input_is_refused_before_anything_is_written(model, small, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp_path):
+def test_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp_path):
     model, x = small
     path = tmp_path / "deep" / "report.html"
     hs.write_report(model, x, x[:, 0], path)
@@ -500,7 +500,7 @@ def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
 
 
-def test_without_jinja2_a_report_says_what_to_install(small, monkeypatch, tmp_path):
+def test_without_jinja2_a_report_names_the_extra(small, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "jinja2", None)  # importing it raises ModuleNotFoundError now
     for name in [name for name in sys.modules if name.startswith("jinja2.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -519,7 +519,7 @@ def test_thirty_thousand_rows_make_a_small_page_of_a_sample(small, tmp_path):
     assert "1,000 of 30,000 rows" in text
 
 
-def test_a_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch):
+def test_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -532,7 +532,7 @@ def test_a_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch)
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_the_page_of_a_file(small, tmp_path, capsys):
+def test_command_writes_the_page_of_a_file(small, tmp_path, capsys):
     from howsure.cli.report import report
 
     rng = np.random.default_rng(0)

@@ -201,7 +201,7 @@ def test_odd_values_that_have_a_meaning():
     assert columns["zones"].values[:3].tolist() == [day - 3600, day, day]
 
 
-def test_a_masked_value_is_missing():
+def test_masked_value_is_missing():
     numbers = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
     for array in (numbers, numbers.astype(float), numbers.astype(np.float16), numbers.astype(object)):
         table = read_table(array)

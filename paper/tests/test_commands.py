@@ -44,7 +44,7 @@ def quiet(folder, device="cpu"):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
-def test_an_experiment_has_what_the_protocol_asks_for(experiment):
+def test_experiment_implements_the_protocol(experiment):
     plan = experiment.plan()
     assert not plan.quick
     assert {"quick"} <= {field.name for field in fields(plan)}
@@ -70,7 +70,7 @@ def test_settings_that_no_longer_exist_are_not_compared(tmp_path):
         same_plan(tmp_path, before, {"members": 3})
 
 
-def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
+def test_run_continues_the_finished_parts_of_an_earlier_one(tmp_path):
     plan = CubicPlan(**TINY_PLAN)
     with open_run(tmp_path, new_record("cubic", plan, "cpu")) as record:
         record["results"]["first"] = {"n": 1}
@@ -84,7 +84,7 @@ def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
         pass
 
 
-def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path):
+def test_run_cut_before_its_first_result_names_its_plan(tmp_path):
     plan = CubicPlan(**TINY_PLAN)
     for seeds in (2, 3):  # nothing is lost by another plan in its place
         with open_run(tmp_path, new_record("cubic", replace(plan, seeds=seeds), "cpu")):
@@ -100,7 +100,7 @@ def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path)
         pass
 
 
-def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
+def test_record_of_an_earlier_version_is_called_so(tmp_path):
     (tmp_path / "record.json").write_text('{"schema": 1, "run": "cubic", "settings": {"seeds": 5}, "methods": {}}')
     for use in (lambda: cubic.run(CubicPlan(**TINY_PLAN), quiet(tmp_path)), lambda: write_page(tmp_path)):
         with pytest.raises(hs.InputError, match="'cubic'"):
@@ -108,7 +108,7 @@ def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cubic", "distribution", "uci", "depth"])
-def test_a_run_without_matplotlib_is_refused_before_it_begins(name, tmp_path, monkeypatch):
+def test_run_without_matplotlib_raises_before_it_begins(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call(name, "--out", tmp_path / "run", *([] if name == "distribution" else ["--quick"]))
     assert isinstance(result.exception, hs.InputError)
@@ -116,7 +116,7 @@ def test_a_run_without_matplotlib_is_refused_before_it_begins(name, tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
-def test_an_option_of_several_numbers_has_those_of_its_field():
+def test_option_of_several_numbers_has_those_of_its_field():
     @dataclass(frozen=True)
     class Plan:
         weights: tuple[float, ...] = option((0.5, 1.0), "Weights.", minimum=0)
@@ -141,7 +141,7 @@ def test_an_option_of_several_numbers_has_those_of_its_field():
         ("disentangle", ["disentangle.md", "figure_s3.png"]),
     ],
 )
-def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path):
+def test_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path):
     out = tmp_path / "run"
     result = call(name, *TINY, "--out", out)
     assert result.exit_code == 0, result.output
@@ -165,7 +165,7 @@ def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path
     assert {path: path.read_bytes() for path in out.glob("figure_*")} == drawn
 
 
-def test_a_second_call_trains_nothing_and_draws_the_same(tmp_path):
+def test_second_call_trains_nothing_and_draws_the_same(tmp_path):
     call("disentangle", *TINY, "--out", tmp_path)
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     again = call("disentangle", *TINY, "--out", tmp_path)
@@ -194,7 +194,7 @@ def often_saved(recipe_of):
     return recipe
 
 
-def test_a_killed_toy_run_continues(tmp_path, monkeypatch):
+def test_killed_toy_run_continues(tmp_path, monkeypatch):
     """What was finished is not trained again, and what was cut goes on from its checkpoint."""
     plan = DisentanglePlan(**TINY_PLAN)
     trained = []
@@ -220,7 +220,7 @@ def test_a_killed_toy_run_continues(tmp_path, monkeypatch):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
-def test_a_start_that_is_not_finite_is_seen_in_the_table():
+def test_start_that_is_not_finite_is_seen_in_the_table():
     """A record has null for what is not finite, and for what a method does not have."""
     finite = {"rmse_inside": 1.0, "epistemic_inside": None, "nll_inside": 2.0}
     lost = {"rmse_inside": None, "epistemic_inside": None, "nll_inside": None}
@@ -232,7 +232,7 @@ def test_a_start_that_is_not_finite_is_seen_in_the_table():
 # Pages ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
+def test_page_of_a_folder_without_a_run_raises(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(hs.InputError, match=folder.name):
             write_page(folder)
@@ -249,7 +249,7 @@ def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
         write_page(tmp_path / "a" / "other")
 
 
-def test_a_page_is_not_written_over_what_someone_else_wrote(tmp_path):
+def test_page_does_not_replace_other_files(tmp_path):
     assert call("distribution", "--out", tmp_path / "run").exit_code == 0
     (tmp_path / "run.md").write_text("my notes")
     with pytest.raises(hs.InputError):
@@ -269,7 +269,7 @@ def without_last_result(folder):
 
 
 @pytest.mark.parametrize("name", ["cubic", "regularizer", "disentangle"])
-def test_the_page_of_a_half_done_toy_run_says_what_is_not_run_yet(name, tmp_path):
+def test_page_of_a_half_done_toy_run_lists_missing_runs(name, tmp_path):
     out = tmp_path / "run"
     assert call(name, *TINY, "--quick", "--out", out).exit_code == 0
     unit = without_last_result(out)
@@ -283,7 +283,7 @@ def test_the_page_of_a_half_done_toy_run_says_what_is_not_run_yet(name, tmp_path
     assert not list(out.glob("*.png"))
 
 
-def test_the_page_of_a_record_without_its_name_is_refused_in_a_sentence(tmp_path):
+def test_page_of_a_record_without_its_name_raises_in_a_sentence(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "record.json").write_text('{"schema": 1, "plan": {}, "results": {"x": 1}}')
     with pytest.raises(hs.InputError, match="'run'"):
@@ -293,7 +293,7 @@ def test_the_page_of_a_record_without_its_name_is_refused_in_a_sentence(tmp_path
 # Table 1 -------------------------------------------------------------------------------------------------------------
 
 
-def test_uci_on_what_scikit_learn_brings(tmp_path):
+def test_uci_on_data_of_scikit_learn(tmp_path):
     arguments = ["uci", "--quick", "--sets", "diabetes", "--methods", "evidential,ensemble", "--members", "2"]
     result = call(*arguments, "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -314,7 +314,7 @@ def test_uci_on_what_scikit_learn_brings(tmp_path):
     }
 
 
-def test_the_page_of_a_small_uci_run_says_what_was_run(tmp_path):
+def test_page_of_a_small_uci_run_lists_its_runs(tmp_path):
     call("uci", "--quick", "--sets", "diabetes", "--methods", "evidential", "--members", "2", "--out", tmp_path / "run")
     write_page(tmp_path / "run")
     page = (tmp_path / "run.md").read_text()
@@ -351,7 +351,7 @@ def test_all_sets_are_read_before_the_first_is_trained(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_published_rule_flatters(tmp_path):
+def test_published_rule_flatters(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("evidential",), protocol="published", network="paper", splits=3)
     uci.run(plan, quiet(tmp_path))
     result = json.loads((tmp_path / "record.json").read_text())["results"]["diabetes"]["evidential"]
@@ -362,7 +362,7 @@ def test_the_published_rule_flatters(tmp_path):
         assert trial["rmse_min"] < trial["rmse"]
 
 
-def test_the_minima_against_a_loop_over_trials():
+def test_minima_against_a_loop_over_trials():
     g = np.random.default_rng(0)
     x, y = g.standard_normal((60, 2)), g.standard_normal(60)
     recipe = Recipe(Network((4,)), Settings(steps=20, evaluate_every=20), 8)
@@ -388,7 +388,7 @@ def test_dual_ascent_as_released():
     assert networks.evidence_weight.item() == pytest.approx(2 * weight.item(), rel=1e-5)
 
 
-def test_a_paired_comparison_against_scipy():
+def test_paired_comparison_against_scipy():
     from scipy import stats
 
     g = np.random.default_rng(1)
@@ -400,7 +400,7 @@ def test_a_paired_comparison_against_scipy():
         assert verdict == (("win" if ours.mean() < theirs.mean() else "loss") if significant else "tie")
 
 
-def test_the_authors_split_has_the_authors_sizes():
+def test_authors_split_has_the_authors_sizes():
     table = uci_data.UCITable("yacht", np.zeros((308, 6)), np.zeros(308), [])
     ((train, test),) = uci_data.published_split(table, 0.1).splits
     assert (len(train), len(test)) == (276, 31)
@@ -424,7 +424,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
         assert token in said.error
 
 
-def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):
+def test_folder_of_another_run_is_not_mixed_in(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20)
     uci.run(plan, quiet(tmp_path / "run"))
     with pytest.raises(hs.InputError, match="network"):
@@ -437,7 +437,7 @@ def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):
 
 
 @pytest.mark.parametrize("network", ["best", "paper"])
-def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, monkeypatch):
+def test_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, monkeypatch):
     """The fit that is cut goes on from its checkpoint, which has λ of the authors' dual ascent too."""
     monkeypatch.setattr(uci, "recipe_of", often_saved(uci.recipe_of))
     few = {"sets": ("diabetes",), "methods": ("evidential",), "members": 2, "splits": 2, "steps": 40, "search": False}
@@ -455,7 +455,7 @@ def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, m
     assert cut["diabetes"]["evidential"]["splits"] == whole["diabetes"]["evidential"]["splits"]
 
 
-def test_what_an_experiment_does_is_no_result(tmp_path, capsys, monkeypatch):
+def test_actions_of_an_experiment_are_not_results(tmp_path, capsys, monkeypatch):
     def run_quickly(_, context):
         sys.stdout.write(f"penalty error: 2 networks, progress {context.progress}\n")
         (tmp_path / "table.md").write_text("| a table |")
@@ -494,7 +494,7 @@ def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
 # The program ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_verb_is_answered_with_help(capsys):
+def test_missing_command_prints_help(capsys):
     for arguments in ((), ("data",)):
         said = shell(capsys, *arguments)
         assert said.code == 2
@@ -502,7 +502,7 @@ def test_no_verb_is_answered_with_help(capsys):
         assert "Example: howsure-paper" in said.out + said.error
 
 
-def test_the_installed_command_is_the_one_that_is_tested():
+def test_installed_command_is_the_one_that_is_tested():
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="howsure-paper")
     assert script.value == "howsure_paper.__main__:main"
 
@@ -522,7 +522,7 @@ main()
 
 
 @pytest.mark.parametrize("name", ["typer", "torch"])
-def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
+def test_interrupt_while_torch_is_imported_ends_with_130(name):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
     )
@@ -530,7 +530,7 @@ def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
     assert (done.stderr.partition(":")[0], done.stderr.count("\n")) == ("howsure-paper", 1)
 
 
-def test_without_typer_the_program_says_what_to_install():
+def test_without_typer_the_program_names_the_extra():
     code = "import sys; sys.modules['typer'] = None; from howsure_paper.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

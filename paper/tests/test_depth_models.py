@@ -165,7 +165,7 @@ def test_least_squares_finds_its_noise_in_any_unit():
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_saved_model_is_the_same(tmp_path):
+def test_saved_model_is_the_same(tmp_path):
     images, depth = millimetres(8)
     recipe = replace(SMALL, dropout=0.2, settings=Settings(steps=6, evaluate_every=3))
     options = {"members": 2, "recipe": recipe, "seed": 3, "device": "cpu", "evidence": "plain"}

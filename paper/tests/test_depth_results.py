@@ -143,7 +143,7 @@ def test_table_s1_has_means_ratios_and_skill():
     assert gaussian["NLL, paper"] is None
 
 
-def test_doubts_have_calibration_and_ranking():
+def test_uncertainties_have_calibration_and_ranking():
     evidential, gaussian = doubt_rows(fake_record())
     assert evidential["calibration error, authors' rule"] == pytest.approx(0.055)
     assert (evidential["authors' rule, paper"], gaussian["authors' rule, paper"]) == (0.033, None)
@@ -151,7 +151,7 @@ def test_doubts_have_calibration_and_ranking():
     assert [gaussian[name] for name in names] == pytest.approx([0.9, 0.03, 0.3, 0.2])
 
 
-def test_a_model_that_was_not_studied_has_errors_only():
+def test_model_that_was_not_studied_has_errors_only():
     record = fake_record()
     kept = ("trial", "count", "parameters", "rmse", "mae", "nll", "coverage_90")
     record["results"]["dropout, 2"] = [{k: record["results"]["gaussian"][0][k] for k in kept}]
@@ -167,7 +167,7 @@ def test_without_the_evidential_model_there_are_no_ratios():
     assert [row["time to evidential"] for row in table_s1_rows(record)] == [None, None]
 
 
-def test_what_diverged_says_so():
+def test_diverged_models_are_marked():
     record = fake_record()
     record["results"]["gaussian"][1] |= {"rmse": None, "nll": None}
     row = table_s1_rows(record)[-1]
@@ -199,7 +199,7 @@ def test_fading_and_colour_histograms_have_rows_where_they_were_studied():
     assert colors["feature distance"] == "0.88 (0.88 to 0.88)"
 
 
-def test_attack_says_by_how_much_each_rises():
+def test_attack_page_lists_the_increase_of_each_score():
     first, evidential, gaussian = attack_rows(fake_record(rise=0.25))
     assert first["model"] == "mean of the training maps"
     assert [first[f"RMSE, ε = {e}"] for e in ("0", "0.01", "0.04")] == [BASE] * 3
@@ -213,12 +213,12 @@ def test_attack_says_by_how_much_each_rises():
 
 
 @pytest.mark.parametrize(("rise", "area"), [(0.0, 0.5), (0.5, 13 / 16), (2.0, 1.0), (-2.0, 0.0)])
-def test_attack_says_how_well_a_score_tells_it(rise, area):
+def test_attack_page_lists_the_auroc_of_each_score(rise, area):
     """Entropies of −2, −5/3, −4/3, −1, all moved by the same: of 16 pairs, 13 are in order when moved by a half."""
     assert attack_rows(fake_record(rise=rise))[1]["AUROC, ε = 0.04"] == pytest.approx(area)
 
 
-def test_an_attack_that_is_not_finite_says_so():
+def test_attack_that_is_not_finite_is_marked():
     record = fake_record()
     record["results"]["evidential"][0]["attack"][-1]["scores"]["epistemic entropy"] = {
         "mean": None,
@@ -270,14 +270,14 @@ def titles_of(monkeypatch, record, out):
     return titles
 
 
-def test_every_figure_says_what_the_images_are(tmp_path, monkeypatch):
+def test_every_figure_names_its_images(tmp_path, monkeypatch):
     fake_maps(tmp_path)
     titles = titles_of(monkeypatch, fake_record(), tmp_path)
     assert set(titles) == {f"figure_{name}" for name in FIGURES}
     assert all("synthetic rooms" in title for title in titles.values())
 
 
-def test_what_is_missing_is_left_out(tmp_path, monkeypatch):
+def test_missing_parts_are_left_out(tmp_path, monkeypatch):
     record = fake_record()
     without_maps = {f"figure_{name}" for name in FIGURES} - {"figure_4_maps", "figure_s7"}
     assert set(titles_of(monkeypatch, record, tmp_path)) == without_maps
@@ -329,7 +329,7 @@ def row_of(text, name):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_a_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
+def test_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
     found = {}
     monkeypatch.setattr(depth_page, "fill_template", lambda _, values: found.update(values) or "")
     page(Path(__file__).parents[1] / "docs" / "results" / "depth", "depth")
@@ -362,7 +362,7 @@ def test_values_follow_the_record(tmp_path):
     assert "1 of 2 models" in lines_of(bad)["Attack."]
 
 
-def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
+def test_page_lists_the_candidates_of_the_recipe(tmp_path):
     assert "depth_recipe/record.json" not in written_page(tmp_path / "depth", fake_record())
     row = {"candidate": "nearer", "method": "gaussian", "seed": 1, "steps": 6000, "cut": 8, "nll": -0.5, "rmse": 0.15}
     write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row, row | {"seed": 2, "nll": -0.6}]})
@@ -371,7 +371,7 @@ def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
     assert "[record](depth_recipe/record.json)" in text
 
 
-def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path):
+def test_page_lists_the_tests_before_the_new_rate(tmp_path):
     record, before = fake_record(), fake_record(rmse=0.19)
     before["plan"]["groups"] = {"evidential": {"learning_rate": 0.003}}
     for name in ("networks", "results"):
@@ -403,7 +403,7 @@ def fading_trial(area, rise):
     }
 
 
-def test_the_page_shows_what_fading_gives(tmp_path):
+def test_page_lists_the_effect_of_image_evidence(tmp_path):
     assert "depth_fading/record.json" not in written_page(tmp_path / "depth", fake_record())
     seconds = {"plain": {"1": 1.0, "32": 2.0}, "fading": {"1": 1.25, "32": 2.2}}
     trials = [fading_trial(0.9, 0.02), fading_trial(0.94, -0.06)]
@@ -419,7 +419,7 @@ def test_the_page_shows_what_fading_gives(tmp_path):
     assert in_order(text, "0.80", "0.30", "CamVid")
 
 
-def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
+def test_page_lists_blocks_and_the_effect_of_the_frame(tmp_path):
     assert "depth_unfamiliar/record.json" not in written_page(tmp_path / "depth", fake_record())
     one = {"logarithms": {"noisy": [0.7, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.5, 0.5]}}
     two = {"logarithms": {"noisy": [0.9, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.7, 0.6]}}
@@ -436,7 +436,7 @@ def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
     assert in_order(line, "0.970", "0.950", "0.420", "0.440")
 
 
-def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
+def test_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     assert "depth_heads/record.json" not in written_page(tmp_path / "depth", fake_record())
     one = {"seed": 100, "before": [0.0, 0.009, 0.5, 1.0], "direct": {"nll": -0.4}}
     two = {"seed": 101, "before": [0.3, 0.9, 0.5, 1.0], "direct": {"nll": -0.5}}
@@ -455,7 +455,7 @@ def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     assert in_order(lines["More seeds."], " 2 ", " 1 ", "0.001", "NLL", "−0.150", "−0.450.")
 
 
-def test_the_page_shows_how_fast_it_is(tmp_path):
+def test_page_shows_how_fast_it_is(tmp_path):
     rates, forward = {"plain float32": 1000, "ours": 8000}, {"1 image, eager": 1.04, "32 images, eager": 1.01}
     record = {"run": "bench_depth", "environment": {"device": {"name": "a machine"}}, "size": [128, 160], "batch": 32}
     assert "bench_depth/record.json" not in written_page(tmp_path / "depth", fake_record())
@@ -466,7 +466,7 @@ def test_the_page_shows_how_fast_it_is(tmp_path):
     assert row_of(text, "1 image, eager") == ["1.040"]
 
 
-def test_the_cost_of_a_pass(tmp_path):
+def test_cost_of_a_pass(tmp_path):
     record = fake_record()
     assert "Cost." not in lines_of(written_page(tmp_path, record))
     record["seconds"] |= {"plain": {"1": 0.002, "32": 0.008}, "ensemble, 5": {"1": 0.01, "32": 0.05}}
@@ -474,7 +474,7 @@ def test_the_cost_of_a_pass(tmp_path):
     assert in_order(line, "U-Net", "1.25", "32 images", "1.25", "1 image", "ensemble, 5: 5.0")
 
 
-def test_the_score_that_depends_most_on_the_recipe(tmp_path):
+def test_score_that_depends_most_on_the_recipe(tmp_path):
     record = fake_record()
     assert "Recipe, not only method." not in lines_of(written_page(tmp_path, record))
     theirs = fake_trial(0, 0.2, auroc=0.75)
@@ -484,7 +484,7 @@ def test_the_score_that_depends_most_on_the_recipe(tmp_path):
     assert in_order(line, "mutual information", "evidential: 0.80 (0.80 to 0.80)", "evidential, paper's head: 0.30")
 
 
-def test_the_papers_settings(tmp_path):
+def test_papers_settings(tmp_path):
     record = fake_record()
     assert "The paper's settings" not in lines_of(written_page(tmp_path, record))
     name = "evidential, paper's settings"
@@ -498,7 +498,7 @@ def test_the_papers_settings(tmp_path):
 
 
 @pytest.mark.parametrize(("auroc", "reached", "chance"), [(0.7, 1, 2), (0.4, 0, 0)])
-def test_evidential_is_on_par_with_so_many_baselines(tmp_path, auroc, reached, chance):
+def test_evidential_is_on_par_with_the_counted_baselines(tmp_path, auroc, reached, chance):
     record = fake_record(auroc=auroc)
     record["results"]["ensemble, 5"] = [fake_trial(0, 0.15, auroc=0.9)]
     record["results"]["dropout, 10"] = [fake_trial(0, 0.15, auroc=0.6)]
@@ -507,7 +507,7 @@ def test_evidential_is_on_par_with_so_many_baselines(tmp_path, auroc, reached, c
     assert in_order(line, f"{auroc:.2f}", f"{reached} of 2 ", "ensemble, 5: 0.90", "dropout, 10: 0.60")
 
 
-def test_the_head_of_the_paper_is_compared(tmp_path):
+def test_head_of_the_paper_is_compared(tmp_path):
     record = fake_record()
     theirs = [fake_trial(t, 0.2, nll=-0.1) for t in range(2)]
     theirs[0]["unfamiliar"]["total entropy"]["auroc"] = 0.3  # only in the other trial do all scores agree
@@ -518,7 +518,7 @@ def test_the_head_of_the_paper_is_compared(tmp_path):
     assert in_order(line, "1 of 2", "2 of 2")
 
 
-def test_the_page_says_what_is_missing(tmp_path):
+def test_page_lists_missing_parts(tmp_path):
     with pytest.raises(hs.InputError, match=r"record\.json"):
         page(tmp_path, "depth")
     record = fake_record()
@@ -535,7 +535,7 @@ def test_the_page_says_what_is_missing(tmp_path):
     assert headings == ["## Table S1", "## Credits"]
 
 
-def test_the_page_says_how_it_was_made(tmp_path):
+def test_page_names_its_command(tmp_path):
     text = written_page(tmp_path / "depth", fake_record(synthetic=False))
     words = " ".join(text.split())
     assert "    howsure-paper depth --data DATA --out paper/docs/results/depth\n" in text
@@ -551,7 +551,7 @@ def test_the_page_says_how_it_was_made(tmp_path):
     assert "--data" not in synthetic
 
 
-def test_a_record_with_settings_that_no_longer_exist_has_a_page(tmp_path):
+def test_record_with_settings_that_no_longer_exist_has_a_page(tmp_path):
     record = fake_record()
     record["plan"]["recipe"]["settings"]["average"] = None
     assert in_order(written_page(tmp_path, record), "Adam", "0.003")
@@ -570,7 +570,7 @@ def test_figures_are_drawn_anew_only_where_their_maps_are(tmp_path, monkeypatch)
         assert f"(depth/figure_{name}.png)" in text
 
 
-def test_a_quick_run_is_compared_with_a_quick_plan(tmp_path):
+def test_quick_run_is_compared_with_a_quick_plan(tmp_path):
     record = fake_record()
     record["plan"] = plan_record(replace(quick_plan(), steps=6))
     text = written_page(tmp_path, record)

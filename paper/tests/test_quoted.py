@@ -111,7 +111,7 @@ def test_folder_without_records_raises(tmp_path):
         check_pages(tmp_path, BLOCKS)
 
 
-def test_command_exits_with_1_if_a_block_differs_and_rewrites_it_without_check(root, capsys, monkeypatch):
+def test_command_exits_with_1_if_a_block_differs(root, capsys, monkeypatch):
     monkeypatch.setattr(cli, "BLOCKS", made_blocks(count=8))
     said = shell(capsys, "quote", str(root), "--check")
     assert said.code == 1

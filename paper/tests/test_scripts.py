@@ -146,7 +146,7 @@ def test_every_script_is_run_here_and_is_in_the_table_of_its_folder(folder):
         assert command.startswith(f"`python {folder}/{name.strip('`')}"), name
 
 
-def test_a_study_that_was_stopped_continues(small_data, monkeypatch, capsys, tmp_path):
+def test_study_that_was_stopped_continues(small_data, monkeypatch, capsys, tmp_path):
     """What the record has is not run again, and the numbers are those of one run."""
     script = "paper/studies/uci_estimator.py"
     arguments = ARGUMENTS[script].format(out=tmp_path)

@@ -251,7 +251,7 @@ class ConformalCalibration:
         return made
 
     def factors(self, coverage: float) -> Array:
-        """Return the factor q(c) of each group, and in the last row that of all rows: (groups + 1, targets).
+        """Return the factor q(c) of each group, and of all rows in the last row: (groups + 1, targets).
 
         A group with too few rows for this coverage has the factor of all rows.
         """

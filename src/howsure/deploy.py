@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["OPSET", "ExportedNetwork", "Summaries", "export_network", "summaries", "write_onnx"]
 
 OPSET = 18  # of ONNX: the one for which torch writes its operators
-MOST_COVERAGE = 0.999999  # the largest for which the quick quantile is right to 1e-5
+MAX_COVERAGE = 0.999999  # the largest for which the quick quantile is right to 1e-5
 
 
 class ExportedNetwork(nn.Module):
@@ -94,7 +94,7 @@ def export_network(
     Args:
         network: a :class:`~howsure.NetworkModel`, or a module that returns a distribution.
         path: file ending in .onnx, for ONNX Runtime (extra ``onnx``), or in .pt2, for ``torch.export.load``.
-        example: the inputs of the network, one tensor or several, of which only shapes and dtypes matter.
+        example: the inputs of the network, one tensor or several. Only shapes and dtypes matter.
         coverage: probability of the interval, at most 0.999999; None leaves it out.
         dynamic: dimensions whose size may change from call to call, the same for every input, such as (0, 2, 3) for
             images of any number and size; or a list with the dimensions of each input.
@@ -112,7 +112,7 @@ def export_network(
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     names = list(input_names) if input_names is not None else _input_names(len(inputs))
     if len(names) != len(inputs) or len(set(names)) < len(names):
-        raise InputError(f"there are {len(inputs)} inputs, which need as many different names, got {names}")
+        raise InputError(f"expected {len(inputs)} different input names, got {names}")
     if isinstance(network, NetworkModel) and not network.reader.layers:
         raise InputError("gradients cannot be exported", hint='attach with features="layers"')
     program = ExportedNetwork(network, coverage).program(*inputs, dynamic=dynamic)
@@ -162,7 +162,7 @@ def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_n
     places: dict[str, int] = _pytree.tree_unflatten(list(range(result.num_leaves)), result)
     names = sorted(places, key=lambda name: places[name])
     if both := sorted(set(names) & set(input_names)):
-        raise InputError(f"{', '.join(both)} are names of outputs, and cannot be those of inputs")
+        raise InputError(f"{', '.join(both)} are names of outputs and cannot be names of inputs")
     with torch.no_grad(), _quiet():
         onnx_program = torch.onnx.export(
             program,
@@ -179,7 +179,7 @@ def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_n
 
 
 def _name_outputs(graph: Any, names: Sequence[str]) -> None:
-    """Give the outputs of an ONNX graph these names, and other names to what has them by chance, also inside loops."""
+    """Give the outputs of an ONNX graph these names, and rename other values that have them, also inside loops."""
     for node in graph.all_nodes():
         for value in (*node.outputs, *node.graph.inputs):
             if value.name in names:
@@ -243,7 +243,7 @@ def _input_names(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what torch's exporters say about themselves: deprecations, and packages that they do not find."""
+    """Silence the messages of torch's exporters about deprecations and missing packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -263,21 +263,21 @@ def _unknown_answer(answer: Any) -> InputTypeError:
 
 
 class Summaries:
-    """What a prediction states in numbers, from an answer of one or several networks, by few and plain operations.
+    """Mean, deviations and interval of an output distribution, computed with operations that exporters support.
 
-    Called with an answer, it returns a dictionary of tensors of the shape of the prediction:
+    Called with an output distribution, it returns a dictionary of tensors of the shape of the prediction:
 
     - ``mean``, ``std``;
     - ``aleatoric_std``, ``epistemic_std``: the default decomposition of :class:`~howsure.Prediction`. A part that
-      the answer does not have is left out: a single Gaussian has no epistemic one;
+      the distribution does not have is left out: a single Gaussian has no epistemic one;
     - ``lower``, ``upper``: the ends of the central interval.
 
-    They are those of :class:`~howsure.Prediction` to a relative 1e-5, in float32; the ends of a mixture relative to
+    They equal :class:`~howsure.Prediction` to a relative 1e-5 in float32, the ends of a mixture relative to
     their own size or to the mixture's deviation. Make it before a program is traced.
 
     Args:
         coverage: probability of the interval, at most 0.999999; None leaves it out.
-        members: the dimension of the answer along which several networks stand; None: there is one, or a Mixture.
+        members: the dimension of several networks in the output. None: one network, or a Mixture.
         weights: how much each of them counts, numbers ≥ 0, not all 0. None: all count the same.
         from_parameters: whether ν divides the variance of several members too, as for a
             :class:`~howsure.Prediction` with a familiarity.
@@ -301,20 +301,20 @@ class Summaries:
     ) -> None:
         self.from_parameters = from_parameters
         if coverage is not None and (
-            isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage <= MOST_COVERAGE
+            isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage <= MAX_COVERAGE
         ):
-            raise InputError(f"coverage must be a number between 0 and {MOST_COVERAGE}, or None, got {coverage!r}")
+            raise InputError(f"coverage must be a number between 0 and {MAX_COVERAGE}, or None, got {coverage!r}")
         if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
             raise InputTypeError(f"members is the dimension of the networks, a whole number or None, not {members!r}")
         if weights is not None and members is None:
-            raise InputError("weights= says how much each member counts; say with members= along which dimension")
+            raise InputError("weights= requires members=, the dimension of the networks")
         self.coverage, self.members = None if coverage is None else float(coverage), members
         self.weights = None if weights is None else _checked_weights(weights)
-        # made here, because it asks for exact quantiles, which no exporter knows
+        # made here, because exporters do not support the exact quantiles
         self._student = None if coverage is None else quick_quantile.StudentQuantile(0.5 * (1 - float(coverage)))
 
     def __call__(self, answer: Any) -> dict[str, Tensor]:
-        """Return the named tensors of an answer."""
+        """Return the named tensors of an output distribution."""
         if isinstance(answer, Mixture):
             return self._of_mixture(answer)
         if not isinstance(answer, NormalInverseGamma | Normal | StudentT):
@@ -323,12 +323,12 @@ class Summaries:
             return self._of_members(_on_leaves(lambda p: p.unsqueeze(0), answer), None)
         shape = tuple(answer.batch_shape)
         if not -len(shape) <= self.members < len(shape):
-            raise InputError(f"members={self.members}: the answer of shape {shape} has no such dimension")
+            raise InputError(f"members={self.members}: the output of shape {shape} has no such dimension")
         return self._of_members(*self._counted(_on_leaves(lambda p: p.movedim(self.members, 0), answer)))
 
     def _of_mixture(self, answer: Mixture) -> dict[str, Tensor]:
         if self.members is not None:
-            raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
+            raise InputError("a Mixture has its own dimension of members: leave out members=")
         each, weights = answer.components, answer.weights
         if weights is not None:
             if weights.ndim > 1:
@@ -341,10 +341,10 @@ class Summaries:
         members, *rest = given.batch_shape
         if self.weights is None:
             if members == 0:
-                raise InputError("the answer has no members; there must be at least one network")
+                raise InputError("the output has no members: at least one network is needed")
             return given, None
         if len(self.weights) != members:
-            raise InputError(f"there are {len(self.weights)} weights, and the answer has {members} members")
+            raise InputError(f"there are {len(self.weights)} weights, and the output has {members} members")
         # members of weight 0 are left out, so that they may even be NaN
         chosen = [k for k, weight in enumerate(self.weights) if weight > 0]
         if len(chosen) < members:
@@ -356,7 +356,7 @@ class Summaries:
         return given, torch.tensor(shares, dtype=first.dtype, device=first.device).view(-1, *[1] * len(rest))
 
     def _of_members(self, given: Any, weights: Tensor | None) -> dict[str, Tensor]:
-        """Return the summaries of answers whose members lie in dimension 0."""
+        """Return the summaries of distributions with the members in dimension 0."""
         plain = given
         several = plain.batch_shape[0] > 1
 
@@ -415,7 +415,7 @@ def summaries(
     members: int | None = None,
     weights: Tensor | Sequence[float] | None = None,
 ) -> dict[str, Tensor]:
-    """Return what `Summaries` with these arguments makes of an answer."""
+    """Return the mean, deviations and interval of an output distribution, as `Summaries` computes them."""
     return Summaries(coverage, members, weights)(answer)
 
 

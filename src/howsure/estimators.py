@@ -1,4 +1,4 @@
-"""The scikit-learn face of the methods: ``fit``, ``predict``, ``score``, and what a predictive distribution adds."""
+"""The scikit-learn estimators: ``fit``, ``predict``, ``score``, and predictive distributions."""
 
 import warnings
 from collections.abc import Sequence
@@ -56,9 +56,9 @@ __all__ = [
 
 Array = NDArray[np.float64]
 KINDS = ("numbers", "bins", "trees")  # that networks of "auto" see
-FEWEST = 50  # rows from which trees and bins have something to say
-MANY_ROWS = 10_000  # from which a network takes long, and knows more
-LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
+MIN_ROWS_FOR_TREES = 50  # with fewer rows, trees and bins are left out
+MAX_ROWS_FOR_ALL = 10_000  # with more rows, fewer networks are trained
+MAX_TARGET = 1e140  # largest target, and inverse of the smallest spread: squares must be finite in float64
 
 
 if TYPE_CHECKING:  # scikit-learn has no types: with this a wrong parameter is an error before the program runs
@@ -113,7 +113,7 @@ class Regressor(_ScikitLearn):
     training_ : dict
         Steps and seconds of the training; for each network the step whose weights were kept and whether it diverged.
     inputs_ : dict
-        Weight of the networks by what they see. The weights add up to 1.
+        Weight of the networks by their inputs. The weights add up to 1.
     width_ : ndarray of shape (targets,) or None
         Factor of the scales of the networks.
     unfamiliar_below_ : float or None
@@ -128,6 +128,12 @@ class Regressor(_ScikitLearn):
         Record of ``howsure fit``; empty for a model that was fitted in Python.
     n_features_in_, feature_names_in_
         Number and names of the columns of X.
+
+    >>> import howsure as hs
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = hs.EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
+    >>> isinstance(model, hs.Regressor), model.features_of(model.read(X)).shape
+    (True, (50, 3))
     """
 
     _registry: ClassVar[dict[str, type["Regressor"]]] = {}
@@ -164,9 +170,16 @@ class Regressor(_ScikitLearn):
         Args:
             X: the table.
             y: targets, and bounds of targets.
-            sample_weight: (N,), non-negative.
-            censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
+            sample_weight: (N,), non-negative. A row of weight 0 is left out.
+            censored: (N,) or of the shape of y, for targets that are bounds: 0 or False where y is the
                 value, 1 or True where the value is at least y, −1 where it is at most y.
+
+        Returns:
+            The regressor.
+
+        Raises:
+            InputError: for parameters, columns, targets or weights that cannot be used, with the column and row.
+            InputTypeError: for objects that are not tables or numbers.
         """
         before = dict(self.__dict__)
         try:
@@ -255,12 +268,12 @@ class Regressor(_ScikitLearn):
         return isinstance(self._method(), Evidential) and len(kinds) == len(KINDS)
 
     def _network_count(self, rows: int) -> int:
-        """Return how many networks to train on so many rows."""
+        """Return the number of networks for a number of rows."""
         members = getattr(self, "members", 1)
-        return (12 if rows < MANY_ROWS else 9) if members is None else int(members)
+        return (12 if rows < MAX_ROWS_FOR_ALL else 9) if members is None else int(members)
 
     def _members(self, rows: NDArray[np.int64], seed: int) -> list[Member]:
-        """Return the networks to train: as many of each kind, that is, that see the same of a row."""
+        """Return the networks to train, in equal numbers for each of the inputs."""
         count = self._network_count(len(rows))
         seeds = np.random.SeedSequence(seed).generate_state(count, np.uint32)
         kinds = _kinds(getattr(self, "inputs", "numbers"), count, len(rows))
@@ -278,7 +291,7 @@ class Regressor(_ScikitLearn):
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
         scale = RobustScale.fit(own)
         x = own if len(rows) == table.rows else self.encoding_.transform(table)
-        x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
+        x[rows] = own  # categories may have means of targets, which must leave out the row's target
         scaled: Array = scale(torch.from_numpy(x)).numpy()
         return scale, scaled
 
@@ -288,7 +301,7 @@ class Regressor(_ScikitLearn):
         return self._read(X, self.encoding_)
 
     def features_of(self, table: Table) -> Array:
-        """Return the features (N, F) that the networks and trees see of a table."""
+        """Return the features (N, F) of a ``table`` of :meth:`read`, the inputs of networks and trees."""
         features: Array = self.model_.features(torch.from_numpy(self.encoding_.codes(table))).cpu().numpy()
         return features
 
@@ -302,9 +315,16 @@ class Regressor(_ScikitLearn):
     def predict(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]: ...  # noqa: N803
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
-        """Return the predictive mean, (N,) or (N, T); with ``return_std`` also the standard deviation.
+        """Return the predictive mean, (N,) or (N, T).
 
-        Under the target transform "log" y has neither: then it is the median, and ``return_std`` is refused.
+        Under the target transform "log" the mean does not exist, and the median is returned.
+
+        Args:
+            X: rows with the columns of the training table.
+            return_std: whether to return (mean, std) instead, which raises for the transform "log".
+
+        Raises:
+            InputError: if columns are missing or a cell cannot be read.
         """
         if return_std:
             p = self.predict_distribution(X)
@@ -315,7 +335,7 @@ class Regressor(_ScikitLearn):
         return p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
-        """Return the predictive distribution, in the units of y."""
+        """Return the predictive distribution of rows ``X``, in the units of y, with the calibration."""
         p, table = self._predict_uncalibrated(X)
         if self.calibration_ is None:
             return p
@@ -350,18 +370,18 @@ class Regressor(_ScikitLearn):
 
     @property
     def columns_(self) -> Any:
-        """A pandas frame that says what every column of X was taken for, and why."""
+        """A pandas frame with the type of every column of X, and the reason."""
         check_is_fitted(self, "encoding_")
         return self.encoding_.to_frame()
 
     @property
     def _evidence(self) -> Any:
-        """What becomes of the evidence away from the training rows, for regressors that have a choice."""
+        """How the evidence is computed, for regressors that have a choice."""
         return getattr(self, "evidence", "plain")
 
     @property
     def inputs_(self) -> dict[str, float]:
-        """Weight of the networks by what they see of a row, numbers, bins or trees, and that of linear regression."""
+        """Weights of the networks by their inputs (numbers, bins, trees), and of linear regression."""
         check_is_fitted(self, "model_")
         model = self.model_
         kinds = [
@@ -377,26 +397,31 @@ class Regressor(_ScikitLearn):
 
     @property
     def width_(self) -> Array | None:
-        """The factor of the networks' scales for each target; None if there is none."""
+        """The factor of the networks' scales for each target, or None."""
         check_is_fitted(self, "model_")
         width = self.model_.width
         return None if width is None else width.cpu().numpy().copy()
 
     @property
     def unfamiliar_below_(self) -> float | None:
-        """The familiarity below which 1% of rows like the training rows lie; None if it is unknown."""
+        """The familiarity below which 1% of rows like the training rows lie. None if it is unknown."""
         check_is_fitted(self, "model_")
         return self.model_.unfamiliar_below
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
-        """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
+        """Return the central intervals that contain a new y with probability ``coverage``, for rows ``X``: (N, 2)."""
         return self.predict_distribution(X).interval(coverage)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
         """Return R² of ``predict``, as scikit-learn's regressors do: 1 is perfect, 0 as good as the mean of y.
 
-        It says nothing about the uncertainty. `howsure.metrics` scores the predictive distribution, and
+        It ignores the uncertainty. `howsure.metrics` scores the predictive distribution, and
         `howsure.scorers` does so in ``cross_val_score`` and ``GridSearchCV``. Of several targets it is the mean.
+
+        Args:
+            X: rows.
+            y: their targets.
+            sample_weight: weights of the rows.
         """
         return super().score(X, y, sample_weight)
 
@@ -492,7 +517,7 @@ class Regressor(_ScikitLearn):
         return save_model(path, self.model_.tensors(), self._header(), overwrite)
 
     def _header(self) -> TableHeader:
-        """Return all that the regressor knows besides tensors."""
+        """Return the state of the regressor without its tensors."""
         model, state = self.model_, self.random_state
         return TableHeader(
             estimator=type(self).__name__,
@@ -511,7 +536,7 @@ class Regressor(_ScikitLearn):
         )
 
     def _restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
-        """Take over what :meth:`save` wrote, after checking that its parts fit together."""
+        """Restore the state that :meth:`save` wrote, after checking that its parts are consistent."""
         self._check_parameters()
         self.encoding_ = Encoding.from_dict(header.columns)
         method = method_from_state(header.method)
@@ -549,10 +574,27 @@ def load(path: str | Path, network: None = None) -> Regressor: ...
 @overload
 def load(path: str | Path, network: torch.nn.Module) -> NetworkModel: ...
 def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor | NetworkModel:
-    """Return the model that ``save`` wrote to this file; with a network, its evidence and calibration.
+    """Return the model that ``save`` wrote to a file.
 
-    A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
-    its type.
+    A model of images is read as well, though the type annotation is a regressor. ``FittedImages.load`` has its type.
+
+    Args:
+        path: of the file.
+        network: the trained network, for a file that :meth:`NetworkModel.save` wrote: it has evidence and calibration
+            only.
+
+    Returns:
+        A regressor, a :class:`~howsure.FittedImages`, or with ``network`` a :class:`~howsure.NetworkModel`.
+
+    Raises:
+        InputError: if the file is not a model, is damaged or from a newer version, or the network has other weights.
+
+    >>> import tempfile
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
+    >>> path = model.save(tempfile.mkdtemp() + "/model.safetensors")
+    >>> bool((load(path).predict(X) == model.predict(X)).all())
+    True
     """
     if network is not None:
         return load_network(path, network)
@@ -577,7 +619,7 @@ def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor 
 def _usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel, Views]:
     """Return the model without the networks that learned nothing, and the views of those that are left.
 
-    A warning says how many there were; it is an error if none is left. Validation scores are compared with those of a
+    A warning has their number. Raise if none is left. Validation scores are compared with the score of a
     constant only where they are comparable: not if rows are weighted or targets censored.
     """
     result, count = model.result, model.members
@@ -600,8 +642,8 @@ def _warn(message: str) -> None:
 
 
 def _worse_than_a_constant(model: TableModel, members: Sequence[Member], y: Array) -> int:
-    """Count networks whose validation score is five nats above that of a standard normal for scaled targets."""
-    if len(members[0].validation) < 5:  # a row or two say little about a network
+    """Count networks whose validation score is five nats worse than a standard normal for scaled targets."""
+    if len(members[0].validation) < 5:  # too few rows to judge a network
         return 0
     scaled = model.scale_y(torch.from_numpy(np.array(y)))
     rows = zip(scaled, members, strict=True)
@@ -629,7 +671,7 @@ def _whole(name: str, value: Any, least: int = 1, most: int = 2**63, also: str =
 
 
 def _is_text(value: Any, known: tuple[str, ...]) -> bool:
-    """Return whether a value is one of these texts; an array is not."""
+    """Return whether a value is one of these texts. An array is none of them."""
     return isinstance(value, str) and value in known
 
 
@@ -646,7 +688,7 @@ def _layers(hidden: Any) -> tuple[int, ...]:
 
 
 def _kinds(inputs: Any, members: int, rows: int) -> list[str]:
-    """Return the kinds of networks, by what they see, after checking that they are known."""
+    """Return the names of the inputs of the networks, after checking them."""
     kinds = list(KINDS) if isinstance(inputs, str) and inputs == "auto" else [inputs]
     if isinstance(inputs, list | tuple):
         kinds = list(inputs)
@@ -654,7 +696,7 @@ def _kinds(inputs: Any, members: int, rows: int) -> list[str]:
     for kind in kinds or [None]:
         if not isinstance(kind, str) or kind not in known:
             raise InputError(f"inputs must be 'auto', or one or several of {', '.join(known)}, got {inputs!r}")
-    if isinstance(inputs, str) and inputs == "auto" and (members < len(KINDS) or rows < FEWEST):
+    if isinstance(inputs, str) and inputs == "auto" and (members < len(KINDS) or rows < MIN_ROWS_FOR_TREES):
         return ["numbers"]
     return kinds[:members]
 
@@ -688,8 +730,8 @@ def _read_target(y: ArrayLike, table: Table) -> Array:
         raise InputError(f"y must have shape (rows,) or (rows, targets), got {target.shape}")
     check_consistent_length(target, np.empty(table.rows))
     size, spread = np.abs(target).max(), np.ptp(target, axis=0)
-    if size > LARGEST or ((spread > 0) & (spread < 1 / LARGEST)).any():
-        why = f"has values of {size:.3g}" if size > LARGEST else f"varies by {spread[spread > 0].min():.3g} only"
+    if size > MAX_TARGET or ((spread > 0) & (spread < 1 / MAX_TARGET)).any():
+        why = f"has values of {size:.3g}" if size > MAX_TARGET else f"varies by {spread[spread > 0].min():.3g} only"
         raise InputError(f"y {why}: float64 cannot hold its variance; pass y in other units")
     return target
 
@@ -711,7 +753,7 @@ class EvidentialRegressor(Regressor):
         without these fits: the variance grows relative to that at the edge of the training rows. "plain": the evidence
         that the networks output, as in the paper.
     inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
-        What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins. "trees":
+        Inputs of the networks. "numbers": the features. "bins": also the place of each number in 16 bins. "trees":
         also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
         "auto": all three and a linear regression, or "numbers" for fewer than three networks or 50 rows.
     calibrated : bool, default=True
@@ -724,6 +766,9 @@ class EvidentialRegressor(Regressor):
     >>> mean, std = model.predict(X, return_std=True)
     >>> model.predict_interval(X, coverage=0.9).shape
     (50, 2)
+    >>> p = model.predict_distribution(X)
+    >>> p.mean.shape, p.interval(0.5).shape, bool(model.score(X, y) < 1)
+    ((50,), (50, 2), True)
     """
 
     members: int | None = None
@@ -745,7 +790,7 @@ class EnsembleRegressor(Regressor):
     members : int, default=5
         Networks in the ensemble.
     inputs : str or tuple of str, default="numbers"
-        What networks see of a row, as in :class:`EvidentialRegressor`.
+        Inputs of the networks, as in :class:`EvidentialRegressor`.
 
     See :class:`Regressor` for the parameters and attributes that all regressors have.
 

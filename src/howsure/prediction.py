@@ -1,4 +1,4 @@
-"""What every model answers with: a predictive distribution of any shape, tensors inside and NumPy when asked."""
+"""Predictive distributions of rows of any shape: tensors inside, NumPy arrays outside."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Decomposition", "Guarantee", "Prediction"]
 
-Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
+Array = NDArray[Any]  # of floats: float64 or float32
 Answer = NormalInverseGamma | StudentT | Normal
 Predictive = Mixture | Transformed | Discrete | WithAtom
-PART = 1 << 22  # numbers of an answer that are worked on at once
-CPU_PART = (1 << 14) - 1  # the same on a CPU, whose cache holds all that is computed from these
+PART = 1 << 22  # numbers of a distribution that are processed at once
+CPU_PART = (1 << 14) - 1  # the same on a CPU, limited by its cache
 PLOTTED = 10_000  # values of a target that a figure is made from
 
 
@@ -53,7 +53,7 @@ class Decomposition(NamedTuple):
 
 
 class Guarantee(Protocol):
-    """Where the intervals of a prediction come from, if they hold more surely than its distribution says."""
+    """Where the intervals of a prediction come from, if they have a guarantee beyond its distribution."""
 
     def ends(self, prediction: "Prediction", coverages: Sequence[float]) -> Array:
         """Return the ends of several intervals of the prediction that has this guarantee, (*shape, coverages, 2)."""
@@ -69,7 +69,7 @@ class Guarantee(Protocol):
 
 
 class _Moments(NamedTuple):
-    """Means and variances of a prediction: of the mixture, and by the paper's formula where the answer has one."""
+    """Means and variances of a prediction: of the mixture, and by the paper's formula if there is one."""
 
     mean: Tensor
     within: Tensor
@@ -86,40 +86,45 @@ class Prediction:
     r"""A predictive distribution for any number of rows: (rows,), (rows, targets), (rows, height, width), ….
 
     Args:
-        answer: what one network, or several, said: a :class:`~howsure.NormalInverseGamma`, a
-            :class:`~howsure.Normal` or a :class:`~howsure.StudentT`; or a :class:`~howsure.Mixture` of these.
-        members: the dimension of the answer along which several networks stand. None: there is one network, and every
+        answer: the output of one network or several: a :class:`~howsure.NormalInverseGamma`, a
+            :class:`~howsure.Normal` or a :class:`~howsure.StudentT`, or a :class:`~howsure.Mixture` of these.
+        members: the dimension of the networks in ``answer``. None: there is one network, and every
             dimension belongs to the prediction. It is never guessed.
         weights: how much each network counts, (members,), or in each row, (members, *shape): numbers ≥ 0, not all 0,
-            which are divided by their sum. None: all count the same. A Mixture brings its own.
-        transform: how the variable of the answer becomes y: a :class:`~howsure.distributions.Transform` where y cannot
-            be negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: it is y.
-        familiarity: how near each row is to the training rows, in [0, 1], (rows,); or for each network (members, rows),
-            whose weighted mean counts. Given if the evidence ν was computed from the training rows.
-        atom: a value of y with a probability of its own. The answer is then the distribution of all other values.
+            which are divided by their sum. None: equal weights. A Mixture has weights.
+        transform: the function from the variable of ``answer`` to y: a :class:`~howsure.distributions.Transform` where
+            y cannot be negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: y
+            itself.
+        familiarity: how near each row is to the training rows, in [0, 1], (rows,). Or for each network, (members,
+            rows), whose weighted mean is used. Given if the evidence ν was computed from the training rows.
+        atom: a value of y with positive probability. Then ``answer`` is the distribution of all other values.
         gate: that probability by each network, (members, rows), or by a single one (rows,). Given with ``atom``.
 
-    Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
-    wider one of y; the torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
-    mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
-    apart by torch's tree functions, whose leaves are those of the answer that was given.
+    Raises:
+        InputError: for members, weights, a familiarity or a gate that do not fit the distribution, and for
+            an ``answer`` of another class.
 
-    The predictive distribution is the mixture of the members' own, with equal weights or those given; its mean,
+    Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
+    wider one of y. The torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
+    mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
+    apart by torch's tree functions, with the leaves of ``answer``.
+
+    The predictive distribution is the mixture of the members' distributions, with equal or given weights. Its mean,
     variance, density, quantiles and intervals do not depend on how the variance is divided. With weights, every mean
     over members below is a weighted one, and a network of weight 0 counts nowhere. There are
     two ways to divide the variance:
 
     ``"paper"``
         aleatoric :math:`\beta/(\alpha-1)`, epistemic :math:`\beta/(\nu(\alpha-1))` (plus the variance of the members'
-        means). The likelihood does not identify it: λ alone can move the aleatoric share from 91 % to 0.2 %.
+        means). The likelihood does not identify it: λ alone can move the aleatoric share from 91% to 0.2%.
     ``"identified"``
         aleatoric is the mean of the members' predictive variances, epistemic the variance of their means. A single
         network has no spread of means: its epistemic part is None.
 
     The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
     prediction with a familiarity has evidence that was computed and not learned, which identifies the paper's division:
-    there it is the default. A normal distribution has one way: its variance is aleatoric. A single Student t does not
-    say how its variance divides. With a transform of the target the aleatoric share of the variance is that before the
+    there it is the default. A normal distribution has one way: its variance is aleatoric. A single Student t has none,
+    and both parts are None. With a transform of the target the aleatoric share of the variance is that before the
     transform. The variance between an atom and the other values is aleatoric.
 
     >>> from howsure import Normal
@@ -130,12 +135,30 @@ class Prediction:
     (2, 3)
     >>> Prediction(answer, members=0, weights=[1, 1, 1, 1, 4])
     Prediction(shape=(3,), members=5, weights=[0.125, 0.125, 0.125, 0.125, 0.5])
+
+    Two rows with the means 0 and 10:
+
+    >>> p = Prediction(Normal(torch.tensor([0.0, 10.0]), 1.0))
+    >>> p.mean, p.quantile(0.5), p.median
+    (array([ 0., 10.], dtype=float32), array([ 0., 10.], dtype=float32), array([ 0., 10.], dtype=float32))
+    >>> p.interval(0.9).round(2), p.quantile([0.1, 0.9]).shape
+    (array([[-1.64,  1.64],
+           [ 8.36, 11.64]], dtype=float32), (2, 2))
+    >>> y = [1.0, 10.0]
+    >>> p.cdf(y).round(2), p.crps(y).round(2), p.log_prob(y).round(2)
+    (array([0.84, 0.5 ]), array([0.6 , 0.23]), array([-1.42, -0.92]))
+    >>> p.sample(3, seed=0).shape, p.entropy().round(2), p.decompose().epistemic
+    ((3, 2), array([1.42, 1.42], dtype=float32), None)
+    >>> p.to_frame([0.5, 0.9]).columns.tolist()
+    ['mean', 'std', 'aleatoric_std', 'lower_0.5', 'upper_0.5', 'lower_0.9', 'upper_0.9']
+    >>> Prediction.cat([p.detach(), p.to(torch.float64).cpu().to(torch.float32)]), p.known([True, False])
+    (Prediction(shape=(4,), members=1), tensor([ True, False]))
     """
 
     _weights: Tensor | None = None  # of sum 1, float64 on the CPU
-    atom: float | None = None  # a value with a probability of its own
+    atom: float | None = None  # a value with positive probability
     _gate: Tensor | None = None  # that probability by each member, (members, *shape)
-    guarantee: Guarantee | None = None  # of its intervals; that of a regressor with ``conformal``
+    guarantee: Guarantee | None = None  # of its intervals, as of a regressor with ``conformal``
 
     def __init__(
         self,
@@ -149,7 +172,7 @@ class Prediction:
         gate: Tensor | None = None,
     ) -> None:
         self.transform = transform
-        self.index: Any = None  # of the rows and names of the targets, where the caller knows them
+        self.index: Any = None  # of the rows and names of the targets, if the caller has them
         self.names: Sequence[str] | None = None
         if isinstance(answer, Transformed | Discrete):
             if transform is not None:
@@ -157,13 +180,13 @@ class Prediction:
             self.transform, answer = answer.transform, answer.base
         if isinstance(answer, Mixture):
             if members is not None:
-                raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
+                raise InputError("a Mixture has its own dimension of members: leave out members=")
             if weights is not None:
                 raise InputError("a Mixture has the weights of its members; leave out weights=, or give them to it")
             self._weights = None if answer.weights is None else _members_of_weights_first(answer.weights)
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
         elif weights is not None and members is None:
-            raise InputError("weights= says how much each member counts; say with members= along which dimension")
+            raise InputError("weights= requires members=, the dimension of the networks")
         # with the members in dimension 0
         self._given: Answer = _members_first(answer, members)
         self.members, *shape = self._given.batch_shape
@@ -178,7 +201,7 @@ class Prediction:
     members: int
 
     def _set_weights(self, weights: Any) -> None:
-        """Keep the weights of the members, if any are given; that of a single one says nothing."""
+        """Store the weights of the members, except for a single member."""
         if weights is not None:
             given = weights if isinstance(weights, Tensor) else torch.from_numpy(real_numbers("weights", weights))
             if given.ndim > 1:
@@ -199,7 +222,7 @@ class Prediction:
         return (weights.double() / total).cpu()
 
     def _set_atom(self, atom: float | None, gate: Tensor | None) -> None:
-        """Keep the value with a probability of its own, and that probability, after checking both."""
+        """Store the atom and its probability, after checking both."""
         if (atom is None) != (gate is None):
             raise InputError("atom= and gate= belong together")
         if atom is None or gate is None:
@@ -225,7 +248,7 @@ class Prediction:
             raise InputError(f"familiarity must have shape {rows}, got {tuple(familiarity.shape)}")
         return familiarity
 
-    # What it is made of -----------------------------------------------------------------------------------------------
+    # Parts ----------------------------------------------------------------------------------------------------------
 
     @property
     def answers(self) -> Answer:
@@ -234,7 +257,7 @@ class Prediction:
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """How much each member counts, (members,) or (members, *shape), of sum 1; None: all count the same."""
+        """Weights of the members, (members,) or (members, *shape), of sum 1. None: equal weights."""
         return None if self._weights is None else self._weights.detach().numpy().copy()
 
     @property
@@ -245,7 +268,7 @@ class Prediction:
         return bool(((self._weights > 0).sum(0) > 1).any())
 
     def _mean_over_members(self, x: Tensor) -> Tensor:
-        """Return the mean of something that each member has, with the members in dimension 0."""
+        """Return the weighted mean over the members, which are dimension 0."""
         return mixtures.mean(x, self._weights_like(x))
 
     def _weights_like(self, x: Tensor) -> Tensor | None:
@@ -254,7 +277,7 @@ class Prediction:
         return None if w is None else w.to(x.device).view(*w.shape, *(1,) * (x.ndim - w.ndim))
 
     def _of_members(self, given: Answer, transform: Transform | Support | None) -> "Prediction":
-        """Return a prediction of other answers of the same members, which lie in dimension 0."""
+        """Return a prediction with other distributions of the same members, which are dimension 0."""
         new = Prediction(given, members=0, transform=transform)
         new._weights = self._weights
         return new
@@ -288,11 +311,11 @@ class Prediction:
 
     @property
     def continuous(self) -> bool:
-        """Whether no value of y has a probability of its own."""
+        """Whether no value of y has positive probability."""
         return self.transform is None and self.atom is None
 
     def _parts(self) -> Iterator["Prediction"]:
-        """Yield the prediction a few rows at a time, to bound the memory of what is computed from it."""
+        """Yield the prediction a few rows at a time, to bound the memory of computations."""
         if not self.shape or not len(self):
             yield self
             return
@@ -332,7 +355,7 @@ class Prediction:
         return new
 
     def _before_transform(self, y: Array) -> Array:
-        """Return the variable before the transform for targets; −∞ for those that the transform cannot have."""
+        """Return the variable before the transform for targets, −∞ for targets outside of its range."""
         return y if self.transform is None else _numpy(self.transform.inverse(torch.from_numpy(np.array(y))))
 
     def _transform_at(self, keys: tuple[Any, ...]) -> Transform | Support | None:
@@ -353,7 +376,7 @@ class Prediction:
             self.names = list(np.array(whole.names, dtype=object)[keys[1]]) if len(keys) > 1 else whole.names
 
     def _apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the same prediction with every tensor of its answers changed."""
+        """Return the same prediction with every tensor changed."""
         new = type(self).__new__(type(self))
         new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_moments",)}
         new._given = _on_leaves(change, self._given)
@@ -362,7 +385,14 @@ class Prediction:
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
-        """Return the prediction on this device, or in float32 or float64."""
+        """Return the prediction on another device, or in another dtype.
+
+        Args:
+            target: a device such as ``"cuda"``, or ``torch.float32`` or ``torch.float64``.
+
+        Raises:
+            InputTypeError: for another dtype.
+        """
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
             raise InputTypeError(f"a prediction computes in float32 or float64, not {target}")
         return self._apply(lambda p: p.to(target))
@@ -372,17 +402,21 @@ class Prediction:
         return self.to("cpu")
 
     def detach(self) -> Self:
-        """Return the prediction without the graph that made it."""
+        """Return the prediction without the graph of gradients."""
         new = self._apply(Tensor.detach)
         new._weights = None if self._weights is None else self._weights.detach()
         return new
 
     @classmethod
     def cat(cls, predictions: Iterable["Prediction"]) -> "Prediction":
-        """Return several predictions as one, row after row; they have as many members and one kind of answer.
+        """Return several predictions as one, row after row.
 
-        Their members have the same weights, or weights that differ between rows. Either all of them have a familiarity
-        or none.
+        Args:
+            predictions: at least one, of the same kind, with the same members and weights, or with weights that differ
+                between rows. All of them have a familiarity and a guarantee, or none has.
+
+        Raises:
+            InputError: if they do not fit together.
         """
         predictions = list(predictions)
         if not predictions or not all(isinstance(p, Prediction) and p.shape for p in predictions):
@@ -431,8 +465,7 @@ class Prediction:
         the transform, about the mean of that variable. A guarantee of the intervals is lost.
 
         Args:
-            factor: > 0; a number, one for each row, or an array with the dimensions of the prediction whose sizes are
-                those of the prediction or 1.
+            factor: > 0: a number, one for each row, or an array that broadcasts to the shape of the prediction.
 
         >>> from howsure import Normal
         >>> p = Prediction(Normal(torch.tensor([1.0, 2.0]), 1.0)).scaled([1.0, 3.0])
@@ -467,6 +500,7 @@ class Prediction:
 
     @property
     def mean(self) -> Array:
+        """Mean of the predictive distribution, in the units of y."""
         return _numpy(self._moments.mean)
 
     @property
@@ -476,26 +510,27 @@ class Prediction:
 
     @property
     def variance(self) -> Array:
+        """Variance of the predictive distribution, the sum of both parts."""
         return _numpy(self._moments.variance)
 
     @property
     def std(self) -> Array:
-        """Standard deviation of the predictive distribution: both uncertainties together."""
+        """Standard deviation of the predictive distribution, the root of :attr:`variance`."""
         return np.sqrt(self.variance)
 
     @property
     def aleatoric_std(self) -> Array | None:
-        """Standard deviation of the noise in the data, by the default decomposition."""
+        """Aleatoric part of the standard deviation, by the default decomposition. None if it is unknown."""
         return _root(self.decompose().aleatoric)
 
     @property
     def epistemic_std(self) -> Array | None:
-        """Standard deviation of the model's own doubt, by the default decomposition."""
+        """Epistemic part of the standard deviation, by the default decomposition. None if it is unknown."""
         return _root(self.decompose().epistemic)
 
     @property
     def default_decomposition(self) -> str:
-        """How the variance is divided unless another way is asked for."""
+        """The default of :meth:`decompose`: ``"paper"`` or ``"identified"``."""
         by_row = self._weights is not None and self._weights.ndim > 1  # components of one posterior, not networks
         computed = self._familiarity is not None or by_row
         if computed and isinstance(self._given, NormalInverseGamma) and self.transform is None:
@@ -504,7 +539,17 @@ class Prediction:
         return "identified" if self._several or familiar else "paper"
 
     def decompose(self, decomposition: str | None = None) -> Decomposition:
-        """Return aleatoric and epistemic variance in one of the two ways, ``"paper"`` or ``"identified"``."""
+        """Return aleatoric and epistemic variance, which add up to :attr:`variance`.
+
+        Args:
+            decomposition: ``"paper"`` or ``"identified"``. None: :attr:`default_decomposition`.
+
+        Returns:
+            A named tuple (aleatoric, epistemic). A part that the distribution does not have is None.
+
+        Raises:
+            InputError: for another decomposition, or ``"paper"`` for a target with a transform.
+        """
         if self.transform is not None and decomposition == "paper":
             raise InputError(
                 f'the division of the paper is not defined for a target under the transform "{self.transform.kind}"; '
@@ -541,21 +586,32 @@ class Prediction:
     def log_prob(self, y: ArrayLike) -> Array:
         """Return the log density of the predictive distribution at y.
 
-        For a value with a probability of its own, a possible value of a ``Support`` or an atom, it is the logarithm of
+        For a value with positive probability, a possible value of a ``Support`` or an atom, it is the logarithm of
         that probability.
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
         """
         return _numpy(self._at_targets("log_prob", self._target(y)))
 
     def density(self, y: ArrayLike) -> Array:
-        """Return the density of the predictive distribution at y."""
+        """Return the density of the predictive distribution at y.
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+        """
         return np.exp(self.log_prob(y))
 
     def cdf(self, y: ArrayLike) -> Array:
-        """Return P(Y ≤ y)."""
+        """Return the predictive probability P(Y ≤ y).
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+        """
         return _numpy(self._at_targets("cdf", self._target(y)))
 
     def _strictly_below(self, y: Array, at: Array) -> Array:
-        """Return P(Y < y) for P(Y ≤ y): another number where a value has a probability of its own."""
+        """Return P(Y < y) for P(Y ≤ y): another number if y has positive probability."""
         if isinstance(self.transform, Support):
             index = self.transform.index(torch.from_numpy(np.asarray(y, dtype=float)))[0]
             before = self.transform.values[(index - 1).clamp(min=0)].numpy()
@@ -566,7 +622,11 @@ class Prediction:
         return at if self.transform is None else np.where(y <= 0, 0.0, at)
 
     def crps(self, y: ArrayLike) -> Array:
-        """Return the continuous ranked probability score of each y."""
+        """Return the continuous ranked probability score of each y. Smaller is better.
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+        """
         return _numpy(self._at_targets("crps", self._target(y)))
 
     def entropy(self) -> Array:
@@ -574,7 +634,17 @@ class Prediction:
         return _numpy(self._by_parts(lambda mixture: mixture.entropy()))
 
     def quantile(self, q: ArrayLike) -> Array:
-        """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
+        """Return quantiles of the predictive distribution.
+
+        Args:
+            q: a probability in [0, 1], or a list of them.
+
+        Returns:
+            One quantile of the shape of the prediction, or several in a new last dimension.
+
+        Raises:
+            InputError: for other probabilities.
+        """
         levels = real_numbers("q", q)
         if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
@@ -583,10 +653,15 @@ class Prediction:
         return found[..., 0] if levels.ndim == 0 else found
 
     def interval(self, coverage: float = 0.9) -> Array:
-        """Return the central interval that holds a new y with this probability: its ends in a new last dimension.
+        """Return the central interval that contains a new y with probability ``coverage``.
 
-        With a guarantee, as predictions of regressors with ``conformal`` have, it is that interval, stretched as
-        calibration rows ask for at this coverage.
+        A prediction with a guarantee, as of a regressor with ``conformal``, returns the calibrated interval.
+
+        Args:
+            coverage: a probability between 0 and 1.
+
+        Returns:
+            The ends, (*shape, 2).
         """
         return self._ends(_coverages([coverage]))[..., 0, :]
 
@@ -607,11 +682,14 @@ class Prediction:
 
         Args:
             n: number of draws for every row.
-            seed: the same seed gives the same draws, on the same device. None: other draws each time. Torch's own
-                random state is neither used nor changed.
+            seed: the same seed gives the same draws, on the same device. None: other draws each time. The global
+                random state of torch is neither used nor changed.
 
         Returns:
             An array of shape (n, *shape).
+
+        Raises:
+            InputError: if n is not a positive integer, or seed is not None or an integer of at least 0.
         """
         if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
             raise InputError(f"n must be a whole number of at least 1, got {n!r}")
@@ -643,7 +721,7 @@ class Prediction:
         return self._by_parts(lambda mixture, y: getattr(mixture, quantity)(y), y)
 
     def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Tensor:
-        """Return quantity(mixture, *targets) of all rows on the device of the answers, a few rows at a time."""
+        """Return quantity(mixture, *targets) of all rows on the device of the tensors, a few rows at a time."""
 
         def of_part(part: Prediction, *rows: Tensor) -> tuple[Tensor]:
             return (quantity(part.distribution, *(t.to(_device_of(part._given)) for t in rows)),)
@@ -663,7 +741,7 @@ class Prediction:
             rows = slice(first, first + len(part))
             with one_thread():
                 found = function(part, *(t[rows] for t in targets))
-            if whole is None:  # room for all rows first: results kept one by one would lie between what is freed
+            if whole is None:  # memory for all rows first: results kept one by one would fragment it
                 whole = [None if t is None else t.new_empty((len(self), *t.shape[1:])) for t in found]
             for column, tensor in zip(whole, found, strict=True):
                 if tensor is not None:
@@ -679,20 +757,27 @@ class Prediction:
         else:
             values = torch.from_numpy(real_numbers("y", y))
             values = values.float() if getattr(y, "dtype", None) == np.float32 else values
-        values = fit_shape(values, self.shape)  # a table with one column is what regressors learn from
+        values = fit_shape(values, self.shape)  # regressors also accept tables with one column
         if tuple(values.shape) != self.shape:
-            raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}; they must be equal")
+            raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}")
         if mask is not None:
             values = torch.where(self.known(mask).to(values.device), values, 0.0)
         missing = values.isnan()
         if bool(missing.any()):
             row = int(missing.nonzero()[0, 0]) if missing.ndim else 0
-            advice = "leave those rows out, or say with mask= which targets count"
+            advice = "leave those rows out, or exclude them with mask="
             raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); {advice}")
         return values
 
     def known(self, mask: ArrayLike) -> Tensor:
-        """Return a mask as a boolean tensor of the prediction's shape: True where a target counts."""
+        """Return a mask as a boolean tensor of the prediction's shape.
+
+        Args:
+            mask: True where a target counts.
+
+        Raises:
+            InputError: if it is not boolean, or has another shape.
+        """
         chosen = mask.detach() if isinstance(mask, Tensor) else np.array(mask)
         if isinstance(chosen, np.ndarray) and chosen.dtype == object and all(isinstance(m, bool) for m in chosen.flat):
             chosen = chosen.astype(bool)  # of pandas' nullable booleans
@@ -709,18 +794,23 @@ class Prediction:
     def to_frame(
         self, coverage: float | Sequence[float] = 0.9, index: Any = None, names: Sequence[str] | None = None
     ) -> "pd.DataFrame":
-        """Return a data frame with mean, std, both parts and intervals; columns of several targets are prefixed.
+        """Return a data frame with mean, standard deviations, intervals and familiarity.
+
+        With several targets, the columns start with the name of the target: ``price_mean``.
 
         Args:
             coverage: probability of the interval, or several: ``[0.5, 0.9]`` gives ``lower_0.5``, ``upper_0.5``,
                 ``lower_0.9``, ``upper_0.9``.
-            index: labels of the rows. None: those of the table that the prediction was made for.
-            names: names of several targets. None: those that the regressor learned from.
+            index: labels of the rows. None: the labels of the table that was predicted.
+            names: names of several targets. None: the names in the training of the regressor.
+
+        Raises:
+            InputError: for predictions with more than two dimensions, and names that do not fit.
         """
         import pandas as pd
 
         if len(self.shape) > 2:
-            raise InputError(f"a table has rows, or rows and targets; the prediction has the shape {self.shape}")
+            raise InputError(f"expected a prediction of rows, or of rows and targets, got shape {self.shape}")
         index, names = self.index if index is None else index, names or self.names
         columns = {k: np.atleast_1d(v) for k, v in self._columns(_coverages(coverage)).items()}
         familiarity = self.familiarity
@@ -729,7 +819,7 @@ class Prediction:
             return pd.DataFrame(columns | shares, index=index)
         names = names or [f"y{t}" for t in range(self.shape[1])]
         if len(names) != self.shape[1] or len(set(names)) != len(names):
-            raise InputError(f"{len(names)} names for {self.shape[1]} targets, each of which needs one of its own")
+            raise InputError(f"{len(names)} names for {self.shape[1]} targets: expected one different name each")
         wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in columns.items()}
         wide |= shares
         return pd.DataFrame(wide, index=index)
@@ -763,18 +853,23 @@ class Prediction:
         """Return a matplotlib figure: the intervals and, with targets, how well they hold.
 
         Without y it shows the medians in their order, with their intervals. With y it has three panels: the targets in
-        their intervals, from the narrowest to the widest; the share of targets in intervals of every stated
-        probability; and the histogram of P(Y ≤ y), the probability integral transform. Several targets have a row of
-        panels each. Of more than 10,000 rows or pixels, 10,000 are drawn at random; the figure says so.
+        their intervals, from the narrowest to the widest, the share of targets in intervals of every
+        probability, and the histogram of P(Y ≤ y), the probability integral transform. Several targets have a row of
+        panels each. Of more than 10,000 rows or pixels, 10,000 are drawn at random, which the title notes.
 
         Args:
             y: targets, of the shape of the prediction.
-            coverage: the probability that the intervals state.
-            mask: True where a target counts; without it a missing target is an error.
+            coverage: the probability of the intervals.
+            mask: True where a target counts. Without it a missing target is an error.
             ax: matplotlib axes to draw only the intervals into.
 
         Raises:
-            InputError: if matplotlib is not installed (extra ``plot``).
+            InputError: if matplotlib is not installed (extra ``plot``), or the prediction cannot be drawn.
+
+        >>> from howsure import Normal
+        >>> figure = Prediction(Normal(torch.arange(5.0), 1.0)).plot([0.0, 1.5, 2.0, 2.5, 4.0])
+        >>> len(figure.axes)
+        3
         """
         (coverage,) = _coverages([coverage])
         if not self.shape:
@@ -792,7 +887,7 @@ class Prediction:
         return draw([self._predicted(t, name, target, known, coverage) for t in range(several)], coverage, ax)
 
     def _predicted(self, t: int, name: str, y: Array | None, known: Array, coverage: float) -> Predicted:
-        """Return what a figure shows of one target, or of all pixels: at most `PLOTTED` values, drawn at random."""
+        """Return the data of a figure for one target or all pixels: at most `PLOTTED` values, drawn at random."""
         chosen: tuple[Any, ...]
         if len(self.shape) == 2:
             (rows,) = known[:, t].nonzero()
@@ -827,7 +922,7 @@ class Prediction:
         try:
             few = self[:rows, :targets] if len(self.shape) == 2 else self[:rows] if self.shape else self
             table = few._first_rows().to_html(float_format=lambda value: f"{value:.4g}", border=0)
-        except Exception:  # a notebook would show a traceback in the place of the object
+        except Exception:  # a notebook would show a traceback instead of the object
             return line
         left = [f"{len(self) - rows:,} more rows"] if self.shape and len(self) > rows else []
         left += (
@@ -836,7 +931,7 @@ class Prediction:
         return line + table + (f"<p>… and {' and '.join(left)}: <code>to_frame()</code></p>" if left else "")
 
     def _first_rows(self) -> "pd.DataFrame":
-        """Return a table like that of `to_frame`, with several targets one below the other."""
+        """Return a table like `to_frame`, with several targets one below the other."""
         import pandas as pd
 
         if len(self.shape) < 2:
@@ -858,7 +953,7 @@ def as_prediction(answer: Any) -> Prediction:
 def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
     """Return values as a new float64 array with NaN where they are masked or missing; raise for dates, text and others.
 
-    A new one, because what pandas hands out cannot be written to, which torch warns about.
+    A new one, because arrays of pandas are read-only, which causes a warning of torch.
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu().double().numpy()
@@ -880,7 +975,7 @@ def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def _members_first(answer: Any, members: Any) -> Answer:
-    """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
+    """Return a distribution with its members in dimension 0, after checking that it has this dimension."""
     if not isinstance(answer, Answer):
         raise InputError(
             f"Prediction takes a NormalInverseGamma, a Normal, a StudentT or a Mixture, not {class_name(answer)}"
@@ -892,7 +987,7 @@ def _members_first(answer: Any, members: Any) -> Answer:
     shape = tuple(answer.batch_shape)
     if not -len(shape) <= members < len(shape) or shape[members] == 0:
         raise InputError(
-            f"members= says which dimension of the answer is that of the networks; an answer of shape {shape} has no "
+            f"members= is the dimension of the networks: an output of shape {shape} has no "
             f"dimension {members} with at least one network"
         )
     return _on_leaves(lambda p: p.movedim(members, 0), answer)
@@ -904,7 +999,7 @@ def _on_leaves(change: Callable[[Tensor], Tensor], answer: Answer) -> Answer:
 
 
 def _join(answers: Sequence[Answer]) -> Answer:
-    """Return the answers to several parts of the rows as one, members in dimension 0."""
+    """Return the distributions of several parts of the rows as one, members in dimension 0."""
     if len(answers) == 1:
         return answers[0]
     joined: Answer = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
@@ -967,14 +1062,14 @@ def _same_weights(first: Prediction, second: Prediction) -> bool:
 
 
 def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Return the sum of two parts of a variance, of which either may be missing."""
+    """Return the sum of two parts of a variance. Either may be None."""
     if first is None or second is None:
         return second if first is None else first
     return first + second
 
 
 def _stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
-    """Return an answer stretched about a mean, which has no dimension of members."""
+    """Return a distribution stretched about a mean, which has no dimension of members."""
     leaves: tuple[Tensor, ...]
     if isinstance(answer, NormalInverseGamma):
         around = answer.gamma + (factor - 1) * (answer.gamma - mean)  # exact for a factor of 1
@@ -1013,7 +1108,7 @@ def _quantiles(mixture: Predictive, tails: Sequence[tuple[float, bool]]) -> Tens
 
     Args:
         mixture: a mixture, its transform, or one with an atom.
-        tails: probabilities, each with whether it is that of the upper tail; else it is that of the lower one.
+        tails: pairs (probability, upper): the probability lies above the quantile if ``upper``, else below it.
     """
     base = mixture.base if isinstance(mixture, Transformed | Discrete) else mixture
     loc = base.components.loc
@@ -1090,7 +1185,7 @@ def _root(x: Array | None) -> Array | None:
 
 
 def _flatten(p: Prediction) -> tuple[list[Any], Any]:
-    """Return the answer, the weights, the familiarity and the gate, and how they belong together.
+    """Return the tensors of a prediction, and the context to rebuild it.
 
     The context is the dimension of the members, counted from the right, the transform, the atom, and which of the
     weights, the familiarity and the gate are there.
@@ -1115,7 +1210,7 @@ def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
         new._familiarity = familiarity
         new.atom, new._gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
         return new
-    new = Prediction.__new__(Prediction)  # of what tree functions put in the place of tensors
+    new = Prediction.__new__(Prediction)  # of the objects that tree functions put instead of tensors
     new.__dict__ = {"_given": answer, "index": None, "names": None, "shape": (), "members": 1}
     new.transform, new._weights, new._familiarity = transform, weights, familiarity
     new.atom, new._gate = atom, gate

@@ -109,7 +109,7 @@ def checked_header(kind: type[Header], values: dict[str, Any]) -> Header:
     """Return a header from the values of a file, after checking the names and the types of its fields.
 
     Args:
-        kind: a dataclass; the annotation of a field is a type or a union of types.
+        kind: a dataclass. The annotation of a field is a type or a union of types.
         values: of all its fields, and of "format".
     """
     known = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def checked_header(kind: type[Header], values: dict[str, Any]) -> Header:
 
 
 def _is(value: Any, expected: Any) -> bool:
-    """Return whether a value has the type of an annotation; the types of elements are not looked at."""
+    """Return whether a value has the type of an annotation. The types of elements are not checked."""
     if isinstance(expected, UnionType):
         return any(_is(value, each) for each in get_args(expected))
     kind = get_origin(expected) or expected

@@ -99,7 +99,7 @@ class TableOutputs(nn.Module):
 
 
 def _forward(transform: Transform | Support, z: Tensor) -> Tensor:
-    """Return y for z; the steps between possible values are comparisons, which every format has."""
+    """Return y for z. Possible values are chosen by comparisons, which every format has."""
     if isinstance(transform, Transform):
         return transform.forward(z)
     steps = (z.unsqueeze(-1) > transform.edges).double() * transform.values.diff()
@@ -110,7 +110,7 @@ def _calibrated(found: dict[str, Tensor], factor: Tensor, stretch: Tensor | None
     """Return outputs stretched about the mean; with ``stretch`` the interval is stretched conformally instead.
 
     Args:
-        found: outputs; with ``stretch`` the interval is that of ``REFERENCE_COVERAGE``.
+        found: outputs. With ``stretch`` the interval has ``REFERENCE_COVERAGE``.
         factor: of all deviations.
         stretch: of the half-widths of the interval, see :mod:`howsure.conformal`.
     """
@@ -129,7 +129,7 @@ class _Factors(nn.Module):
     """The factor of each row and target, which may depend on the group of the row.
 
     Args:
-        table: factors of each group, and in the last row those of all others, (groups + 1, targets).
+        table: factors of each group, and of all other rows in the last row, (groups + 1, targets).
         columns: by which rows are grouped.
         keys: the numbers of these columns in each group, (groups, columns).
     """

@@ -21,7 +21,7 @@ MEANINGS = {
 
 
 def describe_columns(encoders: Sequence[Encoder]) -> list[dict[str, Any]]:
-    """Return for every column its name, what its number means, and for a category the code of each of its texts."""
+    """Return for every column its name, the meaning of its number, and for a category the code of each text."""
     return [_describe(encoder) for encoder in encoders]
 
 

@@ -1,4 +1,4 @@
-"""Targets of which only a bound is known: what fits take, and their likelihood by a distribution."""
+"""Censored targets: their description for fits, and their likelihood."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 def read_censored(
     censored: Any, y: NDArray[np.float64], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.int8] | None:
-    """Return what is known of each target, of the shape of y: 0 its value, 1 that it is at least y, −1 at most.
+    """Return 0 for targets that are values, 1 for lower bounds and −1 for upper bounds, of the shape of y.
 
     Returns None if all targets are values.
 
@@ -29,7 +29,7 @@ def read_censored(
         rows: those that count; None counts all.
 
     Raises:
-        InputTypeError: for what are not numbers.
+        InputTypeError: for entries that are not numbers.
         InputError: for a wrong shape, other numbers, or a target without any value.
     """
     if censored is None:

@@ -22,7 +22,7 @@ __all__ = ["ColumnEncoder", "Encoding", "Scaling"]
 
 Array = NDArray[np.float64]
 
-MIN_ROWS_OF_CATEGORY = 5  # for a feature of its own, in a column with many categories
+MIN_ROWS_OF_CATEGORY = 5  # for a separate feature, in a column with many categories
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Encoding:
     def fit_transform(cls, table: Table, y: Array | None, seed: int = 0) -> tuple[Self, Array]:
         """Return the encoding that a table and its targets teach, and the features of its rows, (rows, features).
 
-        Pass training rows only. Their own features are not those of :meth:`transform` where a category is encoded by
-        its targets: a row's own target must not be in them, so that they were learned without its fold.
+        Pass training rows only. Their features differ from :meth:`transform` where a category is encoded by
+        its targets: a row's own target must not be in them, so that they are learned without its fold.
 
         Args:
             table: the training rows.
@@ -95,8 +95,8 @@ class Encoding:
         return "; ".join(sentences)
 
     def to_frame(self) -> Any:
-        """Return a pandas frame that says for every column what it was taken for, and why."""
-        from howsure.tables.summary import ColumnSummary  # pandas is not imported before a table is there
+        """Return a pandas frame with the type of every column, and the reason."""
+        from howsure.tables.summary import ColumnSummary  # pandas is imported at first use
 
         rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
         frame = ColumnSummary(rows, columns=["taken for", "features", "missing", "why"], index=self.names)
@@ -104,10 +104,10 @@ class Encoding:
         return frame
 
     def read(self, x: Any) -> Table:
-        """Return the table of an array, a pandas, polars or Arrow table, its columns as what they were in training.
+        """Return the table of an array, a pandas, polars or Arrow table, its columns with their types in training.
 
-        What a column is was decided by the training rows, so that a row's numbers never depend on the rows it comes
-        with: the text "01" stays text in a batch that has nothing but such codes.
+        The type of a column is fixed by the training rows, so that a row's numbers never depend on the rows it comes
+        with: the text "01" stays text in a batch that has only such codes.
         """
         opened = open_table(x)
         order = self._order(opened.names, opened.named)
@@ -163,7 +163,7 @@ class Encoding:
 
 
 def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetMeans | None]:
-    """Return what a column teaches, and the means of the targets if it is encoded by them."""
+    """Return the encoding of a column, and the means of the targets if it is encoded by them."""
     reason = reason_to_leave_out(column)
     if reason:
         return _left_out(column, reason), None
@@ -186,7 +186,7 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
 
 
 def _how_to_keep(left_out: Sequence[Encoder]) -> str:
-    """Return what to do to keep columns that are left out, which depends on what they hold."""
+    """Return the hint how to keep columns that are left out."""
     ways = {
         "text, make it a category with .astype('category')": "category",
         "whole numbers, give their column another name": "number",
@@ -258,7 +258,7 @@ def _keep_numbers(column: Column) -> Encoder:
 
 
 def _median(values: Array) -> float:
-    """Return the median; the mean of the middle two does not overflow."""
+    """Return the median, without overflow in the mean of the middle two."""
     low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
     return float(low if low == high else low / 2 + high / 2)
 

@@ -1,6 +1,6 @@
 """Divide the rows of a table into training and test rows: (train, test), both sorted row numbers.
 
-A random split asks how well a model interpolates. `gap` and `tail` ask what it knows about a range of a feature that
+A random split measures how well a model interpolates. `gap` and `tail` measure it in a range of a feature that
 the training rows leave out.
 """
 

@@ -1,4 +1,4 @@
-"""Plain values for what a fitted model knows beside its tensors, and back, after checking them: no class is stored."""
+"""Plain values for the state of a fitted model without its tensors, and back, after checks. No class is stored."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ METHODS: Mapping[str, type[Method]] = {cls.__name__: cls for cls in (Evidential,
 
 @dataclass(frozen=True)
 class TableHeader:
-    """What a model file holds of a regressor besides tensors."""
+    """Header of a model file of a regressor."""
 
     estimator: str
     parameters: dict[str, Any]
@@ -64,14 +64,14 @@ def method_from_state(saved: Any, methods: Mapping[str, type[Method]] = METHODS)
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in saved.items() if key != "name"}
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for key, value in values.items():
-        # a field holds what its default is: a name, a number (or one per member), or a table of numbers
+        # a field has the type of its default: a name, a number (or one per member), or a table of numbers
         if key not in known or not _is_plain(value) or isinstance(value, str) != (key == "penalty"):
             raise InputError(f"{saved['name']} has no {key} = {value!r}")
     return cls(**values)
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of NumPy and torch as Python's own, and what is no number as it is."""
+    """Return numbers of NumPy and torch as numbers of Python, and other values unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -84,7 +84,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def training_state(training: Training) -> dict[str, Any]:
-    """Return the result of a training as plain values, None for what is not finite."""
+    """Return the result of a training as plain values, with None for values that are not finite."""
     return {
         "steps": training.steps,
         "seconds": training.seconds,

@@ -1,4 +1,4 @@
-"""What the columns of a table were taken for, as a frame that shows its sentences whole."""
+"""The types of the columns of a table, as a frame that shows its sentences whole."""
 
 import pandas as pd
 
@@ -6,7 +6,7 @@ __all__ = ["ColumnSummary"]
 
 
 class ColumnSummary(pd.DataFrame):
-    """A pandas frame, one row a column of a table, whose text and HTML do not cut sentences off."""
+    """A pandas frame with one row for each column of a table. Its text and HTML show long sentences in full."""
 
     def __repr__(self) -> str:
         return self.to_string()

@@ -14,7 +14,7 @@ __all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_sha
 Array = NDArray[np.float64]
 ROWS_PER_VALUE = 5  # on average, from which on rows share values
 MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
-COARSE_STEP = 0.05  # of a grid, in standard deviations of the target, which are at least those of the noise
+COARSE_STEP = 0.05  # of a grid, in standard deviations of the target
 BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour's
 MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
 GRID_MARGIN = 0.5  # of the values of a regular grid, by which it continues beyond an end
@@ -22,14 +22,14 @@ GRID_TOLERANCE = 1e-6
 MIN_ATOM_ROWS = 10
 MIN_ATOM_SHARE = 0.02  # of the rows
 MIN_ATOM_RATIO = 5  # of the number of rows with the second most frequent value
-LOWEST = 0.05  # of positive values: this quantile is what counts as a small one
+SMALL_QUANTILE = 0.05  # of positive values: this quantile counts as a small one
 
 
-# What regressors take ------------------------------------------------------------------------------------------------
+# Targets of regressors ---------------------------------------------------------------------------------------------
 
 
 def check_numbers(y: Any) -> Any:
-    """Return targets whose text, if there is any, has become numbers; raise for targets that are no quantities."""
+    """Return targets as numbers. Raise for targets that are not quantities."""
     array = np.asarray(y)
     if array.dtype.kind == "b":
         raise _no_quantity(InputTypeError, "True and False", array, "pass y.astype(float) if you mean 0 and 1")
@@ -72,7 +72,7 @@ class SharedValues:
     """Values of a target that rows share.
 
     Args:
-        values: in increasing order; those of a regular grid continue beyond the rows.
+        values: in increasing order. A regular grid continues beyond the rows.
         possible: whether a new row has one of these values too.
     """
 
@@ -105,7 +105,7 @@ def find_shared_values(y: Array) -> SharedValues | None:
 
 
 def _is_bound(end: int, neighbour: int) -> bool:
-    """Return whether an end of a grid with so many rows is a bound of its values."""
+    """Return whether an end of a grid with ``end`` rows is a bound of its values."""
     return bool(end >= ROWS_PER_VALUE and end > BOUND_RATIO * neighbour)
 
 
@@ -159,8 +159,8 @@ def positive_numbers(y: Array) -> tuple[float, float]:
     """Return scale and shift of the transform "positive" for a target, (rows,), that is never negative.
 
     The scale is the largest value, so that the transform is almost a logarithm for the values of training, but no more
-    than three times their 95 % quantile: a single large value would otherwise decide the means of all rows. The shift
-    is 0 unless there are zeros; then it is half of a small positive value.
+    than three times their 95% quantile: a single large value would otherwise decide the means of all rows. The shift
+    is 0 without zeros, and otherwise half of a small positive value.
     """
     above = y[y > 0]
     if not len(above):
@@ -168,4 +168,4 @@ def positive_numbers(y: Array) -> tuple[float, float]:
     scale = float(min(above.max(), 3 * np.quantile(above, 0.95)))
     if len(above) == len(y):
         return scale, 0.0
-    return scale, 0.5 * float(np.quantile(above, LOWEST))
+    return scale, 0.5 * float(np.quantile(above, SMALL_QUANTILE))

@@ -93,7 +93,7 @@ class Settings:
 
     @property
     def first_evaluations(self) -> int:
-        """Steps between evaluations up to the first regular one."""
+        """Interval of the additional evaluations before the first regular one, in steps."""
         return max(1, self.evaluate_every // 5) if self.plateau else self.evaluate_every
 
     def rate(self, step: Tensor) -> Tensor:
