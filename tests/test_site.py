@@ -163,7 +163,18 @@ def take_screenshot(browser, name):
 @with_browser
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize(
-    "page", ["index", "start-table", "methods", "losses", "results", "reference/regressors", "reference/shell"]
+    "page",
+    [
+        "index",
+        "start-table",
+        "trained",
+        "model",
+        "methods",
+        "losses",
+        "results",
+        "reference/regressors",
+        "reference/shell",
+    ],
 )
 def test_page_fits_the_width_without_console_errors(browser, address, page, width):
     visit(browser, f"{address}/{page}.html", width)

@@ -211,7 +211,7 @@ TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args",
 
 
 def class_name(x: Any) -> str:
-    """Return the name of a class; torch's distributions get their package, because the names are equal."""
+    """Return the name of the class of an object, with the package for torch's distributions of equal names."""
     kind = type(x)
     package = "torch.distributions." if kind.__module__.startswith("torch.distributions.") else ""
     return f"{package}{kind.__name__}"
