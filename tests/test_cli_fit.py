@@ -503,7 +503,7 @@ def test_more_than_a_tenth_in_time_is_called_so(tmp_path, capsys):
     table = write(houses().assign(sold=np.repeat([2019, 2020], 60)), tmp_path / "t.csv")
     options = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *options, *SWIFT)
-    assert "scores on 60 held-out rows (the last in time; more than a tenth, as many share a time)" in said.out
+    assert "scores on 60 held-out rows (the last in time, more than a tenth because of equal times)" in said.out
 
 
 def test_columns_that_were_text_are_read_as_text():
