@@ -168,7 +168,7 @@ def test_every_target_has_its_own_scale_and_masked_ones_count_for_none():
     assert masked.factors[1] == pytest.approx(hs.calibrate(p[rows, 1], y[rows, 1]).factors[0], rel=1e-6)
     with pytest.raises(hs.InputError):
         hs.calibrate(p, holes)
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match=r"\(200,\)"):
         both.apply(p[:, 0])
 
 
@@ -207,7 +207,7 @@ def test_scale_under_a_transform_is_that_of_the_variable_before_it(kind):
     found = hs.calibrate(p[possible], y[possible]).factors[0]
     assert found == pytest.approx(hs.calibrate(base[possible], z[possible]).factors[0], rel=1e-4)
     y[0] = 0.0
-    with pytest.raises(hs.InputError, match="scale"):
+    with pytest.raises(hs.InputError, match="mask="):
         hs.calibrate(p, y)
 
 
@@ -215,19 +215,20 @@ def test_targets_at_the_means_have_no_scale():
     p = Prediction(hs.Normal(torch.arange(5.0), 1.0))
     with pytest.raises(hs.InputError):
         hs.calibrate(p, np.arange(5.0))
-    with pytest.raises(hs.InputError, match="targets"):
-        hs.calibrate(p, np.arange(5.0), mask=np.zeros(5, dtype=bool))
+    with pytest.raises(hs.InputError):
+        hs.calibrate(p, np.arange(5.0) + 1, mask=np.zeros(5, dtype=bool))
     with pytest.raises(hs.InputError):
         hs.calibrate(p, [math.inf] * 5)
-    with pytest.raises(hs.InputError, match="shape"):
+    with pytest.raises(hs.InputError, match=r"\(4,\)"):
         hs.calibrate(p, np.arange(4.0))
     with pytest.raises(hs.InputError, match="platt"):
         hs.calibrate(p, np.arange(5.0), method="platt")
     with pytest.raises(hs.InputError, match="None"):
         hs.calibrate(p, np.arange(5.0), method=None)
     for shape in ((), (0,), (5, 0)):
-        with pytest.raises(hs.InputError, match="targets"):
+        with pytest.raises(hs.InputError) as caught:
             hs.calibrate(hs.Normal(torch.zeros(shape), 1.0), np.zeros(shape))
+        assert str(shape) in caught.value.message
     with pytest.raises(hs.InputError):
         hs.calibrate(p, np.arange(5.0), method=np.array(["scale", "isotonic"]))
     with pytest.raises(hs.InputError):
@@ -300,16 +301,17 @@ def test_map_raises_for_moments_and_density():
     p = mixture(50)
     after = hs.calibrate(p, p.mean + 1, method="isotonic").apply(p)
     for q in (-0.1, 1.1, [], [[0.5]]):
-        with pytest.raises(hs.InputError, match="quantiles"):
+        with pytest.raises(hs.InputError) as caught:
             after.quantile(q)
+        assert repr(q) in caught.value.message
     for coverage in (0, 1, 2, math.nan):
         with pytest.raises(hs.InputError, match="coverage"):
             after.interval(coverage)
     with pytest.raises(hs.InputTypeError, match="coverage"):
         after.interval("0.9")
-    with pytest.raises(hs.InputError, match="factors"):
+    with pytest.raises(hs.InputError, match='"isotonic"'):
         _ = after.calibration.factors
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError):
         after.coverage(p.mean, mask=np.zeros(50, dtype=bool))
 
 

@@ -21,7 +21,7 @@ from howsure.cli import console, models
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential
 from howsure.storage import load_model
-from shell import houses, shell, write
+from shell import houses, numbers, shell, write
 
 SCORES = {
     name: {"rmse": 1.0, "nll": 2.0, "crps": 0.5, "coverage": {"0.9": 0.85}, "calibration_error": None}
@@ -65,15 +65,13 @@ def test_versions_and_device(capsys):
 def test_info_of_a_model(folder, fitted, capsys):
     said = shell(capsys, "info", folder)
     assert said.code == 0, said.error
-    for words in (
-        "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)",
-        "targets",
-        "below a familiarity of 0.5",
-        "price: scores on 10 held-out rows (a tenth at random)",
-        "The model was then fitted to all 100 rows.",
-        "town    category",
-    ):
-        assert words in said.out
+    lines = said.out.splitlines()
+    pairs = dict(reversed([line.split("  ", 1) for line in lines if "  " in line]))  # the first line of each name
+    assert pairs["model"].strip() == "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)"
+    assert (pairs["targets"].strip(), numbers(pairs["unfamiliar"])) == ("price", [0.5])
+    assert [numbers(line)[0] for line in lines if line.startswith("price: ")] == [10]
+    assert numbers(lines[-1]) == [100]
+    assert pairs["town"].strip().startswith("category")
     found = json.loads(shell(capsys, "info", folder, "--json").out)["model"]
     assert len(found["training"]["best_step"]) == 2
     assert found["inputs"] == fitted.inputs_
@@ -87,8 +85,8 @@ def test_model_of_python_has_no_scores(fitted, tmp_path, capsys):
     fitted.save(tmp_path / "m")
     said = shell(capsys, "info", tmp_path / "m")
     assert said.code == 0, said.error
-    assert "scores on" not in said.out
-    assert "below a familiarity of 0.5" in said.out
+    assert "price: " not in said.out
+    assert [numbers(line) for line in said.out.splitlines() if line.startswith("unfamiliar")] == [[0.5]]
 
 
 def test_record_is_part_of_the_model(folder, fitted):
@@ -116,7 +114,7 @@ def test_forged_record_raises(change, folder, fitted, capsys):
         models.save(fitted, folder, record)
         said = shell(capsys, "info", folder)
         assert said.code == 2, said
-        assert "cannot be loaded" in said.error
+        assert str(folder) in said.error
     models.save(fitted, folder, {})
 
 
@@ -125,7 +123,7 @@ def test_model_of_images_raises(tmp_path, capsys):
     networks = (recipe.network(4, 0),)
     FittedImages(Evidential(), networks, recipe).save(tmp_path / "m")
     said = shell(capsys, "info", tmp_path / "m")
-    assert (said.code, "holds a model of images; the command line is for tables" in said.error) == (2, True)
+    assert (said.code, str(tmp_path / "m") in said.error) == (2, True)
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------
@@ -148,9 +146,9 @@ def test_kill_of_predict_leaves_no_part_of_an_output():
     ("error", "code", "sentence"),
     [
         (hs.InputError("this\n  is wrong"), 2, "howsure: this is wrong\n"),
-        (OSError(errno.ENOSPC, "No space left on device", "p.csv"), 2, "No space left on device: 'p.csv'\n"),
-        (MemoryError(), 2, "howsure: there is not enough memory"),
-        (torch.OutOfMemoryError(), 2, "there is not enough memory"),
+        (OSError(errno.ENOSPC, "No space left on device", "p.csv"), 2, "'p.csv'\n"),
+        (MemoryError(), 2, "memory"),
+        (torch.OutOfMemoryError(), 2, "memory"),
     ],
 )
 def test_user_errors_are_one_sentence(error, code, sentence, capsys, monkeypatch):
@@ -166,23 +164,23 @@ def test_user_errors_are_one_sentence(error, code, sentence, capsys, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "tokens"),
     [
-        (("fit", "--steps", "0"), "Invalid value for '--steps'"),
-        (("fit", "--method", "magic"), "'magic' is not one of 'evidential', 'ensemble'"),
-        (("predict", "model"), "Missing argument"),
-        (("fit", "a.csv", "--traget", "y"), "No such option: --traget"),
-        (("fits",), "No such command 'fits'"),
-        (("predict", "m", "t.csv", "-o", "p.csv", "--coverage", "much"), "Invalid value for '--coverage'"),
+        (("fit", "--steps", "0"), ["'--steps'"]),
+        (("fit", "--method", "magic"), ["'magic'", "'evidential'", "'ensemble'"]),
+        (("predict", "model"), ["argument"]),
+        (("fit", "a.csv", "--traget", "y"), ["--traget"]),
+        (("fits",), ["'fits'"]),
+        (("predict", "m", "t.csv", "-o", "p.csv", "--coverage", "much"), ["'--coverage'"]),
     ],
 )
-def test_mistyped_command_is_one_sentence(arguments, sentence, capsys):
+def test_mistyped_command_is_one_sentence(arguments, tokens, capsys):
     said = shell(capsys, *arguments)
     assert said.code == 2
     assert said.out == ""
     assert len(said.error.splitlines()) == 1
     assert said.error.startswith("howsure: ")
-    assert sentence in said.error
+    assert [token for token in tokens if token not in said.error] == []
 
 
 def test_missing_command_prints_help(capsys):
@@ -198,7 +196,7 @@ def test_error_that_no_one_expects_is_ours(capsys, monkeypatch):
     said = shell(capsys)
     assert said.code == 1
     assert "Traceback" in said.error
-    assert said.error.splitlines()[-1].startswith("howsure: this is an error of howsure, not of your input")
+    assert said.error.splitlines()[-1].startswith("howsure: ")
 
 
 def test_warnings_of_the_library_are_lines(capsys):

@@ -11,7 +11,7 @@ from howsure.cli import models, rows
 from howsure.cli.rows import predict_frame
 from howsure.errors import InputError, InputTypeError
 from howsure.io import read_batches, read_file
-from shell import QUICK, SWIFT, houses, shell, write
+from shell import QUICK, SWIFT, houses, numbers, shell, write
 
 COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
 
@@ -58,8 +58,8 @@ def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys)
     assert found["unfamiliar"].astype(bool).tolist() == (p.familiarity < threshold).tolist()
     assert found["unfamiliar"].iloc[3]
     assert found["unfamiliar"].astype(bool).mean() < 0.5
-    assert "ignored, since the model did not learn from them: 'street', 'rent'" in said.error
-    assert f"wrote {tmp_path / output}: 40 rows" in said.error
+    assert "'street', 'rent'" in said.error
+    assert f"{tmp_path / output}: 40 " in said.error
 
 
 def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypatch):
@@ -67,7 +67,7 @@ def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypat
     shell(capsys, "predict", model, path, "-o", tmp_path / "whole.parquet", "--keep", "town")
     monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "parts.parquet", "--keep", "town")
-    assert said.error.count("ignored") == 1
+    assert said.error.count("'street'") == 1
     whole, parts = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "parts"))
     assert len(parts) == 40
     assert whole["town"].tolist() == parts["town"].tolist()
@@ -138,7 +138,7 @@ def test_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
     assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
     table = write(houses()[["size", "price", "rent"]], tmp_path / "n.csv")
     said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "q.csv")
-    assert (said.code, "has 3 columns, and the model was fitted to an array of 2" in said.error) == (2, True)
+    assert (said.code, numbers(said.error.replace(str(table), ""))) == (2, [3, 2])
 
 
 def test_several_targets_have_columns_of_their_own():
@@ -164,14 +164,14 @@ def test_folder_of_tables(model, tmp_path, capsys):
         write(houses(10 + k, seed=k), tmp_path / "in" / f"part-{k}.parquet")
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out", "--keep", "id")
     assert said.code == 0, said.error
-    assert said.error.count("ignored") == 1
+    assert said.error.count("'street'") == 1
     found = [pd.read_parquet(tmp_path / "out" / f"part-{k}.parquet") for k in range(3)]
     assert [len(frame) for frame in found] == [10, 11, 12]
     assert found[2]["id"].tolist() == houses(12, seed=2)["id"].tolist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out")
     assert said.code == 2  # a folder is never mixed with another
-    assert "out exists already; --force replaces it, -o names another folder" in said.error
+    assert (str(tmp_path / "out") in said.error, "--force" in said.error) == (True, True)
 
 
 def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, capsys):
@@ -187,10 +187,10 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     said = shell(capsys, *command)
     assert said.code == 2
-    assert "out holds 'mine.parquet', which howsure predict did not write; --force replaces only" in said.error
+    assert "'mine.parquet'" in said.error
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "in", "--force")
-    assert (said.code, "in is read by this command" in said.error) == (2, True)
+    assert (said.code, str(tmp_path / "in") in said.error) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
@@ -215,23 +215,23 @@ def test_texts_that_spreadsheets_compute_are_escaped_on_request(escape, model, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "tokens"),
     [
-        (("no.csv", "-o", "p.csv"), "no.csv does not exist"),
-        (("n.csv", "-o", "p.csv", "--keep", "idd"), "has no column 'idd'; did you mean 'id'?"),
-        (("mean.csv", "-o", "p.csv", "--keep", "mean"), "predictions have a column of this name"),
-        (("n.csv", "-o", "p.csv", "--coverage", "90"), "--coverage is a probability between 0 and 1"),
-        (("n.csv", "-o", "p.csv", "--coverage", "nan"), "--coverage is a probability between 0 and 1"),
-        (("n.csv", "-o", "old.csv"), "old.csv exists already; --force replaces it"),
-        (("n.csv", "-o", "n.csv", "--force"), "n.csv is read by this command"),
-        (("n.csv", "-o", "."), "is a folder; name the file of the predictions"),
-        (("n.csv", "-o", "p.docx"), "p.docx"),
-        (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
-        (("case.csv", "-o", "p.csv"), "lacks the column 'size', which the model learned from; it has 'Size'"),
-        ((".", "-o", "p"), "is a folder without Parquet files"),
+        (("no.csv", "-o", "p.csv"), ["no.csv"]),
+        (("n.csv", "-o", "p.csv", "--keep", "idd"), ["'idd'", "'id'"]),
+        (("mean.csv", "-o", "p.csv", "--keep", "mean"), ["--keep", "mean"]),
+        (("n.csv", "-o", "p.csv", "--coverage", "90"), ["--coverage"]),
+        (("n.csv", "-o", "p.csv", "--coverage", "nan"), ["--coverage"]),
+        (("n.csv", "-o", "old.csv"), ["old.csv", "--force"]),
+        (("n.csv", "-o", "n.csv", "--force"), ["n.csv", "-o"]),
+        (("n.csv", "-o", "."), ["new.csv"]),
+        (("n.csv", "-o", "p.docx"), ["p.docx"]),
+        (("lacking.csv", "-o", "p.csv"), ["lacking.csv", "'size', 'town'"]),
+        (("case.csv", "-o", "p.csv"), ["case.csv", "'size'", "'Size'"]),
+        ((".", "-o", "p"), ["Parquet"]),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys, monkeypatch):
+def test_bad_input_is_one_sentence(arguments, tokens, model, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = new_rows()
     write(frame, tmp_path / "n.csv")
@@ -244,7 +244,7 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     assert said.code == 2, said
     last = said.error.splitlines()[-1]
     assert last.startswith("howsure: ")
-    assert sentence in last
+    assert [token for token in tokens if token not in last] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "old.csv").read_text() == "mine"
 
@@ -255,7 +255,7 @@ def test_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
     for verb in ("predict", "report"):
         for out in (model, table):
             said = shell(capsys, verb, model, table, "-o", out, "--force")
-            assert (said.code, "is read by this command" in said.error) == (2, True)
+            assert (said.code, str(out) in said.error, "--force" in said.error) == (2, True, False)
     assert (model.read_bytes(), table.read_bytes()) == before
 
 
@@ -276,7 +276,8 @@ def test_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monk
     monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force")
     assert said.code == 2, said
-    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: column 'size'")
+    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: ")
+    assert "'size'" in said.error
     assert "(row 20)" in said.error  # of the file, not of the batch
     assert (tmp_path / "p.csv").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n.csv", "p.csv"]
@@ -289,7 +290,7 @@ def test_pipe_is_never_replaced(model, tmp_path, capsys):
     for verb in ("predict", "report"):
         said = shell(capsys, verb, model, path, "-o", tmp_path / "p.csv", "--force")
         assert said.code == 2, said
-        assert "p.csv is not a" in said.error
+        assert "p.csv" in said.error
         assert (tmp_path / "p.csv").is_fifo()
 
 
@@ -299,7 +300,8 @@ def test_unreadable_cells_are_missing_and_counted(model, tmp_path, capsys, monke
     monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, write(frame, tmp_path / "n.csv"), "-o", tmp_path / "p.csv")
     assert said.code == 0, said.error
-    assert said.error.count("note: column 'size': 2 cells") == 1  # "unknown" is a mark of missing values
+    # "unknown" is a mark of missing values
+    assert [2] in [numbers(line) for line in said.error.splitlines() if "'size'" in line]
     frame.loc[[4, 20, 21], "size"] = None
     shell(capsys, "predict", model, write(frame, tmp_path / "m.csv"), "-o", tmp_path / "q.csv")
     assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
@@ -315,7 +317,7 @@ def test_separator_and_encoding_by_option(separator, model, tmp_path, capsys):
     shell(capsys, "predict", model, write(frame, tmp_path / "m.csv"), "-o", tmp_path / "q.csv")
     assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
     said = shell(capsys, "predict", model, tmp_path / "n.csv", "-o", tmp_path / "p.csv", "--force", "--separator", "::")
-    assert (said.code, "separator" in said.error) == (2, True)
+    assert (said.code, "'::'" in said.error) == (2, True)
 
 
 def test_force_replaces_a_file(model, tmp_path, capsys):

@@ -271,10 +271,10 @@ def test_numbers_with_signs_and_separators_are_numbers(texts, form, numbers):
     ids=lambda texts: texts[0],
 )
 def test_numbers_with_units_raise_with_the_first_one(texts):
-    with pytest.raises(hs.InputError, match="unit") as caught:
+    with pytest.raises(hs.InputError) as caught:
         column_of(texts)
     assert (caught.value.column, caught.value.row, caught.value.value) == ("c", 0, texts[0])
-    assert "without units" in caught.value.hint
+    assert "astype('category')" in caught.value.hint
     assert column_of(pd.Categorical(texts)).kind == "category"  # as the hint says
 
 
@@ -402,7 +402,7 @@ def test_numbers_of_houses_and_floors_are_numbers(name):
 
 @pytest.mark.parametrize("name", ["No", "S.No", "Sr. No.", "Invoice No", "CustomerNo", "serial nr"])
 def test_running_numbers_are_identifiers(name):
-    assert f"left out as identifiers, names or free text: {name!r}" in learn(list(range(60)), name).notice
+    assert repr(name) in learn(list(range(60)), name).notice
 
 
 # Time -----------------------------------------------------------------------------------------------------------------
@@ -574,7 +574,7 @@ def test_category_without_signal_has_no_means():
     frame["t"] = [f"t{k}" for k in g.integers(0, 700, 1000)]  # which repeats too rarely
     encoding = Encoding.fit_transform(read_table(frame), g.normal(size=1000))[0]
     assert encoding.features == ["z"]
-    assert "do not explain the target" in encoding.notice
+    assert "'t'" in encoding.notice
 
 
 def test_unseen_and_missing_categories_and_several_targets():

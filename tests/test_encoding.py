@@ -377,15 +377,15 @@ def test_columns_are_found_by_name():
     assert encoding.transform(encoding.read(train.to_numpy())).tolist() == [[1, 3], [2, 4]]
     assert encoding.transform(encoding.read(train.to_numpy().astype(object))).tolist() == [[1, 3], [2, 4]]
     assert encoding.transform(encoding.read(train[:0])).shape == (0, 2)
-    for frame, word in (
-        (train[["a"]], "'b'"),
-        (train.assign(c=1, d=2), "'c'"),
-        (train.to_numpy()[:, :1], "columns"),
-    ):
-        with pytest.raises(hs.InputError, match=word):
+    for frame, column in ((train[["a"]], "b"), (train.assign(c=1, d=2), "c")):
+        with pytest.raises(hs.InputError) as caught:
             encoding.read(frame)
-    with pytest.raises(hs.InputError, match="rows"):
-        Encoding.fit(read_table(train[:0]))
+        assert caught.value.column == column
+    with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
+        encoding.read(train.to_numpy()[:, :1])
+    empty = read_table(train[:0])
+    with pytest.raises(hs.InputError):
+        Encoding.fit(empty)
 
 
 def test_column_that_is_missing_altogether():
@@ -475,8 +475,9 @@ FORGED = [
 
 @pytest.mark.parametrize("state", FORGED, ids=range(len(FORGED)))
 def test_forged_encoding_raises(state):
-    with pytest.raises(hs.InputError, match="model"):
+    with pytest.raises(hs.InputError) as caught:
         Encoding.from_dict(state)
+    assert caught.value.hint is not None
 
 
 # Scaling --------------------------------------------------------------------------------------------------------------

@@ -148,16 +148,16 @@ def test_predictions_scale_with_the_target(factor, shift):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"X": np.empty((0, 2)), "y": []}, "sample"),
-        ({"X": [[1.0, 2.0]], "y": [1.0]}, "sample"),
+        ({"X": np.empty((0, 2)), "y": []}, r"\(0, 2\)"),
+        ({"X": [[1.0, 2.0]], "y": [1.0]}, r"\(1, 2\)"),
         ({"y": [np.nan] * 20}, "NaN"),
         ({"y": [np.inf] * 20}, r"\by\b"),
         ({"y": ["a"] * 20}, "'a'"),
-        ({"y": [1.0] * 19}, "samples"),
-        ({"y": None}, "target"),
-        ({"X": np.full((20, 2), np.inf)}, "infinity"),
-        ({"sample_weight": [-1.0] * 20}, "Negative"),
-        ({"sample_weight": [0.0] * 19 + [1.0]}, "weight"),
+        ({"y": [1.0] * 19}, r"\[19, 20\]"),
+        ({"y": None}, r"\by\b"),
+        ({"X": np.full((20, 2), np.inf)}, r"\bX\b"),
+        ({"sample_weight": [-1.0] * 20}, "sample_weight"),
+        ({"sample_weight": [0.0] * 19 + [1.0]}, r"\b1\b.*\b2\b"),
     ],
 )
 def test_bad_input_is_named_and_a_failed_fit_changes_nothing(change, message):
@@ -218,8 +218,8 @@ def test_edges_of_prediction(fitted, diabetes):
     frame, price = houses()
     model = hs.EvidentialRegressor(members=1, **QUICK).fit(frame, price)
     for broken, message in (
-        (frame.drop(columns="town"), "names"),
-        (frame.assign(more=1), "unseen"),
+        (frame.drop(columns="town"), "town"),
+        (frame.assign(more=1), "more"),
         (frame[["town", "size", "new", "sold"]], "feature_names_in_"),
         (frame.assign(size=frame["sold"]), "'size'"),
     ):
@@ -286,7 +286,7 @@ def test_diverged_networks_warn():
     with pytest.raises(hs.InputError, match="learning_rate"):
         before.set_params(learning_rate=1e30).fit(x, y)
     assert np.array_equal(before.predict(x), kept)
-    with pytest.warns(ConvergenceWarning, match="networks"):
+    with pytest.warns(ConvergenceWarning):
         clone(model).set_params(learning_rate=1e3).fit(x, y)
 
 
@@ -306,7 +306,7 @@ def test_diverged_network_is_left_out(monkeypatch):
     x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
     monkeypatch.setattr(room, "train", unlucky)
     model = hs.EvidentialRegressor(members=3, hidden=(8,), steps=40, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="networks"):
+    with pytest.warns(ConvergenceWarning, match=r"\b1\b.*\b3\b"):
         model.fit(x, y)
     assert np.isfinite(model.predict(x, return_std=True)).all()
     assert model.model_.networks.members == 2
@@ -316,7 +316,7 @@ def test_diverged_network_is_left_out(monkeypatch):
 @pytest.mark.parametrize("factor", [1e155, 1e300, 1e-160, 1e-200])
 def test_targets_whose_variance_is_no_number_raise(factor):
     x, y = np.random.default_rng(0).random((20, 2)), np.arange(20.0)
-    with pytest.raises(hs.InputError, match="variance"):
+    with pytest.raises(hs.InputError, match=r"e[+-]\d{3}"):
         hs.EvidentialRegressor(**QUICK).fit(x, y * factor)
 
 
@@ -363,7 +363,7 @@ def test_masked_dates_and_tensors_as_targets():
     masked = np.ma.array(np.where(np.arange(40) < 20, 9999.0, y), mask=np.arange(40) < 20)
     with pytest.raises(ValueError, match="NaN"):
         clone(model).fit(x, masked)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="sample_weight"):
         clone(model).fit(x, y, sample_weight=np.ma.array(np.ones(40), mask=np.arange(40) < 3))
     for dates in (pd.Series(pd.date_range("2020", periods=40)), np.arange(40).astype("m8[s]")):
         with pytest.raises(hs.InputTypeError, match=r"\by\b"):
@@ -416,7 +416,7 @@ def test_codes_are_read_as_text_or_whole_numbers():
     fitted = hs.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(frame, np.arange(60.0))
     whole = fitted.predict(pd.DataFrame({"id": [1234567890123456789]}))
     assert np.array_equal(whole, fitted.predict(pd.DataFrame({"id": codes[:1]})))
-    with pytest.raises(hs.InputError, match="digits") as caught:
+    with pytest.raises(hs.InputError) as caught:
         fitted.predict(pd.DataFrame({"id": [1234567890123456789.0, np.nan]}))
     assert (caught.value.column, caught.value.value) == ("id", 1234567890123456789.0)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.exceptions import NotFittedError
 
 import howsure as hs
 from howsure.errors import HowsureError, InputError, InputTypeError
@@ -163,7 +164,7 @@ def as_numbers(frame, columns):
 
 def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path):
     frame, y = mixed_table()
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="'id'"):
         fitted = hs.EvidentialRegressor(members=3, steps=40, random_state=0).fit(frame, y)
     path = hs.export(fitted, tmp_path / "model.onnx")
     columns = columns_of(path)
@@ -270,7 +271,7 @@ def test_network_without_hidden_layers_is_exported(tmp_path):
 
 def test_row_of_named_values_is_that_of_the_table(tmp_path):
     frame, y = mixed_table()
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="'id'"):
         fitted = hs.EvidentialRegressor(members=3, steps=20, random_state=0).fit(frame, y)
     columns = columns_of(hs.export(fitted, tmp_path / "model.onnx"))
     opens = pd.to_timedelta(frame["opens"].astype(str))
@@ -320,7 +321,7 @@ def test_other_objects_than_regressors_raise(tmp_path):
         hs.export(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
     with pytest.raises(InputTypeError):
         hs.export("model", tmp_path / "model.onnx")
-    with pytest.raises(ValueError, match="fitted"):
+    with pytest.raises(NotFittedError):
         hs.export(hs.EvidentialRegressor(), tmp_path / "model.onnx")
 
 
@@ -361,12 +362,12 @@ def test_from_the_shell(model, capsys, tmp_path):
     assert said.code == 0, said.error
     x = table(seed=1)[0]
     check(run(path, x), model.predict_distribution(x), 0.5)
-    for arguments, words in (
-        ((tmp_path / "model", "-o", path), "exists"),
+    for arguments, token in (
+        ((tmp_path / "model", "-o", path), "model.onnx"),
         ((tmp_path / "model", "-o", path, "--force", "--coverage", "90"), "--coverage"),
-        ((tmp_path / "model", "-o", tmp_path / "model"), "is read by this command"),
-        ((tmp_path / "out", "-o", tmp_path / "other.onnx"), "is not a file"),
+        ((tmp_path / "model", "-o", tmp_path / "model"), str(tmp_path / "model")),
+        ((tmp_path / "out", "-o", tmp_path / "other.onnx"), str(tmp_path / "out")),
     ):
         said = shell(capsys, "export", *arguments)
         assert said.code == 2
-        assert words in said.error
+        assert token in said.error

@@ -47,16 +47,14 @@ try:
 except InputError as error:
     print(error)
 """
-    assert run(WITHOUT + code) == (
-        'figures need matplotlib, which is not installed: pip install ".[plot]" in a checkout of howsure'
-    )
+    assert 'pip install ".[plot]"' in run(WITHOUT + code)
 
 
 def test_command_line_without_typer_names_the_extra():
     code = "sys.argv = ['howsure', '--help']; from howsure.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert 'pip install ".[cli]" in a checkout of howsure' in done.stderr
+    assert 'pip install ".[cli]"' in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 

@@ -85,7 +85,7 @@ def test_file_that_is_there_is_replaced_only_on_request(tmp_path):
 
 def test_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "out.parquet"
-    with pytest.raises(hs.InputError, match="meantime"):
+    with pytest.raises(hs.InputError, match=r"out\.parquet"):
         write_and(path, lambda: path.write_text("theirs"))
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("out.parquet", "theirs")]
 
@@ -94,18 +94,11 @@ def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("mine")
     os.mkfifo(tmp_path / "pipe.csv")
-    for name, message in {
-        "folder.csv": "file",
-        "pipe.csv": "file",
-        "file/out.csv": "folder",
-        "out.xlsx": "format",
-        "out": "format",
-        "zero\0.csv": "written",
-        "n" * 300 + ".csv": "written",
-    }.items():
+    for name in ("folder.csv", "pipe.csv", "file/out.csv", "out.xlsx", "out", "zero\0.csv", "n" * 300 + ".csv"):
         for replace in (False, True):
-            with pytest.raises(hs.InputError, match=message):
+            with pytest.raises(hs.InputError) as caught:
                 write_table(tmp_path / name, FRAME, replace=replace)
+            assert str(tmp_path / name) in caught.value.message
 
 
 def test_frames_that_do_not_fit(tmp_path):
@@ -114,7 +107,7 @@ def test_frames_that_do_not_fit(tmp_path):
         write_table(path, FRAME, FRAME.rename(columns={"count": "x"}))
     with pytest.raises(hs.InputError):
         write_table(path, pd.DataFrame({"x": [1]}), pd.DataFrame({"x": ["a"]}))
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError, match=r"out\.parquet"):
         write_table(path)
     with pytest.raises(hs.InputError):
         write_table(path, pd.DataFrame([[1, 2]], columns=["x", "x"]))
@@ -221,6 +214,6 @@ def test_file_system_without_links(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
     write_table(tmp_path / "out.csv", FRAME)
     assert len(read_file(tmp_path / "out.csv")) == 3
-    with pytest.raises(hs.InputError, match="meantime"):
+    with pytest.raises(hs.InputError, match=r"new\.csv"):
         write_and(tmp_path / "new.csv", lambda: (tmp_path / "new.csv").write_text("theirs"))
     assert (tmp_path / "new.csv").read_text() == "theirs"

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_run_continues_and_is_shown(benchmark, peers, monkeypatch):
     assert [(row["split"], row["method"]) for row in whole["rows"]] == [
         (split, name) for split in (0, 1) for name in QUICK.split()[1].split(",")
     ]
-    assert "EvidentialRegressor has no rows in the record yet." in text
+    assert "EvidentialRegressor" in text.splitlines()[-1]
     monkeypatch.setattr(uci, "load", None)
     assert benchmark("--show --sets yacht") == (text[text.index("quantile trees:") :], whole)
     with pytest.raises(SystemExit, match="'mars'"):
@@ -229,14 +230,12 @@ def test_summary_compares_splits_that_both_have(peers, capsys):
     record = {"rows": rows, "methods": {}, "not_run": {"gp": {"wine": "too many rows"}}, "times": {}}
     peers.print_tables(record, ["boston", "wine", "yacht", "energy"], list(peers.METHODS))
     text = capsys.readouterr().out
-    assert text.splitlines()[-2:] == [
-        "EvidentialRegressor is first by NLL on 1 of 2 sets",  # boston; not yacht, and wine has no densities
-        "EvidentialRegressor is first by CRPS on 2 of 3 sets",
-    ]
+    nll, crps = text.splitlines()[-2:]
+    assert re.search(r"\bNLL .*\b1 of 2\b", nll)  # boston; not yacht, and wine has no densities
+    assert re.search(r"\bCRPS .*\b2 of 3\b", crps)
     assert "| boston | −0.2000 | Gaussian process | 0.1000 | Gaussian process |" in text
     assert "| wine | – | – | −0.1000 | NGBoost |" in text
-    assert "densities are not compared" in text
-    assert "Gaussian process: not run (too many rows)" in text
+    assert re.search(r"Gaussian process: .*\(too many rows\)", text)  # the reason of the record
 
 
 def test_ours_is_compared_with_the_others(benchmark, peers, monkeypatch):
@@ -253,8 +252,8 @@ def test_ours_is_compared_with_the_others(benchmark, peers, monkeypatch):
     assert ours["interval_width"] == pytest.approx((upper - lower).mean())
     assert ours["rmse"] == pytest.approx(np.sqrt(np.mean((model.predict(table.x[test]) - table.y[test]) ** 2)))
     assert ", steps=20," in record["methods"]["evidential"]
-    assert text.splitlines()[-2] == "EvidentialRegressor is first by NLL on 0 of 1 sets"  # after 20 steps
-    assert text.splitlines()[-1].startswith("EvidentialRegressor is first by CRPS on 0 of 2 sets")
+    assert re.search(r"\bNLL .*\b0 of 1\b", text.splitlines()[-2])  # after 20 steps
+    assert re.search(r"\bCRPS .*\b0 of 2\b", text.splitlines()[-1])
     (line,) = (line for line in text.splitlines() if line.startswith("| wine |"))
     assert line.startswith("| wine | – | – | ")
 
@@ -275,8 +274,8 @@ def test_method_for_few_rows_is_not_run_on_many(benchmark, peers, monkeypatch):
     monkeypatch.setattr(uci, "load", lambda *_: uci.UCITable("yacht", x, y, [splits.random(2400, 0.1, 0)]))
     text, record = benchmark("--sets yacht --methods gp")
     assert record["rows"] == []
-    assert "2,160 training rows, and it is run up to 2,000" in record["not_run"]["gp"]["yacht"]
-    assert "EvidentialRegressor has no rows" in text
+    assert re.findall(r"[\d,]*\d", record["not_run"]["gp"]["yacht"]) == ["2,160", "2,000"]
+    assert "EvidentialRegressor" in text.splitlines()[-1]
 
 
 def test_times_are_kept_and_shown_in_the_place_of_shared_ones(benchmark):

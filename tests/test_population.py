@@ -55,9 +55,9 @@ def test_bad_populations_raise():
         Population([0], 5, activation="elu")
     with pytest.raises(hs.InputError, match="seeds"):
         Population([], 5)
-    with pytest.raises(hs.InputError, match="layer"):
+    with pytest.raises(hs.InputError, match=r"\(5, 0, 4\)"):
         Population([0], 5, (0,))
-    with pytest.raises(hs.InputError, match="shape"):
+    with pytest.raises(hs.InputError, match=r"\(3, 9, 5\)"):
         Population([0, 1], 5)(torch.zeros(3, 9, 5))
 
 
@@ -101,8 +101,9 @@ def test_network_without_hidden_units_is_linear():
 @pytest.mark.parametrize("size", [10.5, 10.0, True, "64", None, float("nan"), torch.tensor(3)])
 def test_layer_sizes_are_whole_numbers(size):
     for arguments in ((5, (size,), 2), (size, (4,), 2), (5, (4,), size)):
-        with pytest.raises(hs.InputTypeError, match="layer"):
+        with pytest.raises(hs.InputTypeError) as caught:
             Population([0], *arguments)
+        assert repr(size) in caught.value.message
 
 
 def test_sizes_may_be_numpys():
@@ -135,5 +136,5 @@ def test_other_bad_populations_raise():
     population = Population([0, 1], 5)
     with pytest.raises(hs.InputTypeError, match=r"torch\.int64"):
         population(torch.zeros(3, 5, dtype=torch.int64))
-    with pytest.raises(hs.InputTypeError, match="features"):
+    with pytest.raises(hs.InputTypeError, match="ndarray"):
         population(np.zeros((3, 5)))

@@ -1,5 +1,6 @@
 """Model files: what is saved is loaded; damaged, forged and foreign files raise one clear error."""
 
+import errno
 import json
 import os
 import threading
@@ -94,16 +95,17 @@ def test_folder_is_never_replaced(tmp_path):
 def test_failed_save_leaves_the_old_model(path, tmp_path, monkeypatch):
     with pytest.raises(TypeError):
         save_model(path, TENSORS, Header(more={"what": object()}))
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(ValueError):
         save_model(path, TENSORS, Header(more={"what": float("nan")}))
 
     def full(*arguments, **more):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     for each in (path, tmp_path / "new"):
-        with pytest.raises(OSError, match="space"):
+        with pytest.raises(OSError) as error:
             save_model(each, {}, Header(method="new"))
+        assert error.value.errno == errno.ENOSPC
     assert load_model(path)[1]["method"] == "evidential"
     assert names(tmp_path) == ["model.safetensors"]
 

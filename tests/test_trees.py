@@ -274,9 +274,9 @@ def test_groups_stay_together():
     assert (grouped[::4] == grouped[3::4]).all()  # one fold, so one model
     with pytest.raises(InputError, match="groups"):
         fit_trees(x, y, 0, groups=np.zeros(60))
-    with pytest.raises(InputError, match="label"):
+    with pytest.raises(InputError, match=r"\(6,\)"):
         fit_trees(x, y, 0, groups=np.zeros(6))
-    with pytest.raises(InputTypeError, match="labels"):
+    with pytest.raises(InputTypeError, match="groups"):
         fit_trees(x, y, 0, groups=np.array(["a", None, 3] * 20, dtype=object))
 
 
@@ -384,25 +384,25 @@ def test_one_thread_of_scikit_learn_fits(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": np.zeros((30, 0))}, "column"),
-        ({"x": np.zeros(30)}, "shape"),
-        ({"x": np.zeros((29, 4))}, "rows"),
+        ({"x": np.zeros((30, 0))}, r"\bx\b.*\(30, 0\)"),
+        ({"x": np.zeros(30)}, r"\(30,\)"),
+        ({"x": np.zeros((29, 4))}, r"\b29\b.*\b30\b"),
         ({"y": np.full((30, 1), np.nan)}, "NaN"),
         ({"y": np.full((30, 1), np.inf)}, "NaN"),
-        ({"y": np.full((30, 1), 1e301)}, "beyond"),
+        ({"y": np.full((30, 1), 1e301)}, "1e300"),
         ({"y": np.zeros(30)}, r"\by\b"),
-        ({"y": np.zeros((30, 0))}, "column"),
+        ({"y": np.zeros((30, 0))}, r"\by\b.*\(30, 0\)"),
         ({"seed": -1}, "seed"),
         ({"seed": 0.5}, "seed"),
         ({"folds": 1}, "folds"),
         ({"folds": True}, "folds"),
         ({"weights": np.ones(29)}, "30"),
         ({"weights": -np.ones(30)}, "weights"),
-        ({"weights": np.full(30, np.nan)}, "finite"),
-        ({"weights": np.zeros(30)}, "rows"),
-        ({"weights": np.eye(30)[0]}, "1"),
-        ({"x": np.zeros((1, 4)), "y": np.zeros((1, 1))}, "rows"),
-        ({"x": np.zeros((0, 4)), "y": np.zeros((0, 1))}, "rows"),
+        ({"weights": np.full(30, np.nan)}, "weights"),
+        ({"weights": np.zeros(30)}, r"\b0\b"),
+        ({"weights": np.eye(30)[0]}, r"\b1\b"),
+        ({"x": np.zeros((1, 4)), "y": np.zeros((1, 1))}, r"\b1\b"),
+        ({"x": np.zeros((0, 4)), "y": np.zeros((0, 1))}, r"\b0\b"),
     ],
 )
 def test_arguments_that_do_not_fit_raise(change, message):

@@ -169,16 +169,16 @@ def test_dropout_rates_of_any_sequence():
 
 
 @pytest.mark.parametrize(
-    ("rate", "message"),
+    "rate",
     [
-        (1.0, "dropout"),
-        (-0.1, "dropout"),
-        (float("nan"), "dropout"),
-        ((0.1, 0.2, 0.3), "dropout"),
+        1.0,
+        -0.1,
+        float("nan"),
+        (0.1, 0.2, 0.3),
     ],
 )
-def test_impossible_dropout_raises(rate, message):
-    with pytest.raises(hs.InputError, match=message):
+def test_impossible_dropout_raises(rate):
+    with pytest.raises(hs.InputError, match="dropout"):
         DropoutPopulation([0, 1], 5, dropout=rate)
 
 
@@ -257,7 +257,7 @@ def test_networks_that_draw_noise_train_in_one_group(method):
 def test_one_kernel_without_cuda_raises_with_the_reason():
     x, y = table()
     members = hold_out(np.arange(len(y)), [0])
-    with pytest.raises(hs.InputError, match="kernel"):
+    with pytest.raises(hs.InputError, match="fused_steps"):
         fit(Evidential(), x, y, members, recipe=QUICK, device="cpu", fast_steps=required_fused_steps)
     plain = fit(Evidential(), x, y, members, recipe=QUICK, device="cpu")
     other = fit(Evidential(), x, y, members, recipe=QUICK, device="cpu", fast_steps=fused_steps)

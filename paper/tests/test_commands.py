@@ -1,5 +1,6 @@
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
@@ -88,7 +89,7 @@ def test_run_cut_before_its_first_result_names_its_plan(tmp_path):
     for seeds in (2, 3):  # nothing is lost by another plan in its place
         with open_run(tmp_path, new_record("cubic", replace(plan, seeds=seeds), "cpu")):
             assert json.loads((tmp_path / "record.json").read_text())["plan"]["seeds"] == seeds
-    with pytest.raises(hs.InputError, match="record"):
+    with pytest.raises(hs.InputError, match=tmp_path.name):
         write_page(tmp_path)
     quiet(tmp_path).checkpoint("ensemble").parent.mkdir()
     quiet(tmp_path).checkpoint("ensemble").touch()
@@ -111,7 +112,7 @@ def test_run_without_matplotlib_raises_before_it_begins(name, tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call(name, "--out", tmp_path / "run", *([] if name == "distribution" else ["--quick"]))
     assert isinstance(result.exception, hs.InputError)
-    assert "figures need matplotlib, which is not installed" in str(result.exception)
+    assert "matplotlib" in str(result.exception)
     assert not (tmp_path / "run").exists()
 
 
@@ -152,7 +153,7 @@ def test_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path):
     assert not (out / "unfinished").exists()
     other = call(name, *TINY, "--learning-rate", "0.1", "--out", out)
     assert isinstance(other.exception, hs.InputError)
-    assert "holds a run with learning_rate = 0.005, not 0.1" in str(other.exception)
+    assert "learning_rate = 0.005, not 0.1" in str(other.exception)
     # without the curves a figure stays as it is; tables and page come from the record
     for path in (*(out / "curves").iterdir(), *out.glob("*.md"), *out.glob("*.csv")):
         path.unlink()
@@ -233,7 +234,7 @@ def test_start_that_is_not_finite_is_seen_in_the_table():
 
 def test_page_of_a_folder_without_a_run_raises(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(hs.InputError, match="record"):
+        with pytest.raises(hs.InputError, match=folder.name):
             write_page(folder)
     (tmp_path / "a" / "sub").mkdir(parents=True)
     (tmp_path / "a" / "sub" / "record.json").write_text('{"schema": 1, "run": "members", "results": {"x": 1}}')
@@ -276,8 +277,8 @@ def test_page_of_a_half_done_toy_run_lists_missing_runs(name, tmp_path):
         path.unlink()
     write_page(out)
     page = (tmp_path / "run.md").read_text()
-    assert f"Not run yet: {unit}." in page
-    assert "**Quick, no result to quote: run.**" in page
+    assert f": {unit}." in page
+    assert re.search(r"\*\*Quick.*: run\.\*\*", page)
     assert ".png" not in page
     assert not list(out.glob("*.png"))
 
@@ -317,19 +318,19 @@ def test_page_of_a_small_uci_run_lists_its_runs(tmp_path):
     call("uci", "--quick", "--sets", "diabetes", "--methods", "evidential", "--members", "2", "--out", tmp_path / "run")
     write_page(tmp_path / "run")
     page = (tmp_path / "run.md").read_text()
-    assert "Sets: diabetes. Methods: evidential. A method that has several networks or draws has 2 of them" in page
+    assert re.search(r"Sets: diabetes\. Methods: evidential\. .*\b2\b", page)
     command = "--quick --protocol standard --network best --sets diabetes --methods evidential --members 2 --out run"
     assert [line for line in page.splitlines() if line.startswith("    ")] == [f"    howsure-paper uci {command}"]
-    assert "[Record](run/record.json), 3 splits." in page
-    assert "**Quick, no result to quote: run.**" in page
-    for absent in ("cross-validation", ".png", "wins |", "Wine", "Not run yet", "trials; of each", "$"):
+    assert "(run/record.json), 3 splits" in page
+    assert re.search(r"\*\*Quick.*: run\.\*\*", page)
+    for absent in (".png", "wins |", "Wine", "diabetes (", "$"):
         assert absent not in page
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     record["plan"] |= {"methods": ["evidential", "bayes"], "sets": ["diabetes", "yacht"]}
     (tmp_path / "run" / "record.json").write_text(json.dumps(record))
     write_page(tmp_path / "run")
     page = (tmp_path / "run.md").read_text()
-    assert "Not run yet: diabetes (bayes); yacht (evidential, bayes)." in page
+    assert "diabetes (bayes); yacht (evidential, bayes)" in page
     assert "--sets yacht,diabetes --methods evidential,bayes" in page
 
 
@@ -337,7 +338,7 @@ def test_two_uci_runs_of_one_kind_have_no_page_together(tmp_path):
     for name in ("a", "b"):
         few = {"sets": ("diabetes",), "methods": ("gaussian",), "splits": 2, "steps": 20, "network": "paper"}
         uci.run(uci.Plan(**few), quiet(tmp_path / name))
-    with pytest.raises(hs.InputError, match="page"):
+    with pytest.raises(hs.InputError, match=r"/a\b.*/b\b"):
         write_page(tmp_path)
 
 
@@ -409,18 +410,18 @@ def test_authors_split_has_the_authors_sizes():
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
-    for arguments, message in (
-        (("uci", "--sets", "mars"), "howsure-paper: unknown set 'mars'; known are boston"),
-        (("uci", "--targets", "foo"), "howsure-paper: unknown target 'foo'; known are standard, published"),
-        (("disentangle", "--seeds", "1"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "ten"), "howsure-paper: --hidden takes whole numbers from 1 to 10,000 with commas"),
-        (("cubic", "--seeds", "0"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "100000,100000"), "howsure-paper: --hidden takes whole numbers from 1 to 10,000"),
+    for arguments, token in (
+        (("uci", "--sets", "mars"), "'mars'"),
+        (("uci", "--targets", "foo"), "'foo'"),
+        (("disentangle", "--seeds", "1"), "'--seeds'"),
+        (("cubic", "--hidden", "ten"), "--hidden"),
+        (("cubic", "--seeds", "0"), "'--seeds'"),
+        (("cubic", "--hidden", "100000,100000"), "--hidden"),
         (("uci", "--sets", "yacht", "--data", tmp_path, "--out", tmp_path / "o"), "yacht: "),
     ):
         said = shell(capsys, *arguments)
         assert said.code == 2
-        assert message in said.error
+        assert token in said.error
 
 
 def test_folder_of_another_run_is_not_mixed_in(tmp_path):
@@ -454,10 +455,6 @@ def test_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, monk
     assert cut["diabetes"]["evidential"]["splits"] == whole["diabetes"]["evidential"]["splits"]
 
 
-def test_help_shows_an_example():
-    assert "Example: howsure-paper cubic" in call("cubic", "--help").output
-
-
 def test_actions_of_an_experiment_are_not_results(tmp_path, capsys, monkeypatch):
     def run_quickly(_, context):
         sys.stdout.write(f"penalty error: 2 networks, progress {context.progress}\n")
@@ -487,11 +484,11 @@ def test_benchmark_sets_are_fetched(tmp_path, capsys, monkeypatch):
 
 def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
     said = shell(capsys, "data", "fetch", "mars", "--data", tmp_path)
-    assert (said.code, "unknown set 'mars'; known are boston" in said.error) == (2, True)
+    assert (said.code, "'mars'" in said.error, "boston" in said.error) == (2, True, True)
     said = shell(capsys, "data", "fetch", "yacht", "--data", tmp_path, "--origin", "http://127.0.0.1:1")
-    assert (said.code, "could not be fetched" in said.error) == (2, True)
+    assert (said.code, "http://127.0.0.1:1" in said.error) == (2, True)
     monkeypatch.delenv("HOWSURE_DATA", raising=False)
-    assert "no data folder" in shell(capsys, "data", "fetch", "yacht").error
+    assert "HOWSURE_DATA" in shell(capsys, "data", "fetch", "yacht").error
 
 
 # The program ---------------------------------------------------------------------------------------------------------
@@ -529,17 +526,16 @@ def test_interrupt_while_torch_is_imported_ends_with_130(name):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
     )
-    said = "howsure-paper: interrupted; the same command goes on where it was\n"
-    assert (done.returncode, done.stderr) == (130, said)
+    assert done.returncode == 130
+    assert (done.stderr.partition(":")[0], done.stderr.count("\n")) == ("howsure-paper", 1)
 
 
 def test_without_typer_the_program_names_the_extra():
     code = "import sys; sys.modules['typer'] = None; from howsure_paper.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        'howsure-paper: the command line needs typer and rich: pip install ".[cli]" in a checkout of howsure\n'
-    )
+    assert 'pip install ".[cli]"' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_help_imports_no_matplotlib():

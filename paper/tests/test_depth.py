@@ -381,11 +381,11 @@ def test_another_network_in_the_place_of_one_raises(tmp_path, small_data):
     run_in(tmp_path, small_plan("evidential"), small_data)
     record = read_record(tmp_path)
     write_record(tmp_path, record | {"results": {}, "networks": {}})
-    folder = tmp_path / "networks" / "evidential_0_0"
-    DepthModel(Evidential(0.5), (RECIPE.network(4, 0),)).save(folder)
+    file = tmp_path / "networks" / "evidential_0_0"
+    DepthModel(Evidential(0.5), (RECIPE.network(4, 0),)).save(file)
     with pytest.raises(hs.InputError, match="evidential_0_0"):
         run_in(tmp_path, small_plan("evidential"), small_data)
-    (folder / "model.json").write_text("{}")
+    file.write_text("{}")
     with pytest.raises(hs.InputError, match="evidential_0_0"):
         run_in(tmp_path, small_plan("evidential"), small_data)
 
@@ -471,4 +471,3 @@ def test_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "synthetic rooms" in result.output
     assert read_record(tmp_path)["results"]["evidential"][0]["rmse"] < 1
-    assert "Example: howsure-paper depth" in CliRunner().invoke(app, ["depth", "--help"]).output

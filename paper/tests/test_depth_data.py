@@ -97,7 +97,7 @@ def test_select(pairs, tmp_path):
 
 
 def test_shapes_must_belong_together():
-    with pytest.raises(hs.InputError, match="shapes"):
+    with pytest.raises(hs.InputError, match=r"\(2, 4, 5\)"):
         DepthSet("mine", np.zeros((2, 4, 4, 3), np.uint8), np.zeros((2, 4, 5), np.float32), np.array(["a", "b"]))
 
 
@@ -114,8 +114,8 @@ def without(start):
     [
         (without("depth/"), r"set\.zip"),
         (without("image/"), r"set\.zip"),
-        (without("depth/0001"), "frame"),
-        (without("image/0002"), "frame"),
+        (without("depth/0001"), "frame 0001"),
+        (without("image/0002"), "frame 0002"),
         (without("index"), r"index\.csv"),
         (change("index.csv", b"file_index0,place\n0,a\n"), r"index\.csv"),
         (change("index.csv", b"file_index0,scene\n0,a\n1,b\n"), r"index\.csv"),
@@ -219,7 +219,7 @@ def test_hdf5_of_the_authors(tmp_path, last):
     assert found.disparity == pytest.approx(value.reshape(3, 8, 10) / 255)
     assert found.disparity.dtype == np.float32
     assert len(set(found.scene)) == 3
-    assert "each frame counts as its own" in found.note
+    assert found.note
 
 
 def test_hdf5_that_is_something_else(tmp_path):
@@ -231,7 +231,7 @@ def test_hdf5_that_is_something_else(tmp_path):
         load_nyu(path)
     with h5py.File(path, "a") as file:
         file["depth"] = np.zeros((1, 4, 5), np.uint8)
-    with pytest.raises(hs.InputError, match="bytes"):
+    with pytest.raises(hs.InputError, match=r"\(1, 4, 5\)"):
         load_nyu(path)
     with h5py.File(path, "a") as file:
         del file["depth"]
@@ -246,9 +246,9 @@ def test_hdf5_that_is_something_else(tmp_path):
 
 def test_mat_whose_parts_differ_or_lack_depth(tmp_path):
     images, depths = np.zeros((2, 16, 20, 3), np.uint8), np.ones((2, 16, 20))
-    with pytest.raises(hs.InputError, match="scenes"):
+    with pytest.raises(hs.InputError, match=r"\b15\b"):
         load_nyu(write_labelled(tmp_path / "n.mat", images, depths[:, :15], ["a", "b"]))
-    with pytest.raises(hs.InputError, match="scenes"):
+    with pytest.raises(hs.InputError, match=r"\b1 scenes"):
         load_nyu(write_labelled(tmp_path / "n.mat", images, depths, ["a"]))
     depths[1] = np.nan
     with pytest.raises(hs.InputError, match=r"n\.mat"):
@@ -290,9 +290,9 @@ def test_no_part_is_empty(sizes, seed):
 
 
 def test_scenes_that_cannot_be_split():
-    with pytest.raises(hs.InputError, match="scene"):
+    with pytest.raises(hs.InputError, match=r"\b3\b"):
         split_scenes(["a"] * 10)
-    with pytest.raises(hs.InputError, match="scenes"):
+    with pytest.raises(hs.InputError, match=r"\b2\b.*\b3\b"):
         split_scenes(["a", "b"])
     with pytest.raises(hs.InputError):
         split_scenes(["a", "b", "c"], (0.8, 0.1))
@@ -396,7 +396,7 @@ def test_names_that_lead_elsewhere_are_names_only(pairs, tmp_path):
 
 def test_two_files_for_one_frame(pairs, tmp_path):
     for other in ("image/deeper/0001.jpg", "image/0001.png", "image/1.jpg"):
-        with pytest.raises(hs.InputError, match="frame"):
+        with pytest.raises(hs.InputError, match=other):
             load_nyu(write_zip(tmp_path / "set.zip", pairs | {other: pairs["image/0001.jpg"]}))
 
 

@@ -42,7 +42,7 @@ def test_interrupted_uci_run_records_nothing_and_exits_with_130(tmp_path):
     arguments = ("uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
     code, error = interrupt(arguments, "diabetes, evidential")
     assert code == 130, error
-    assert "howsure-paper: interrupted" in error
+    assert error.splitlines()[-1].startswith("howsure-paper: ")
     assert "Traceback" not in error
     assert "results" not in read_record(tmp_path / "out")
 
@@ -64,7 +64,7 @@ def test_second_run_into_one_folder_raises_while_the_first_runs(tmp_path):
     first.kill()
     first.communicate()
     assert second.returncode == 2
-    assert "another process is writing to" in error
+    assert str(tmp_path / "out") in error
 
 
 def test_two_runs_one_after_the_other_lose_no_results(tmp_path):
@@ -139,12 +139,12 @@ def shell(*arguments, **more):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cubic", "--device", "foo"), "howsure-paper: unknown device 'foo'; known are auto, cpu, cuda"),
-        (("uci", "--sets", "diabetes", "--device", "gpu"), "unknown device 'gpu'"),
-        (("depth", "--quick", "--seed", "-1"), "Invalid value for '--seed'"),
-        (("distribution", "--seed", str(10**30)), "Invalid value for '--seed'"),
-        (("cubic", "--out", "/dev/null/x"), "cannot be a folder"),
-        (("uci", "--sets", "diabetes", "--out", "/dev/null"), "cannot be a folder"),
+        (("cubic", "--device", "foo"), "'foo'"),
+        (("uci", "--sets", "diabetes", "--device", "gpu"), "'gpu'"),
+        (("depth", "--quick", "--seed", "-1"), "'--seed'"),
+        (("distribution", "--seed", str(10**30)), "'--seed'"),
+        (("cubic", "--out", "/dev/null/x"), "/dev/null"),
+        (("uci", "--sets", "diabetes", "--out", "/dev/null"), "/dev/null"),
     ],
 )
 def test_bad_options_are_one_sentence_before_any_training(arguments, message, tmp_path):

@@ -50,7 +50,7 @@ def test_records_that_cannot_be_read(tmp_path):
     with pytest.raises(hs.InputError):
         read_record(tmp_path)
     (tmp_path / "record.json").write_text('{"schema": 1, ')
-    with pytest.raises(hs.InputError, match="JSON"):
+    with pytest.raises(hs.InputError, match=r"record\.json"):
         read_record(tmp_path)
     (tmp_path / "record.json").write_text('{"schema": 99}')
     with pytest.raises(hs.InputError):

@@ -33,7 +33,7 @@ def test_rule_takes_the_first_that_ties():
 def test_diverged_candidate_is_never_chosen():
     scores = np.array([[np.inf, 0.0, 0.0], [1.0, 1.0, 1.0]])
     assert one_standard_error(scores) == 1
-    with pytest.raises(hs.InputError, match="candidate"):
+    with pytest.raises(hs.InputError):
         one_standard_error(np.full((2, 3), np.inf))
 
 
@@ -42,7 +42,7 @@ def test_folds_part_the_rows():
     parts = folds_of(rows, 5, seed=1)
     assert sorted(np.concatenate(parts)) == list(rows)
     assert {len(p) for p in parts} == {4, 5}
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError, match=r"\b4\b.*\b5\b"):
         folds_of(np.arange(4), 5, seed=0)
 
 

@@ -170,7 +170,7 @@ def _column_names(table: Table, columns: Any) -> tuple[str, ...]:
         elif isinstance(each, str) and each in table.names:
             names.append(each)
         else:
-            raise InputError(f"groups: X has no column {each!r}, only {', '.join(map(repr, table.names))}")
+            raise InputError(f"groups: X has no column {each!r}", value=each, hint=f"it has {', '.join(table.names)}")
     if not names or len(set(names)) < len(names):
         raise InputError(f"groups must be a column, or a list of different columns, got {columns!r}")
     return tuple(names)

@@ -46,8 +46,8 @@ def read_censored(
         raise InputError(f"censored must have shape {y.shape[:1]}{also}, as y has, got {table.shape}")
     wrong = ~np.isin(table, (-1, 0, 1))
     if wrong.any():
-        first = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise InputError(f"censored must be -1, 0 or 1, got {table[first]} in row {first[0]}: {MEANING}")
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise InputError(f"censored must be -1, 0 or 1, got {table[at]}", row=at[0], value=table[at], hint=MEANING)
     known = np.broadcast_to(table.reshape(len(y), *(-1,) * (y.ndim - 1)), y.shape).astype(np.int8)
     counted = known.reshape(len(y), -1) if rows is None else known.reshape(len(y), -1)[rows]
     without = np.flatnonzero((counted != 0).all(0))

@@ -142,7 +142,8 @@ class Encoding:
             ("has, in addition to the training columns,", [n for n in names if n not in known]),
         ):
             if some:
-                raise InputError(f"the table {problem} the column{'s' if len(some) > 1 else ''} {listed(some)}")
+                plural = "s" if len(some) > 1 else ""
+                raise InputError(f"the table {problem} the column{plural} {listed(some)}", column=some[0])
         return [position[name] for name in self.names]
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.errors import InputError, InputTypeError
+from howsure.errors import HowsureError, InputError, InputTypeError
 
 __all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_shared_values", "positive_numbers"]
 
@@ -32,18 +32,18 @@ def check_numbers(y: Any) -> Any:
     """Return targets as numbers. Raise for targets that are not quantities."""
     array = np.asarray(y)
     if array.dtype.kind == "b":
-        raise InputTypeError(_no_quantity("True and False", array, "pass y.astype(float) if you mean 0 and 1"))
+        raise _no_quantity(InputTypeError, "True and False", array, "pass y.astype(float) if you mean 0 and 1")
     if array.dtype.kind in "mM":
         kind, advice = ("dates", "days since a fixed date") if array.dtype.kind == "M" else ("durations", "seconds")
-        raise InputTypeError(_no_quantity(kind, array, f"pass numbers, such as {advice}"))
+        raise _no_quantity(InputTypeError, kind, array, f"pass numbers, such as {advice}")
     if array.dtype.kind not in "OUS":
         return y
     values = np.empty(array.shape, dtype=object)
     for index, value in np.ndenumerate(array):
         if isinstance(value, bool | np.bool_):
-            raise InputTypeError(_no_quantity("True and False", array, "pass 0 and 1 if you mean these", index))
+            raise _no_quantity(InputTypeError, "True and False", array, "pass 0 and 1 if you mean these", index)
         if isinstance(value, dt.date | dt.timedelta | np.datetime64 | np.timedelta64):
-            raise InputTypeError(_no_quantity("dates or durations", array, "pass numbers", index))
+            raise _no_quantity(InputTypeError, "dates or durations", array, "pass numbers", index)
         values[index] = _number(value, array, index) if isinstance(value, str | bytes) else value
     return values
 
@@ -53,13 +53,15 @@ def _number(value: str | bytes, array: NDArray[Any], index: tuple[int, ...]) -> 
         return float(value)
     except ValueError:
         advice = "use a classifier for classes, and remove units and separators from numbers"
-        raise InputError(_no_quantity("text", array, advice, index)) from None
+        raise _no_quantity(InputError, "text", array, advice, index) from None
 
 
-def _no_quantity(kind: str, array: NDArray[Any], advice: str, index: tuple[int, ...] | None = None) -> str:
+def _no_quantity(error: type[HowsureError], kind: str, array: Any, advice: str, index: Any = None) -> HowsureError:
     index = (0,) * array.ndim if index is None else index
-    first = f" (first: {str(array[index])!r} in row {index[0]})" if array.size else ""
-    return f"this is a regressor, which predicts numbers, and y must be real numbers: y holds {kind}{first}; {advice}"
+    value, row = (array[index], (*index, 0)[0]) if array.size else (None, None)
+    first = "" if value is None else f" (first: {str(value)!r})"
+    message = f"this is a regressor, which predicts numbers, and y must be real numbers: y holds {kind}{first}"
+    return error(message, row=row, value=value, hint=advice)
 
 
 # Shared values --------------------------------------------------------------------------------------------------------
@@ -146,7 +148,10 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
     )
     raise InputError(
         f'target_transform="{kind}" needs {name} {rule}, and {int(wrong.sum())} of {len(y)} values are not '
-        f"(first: {y[first]:g} in row {int(rows[first])}); {advice}"
+        f"(first: {y[first]:g})",
+        row=int(rows[first]),
+        value=float(y[first]),
+        hint=advice,
     )
 
 

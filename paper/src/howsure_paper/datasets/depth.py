@@ -168,7 +168,9 @@ def _read_index(content: str, where: str) -> dict[int, tuple[str, str]]:
     """Return scene and official split (or "") by frame number."""
     reader = csv.DictReader(io.StringIO(content))
     if "scene" not in (reader.fieldnames or ()):
-        raise InputError(f"{where} lacks the column scene, it has {reader.fieldnames}; without it no fair split")
+        raise InputError(
+            f"{where} lacks the column scene, it has {reader.fieldnames}; without it no fair split", column="scene"
+        )
     rows: dict[int, tuple[str, str]] = {}
     for k, row in enumerate(reader):
         frame = row.get("file_index0") or str(k)

@@ -153,11 +153,10 @@ class TreeEnsemble(nn.Module):
         self.register_buffer("threshold", threshold, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        record = RECORDED.get()
-        if record is not None:
-            total: Tensor = record(self, self.units(x))
-        elif torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             total = self._sums(x)
+        elif record := RECORDED.get():
+            total = record(self, self.units(x))
         else:
             size = max(1, BLOCK // max(1, self.roots.numel()))
             total = (
