@@ -30,7 +30,7 @@ def test_shift_without_flagged_rows_has_one_line_in_the_table_of_flags():
     scores = dict.fromkeys(("coverage_90", "nll", "rmse", "rmse of the training mean", "median width"), 0.5)
     scores |= {"rows": 1234}
     lines = flag_table({"shifts": {"here": {"outside, not flagged": scores}}}).splitlines()
-    assert lines[2:] == ["| here | not flagged | 1,234 | 50 % | 0.50 | 0.500 | 0.500 | 0.500 |"]
+    assert lines[2:] == ["| here | not flagged | 1,234 | 50% | 0.50 | 0.500 | 0.500 | 0.500 |"]
 
 
 def test_shifts_missing_from_a_record_have_no_line_in_the_tables():

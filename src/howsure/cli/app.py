@@ -81,7 +81,7 @@ def _stop_for(program: str, error: Exception) -> NoReturn:
         print(error)
         sys.exit(2)
     if hasattr(error, "format_message"):  # of typer, or of click: the command line cannot be read
-        _stop(program, f"{' '.join(error.format_message().split())} (--help shows what there is)")
+        _stop(program, f"{' '.join(error.format_message().split())} (see --help)")
     import torch
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -244,8 +244,8 @@ def _check_rows(rows: Rows, count: int, targets: list[str], quiet: bool) -> None
     copies = int(rows.x.astype(str).duplicated().sum())
     if copies:
         console.remark(
-            f"note: {copies:,} of {counted(len(rows.y))} are copies of other rows; where a copy was learned from and "
-            "another one is held out, scores are better than for new rows"
+            f"note: {copies:,} of {counted(len(rows.y))} are copies of other rows. The scores of held-out copies of "
+            "training rows are too good"
         )
 
 
@@ -259,7 +259,7 @@ def _hold_out(rows: Rows, by_time: str | None, by_group: str | None, seed: int) 
     if by_time is not None:
         held_out = _latest(_times(rows, by_time))
         tenth = held_out.sum() <= round(1.5 * HELD_OUT * len(held_out))
-        how = "the last tenth in time" if tenth else "the last in time; more than a tenth, as many share a time"
+        how = "the last tenth in time" if tenth else "the last in time, more than a tenth because of equal times"
     elif by_group is not None:
         held_out, how = _some_groups(rows.x[by_group], seed)
     elif len(rows.y) < MIN_ROWS_FOR_TENTH:
@@ -401,7 +401,7 @@ def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str
             errors[column] = np.mean((model.predict(shuffled).reshape(len(y), -1)[:, k] - y) ** 2)
         worst = str(max(errors, key=lambda column: errors[column]))
         console.remark(
-            f"note: the columns determine {target!r} almost exactly, most of all {worst!r}; if that is known only "
+            f"note: the columns determine {target!r} almost exactly, most of all {worst!r}. If it is known only "
             f"together with {target!r}, leave it out with --drop {shlex.quote(worst)}"
         )
 

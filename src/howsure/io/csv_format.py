@@ -103,7 +103,7 @@ class CsvFormat:
         fields, columns = len(record), len(self.names)
         hint = "put values that contain the separator into quotes" if fields > columns else "is the line cut off?"
         if fields == columns + 1:
-            hint += "; if the first field is a name of the row, name it in the first line, too"
+            hint += ", or name the first field in the first line if it has the names of the rows"
         raise InputError(
             f"{self.path}: a row has {fields} field{'' if fields == 1 else 's'}, but there are {columns} columns",
             row=row,

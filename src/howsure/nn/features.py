@@ -222,7 +222,8 @@ def _channels_last(module: nn.Module, features: Any) -> Tensor:
     if not isinstance(features, Tensor) or not features.is_floating_point() or features.ndim < 2:
         is_tensor = isinstance(features, Tensor)
         found = f"{features.dtype} of shape {tuple(features.shape)}" if is_tensor else type(features).__name__
-        raise InputError(f"features must be floats of shape (N, …, D), got {found}", hint="choose other layers=")
+        hint = "pass a batch of rows" if is_tensor and features.ndim < 2 else "choose other layers="
+        raise InputError(f"features must be floats of shape (N, …, D), got {found}", hint=hint)
     is_linear = isinstance(module, nn.Linear | nn.LayerNorm)
     is_map = features.ndim > 3 or isinstance(module, nn.Conv1d | nn.ConvTranspose1d | nn.BatchNorm1d)
     return features.movedim(1, -1) if is_map and not is_linear else features

@@ -139,7 +139,7 @@ class Encoding:
         known = set(self.names)
         for problem, some in (
             ("lacks", [n for n in self.names if n not in position]),
-            ("has, beyond those of training,", [n for n in names if n not in known]),
+            ("has, in addition to the training columns,", [n for n in names if n not in known]),
         ):
             if some:
                 plural = "s" if len(some) > 1 else ""
@@ -217,7 +217,7 @@ def _keep_category(column: Column) -> Encoder:
     missing, distinct = len(column.values) - sum(counts.values()), len(counts)
     why = "declared a category" if column.declared else "text"
     if distinct > len(frequent):
-        why += f"; the {len(frequent)} most frequent values have a feature each"
+        why += f", a feature for each of the {len(frequent)} most frequent values"
     return Encoder(
         column.name,
         column.kind,

@@ -133,12 +133,12 @@ def encoder_from(position: int, state: Any) -> Encoder:
     is_category, rows = encoder.kind == "category", {len(row) for row in encoder.means}
     demand(_content_fits(encoder), here + "has an unknown content")
     demand(encoder.low <= encoder.high, here + "has a lowest number above the highest")
-    demand(is_category or not (encoder.categories or encoder.means), here + "has categories, but is no category")
-    demand(encoder.kind == "date" or not encoder.cycles, here + "has cycles, but is no date")
+    demand(is_category or not (encoder.categories or encoder.means), here + "has categories, but is not a category")
+    demand(encoder.kind == "date" or not encoder.cycles, here + "has cycles, but is not a date")
     fits = len(encoder.means) == len(encoder.categories) + 2 and len(rows) == 1 and 0 not in rows
     demand(fits or not encoder.means, here + "has means that do not fit its categories")
     among = set(encoder.frequent) <= set(encoder.categories)
-    demand(among and bool(encoder.means or not encoder.frequent), here + "has frequent values that are no categories")
+    demand(among and bool(encoder.means or not encoder.frequent), here + "has frequent values that are not categories")
     return encoder
 
 

@@ -127,7 +127,7 @@ def _open_array(x: Any) -> OpenTable:
     if array.dtype.kind not in "biufO":
         raise InputTypeError(f"x must hold numbers, not {array.dtype}; for text use a pandas frame or an object array")
     if array.ndim != 2:
-        hint = "; a single column is x.reshape(-1, 1), a single row x.reshape(1, -1)" if array.ndim == 1 else ""
+        hint = ": use x.reshape(-1, 1) for one column, x.reshape(1, -1) for one row" if array.ndim == 1 else ""
         raise InputError(f"x must have two dimensions (rows, columns), got shape {array.shape}{hint}")
     if array.shape[1] == 0:
         raise InputError(f"the table has no columns: shape {array.shape}")

@@ -52,7 +52,7 @@ def _number(value: str | bytes, array: NDArray[Any], index: tuple[int, ...]) -> 
     try:
         return float(value)
     except ValueError:
-        advice = "for classes use a classifier; where the text has units or separators, take the numbers out of it"
+        advice = "use a classifier for classes, and remove units and separators from numbers"
         raise _no_quantity(InputError, "text", array, advice, index) from None
 
 

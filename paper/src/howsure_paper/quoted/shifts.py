@@ -14,7 +14,7 @@ Shift = Mapping[str, Any]
 NAMES = ("red to white wine", "bikes, 2011 to 2012", "inland to coast")
 PLACES = {"inside": "inside", "outside": "other"}
 PARTS = {"outside, not flagged": "not flagged", "outside, flagged": "flagged"}
-SCORES = "number | in 90 % | NLL | RMSE | RMSE of the training mean"
+SCORES = "number | in 90% | NLL | RMSE | RMSE of the training mean"
 
 
 def number(value: float) -> str:
@@ -24,8 +24,8 @@ def number(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a share in percent, with a digit more if it is small."""
-    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+    """Return a share in percent, with one more digit if it is small."""
+    return f"{100 * value:.1f}%" if value < 0.1 else f"{100 * value:.0f}%"
 
 
 # Tables -------------------------------------------------------------------------------------------------------------
@@ -37,17 +37,17 @@ def _scores(own: Shift) -> list[str]:
 
 
 def learned_table(record: Shift) -> str:
-    """Return the table of the rows that each model learned from."""
+    """Return the table of the training rows of each model."""
     known = ("red wines", "hours of 2011", "districts of California that are inland")
-    asked = ("all white ones", "all hours of 2012", "all others")
+    new = ("all white ones", "all hours of 2012", "all others")
     targets = ("grade, 0 to 10", "bikes hired in the hour", "median house value, $")
     shifts = record["shifts"]
     lines = [
         [name, f"{shifts[name]['rows']['train']:,} {rows}", others, target]
-        for name, rows, others, target in zip(NAMES, known, asked, targets, strict=True)
-        if name in shifts  # the record of a study that was stopped has fewer
+        for name, rows, others, target in zip(NAMES, known, new, targets, strict=True)
+        if name in shifts  # a stopped study has fewer
     ]
-    return table("shift | learned from | asked about | target", lines)
+    return table("shift | training rows | new rows | target", lines)
 
 
 def shift_table(record: Shift) -> str:
@@ -61,35 +61,35 @@ def shift_table(record: Shift) -> str:
 
 
 def flag_table(record: Shift) -> str:
-    """Return the table of flagged and other rows outside; parts without rows are left out."""
+    """Return the table of flagged and other new rows. Parts without rows are left out."""
     lines = [
         [name, part, *_scores(found[key]), number(found[key]["median width"])]
         for name, found in record["shifts"].items()
         for key, part in PARTS.items()
         if key in found
     ]
-    return table(f"shift | rows of the other kind | {SCORES} | width", lines)
+    return table(f"shift | new rows | {SCORES} | width", lines)
 
 
 def parts_table(record: Shift) -> str:
-    """Return the table of noise and doubt, inside and outside: medians over rows."""
+    """Return the table of aleatoric and epistemic parts, inside and outside: medians over rows."""
     keys = ("aleatoric_std", "epistemic_std", "familiar", "mean error")
     lines = [
         [name, place, *(number(found[key][score]) for score in keys)]
         for name, found in record["shifts"].items()
         for key, place in PLACES.items()
     ]
-    return table("shift | rows | noise | doubt | `familiar` | predictions too high by", lines)
+    return table("shift | rows | aleatoric | epistemic | `familiar` | predictions too high by", lines)
 
 
 def after_table(record: Shift) -> str:
-    """Return the table of models that have learned from a few rows of the other kind."""
+    """Return the table of models that were trained with a few of the new rows."""
     lines = []
     for name, found in record["shifts"].items():
         both = (found["outside"], found["after"])
         cells = [percent(own["coverage_90"]) for own in both] + [f"{own['nll']:.2f}" for own in both]
         lines.append([name, *cells, *(number(own["rmse"]) for own in both), number(both[1]["rmse of their mean"])])
-    scores = "in 90 %, before | after | NLL, before | after | RMSE, before | after"
+    scores = "in 90%, before | after | NLL, before | after | RMSE, before | after"
     return table(f"shift | {scores} | RMSE of the mean of the 200", lines)
 
 
@@ -106,32 +106,32 @@ SHIFT_TABLES = {
 
 SENTENCES = {
     "flagged-inside": "{flagged inside} of {inside:,}",
-    "wine": "{wine[outside][flagged]:%} of the white wines are flagged. Their columns are unlike those of red ones "
-    "(`familiar` has a median of {wine[outside][familiar]:#}), doubt is {doubt of wine:.1f} times that inside, and the "
-    "wider intervals hold {wine[outside][coverage_90]:%}. The predictions are poor all the same, {gain:%} better than "
-    "one answer for all",
-    "coast": "{houses[outside][flagged]:%} are flagged, and {houses[inside][flagged]:%} inside: more, but too few to "
-    "raise an alarm. Intervals are {width of houses:.1f} times as wide, and hold {houses[outside][coverage_90]:%} all "
-    "the same. Most of these districts have columns like some district inland (`familiar` has a median of "
+    "wine": "{wine[outside][flagged]:%} of the white wines are flagged. Their columns differ from the red wines "
+    "(`familiar` has a median of {wine[outside][familiar]:#}), the epistemic part is {ratio of wine:.1f} times as "
+    "large, and the wider intervals hold {wine[outside][coverage_90]:%}. But the errors are only {gain:%} smaller "
+    "than with one prediction for all wines",
+    "coast": "{houses[outside][flagged]:%} are flagged, and {houses[inside][flagged]:%} inside: more, but too few for "
+    "an alarm. Intervals are {width of houses:.1f} times as wide, and hold only {houses[outside][coverage_90]:%}. "
+    "Most of these districts have columns like some district inland (`familiar` has a median of "
     "{houses[outside][familiar]:#})",
     "bikes": "{bikes[outside][flagged]:%} are flagged, fewer than one in a hundred ({bikes[inside][flagged]:%} "
-    "inside); doubt is {bikes[outside][epistemic_std]:#} instead of {bikes[inside][epistemic_std]:#}; and predictions "
-    "are too low by {too low:.0f} bikes on average, so that intervals hold {bikes[outside][coverage_90]:%}",
-    "last-tenth": "the last tenth of 2011, {bikes[last tenth in time][rows]} hours, in the place of hours drawn at "
+    "inside). The epistemic part is {bikes[outside][epistemic_std]:#} instead of {bikes[inside][epistemic_std]:#}. "
+    "Predictions are too low by {too low:.0f} bikes on average, so that intervals hold {bikes[outside][coverage_90]:%}",
+    "last-tenth": "the last tenth of 2011, {bikes[last tenth in time][rows]} hours, instead of hours drawn at "
     "random. There the intervals hold {bikes[last tenth in time][coverage][0.9]:%} and the RMSE is "
-    "{bikes[last tenth in time][rmse]:#}; on random hours these are {bikes[inside][coverage_90]:%} and "
+    "{bikes[last tenth in time][rmse]:#}. On random hours they are {bikes[inside][coverage_90]:%} and "
     "{bikes[inside][rmse]:#}",
     "bikes-after": "they hold {bikes[after][coverage_90]:%}, and {bikes[after][flagged]:%} of the rows are flagged",
-    "draws": "intervals hold {draws[coverage_90]} of the white wines, and {draws[flagged]} are flagged, of the "
-    "held-out red ones {draws[flagged inside]}",
+    "draws": "intervals hold {draws[coverage_90]} of the white wines, and {draws[flagged]} are flagged. Of the "
+    "held-out red wines, {draws[flagged inside]} are flagged",
     "draws-flagged": "{draws[flagged]}",
     "copies": "Of the {wine[inside][rows]} red wines inside, {copies[rows]} are exact copies of a training row, "
-    "because the file has many. Their RMSE is {copies[rmse]:#}, and that of the other {others[rows]} is "
+    "because the file has many. Their RMSE is {copies[rmse]:#}, and the RMSE of the other {others[rows]} is "
     "{others[rmse]:#}: the {wine[inside][rmse]:#} in the first table is too good.",
     "copies-in-short": "RMSE is {copies[rmse]:#} for these, and {others[rmse]:#} for the other {others[rows]}",
     "claim": "{wine[outside][flagged]:%} of white wines are flagged ({wine[inside][flagged]:%} of held-out red ones), "
     "{houses[outside][flagged]:%} of the coast, and {bikes[outside][flagged]:%} of the bikes of 2012, whose intervals "
-    "hold {bikes[outside][coverage_90]:%} instead of 90 %",
+    "hold {bikes[outside][coverage_90]:%} instead of 90%",
 }
 
 
@@ -155,7 +155,7 @@ def sentence_values(record: Shift) -> dict[str, Any]:
         "others": wine["inside, no copies"],
         "draws": {score: f"{percent(min(values))} to {percent(max(values))}" for score, values in draws.items()},
         "gain": 1 - wine["outside"]["rmse"] / wine["outside"]["rmse of the training mean"],
-        "doubt of wine": wine["outside"]["epistemic_std"] / wine["inside"]["epistemic_std"],
+        "ratio of wine": wine["outside"]["epistemic_std"] / wine["inside"]["epistemic_std"],
         "width of houses": houses["outside"]["median width"] / houses["inside"]["median width"],
         "too low": -bikes["outside"]["mean error"],
         "flagged inside": sum(round(shift["inside"]["flagged"] * shift["inside"]["rows"]) for shift in shifts),
