@@ -305,7 +305,7 @@ def test_a_map_refuses_what_it_cannot_answer():
     for coverage in (0, 1, 2, math.nan):
         with pytest.raises(hs.InputError, match="coverage"):
             after.interval(coverage)
-    with pytest.raises(hs.InputTypeError, match="coverage"):
+    with pytest.raises(hs.InputError, match="coverage"):
         after.interval("0.9")
     with pytest.raises(hs.InputError, match="factors"):
         _ = after.calibration.factors
