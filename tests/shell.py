@@ -1,5 +1,6 @@
 """Calls of the command line within the process of a test, and small tables for them."""
 
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +38,11 @@ def shell(capsys, *arguments: object) -> Said:
     finally:
         sys.argv = before
     return Said(code, *capsys.readouterr())
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers in a text, in their order."""
+    return [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
 
 
 def houses(rows: int = 120, seed: int = 0) -> pd.DataFrame:

@@ -62,7 +62,7 @@ def test_rounding_does_not_move_a_byte_to_another_bin():
         assert np.allclose(appearance(x.clamp(0, 1))[:, :COLOURS].numpy(), 0.25, atol=1e-3)
 
 
-def test_a_grey_image_has_three_equal_channels():
+def test_grey_image_has_three_equal_channels():
     grey = as_floats(pictures())[:, :1].expand(-1, 3, -1, -1)
     red, green, blue = appearance(grey)[:, :COLOURS].chunk(3, 1)
     assert torch.equal(red, green)
@@ -70,15 +70,16 @@ def test_a_grey_image_has_three_equal_channels():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 4, 4, dtype=torch.uint8), np.zeros((2, 3, 4, 4))])
-def test_what_is_no_tensor_of_floats_has_no_looks(wrong):
+def test_appearance_of_other_inputs_raises(wrong):
     with pytest.raises(hs.InputTypeError):
         appearance(wrong)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 4), (2, 1, 4, 4), (2, 3, 0, 4)])
 def test_other_shapes_have_no_looks(shape):
-    with pytest.raises(hs.InputError, match="shape"):
+    with pytest.raises(hs.InputError) as caught:
         appearance(torch.zeros(shape))
+    assert str(shape) in caught.value.message
 
 
 # Fading ---------------------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def by_hand(train, asked):
     return np.sqrt(estimate.mahalanobis(new))
 
 
-def test_the_distance_is_that_of_scikit_learns_covariance():
+def test_distance_is_that_of_scikit_learns_covariance():
     train, asked = seen(60), seen(9, seed=1)  # too few to say what is usual for an image
     fading = ImageFading.fit(train, seen(20, seed=2))
     expected = by_hand(train, asked)
@@ -122,7 +123,7 @@ def test_the_distance_is_that_of_scikit_learns_covariance():
     assert np.median(fading.distance(train).numpy()) == pytest.approx(1, rel=0.3)
 
 
-def test_the_share_is_one_up_to_the_reach_and_falls_by_the_power():
+def test_share_is_one_up_to_the_reach_and_falls_by_the_power():
     train, usual = seen(200), seen(41, seed=1)
     fading = ImageFading.fit(train, usual, power=3.0)
     distance, share = fading.distance(usual).numpy(), fading(usual).numpy()
@@ -136,7 +137,7 @@ def test_the_share_is_one_up_to_the_reach_and_falls_by_the_power():
     assert ImageFading.fit(train, usual, power=0.0)(seen(5, shift=9.0)).tolist() == [1.0] * 5
 
 
-def test_what_is_usual_takes_out_that_some_images_vary_more():
+def test_usual_distance_corrects_for_images_that_vary_more():
     """Features of the second block vary the more, the larger those of the first are: so do plain distances."""
 
     def made(count, seed):
@@ -158,7 +159,7 @@ def test_what_is_usual_takes_out_that_some_images_vary_more():
     assert abs(np.corrcoef(after, first)[0, 1]) < 0.3
 
 
-def test_without_validation_images_the_training_images_say_what_is_usual():
+def test_training_images_define_the_usual_distance_without_validation():
     train = seen(300)
     alone, few = ImageFading.fit(train), ImageFading.fit(train, seen(9, seed=1))
     assert torch.equal(alone.reach, few.reach)
@@ -167,7 +168,7 @@ def test_without_validation_images_the_training_images_say_what_is_usual():
     assert float(alone.reach) > float(alone.distance(train).median())
 
 
-def test_images_that_do_not_differ_tell_nothing():
+def test_equal_images_have_distance_zero():
     one = seen(1)
     same = Seen(one.appearance.expand(12, -1), tuple(block.expand(12, -1) for block in one.pooled))
     fading = ImageFading.fit(same)
@@ -177,7 +178,7 @@ def test_images_that_do_not_differ_tell_nothing():
     assert bool(ImageFading.fit(dead)(dead).isfinite().all())
 
 
-def test_it_is_kept_in_a_state_dict_and_knows_nothing_before():
+def test_state_dict_round_trip_of_a_new_object():
     fading = ImageFading.fit(seen(100), seen(20, seed=1))
     asked = seen(6, seed=2, shift=1.0)
     file = io.BytesIO()
@@ -222,7 +223,7 @@ def test_numbers_out_of_range(wrong, says):
 def test_too_few_images_and_other_networks():
     with pytest.raises(hs.InputError):
         ImageFading.fit(seen(9))
-    with pytest.raises(hs.InputError, match="blocks"):
+    with pytest.raises(hs.InputError, match=r"\[4, 5\]"):
         ImageFading.fit(seen(20))(seen(3, channels=(4, 5)))
     broken = seen(20)
     broken.pooled[0][3] = torch.nan

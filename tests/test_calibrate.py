@@ -43,7 +43,7 @@ def scipy_density(p, y, s):
 
 
 @pytest.mark.parametrize("weights", [None, [0.2, 0.5, 0.3]])
-def test_a_scaled_mixture_has_the_density_of_a_stretched_variable(weights):
+def test_scaled_mixture_has_the_density_of_a_stretched_variable(weights):
     p, factor = mixture(40, weights=weights), np.random.default_rng(1).uniform(0.2, 5, 40)
     y = np.random.default_rng(2).normal(0, 5, 40)
     scaled = p.scaled(factor)
@@ -72,7 +72,7 @@ def test_scaling_keeps_the_shares_of_the_variance(known):
     np.testing.assert_allclose(back.interval(0.9), p.interval(0.9), rtol=1e-9)
 
 
-def test_a_factor_of_one_changes_nothing_and_a_transform_comes_after():
+def test_factor_of_one_changes_nothing_and_a_transform_comes_after():
     p = mixture(30)
     np.testing.assert_array_equal(p.scaled(1).interval(0.9), p.interval(0.9))
     positive = Prediction(p.answers, members=0, transform=Transform("positive", 2.0, 0.1))
@@ -95,13 +95,13 @@ def test_factors_of_rows_targets_and_images():
 
 
 @pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, [1.0, 2.0], np.ones((3, 20)), np.ones((20, 3, 1)), []])
-def test_factors_that_cannot_be_are_refused(factor):
+def test_factors_that_cannot_be_raise(factor):
     with pytest.raises(hs.InputError, match="factor"):
         mixture(20, targets=3).scaled(factor)
 
 
 @pytest.mark.parametrize("factor", ["2", None, [None] * 20, 1j])
-def test_factors_that_are_no_numbers_are_refused(factor):
+def test_factors_that_are_no_numbers_raise(factor):
     with pytest.raises((hs.InputError, hs.InputTypeError), match="factor"):
         mixture(20).scaled(factor)
 
@@ -110,7 +110,7 @@ def test_factors_that_are_no_numbers_are_refused(factor):
 
 
 @pytest.mark.parametrize("true", [0.05, 0.9, 7.0, 300.0])
-def test_the_scale_of_the_highest_likelihood_is_that_of_scipy(true):
+def test_scale_of_the_highest_likelihood_is_that_of_scipy(true):
     p = mixture(300, seed=4)
     y = p.mean + true * (p.sample(1, seed=0)[0] - p.mean)
     found = hs.calibrate(p, y).factors[0]
@@ -123,7 +123,7 @@ def test_the_scale_of_the_highest_likelihood_is_that_of_scipy(true):
     assert found == pytest.approx(true, rel=0.3)
 
 
-def test_the_scale_of_a_gaussian_is_the_root_mean_square():
+def test_scale_of_a_gaussian_is_the_root_mean_square():
     g = np.random.default_rng(5)
     mean, std = g.normal(size=50), g.uniform(0.5, 2, 50)
     y = mean + 3 * std * g.normal(size=50)
@@ -168,7 +168,7 @@ def test_every_target_has_its_own_scale_and_masked_ones_count_for_none():
     assert masked.factors[1] == pytest.approx(hs.calibrate(p[rows, 1], y[rows, 1]).factors[0], rel=1e-6)
     with pytest.raises(hs.InputError):
         hs.calibrate(p, holes)
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match=r"\(200,\)"):
         both.apply(p[:, 0])
 
 
@@ -180,7 +180,7 @@ def test_images_with_a_mask_have_one_scale_and_many_pixels_are_drawn_from(monkey
     whole = hs.calibrate(answer, torch.from_numpy(np.where(mask, y, np.nan)), mask=torch.from_numpy(mask))
     assert whole.factors == pytest.approx([3.0], rel=0.1)
     assert whole.apply(answer).shape == (6, 20, 30)
-    monkeypatch.setattr("howsure.calibration.MOST", 1000)
+    monkeypatch.setattr("howsure.calibration.MAX_TARGETS", 1000)
     drawn = hs.calibrate(answer, y, mask=mask).factors
     assert drawn == pytest.approx(whole.factors, rel=0.15)
     assert drawn != whole.factors
@@ -188,7 +188,7 @@ def test_images_with_a_mask_have_one_scale_and_many_pixels_are_drawn_from(monkey
     assert hs.calibrate(batches, y, mask=mask).factors == pytest.approx(drawn, rel=1e-9)
 
 
-def test_a_scale_lowers_the_nll_of_new_rows_and_corrects_their_coverage():
+def test_scale_lowers_the_nll_of_new_rows_and_corrects_their_coverage():
     p = mixture(4000, seed=9)
     y = p.mean + 2.5 * (p.sample(1, seed=2)[0] - p.mean)
     after = hs.calibrate(p[:300], y[:300]).apply(p[300:])
@@ -197,7 +197,7 @@ def test_a_scale_lowers_the_nll_of_new_rows_and_corrects_their_coverage():
 
 
 @pytest.mark.parametrize("kind", ["positive", "log"])
-def test_a_scale_under_a_transform_is_that_of_the_variable_before_it(kind):
+def test_scale_under_a_transform_is_that_of_the_variable_before_it(kind):
     base = mixture(200, seed=10)
     z = base.mean + 3 * (base.sample(1, seed=3)[0] - base.mean)
     transform = Transform(kind, 2.0) if kind == "positive" else Transform(kind)
@@ -207,7 +207,7 @@ def test_a_scale_under_a_transform_is_that_of_the_variable_before_it(kind):
     found = hs.calibrate(p[possible], y[possible]).factors[0]
     assert found == pytest.approx(hs.calibrate(base[possible], z[possible]).factors[0], rel=1e-4)
     y[0] = 0.0
-    with pytest.raises(hs.InputError, match="scale"):
+    with pytest.raises(hs.InputError, match="mask="):
         hs.calibrate(p, y)
 
 
@@ -215,19 +215,20 @@ def test_targets_at_the_means_have_no_scale():
     p = Prediction(hs.Normal(torch.arange(5.0), 1.0))
     with pytest.raises(hs.InputError):
         hs.calibrate(p, np.arange(5.0))
-    with pytest.raises(hs.InputError, match="targets"):
-        hs.calibrate(p, np.arange(5.0), mask=np.zeros(5, dtype=bool))
+    with pytest.raises(hs.InputError):
+        hs.calibrate(p, np.arange(5.0) + 1, mask=np.zeros(5, dtype=bool))
     with pytest.raises(hs.InputError):
         hs.calibrate(p, [math.inf] * 5)
-    with pytest.raises(hs.InputError, match="shape"):
+    with pytest.raises(hs.InputError, match=r"\(4,\)"):
         hs.calibrate(p, np.arange(4.0))
     with pytest.raises(hs.InputError, match="platt"):
         hs.calibrate(p, np.arange(5.0), method="platt")
     with pytest.raises(hs.InputError, match="None"):
         hs.calibrate(p, np.arange(5.0), method=None)
     for shape in ((), (0,), (5, 0)):
-        with pytest.raises(hs.InputError, match="targets"):
+        with pytest.raises(hs.InputError) as caught:
             hs.calibrate(hs.Normal(torch.zeros(shape), 1.0), np.zeros(shape))
+        assert str(shape) in caught.value.message
     with pytest.raises(hs.InputError):
         hs.calibrate(p, np.arange(5.0), method=np.array(["scale", "isotonic"]))
     with pytest.raises(hs.InputError):
@@ -237,7 +238,7 @@ def test_targets_at_the_means_have_no_scale():
 # A monotone map -------------------------------------------------------------------------------------------------------
 
 
-def test_the_map_is_the_isotonic_regression_of_ranks():
+def test_map_is_the_isotonic_regression_of_ranks():
     p = mixture(400, seed=11)
     y = p.mean + 2 * (p.sample(1, seed=4)[0] - p.mean) + 1
     stated = p.cdf(y)
@@ -263,7 +264,7 @@ def test_quantiles_and_probabilities_of_a_map_are_inverse(targets):
     assert "shape" in repr(after)
 
 
-def test_a_map_corrects_what_a_scale_cannot():
+def test_map_corrects_where_a_scale_cannot():
     """Exponential noise under a Gaussian prediction, on new rows."""
     g = np.random.default_rng(13)
     mean = g.normal(size=6000)
@@ -279,7 +280,7 @@ def test_a_map_corrects_what_a_scale_cannot():
         assert not hasattr(map_, absent)
 
 
-def test_a_map_of_many_rows_is_thinned_and_ties_and_atoms_are_fine():
+def test_map_of_many_rows_is_thinned_and_ties_and_atoms_are_fine():
     p = Prediction(hs.Normal(torch.zeros(20_000), 1.0))
     y = 2 * np.random.default_rng(14).normal(size=20_000)
     calibration = hs.calibrate(p, y, method="isotonic")
@@ -296,20 +297,21 @@ def test_a_map_of_many_rows_is_thinned_and_ties_and_atoms_are_fine():
     assert np.isfinite(far.interval(0.9)).all()
 
 
-def test_a_map_refuses_what_it_cannot_answer():
+def test_map_raises_for_moments_and_density():
     p = mixture(50)
     after = hs.calibrate(p, p.mean + 1, method="isotonic").apply(p)
     for q in (-0.1, 1.1, [], [[0.5]]):
-        with pytest.raises(hs.InputError, match="quantiles"):
+        with pytest.raises(hs.InputError) as caught:
             after.quantile(q)
+        assert repr(q) in caught.value.message
     for coverage in (0, 1, 2, math.nan):
         with pytest.raises(hs.InputError, match="coverage"):
             after.interval(coverage)
     with pytest.raises(hs.InputError, match="coverage"):
         after.interval("0.9")
-    with pytest.raises(hs.InputError, match="factors"):
+    with pytest.raises(hs.InputError, match='"isotonic"'):
         _ = after.calibration.factors
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError):
         after.coverage(p.mean, mask=np.zeros(50, dtype=bool))
 
 
@@ -318,7 +320,7 @@ def test_a_map_refuses_what_it_cannot_answer():
 
 @pytest.mark.parametrize("method", ["scale", "isotonic"])
 @pytest.mark.parametrize("targets", [None, 2])
-def test_a_calibration_survives_json_and_pickle(method, targets):
+def test_calibration_survives_json_and_pickle(method, targets):
     p = mixture(60, targets=targets)
     calibration = hs.calibrate(p, p.mean + 1.0 + 0.1 * p.std, method=method)
     back = hs.calibration.Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
@@ -351,6 +353,6 @@ def test_a_calibration_survives_json_and_pickle(method, targets):
         {"method": "isotonic", "numbers": [{"a": 1}]},
     ],
 )
-def test_a_hostile_calibration_is_refused(saved):
+def test_hostile_calibration_raises(saved):
     with pytest.raises(hs.InputError):
         hs.calibration.Calibration.from_dict(saved)

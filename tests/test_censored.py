@@ -82,7 +82,7 @@ def test_tails_and_their_gradients_are_exact_in_float32(a, z, sign):
             assert abs(exact(got) - expected) <= mp.mpf(2) ** -22 * abs(expected) + floor
 
 
-def test_the_oracle_of_slopes_is_the_derivative():
+def test_oracle_of_slopes_is_the_derivative():
     with mp.workdps(30):
         point = [mp.mpf(v) for v in (1.5, 1, 0.25, 0.7, 2.0, 1.3)]
         slopes = tail_slopes(*point, tail_nll(*point))
@@ -93,7 +93,7 @@ def test_the_oracle_of_slopes_is_the_derivative():
 
 
 @pytest.mark.parametrize(("s", "n"), [(0.0, 2.0), (0.3, 5.0), (1e-3, 1e6), (2e-4, 2e8), (40.0, 3.0), (1e9, 700.0)])
-def test_the_derivative_of_the_integral_by_the_degrees_of_freedom(s, n):
+def test_derivative_of_the_integral_by_the_degrees_of_freedom(s, n):
     """−∂G/∂n = ∫ ln(cosh x + τ sinh x) (cosh x + τ sinh x)^(−n) dx, by adaptive quadrature."""
     got = student_tail.integral_slope(*(torch.tensor(v, dtype=torch.float64) for v in (s, n)))
     with mp.workdps(30):
@@ -211,7 +211,7 @@ def test_penalties_of_bounds_are_one_sided(answer, y, penalty):
         assert torch.equal(f(answer.gamma, *p), torch.zeros(6, dtype=torch.float64))
 
 
-def test_a_kept_bound_sends_no_gradient_through_the_penalty(answer):
+def test_kept_bound_sends_no_gradient_through_the_penalty(answer):
     p = [v.detach().requires_grad_() for v in answer.parameters]
     kept = hs.NormalInverseGamma(p[0], p[1], alpha_minus_one=p[2], beta=p[3])
     y, bound = answer.gamma.detach() - 0.5, torch.ones(6, dtype=torch.bool)
@@ -233,7 +233,7 @@ def test_extra_terms_of_bounds_are_one_sided(answer, y):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_is_masked_may_be_anything_here_too(name):
+def test_masked_targets_may_have_any_value(name):
     loss_of, head_of = LOSSES[name]
     head, x = head_of(3), torch.randn(4, 3, requires_grad=True)
     y, mask = torch.tensor([0.1, math.nan, math.inf, 0.3]), torch.tensor([True, False, False, True])
@@ -246,7 +246,7 @@ def test_what_is_masked_may_be_anything_here_too(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_bounds_that_say_nothing_or_everything(name):
+def test_bounds_of_probability_one_and_zero(name):
     loss_of, head_of = LOSSES[name]
     head, x = head_of(3), torch.randn(4, 3, requires_grad=True)
     y = torch.tensor([-math.inf, math.inf, -1e30, 1e30])
@@ -261,7 +261,7 @@ def test_bounds_that_say_nothing_or_everything(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_extreme_answers_have_finite_gradients(name):
+def test_extreme_distributions_have_finite_gradients(name):
     loss_of, _ = LOSSES[name]
     law, outputs = (hs.NormalInverseGamma, 4) if name == "evidential" else (hs.Normal, 2)
     corners = torch.cartesian_prod(*[torch.tensor([-1e4, -5.0, 5.0, 1e4])] * outputs)
@@ -369,7 +369,7 @@ def test_methods_learn_from_bounds(method):
 # Recovery -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_network_recovers_what_was_censored():
+def test_network_recovers_censored_targets():
     """Two fifths of the targets are cut off at random bounds: bounds that count as values pull predictions down."""
     g = torch.Generator().manual_seed(0)
     x = torch.empty(1000, 1).uniform_(-2, 2, generator=g)

@@ -7,7 +7,7 @@ import pytest
 
 import howsure as hs
 from howsure.cli import models
-from shell import houses, shell, write
+from shell import houses, numbers, shell, write
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +48,17 @@ def test_scores_are_those_of_the_metrics(rows, model, tmp_path, capsys, monkeypa
     assert sum(group["rows"] for group in found["by"]["targets"]["price"]) == 50
 
 
-def test_the_tables_for_people(model, tmp_path, capsys):
+def test_tables_for_people(model, tmp_path, capsys):
     frame = houses(50, seed=3)
     frame.loc[:4, "price"] = np.nan
     frame.loc[10, "town"] = np.nan
     said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"), "--by", "town")
     assert said.code == 0, said.error
-    assert "left out: 5 rows without a target" in said.error
+    assert numbers(said.error) == [5]
     assert said.out.startswith("price: 45 rows\n")
-    for words in ("calibration error", "flagged as unfamiliar", "error of the most certain rows", "by town"):
-        assert words in said.out
-    assert "(missing)     1" in said.out
+    groups = [line.split() for line in said.out.partition("by town\n")[2].splitlines()]
+    assert ["(missing)", "1"] in [line[:2] for line in groups]
+    assert sum(int(line[1]) for line in groups[1:] if line) == 45
     assert "\x1b" not in said.out
 
 
@@ -84,14 +84,14 @@ def test_several_targets_and_targets_without_names(tmp_path, capsys):
     fitted.save(tmp_path / "unnamed")
     table = write(frame[["size", "price"]], tmp_path / "t.csv")
     said = shell(capsys, "evaluate", tmp_path / "unnamed", table)
-    assert (said.code, "name them with --target" in said.error) == (2, True)
+    assert (said.code, "--target" in said.error) == (2, True)
     said = shell(capsys, "evaluate", tmp_path / "unnamed", table, "--target", "price", "--json")
     assert said.code == 0, said.error
     expected = hs.metrics.nll(fitted.predict_distribution(frame[["size"]].to_numpy()), frame["price"].to_numpy())
     assert json.loads(said.out)["targets"]["price"]["nll"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
+def test_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
     frame = houses(60)
     table = write(frame, tmp_path / "t.csv")
     fitted = hs.EnsembleRegressor(members=1, steps=5, device="cpu", target_transform="log").fit(
@@ -108,21 +108,21 @@ def test_a_target_learned_by_its_logarithm_has_no_mean(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments", "sentence"),
+    ("change", "arguments", "tokens"),
     [
-        (lambda frame: frame.drop(columns="price"), (), "t.csv has no target column 'price'"),
-        (lambda frame: frame.drop(columns="size"), (), "lacks the column 'size', which the model learned from"),
-        (lambda frame: frame.assign(price=np.nan), (), "has no rows with a target to compare with"),
-        (lambda frame: frame.assign(price="dear"), (), "must be numbers"),
-        (lambda frame: frame, ("--by", "twn"), "--by: "),
-        (lambda frame: frame, ("--target", "price", "--target", "rent"), "the model has 1 target, not 2"),
+        (lambda frame: frame.drop(columns="price"), (), ["t.csv", "'price'"]),
+        (lambda frame: frame.drop(columns="size"), (), ["t.csv", "'size'"]),
+        (lambda frame: frame.assign(price=np.nan), (), ["t.csv"]),
+        (lambda frame: frame.assign(price="dear"), (), ["'price'"]),
+        (lambda frame: frame, ("--by", "twn"), ["--by", "'twn'", "'town'"]),
+        (lambda frame: frame, ("--target", "price", "--target", "rent"), ["--target", "1", "2"]),
     ],
 )
-def test_bad_input_is_one_sentence(change, arguments, sentence, model, tmp_path, capsys):
+def test_bad_input_is_one_sentence(change, arguments, tokens, model, tmp_path, capsys):
     said = shell(capsys, "evaluate", model, write(change(houses(30)), tmp_path / "t.csv"), *arguments)
     assert said.code == 2, said
     assert said.out == ""
-    assert sentence in said.error.splitlines()[-1]
+    assert [token for token in tokens if token not in said.error.splitlines()[-1]] == []
 
 
 def test_errors_name_rows_of_the_file(model, tmp_path, capsys, monkeypatch):
@@ -131,7 +131,8 @@ def test_errors_name_rows_of_the_file(model, tmp_path, capsys, monkeypatch):
     frame.loc[[15, 16], "price"] = np.nan
     frame.loc[20, "size"] = np.inf
     said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"))
-    assert f"{tmp_path / 't.csv'}: column 'size'" in said.error
+    assert f"{tmp_path / 't.csv'}: " in said.error
+    assert "'size'" in said.error
     assert "(row 20)" in said.error
     frame.loc[18, "price"] = np.inf
     said = shell(capsys, "evaluate", model, write(frame, tmp_path / "t.csv"))
@@ -150,21 +151,12 @@ def test_names_cannot_move_the_cursor(model, tmp_path, capsys):
     assert "by b?[2J" in said.out
 
 
-def test_what_json_cannot_hold_is_none():
+def test_numbers_outside_json_are_none():
     assert models.finite({"a": [1.0, float("nan")], "b": (float("inf"), "x")}) == {"a": [1.0, None], "b": [None, "x"]}
 
 
-def test_a_report_does_not_replace_its_table(model, tmp_path, capsys):
-    table = tmp_path / "table.csv"
-    table.write_text("x,y\n1,2\n")
-    said = shell(capsys, "report", model, table, "-o", table, "--force")
-    assert said.code == 2
-    assert "is read by this command" in said.error
-    assert table.read_text() == "x,y\n1,2\n"
-
-
 @pytest.mark.extras
-def test_a_refused_file_ends_with_exit_code_2_every_time(model, tmp_path):
+def test_rejected_file_ends_with_exit_code_2_every_time(model, tmp_path):
     """A thread of Arrow that reads ahead when Python ends would abort the process."""
     table = tmp_path / "ragged.csv"
     table.write_text("x,y\n" + "1,2\n" * 400 + "1,2,3\n" + "1,2\n" * 400)

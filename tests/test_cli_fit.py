@@ -10,11 +10,12 @@ from scipy import stats
 
 import howsure as hs
 from howsure.cli import models, scoring
+from howsure.cli.evaluate import training_rows_note
 from howsure.cli.fit import Calibration, Method, _latest, _some_groups
 from howsure.cli.rows import number_columns, read_target
 from howsure.errors import InputError
 from howsure.tables.splits import random as random_split
-from shell import QUICK, SWIFT, houses, shell, write
+from shell import QUICK, SWIFT, houses, numbers, shell, write
 
 DROP = ("--drop", "id", "--drop", "rent")
 
@@ -26,6 +27,12 @@ def table(tmp_path):
 
 def record_of(folder):
     return models.load(folder).record_
+
+
+def scored_rows(said, target):
+    """Return the number of rows in the heading of the scores of a target."""
+    (heading,) = (line for line in said.out.splitlines() if line.startswith(f"{target}: "))
+    return numbers(heading)[0]
 
 
 def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys):
@@ -52,12 +59,12 @@ def test_scores_of_a_fit_are_those_of_its_held_out_rows(table, tmp_path, capsys)
     by_hand = x[test] @ np.linalg.lstsq(x[train], y[train], rcond=None)[0]
     assert found["linear"]["rmse"] == pytest.approx(np.sqrt(np.mean((y[test] - by_hand) ** 2)), rel=0.25)
     # what was printed
-    assert "price: scores on 12 held-out rows (a tenth at random)" in said.out
+    assert scored_rows(said, "price") == 12
     assert [line.split()[0] for line in said.out.splitlines()[-3:]] == ["evidential", "linear", "constant"]
     assert f"{expected['rmse']:#.4g}" in said.out
 
 
-def test_the_types_that_were_guessed_are_those_of_the_model(table, tmp_path, capsys):
+def test_types_that_were_guessed_are_those_of_the_model(table, tmp_path, capsys):
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *QUICK)
     shown = {line.split()[0]: line for line in said.out.split("\n\n")[0].splitlines()[1:]}
     columns = models.load(tmp_path / "m").columns_
@@ -125,15 +132,16 @@ def test_rows_without_a_target_are_left_out(tmp_path, capsys):
         capsys, "fit", write(frame, tmp_path / "t.csv"), "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT
     )
     assert said.code == 0, said.error
-    assert "left out: 3 of 120 rows without a target" in said.error
-    assert record_of(tmp_path / "m")["rows"] == 105  # and 12 held out
+    assert {3, 120} <= set(numbers(said.error))
+    record = record_of(tmp_path / "m")
+    assert (record["rows"], record["without_target"], record["held_out"]["rows"]) == (105, 3, 12)
 
 
 def test_several_targets(table, tmp_path, capsys):
     arguments = ("--target", "price", "--target", "rent", "--drop", "id", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *arguments, *SWIFT)
     assert said.code == 0, said.error
-    assert "rent: scores on 12 held-out rows" in said.out
+    assert (scored_rows(said, "price"), scored_rows(said, "rent")) == (12, 12)
     assert models.load(tmp_path / "m").target_names_ == ["price", "rent"]
 
 
@@ -160,7 +168,7 @@ def test_calibration_uses_rows_that_the_fit_does_not_see(method, table, tmp_path
     options = ("--target", "price", *DROP, "-o", tmp_path / "m", "--calibrate", method)
     said = shell(capsys, "fit", table, *options, *SWIFT)
     assert said.code == 0, said.error
-    assert "fitting to 88 rows" in said.error  # of 120 rows, 12 are scored and 20 calibrate
+    assert 88 in numbers(said.error)  # of 120 rows, 12 are scored and 20 calibrate
     assert models.load(tmp_path / "m").calibration_.method == method
     p = models.load(tmp_path / "m").predict_distribution(houses(30, 1)[models.load(tmp_path / "m").encoding_.names])
     assert (p.guarantee is not None) is (method == "conformal")
@@ -194,18 +202,17 @@ def test_copies_of_rows_are_counted(tmp_path, capsys):
     frame = houses()
     table = write(pd.concat([frame, frame[:30], frame[:5]]), tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
-    assert "note: 35 of 155 rows are copies of other rows" in said.error
+    assert [35, 155] in [numbers(line) for line in said.error.splitlines()]
 
 
-def test_a_column_that_contains_the_target_is_named(tmp_path, capsys):
+def test_column_that_contains_the_target_is_named(tmp_path, capsys):
     frame = houses(400).assign(tax=lambda f: 1.19 * f["price"])
     table = write(frame, tmp_path / "t.csv")
     options = ("--target", "price", *DROP, "-o", tmp_path / "m", "--members", "2", "--steps", "150", "--force")
     said = shell(capsys, "fit", table, *options)
-    assert "note: the columns determine 'price' almost exactly, most of all 'tax'" in said.error
     assert "--drop tax" in said.error
     said = shell(capsys, "fit", table, *options, "--drop", "tax", "--drop", "size")
-    assert "almost exactly" not in said.error
+    assert "--drop" not in said.error
 
 
 @pytest.mark.parametrize("kept", [10_000, 60])
@@ -220,21 +227,21 @@ def test_training_rows_are_recognised(kept, table, tmp_path, capsys, monkeypatch
         found = models.training_rows_among(model, x.iloc[rows][model.encoding_.names], y[rows])
         assert found == count if kept > 120 else abs(found - count) <= 20
     said = shell(capsys, "evaluate", tmp_path / "m", table)
-    assert "rows that the model has learned from" in said.error
+    assert training_rows_note(found, 120) in said.error
     said = shell(capsys, "report", tmp_path / "m", table, "-o", tmp_path / "r.html", "--quiet")
-    assert "rows that the model has learned from" in (tmp_path / "r.html").read_text()
+    assert training_rows_note(found, 120) in (tmp_path / "r.html").read_text()
     new = write(houses(50, seed=7), tmp_path / "new.csv")
-    assert "learned from" not in shell(capsys, "evaluate", tmp_path / "m", new).error
+    assert shell(capsys, "evaluate", tmp_path / "m", new).error == ""
 
 
 # Held-out rows --------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_tenth_in_time(table, tmp_path, capsys):
+def test_last_tenth_in_time(table, tmp_path, capsys):
     arguments = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *arguments, *SWIFT)
     assert said.code == 0, said.error
-    assert "(the last tenth in time)" in said.out
+    assert scored_rows(said, "price") == 12
     model = models.load(tmp_path / "m")
     assert "sold" in model.encoding_.names
     test = houses()[-12:]  # days are in order
@@ -248,7 +255,7 @@ def test_equal_times_stay_together_and_missing_ones_are_first():
     assert np.flatnonzero(_latest(times)).tolist() == [1, 4]
     mostly = np.array([5.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])
     assert np.flatnonzero(_latest(mostly)).tolist() == [0]
-    with pytest.raises(InputError, match="rows"):
+    with pytest.raises(InputError, match="--split-by-time"):
         _latest(np.ones(20))
 
 
@@ -256,23 +263,24 @@ def test_groups_stay_together_and_are_not_learned_from(table, tmp_path, capsys):
     arguments = ("--target", "price", *DROP, "--split-by-group", "street", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *arguments, *SWIFT)
     assert said.code == 0, said.error
-    assert "(2 of 20 groups of 'street')" in said.out
+    assert numbers(record_of(tmp_path / "m")["held_out"]["how"]) == [2, 20]
     assert "street" not in models.load(tmp_path / "m").encoding_.names
     groups = pd.Series(["a", "b", None, "a", "c", None] * 5, dtype=object, name="letter")
     held_out, how = _some_groups(groups, 0)
-    assert how.startswith("1 of 4 groups")
+    assert numbers(how) == [1, 4]
     inside = {str(group) for group in groups[held_out]}
     assert len(inside) == 1
     assert not inside & {str(group) for group in groups[~held_out]}
 
 
-def test_a_test_table_of_its_own(table, tmp_path, capsys):
+def test_test_table_of_its_own(table, tmp_path, capsys):
     new = houses(50, seed=1)
     new["code"] = "012"  # which a reader that knows nothing takes for a number
     other = write(new, tmp_path / "new.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "--test", other, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
-    assert "price: scores on 50 held-out rows (the rows of new.csv)" in said.out
+    assert scored_rows(said, "price") == 50
+    assert "new.csv" in record_of(tmp_path / "m")["held_out"]["how"]
     model = models.load(tmp_path / "m")
     assert model.record_["rows"] == 120
     p = model.predict_distribution(new[model.encoding_.names])
@@ -280,49 +288,49 @@ def test_a_test_table_of_its_own(table, tmp_path, capsys):
     assert nll == pytest.approx(hs.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
 
 
-def test_a_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
+def test_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
     frame = houses().astype({"size": object})
     frame.loc[random_split(len(frame), 0.1, 0)[1][0], "size"] = "oops"
     table = write(frame, tmp_path / "t.csv")
     for more in ((), ("--refit", "--force")):
         said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, *more)
         assert said.code == 0, said.error
-    assert "price: scores on 12 held-out rows" in said.out
+    assert scored_rows(said, "price") == 12
 
 
 # Output ---------------------------------------------------------------------------------------------------------------
 
 
-def test_an_existing_model_is_replaced_only_if_asked(table, tmp_path, capsys):
+def test_existing_model_is_replaced_only_with_force(table, tmp_path, capsys):
     arguments = ("fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT, "--quiet")
     assert shell(capsys, *arguments).code == 0
     before = (tmp_path / "m").read_bytes()
     said = shell(capsys, *arguments)
     assert said.code == 2
-    assert "holds a model already; --force replaces it" in said.error
+    assert "--force" in said.error
     assert (tmp_path / "m").read_bytes() == before
     assert shell(capsys, *arguments, "--force", "--seed", "1").code == 0
     assert hs.load(tmp_path / "m").random_state == 1
 
 
-def test_what_is_not_a_model_is_never_replaced(table, tmp_path, capsys):
+def test_other_file_is_never_replaced(table, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     before = table.read_bytes()
     for name in ("mine", "houses.csv"):
         said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / name, "--force", *QUICK)
         assert said.code == 2
-        assert "is not a model" in said.error
+        assert (str(tmp_path / name) in said.error, "--force" in said.error) == (True, False)
         assert said.out == ""  # before anything was read or fitted
     assert table.read_bytes() == before
 
 
 def test_quiet_leaves_scores_and_warnings(table, tmp_path, capsys):
     said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / "m", *SWIFT, "--quiet")
-    assert said.out.startswith("\nprice: scores on")
+    assert said.out.startswith("\nprice: ")
     lines = said.error.splitlines()
     assert lines
     assert all(line.startswith("note: ") for line in lines)  # of identifiers that are left out
-    assert sum("left out as identifiers" in line for line in lines) == 1
+    assert sum("'id'" in line for line in lines) == 1
     assert "UserWarning" not in said.error
 
 
@@ -337,37 +345,40 @@ def test_every_method(method, table, tmp_path, capsys):
     assert (model.model_.evidence is None) is (method != "evidential")
 
 
-def test_the_example_needs_no_file(tmp_path, capsys):
+def test_example_needs_no_file(tmp_path, capsys):
     said = shell(capsys, "fit", "--example", "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
-    assert "progression: scores on 44 held-out rows" in said.out
+    assert scored_rows(said, "progression") == 44
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "tokens"),
     [
-        (("--target", "prize"), "has no column 'prize'; did you mean 'price'?"),
-        (("--target", "town"), "'town' must be numbers"),
-        (("--target", "sold"), "'sold' must be numbers"),
-        (("--target", "empty"), "the target 'empty' has no values"),
-        (("--target", "price", "--target", "price"), "--target names a column twice"),
-        (("--target", "price", "--drop", "price"), "--drop: 'price' is the target"),
-        (("--target", "price", "--drop", "nothing"), "--drop: houses.csv has no column 'nothing'"),
-        (("--target", "price", "--split-by-time", "town"), "the column 'town' of houses.csv holds no dates"),
-        (("--target", "price", "--split-by-time", "x"), "--split-by-time: houses.csv has no column 'x'"),
-        (("--target", "price", "--split-by-time", "sold", "--split-by-group", "town"), "choose one"),
-        (("--target", "price", "--split-by-group", "same"), "all rows are of one group"),
-        (("--target", "price", "--test", "missing.csv"), "missing.csv does not exist"),
-        (("--target", "price", "--device", "tpu"), "unknown device 'tpu'"),
-        (("--target", "few"), "has 9 rows with a target; at least 10 are needed"),
-        (("--target", "wide"), "(row 2)"),
-        ((), "name the column to predict"),
+        (("--target", "prize"), ["'prize'", "'price'"]),
+        (("--target", "town"), ["'town'"]),
+        (("--target", "sold"), ["'sold'"]),
+        (("--target", "empty"), ["'empty'"]),
+        (("--target", "price", "--target", "price"), ["--target", "'price'"]),
+        (("--target", "price", "--drop", "price"), ["--drop", "'price'"]),
+        (("--target", "price", "--drop", "nothing"), ["--drop", "houses.csv", "'nothing'"]),
+        (("--target", "price", "--split-by-time", "town"), ["--split-by-time", "houses.csv", "'town'"]),
+        (("--target", "price", "--split-by-time", "x"), ["--split-by-time", "houses.csv", "'x'"]),
+        (
+            ("--target", "price", "--split-by-time", "sold", "--split-by-group", "town"),
+            ["--split-by-time", "--split-by-group"],
+        ),
+        (("--target", "price", "--split-by-group", "same"), ["--split-by-group"]),
+        (("--target", "price", "--test", "missing.csv"), ["missing.csv"]),
+        (("--target", "price", "--device", "tpu"), ["'tpu'"]),
+        (("--target", "few"), ["houses.csv", "9", "10"]),
+        (("--target", "wide"), ["'wide'", "(row 2)"]),
+        ((), ["--target"]),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, sentence, tmp_path, capsys):
+def test_bad_input_is_one_sentence(arguments, tokens, tmp_path, capsys):
     frame = houses().assign(empty=np.nan, same="x", wide=1.0, few=np.nan)
     frame.loc[2, "wide"] = np.inf
     frame.loc[:8, "few"] = 1.5
@@ -376,43 +387,44 @@ def test_bad_input_is_one_sentence(arguments, sentence, tmp_path, capsys):
     assert said.code == 2, said
     last = said.error.splitlines()[-1]
     assert last.startswith("howsure: ")
-    assert sentence in last
+    assert [token for token in tokens if token not in last] == []
     assert not (tmp_path / "m").exists()
 
 
-def test_a_table_with_nothing_but_the_target(tmp_path, capsys):
+def test_table_with_nothing_but_the_target(tmp_path, capsys):
     table = write(houses()[["price", "id"]], tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", "--drop", "id", "-o", tmp_path / "m")
-    assert (said.code, "no columns left to learn from" in said.error) == (2, True)
+    assert (said.code, "t.csv" in said.error) == (2, True)
     assert shell(capsys, "fit").code == 2
 
 
-def test_a_target_beyond_the_range_of_variances(tmp_path, capsys):
+def test_target_beyond_the_range_of_variances(tmp_path, capsys):
     frame = houses()
-    for factor in (1e200, 1e305):  # which float64 cannot add up either
-        table = write(frame.assign(price=factor * frame["price"]), tmp_path / "t.csv")
+    for exponent in (200, 305):  # which float64 cannot add up either
+        table = write(frame.assign(price=float(f"1e{exponent}") * frame["price"]), tmp_path / "t.csv")
         said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
-        assert "has values of" in said.error
-        assert "in other units" in said.error
+        assert f"e+{exponent + 2}" in said.error
 
 
-def test_a_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):
+def test_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("howsure.estimators.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
-    assert said.error.splitlines()[-1] == f"howsure: {tmp_path / 'm'} cannot be written: {os.strerror(errno.ENOSPC)}"
+    last = said.error.splitlines()[-1]
+    assert last.startswith(f"howsure: {tmp_path / 'm'} ")
+    assert os.strerror(errno.ENOSPC) in last
 
 
-def test_a_target_that_does_not_vary(tmp_path, capsys):
+def test_target_that_does_not_vary(tmp_path, capsys):
     table = write(houses().assign(price=3.0), tmp_path / "t.csv")
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 0, said.error
     assert json.dumps(record_of(tmp_path / "m"), allow_nan=False)
-    assert "note: the target 'price' is 3 in every row: there is nothing to learn about it" in said.error
+    assert [3] in [numbers(line) for line in said.error.splitlines() if "'price'" in line]
 
 
 # Advice ---------------------------------------------------------------------------------------------------------------
@@ -429,7 +441,7 @@ def test_errors_about_a_column_advise_options(name, tmp_path, capsys):
     assert "pandas" not in last
 
 
-def test_a_column_can_be_declared_a_category(tmp_path, capsys):
+def test_column_can_be_declared_a_category(tmp_path, capsys):
     """Also one that looks like a name, like numbers or like dates that mean two days; it stays one in new rows."""
     frame = houses().assign(day=["03/04/2021", "05/06/2021"] * 60, zone=[10115, 20095, 80331] * 40)
     frame["name"] = [f"house of {k} {k * k}" for k in range(60)] * 2
@@ -445,9 +457,9 @@ def test_a_column_can_be_declared_a_category(tmp_path, capsys):
     assert said.code == 0, said.error
     expected = hs.load(tmp_path / "m").predict(frame[models.load(tmp_path / "m").encoding_.names])
     assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
-    for wrong, sentence in (("zones", "did you mean 'zone'?"), ("price", "--category: 'price' is the target")):
+    for wrong, near in (("zones", "'zone'"), ("price", "'price'")):
         said = shell(capsys, "fit", table, "--target", "price", "-o", tmp_path / "q", "--category", wrong)
-        assert (said.code, sentence in said.error) == (2, True)
+        assert (said.code, "--category" in said.error, near in said.error) == (2, True, True)
 
 
 # Parts ---------------------------------------------------------------------------------------------------------------
@@ -471,7 +483,7 @@ def test_targets_are_read_from_any_numbers():
         assert caught.value.column == name
 
 
-def test_a_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
+def test_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
     frame = houses().astype({"price": object})
     frame.loc[3, "price"], frame.loc[5, "price"] = "oops", "n/a"
     table = write(frame, tmp_path / "t.csv")
@@ -482,7 +494,7 @@ def test_a_text_among_the_numbers_of_a_target_is_named(tmp_path, capsys):
     assert "'oops'" in said.error
     said = shell(capsys, "evaluate", tmp_path / "m", table)
     assert "'oops'" in said.error
-    assert "left out: 2 rows without a target" in said.error
+    assert 2 in numbers(said.error)
 
 
 def test_errors_name_rows_of_the_file(tmp_path, capsys):
@@ -495,7 +507,8 @@ def test_errors_name_rows_of_the_file(tmp_path, capsys):
         said = shell(capsys, "fit", *arguments, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
         assert said.code == 2, said
         last = said.error.splitlines()[-1]
-        assert last.startswith("howsure: t.csv: column 'size'")
+        assert last.startswith("howsure: t.csv: ")
+        assert "'size'" in last
         assert "(row 10)" in last
 
 
@@ -503,7 +516,7 @@ def test_more_than_a_tenth_in_time_is_called_so(tmp_path, capsys):
     table = write(houses().assign(sold=np.repeat([2019, 2020], 60)), tmp_path / "t.csv")
     options = ("--target", "price", *DROP, "--split-by-time", "sold", "-o", tmp_path / "m")
     said = shell(capsys, "fit", table, *options, *SWIFT)
-    assert "scores on 60 held-out rows (the last in time; more than a tenth, as many share a time)" in said.out
+    assert scored_rows(said, "price") == 60
 
 
 def test_columns_that_were_text_are_read_as_text():
@@ -515,7 +528,7 @@ def test_columns_that_were_text_are_read_as_text():
     assert number_columns(model) == ["size", "year"]
 
 
-def test_a_linear_model_with_odd_features():
+def test_linear_model_with_odd_features():
     random = np.random.default_rng(0)
     y = random.normal(size=(30, 2))
     for x in (np.zeros((30, 2)), np.full((30, 1), 1e300), random.normal(size=(30, 100))):

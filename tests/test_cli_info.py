@@ -21,7 +21,7 @@ from howsure.cli import console, models
 from howsure.images import FittedImages
 from howsure.likelihoods import Evidential
 from howsure.storage import load_model
-from shell import houses, shell, write
+from shell import houses, numbers, shell, write
 
 SCORES = {
     name: {"rmse": 1.0, "nll": 2.0, "crps": 0.5, "coverage": {"0.9": 0.85}, "calibration_error": None}
@@ -62,18 +62,16 @@ def test_versions_and_device(capsys):
     assert shell(capsys, "info", "--device", "tpu").code == 2
 
 
-def test_what_a_model_is(folder, fitted, capsys):
+def test_info_of_a_model(folder, fitted, capsys):
     said = shell(capsys, "info", folder)
     assert said.code == 0, said.error
-    for words in (
-        "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)",
-        "targets",
-        "below a familiarity of 0.5",
-        "price: scores on 10 held-out rows (a tenth at random)",
-        "The model was then fitted to all 100 rows.",
-        "town    category",
-    ):
-        assert words in said.out
+    lines = said.out.splitlines()
+    pairs = dict(reversed([line.split("  ", 1) for line in lines if "  " in line]))  # the first line of each name
+    assert pairs["model"].strip() == "EvidentialRegressor(device='cpu', members=2, random_state=3, steps=5)"
+    assert (pairs["targets"].strip(), numbers(pairs["unfamiliar"])) == ("price", [0.5])
+    assert [numbers(line)[0] for line in lines if line.startswith("price: ")] == [10]
+    assert numbers(lines[-1]) == [100]
+    assert pairs["town"].strip().startswith("category")
     found = json.loads(shell(capsys, "info", folder, "--json").out)["model"]
     assert len(found["training"]["best_step"]) == 2
     assert found["inputs"] == fitted.inputs_
@@ -82,16 +80,16 @@ def test_what_a_model_is(folder, fitted, capsys):
     assert found["bytes"] == folder.stat().st_size
 
 
-def test_a_model_of_python_has_no_scores(fitted, tmp_path, capsys):
+def test_model_of_python_has_no_scores(fitted, tmp_path, capsys):
     fitted.record_ = {}
     fitted.save(tmp_path / "m")
     said = shell(capsys, "info", tmp_path / "m")
     assert said.code == 0, said.error
-    assert "scores on" not in said.out
-    assert "below a familiarity of 0.5" in said.out
+    assert "price: " not in said.out
+    assert [numbers(line) for line in said.out.splitlines() if line.startswith("unfamiliar")] == [[0.5]]
 
 
-def test_the_record_is_part_of_the_model(folder, fitted):
+def test_record_is_part_of_the_model(folder, fitted):
     """One file has both, so that no kill can part them."""
     assert load_model(folder)[1]["record"] == RECORD
     model = models.load(folder)
@@ -111,33 +109,33 @@ def test_the_record_is_part_of_the_model(folder, fitted):
         {"scores": {"price": {"evidential": SCORES["linear"] | {"coverage": {"0.9": "all"}}}}},
     ],
 )
-def test_a_forged_record_is_refused(change, folder, fitted, capsys):
+def test_forged_record_raises(change, folder, fitted, capsys):
     for record in (RECORD | change, ["no", "dict"]):
         models.save(fitted, folder, record)
         said = shell(capsys, "info", folder)
         assert said.code == 2, said
-        assert "cannot be loaded" in said.error
+        assert str(folder) in said.error
     models.save(fitted, folder, {})
 
 
-def test_a_model_of_images_is_refused(tmp_path, capsys):
+def test_model_of_images_raises(tmp_path, capsys):
     recipe = hs.ImageRecipe(width=2, blocks=1)
     networks = (recipe.network(4, 0),)
     FittedImages(Evidential(), networks, recipe).save(tmp_path / "m")
     said = shell(capsys, "info", tmp_path / "m")
-    assert (said.code, "holds a model of images; the command line is for tables" in said.error) == (2, True)
+    assert (said.code, str(tmp_path / "m") in said.error) == (2, True)
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.extras
-def test_a_kill_of_fit_leaves_the_old_model_or_the_new_one():
+def test_kill_of_fit_leaves_the_old_model_or_the_new_one():
     assert commands.kills_in_fit(2) == (2, [])
 
 
 @pytest.mark.extras
-def test_a_kill_of_predict_leaves_no_part_of_an_output():
+def test_kill_of_predict_leaves_no_part_of_an_output():
     assert commands.kills_in_predict(2, rows=30_000, endings=(".csv",)) == (2, [])
 
 
@@ -148,12 +146,12 @@ def test_a_kill_of_predict_leaves_no_part_of_an_output():
     ("error", "code", "sentence"),
     [
         (hs.InputError("this\n  is wrong"), 2, "howsure: this is wrong\n"),
-        (OSError(errno.ENOSPC, "No space left on device", "p.csv"), 2, "No space left on device: 'p.csv'\n"),
-        (MemoryError(), 2, "howsure: there is not enough memory"),
-        (torch.OutOfMemoryError(), 2, "there is not enough memory"),
+        (OSError(errno.ENOSPC, "No space left on device", "p.csv"), 2, "'p.csv'\n"),
+        (MemoryError(), 2, "memory"),
+        (torch.OutOfMemoryError(), 2, "memory"),
     ],
 )
-def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, monkeypatch):
+def test_user_errors_are_one_sentence(error, code, sentence, capsys, monkeypatch):
     def fail(**_):
         raise error
 
@@ -166,26 +164,26 @@ def test_what_a_user_can_act_on_is_one_sentence(error, code, sentence, capsys, m
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "tokens"),
     [
-        (("fit", "--steps", "0"), "Invalid value for '--steps'"),
-        (("fit", "--method", "magic"), "'magic' is not one of 'evidential', 'ensemble'"),
-        (("predict", "model"), "Missing argument"),
-        (("fit", "a.csv", "--traget", "y"), "No such option: --traget"),
-        (("fits",), "No such command 'fits'"),
-        (("predict", "m", "t.csv", "-o", "p.csv", "--coverage", "much"), "Invalid value for '--coverage'"),
+        (("fit", "--steps", "0"), ["'--steps'"]),
+        (("fit", "--method", "magic"), ["'magic'", "'evidential'", "'ensemble'"]),
+        (("predict", "model"), ["argument"]),
+        (("fit", "a.csv", "--traget", "y"), ["--traget"]),
+        (("fits",), ["'fits'"]),
+        (("predict", "m", "t.csv", "-o", "p.csv", "--coverage", "much"), ["'--coverage'"]),
     ],
 )
-def test_a_mistyped_command_is_one_sentence(arguments, sentence, capsys):
+def test_mistyped_command_is_one_sentence(arguments, tokens, capsys):
     said = shell(capsys, *arguments)
     assert said.code == 2
     assert said.out == ""
     assert len(said.error.splitlines()) == 1
     assert said.error.startswith("howsure: ")
-    assert sentence in said.error
+    assert [token for token in tokens if token not in said.error] == []
 
 
-def test_no_verb_is_answered_with_help(capsys):
+def test_missing_command_prints_help(capsys):
     said = shell(capsys)
     assert said.code == 2
     assert "Usage: " in said.out + said.error
@@ -193,12 +191,12 @@ def test_no_verb_is_answered_with_help(capsys):
     assert shell(capsys, "--version") == (0, f"howsure {hs.__version__}\n", "")
 
 
-def test_an_error_that_no_one_expects_is_ours(capsys, monkeypatch):
+def test_error_that_no_one_expects_is_ours(capsys, monkeypatch):
     monkeypatch.setattr(application, "app", lambda **_: {}["no such key"])
     said = shell(capsys)
     assert said.code == 1
     assert "Traceback" in said.error
-    assert said.error.splitlines()[-1].startswith("howsure: this is an error of howsure, not of your input")
+    assert said.error.splitlines()[-1].startswith("howsure: ")
 
 
 def test_warnings_of_the_library_are_lines(capsys):
@@ -247,7 +245,7 @@ def test_every_command_shows_its_progress(task):
     assert "console.Progress(" in source.read_text()
 
 
-def test_a_reader_that_leaves_stops_nothing(monkeypatch):
+def test_reader_that_leaves_stops_nothing(monkeypatch):
     for unbuffered in (False, True):
         reader, writer = os.pipe()
         os.close(reader)
@@ -269,7 +267,7 @@ def _opened(handle, unbuffered):
 
 
 @pytest.mark.parametrize("closed", ["pipe", "nothing"])
-def test_no_one_listens(closed):
+def test_closed_output_pipe(closed):
     """In a process of its own, as ``howsure … | true`` and ``howsure … >&-``: it ends well and says nothing."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -297,7 +295,7 @@ main()
 
 
 @pytest.mark.parametrize("name", ["typer", "torch"])
-def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
+def test_interrupt_while_torch_is_imported_ends_with_130(name):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
     )
@@ -354,7 +352,7 @@ def test_every_verb_ends_with_2_and_130(verb, tmp_path, capsys, monkeypatch):
     assert shell(capsys, *verb, *bad) == (130, "", "")
 
 
-def test_an_interrupt_ends_with_130(tmp_path):
+def test_interrupt_ends_with_130(tmp_path):
     """In a process of its own: a fit that would take long is interrupted, and leaves nothing."""
     table = write(houses(), tmp_path / "t.csv")
     command = [sys.executable, "-m", "howsure.cli", "fit", table, "--target", "price", "-o", tmp_path / "m"]

@@ -11,7 +11,7 @@ from howsure.cli import models, rows
 from howsure.cli.rows import predict_frame
 from howsure.errors import InputError, InputTypeError
 from howsure.io import read_batches, read_file
-from shell import QUICK, SWIFT, houses, shell, write
+from shell import QUICK, SWIFT, houses, numbers, shell, write
 
 COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
 
@@ -58,8 +58,8 @@ def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys)
     assert found["unfamiliar"].astype(bool).tolist() == (p.familiarity < threshold).tolist()
     assert found["unfamiliar"].iloc[3]
     assert found["unfamiliar"].astype(bool).mean() < 0.5
-    assert "ignored, since the model did not learn from them: 'street', 'rent'" in said.error
-    assert f"wrote {tmp_path / output}: 40 rows" in said.error
+    assert "'street', 'rent'" in said.error
+    assert f"{tmp_path / output}: 40 " in said.error
 
 
 def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypatch):
@@ -67,7 +67,7 @@ def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypat
     shell(capsys, "predict", model, path, "-o", tmp_path / "whole.parquet", "--keep", "town")
     monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "parts.parquet", "--keep", "town")
-    assert said.error.count("ignored") == 1
+    assert said.error.count("'street'") == 1
     whole, parts = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "parts"))
     assert len(parts) == 40
     assert whole["town"].tolist() == parts["town"].tolist()
@@ -109,7 +109,7 @@ def test_codes_stay_text_in_a_file_that_has_nothing_else(model, tmp_path, capsys
     assert np.allclose(pd.read_parquet(tmp_path / "p.parquet")["mean"], expected, rtol=1e-9)
 
 
-def test_a_model_that_was_saved_from_python(tmp_path, capsys):
+def test_model_that_was_saved_from_python(tmp_path, capsys):
     """An evidential model has a flag. One normal network has neither a flag nor an epistemic part."""
     frame = houses()
     fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
@@ -128,7 +128,7 @@ def test_a_model_that_was_saved_from_python(tmp_path, capsys):
     assert list(predict_frame(logarithm, frame)) == ["median", "lower", "upper"]
 
 
-def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
+def test_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
     x = houses()[["size", "price"]].to_numpy()
     hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(x, x[:, 0]).save(tmp_path / "m")
     table = write(houses()[["size", "price"]], tmp_path / "n.csv")
@@ -138,7 +138,7 @@ def test_a_model_of_an_array_needs_as_many_columns(tmp_path, capsys):
     assert np.allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-9)
     table = write(houses()[["size", "price", "rent"]], tmp_path / "n.csv")
     said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "q.csv")
-    assert (said.code, "has 3 columns, and the model was fitted to an array of 2" in said.error) == (2, True)
+    assert (said.code, numbers(said.error.replace(str(table), ""))) == (2, [3, 2])
 
 
 def test_several_targets_have_columns_of_their_own():
@@ -152,26 +152,26 @@ def test_several_targets_have_columns_of_their_own():
     assert np.allclose(found[["rent_lower", "rent_upper"]], p.interval(0.5)[:, 1], rtol=1e-9)
 
 
-def test_the_function_of_a_batch_travels_in_a_pickle(model):
+def test_function_of_a_batch_travels_in_a_pickle(model):
     function = partial(predict_frame, models.load(model), coverage=0.8, keep=["id"])
     frame = new_rows(5)
     pd.testing.assert_frame_equal(pickle.loads(pickle.dumps(function))(frame), function(frame))
 
 
-def test_a_folder_of_tables(model, tmp_path, capsys):
+def test_folder_of_tables(model, tmp_path, capsys):
     (tmp_path / "in").mkdir()
     for k in range(3):
         write(houses(10 + k, seed=k), tmp_path / "in" / f"part-{k}.parquet")
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out", "--keep", "id")
     assert said.code == 0, said.error
-    assert said.error.count("ignored") == 1
+    assert said.error.count("'street'") == 1
     found = [pd.read_parquet(tmp_path / "out" / f"part-{k}.parquet") for k in range(3)]
     assert [len(frame) for frame in found] == [10, 11, 12]
     assert found[2]["id"].tolist() == houses(12, seed=2)["id"].tolist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "out")
     assert said.code == 2  # a folder is never mixed with another
-    assert "out exists already; --force replaces it, -o names another folder" in said.error
+    assert (str(tmp_path / "out") in said.error, "--force" in said.error) == (True, True)
 
 
 def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, capsys):
@@ -187,15 +187,15 @@ def test_force_replaces_a_folder_of_predictions_and_no_other(model, tmp_path, ca
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     said = shell(capsys, *command)
     assert said.code == 2
-    assert "out holds 'mine.parquet', which howsure predict did not write; --force replaces only" in said.error
+    assert "'mine.parquet'" in said.error
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     said = shell(capsys, "predict", model, tmp_path / "in", "-o", tmp_path / "in", "--force")
-    assert (said.code, "in is read by this command" in said.error) == (2, True)
+    assert (said.code, str(tmp_path / "in") in said.error) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 @pytest.mark.parametrize("escape", [False, True])
-def test_texts_that_spreadsheets_compute_are_escaped_if_asked(escape, model, tmp_path, capsys):
+def test_texts_that_spreadsheets_compute_are_escaped_on_request(escape, model, tmp_path, capsys):
     evil = ["=1+1", "@SUM(A1)", "+1", "-1", "\tx", "a=b", ""]
     frame = new_rows(7).assign(**{"=name": evil})
     path = write(frame, tmp_path / "n.csv")
@@ -215,23 +215,23 @@ def test_texts_that_spreadsheets_compute_are_escaped_if_asked(escape, model, tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "tokens"),
     [
-        (("no.csv", "-o", "p.csv"), "no.csv does not exist"),
-        (("n.csv", "-o", "p.csv", "--keep", "idd"), "has no column 'idd'; did you mean 'id'?"),
-        (("mean.csv", "-o", "p.csv", "--keep", "mean"), "predictions have a column of this name"),
-        (("n.csv", "-o", "p.csv", "--coverage", "90"), "--coverage is a probability between 0 and 1"),
-        (("n.csv", "-o", "p.csv", "--coverage", "nan"), "--coverage is a probability between 0 and 1"),
-        (("n.csv", "-o", "old.csv"), "old.csv exists already; --force replaces it"),
-        (("n.csv", "-o", "n.csv", "--force"), "n.csv is read by this command"),
-        (("n.csv", "-o", "."), "is a folder; name the file of the predictions"),
-        (("n.csv", "-o", "p.docx"), "p.docx"),
-        (("lacking.csv", "-o", "p.csv"), "lacks the columns 'size', 'town', which the model learned from"),
-        (("case.csv", "-o", "p.csv"), "lacks the column 'size', which the model learned from; it has 'Size'"),
-        ((".", "-o", "p"), "is a folder without Parquet files"),
+        (("no.csv", "-o", "p.csv"), ["no.csv"]),
+        (("n.csv", "-o", "p.csv", "--keep", "idd"), ["'idd'", "'id'"]),
+        (("mean.csv", "-o", "p.csv", "--keep", "mean"), ["--keep", "mean"]),
+        (("n.csv", "-o", "p.csv", "--coverage", "90"), ["--coverage"]),
+        (("n.csv", "-o", "p.csv", "--coverage", "nan"), ["--coverage"]),
+        (("n.csv", "-o", "old.csv"), ["old.csv", "--force"]),
+        (("n.csv", "-o", "n.csv", "--force"), ["n.csv", "-o"]),
+        (("n.csv", "-o", "."), ["new.csv"]),
+        (("n.csv", "-o", "p.docx"), ["p.docx"]),
+        (("lacking.csv", "-o", "p.csv"), ["lacking.csv", "'size', 'town'"]),
+        (("case.csv", "-o", "p.csv"), ["case.csv", "'size'", "'Size'"]),
+        ((".", "-o", "p"), ["Parquet"]),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys, monkeypatch):
+def test_bad_input_is_one_sentence(arguments, tokens, model, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = new_rows()
     write(frame, tmp_path / "n.csv")
@@ -244,22 +244,22 @@ def test_bad_input_is_one_sentence(arguments, sentence, model, tmp_path, capsys,
     assert said.code == 2, said
     last = said.error.splitlines()[-1]
     assert last.startswith("howsure: ")
-    assert sentence in last
+    assert [token for token in tokens if token not in last] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "old.csv").read_text() == "mine"
 
 
-def test_the_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
+def test_model_and_the_table_are_never_replaced(model, tmp_path, capsys):
     table = write(new_rows(), tmp_path / "n.csv")
     before = model.read_bytes(), table.read_bytes()
     for verb in ("predict", "report"):
         for out in (model, table):
             said = shell(capsys, verb, model, table, "-o", out, "--force")
-            assert (said.code, "is read by this command" in said.error) == (2, True)
+            assert (said.code, str(out) in said.error, "--force" in said.error) == (2, True, False)
     assert (model.read_bytes(), table.read_bytes()) == before
 
 
-def test_a_file_that_is_not_a_model(tmp_path, capsys):
+def test_file_that_is_not_a_model(tmp_path, capsys):
     table = write(new_rows(), tmp_path / "n.csv")
     for path in (tmp_path, table, tmp_path / "nothing"):
         said = shell(capsys, "predict", path, table, "-o", tmp_path / "p.csv")
@@ -267,7 +267,7 @@ def test_a_file_that_is_not_a_model(tmp_path, capsys):
         assert len(said.error.splitlines()) == 1
 
 
-def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
+def test_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, monkeypatch):
     """The third batch has infinity: nothing of the first two is to be seen."""
     frame = new_rows()
     frame.loc[20, "size"] = np.inf
@@ -276,20 +276,21 @@ def test_a_failure_in_the_middle_leaves_the_old_file(model, tmp_path, capsys, mo
     monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force")
     assert said.code == 2, said
-    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: column 'size'")
+    assert said.error.splitlines()[-1].startswith(f"howsure: {path}: ")
+    assert "'size'" in said.error
     assert "(row 20)" in said.error  # of the file, not of the batch
     assert (tmp_path / "p.csv").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["n.csv", "p.csv"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
-def test_a_pipe_is_never_replaced(model, tmp_path, capsys):
+def test_pipe_is_never_replaced(model, tmp_path, capsys):
     path = write(new_rows(), tmp_path / "n.csv")
     os.mkfifo(tmp_path / "p.csv")
     for verb in ("predict", "report"):
         said = shell(capsys, verb, model, path, "-o", tmp_path / "p.csv", "--force")
         assert said.code == 2, said
-        assert "p.csv is not a" in said.error
+        assert "p.csv" in said.error
         assert (tmp_path / "p.csv").is_fifo()
 
 
@@ -299,7 +300,8 @@ def test_unreadable_cells_are_missing_and_counted(model, tmp_path, capsys, monke
     monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
     said = shell(capsys, "predict", model, write(frame, tmp_path / "n.csv"), "-o", tmp_path / "p.csv")
     assert said.code == 0, said.error
-    assert said.error.count("note: column 'size': 2 cells") == 1  # "unknown" is a mark of missing values
+    # "unknown" is a mark of missing values
+    assert [2] in [numbers(line) for line in said.error.splitlines() if "'size'" in line]
     frame.loc[[4, 20, 21], "size"] = None
     shell(capsys, "predict", model, write(frame, tmp_path / "m.csv"), "-o", tmp_path / "q.csv")
     assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
@@ -315,7 +317,7 @@ def test_separator_and_encoding_by_option(separator, model, tmp_path, capsys):
     shell(capsys, "predict", model, write(frame, tmp_path / "m.csv"), "-o", tmp_path / "q.csv")
     assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
     said = shell(capsys, "predict", model, tmp_path / "n.csv", "-o", tmp_path / "p.csv", "--force", "--separator", "::")
-    assert (said.code, "separator" in said.error) == (2, True)
+    assert (said.code, "'::'" in said.error) == (2, True)
 
 
 def test_force_replaces_a_file(model, tmp_path, capsys):

@@ -102,7 +102,7 @@ def test_every_day_of_some_years_is_read_as_pandas_reads_it():
         assert np.array_equal(column_of(days.strftime(form)).values, expected)
 
 
-def test_the_time_of_day_and_the_offset_may_differ_between_rows():
+def test_time_of_day_and_the_offset_may_differ_between_rows():
     column = column_of(["2020-01-02T00:00:00+01:00", "2020-01-02 05:30", "2020-01-02", None])
     expected = seconds(
         datetime.datetime(2020, 1, 1, 23), datetime.datetime(2020, 1, 2, 5, 30), datetime.datetime(2020, 1, 2)
@@ -117,7 +117,7 @@ def test_the_time_of_day_and_the_offset_may_differ_between_rows():
     ("values", "row", "value"),
     [(["03/04/2021", "05/06/2021"], 0, "03/04/2021"), (["2020-01-31", "03/04/2021"], 1, "03/04/2021")],
 )
-def test_dates_whose_month_is_in_doubt_raise(values, row, value):
+def test_dates_with_an_ambiguous_month_raise(values, row, value):
     frame = pd.DataFrame({"sold": values * 10, "z": np.arange(20.0)})
     with pytest.raises(hs.InputError) as caught:
         small().fit(frame, np.arange(20.0))
@@ -131,7 +131,7 @@ def test_points_mean_day_month_year():
     assert column_of(["03.04.2021", "05.06.2021"]).content == "%d.%m.%Y"
 
 
-def test_orders_that_mean_the_same_are_no_doubt():
+def test_equivalent_orders_are_not_ambiguous():
     assert column_of(["01/01/2020", "02/02/2021"]).content == "%d/%m/%Y"
     assert column_of(["5 May 2020", "6 May 2020"]).content == "%d %b %Y"
 
@@ -147,7 +147,7 @@ def test_orders_that_mean_the_same_are_no_doubt():
     ],
     ids=range(5),
 )
-def test_a_mixture_raises_with_its_first_text(values, row):
+def test_mixture_raises_with_its_first_text(values, row):
     with pytest.raises(hs.InputError) as caught:
         column_of(values)
     error = caught.value
@@ -212,7 +212,7 @@ def test_codes_with_leading_zeros_stay_text():
 
 
 @pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M", "%m/%d/%Y %I:%M %p"])
-def test_a_daily_cycle_is_learned_from_text(form):
+def test_daily_cycle_is_learned_from_text(form):
     g = np.random.default_rng(0)
     when = pd.Timestamp("2021-01-01") + pd.to_timedelta(g.integers(0, 365 * 24 * 60, 600), unit="min")
     y = 3 * np.sin(2 * np.pi * (when.hour + when.minute / 60) / 24) + 0.05 * g.normal(size=600)
@@ -273,10 +273,10 @@ def test_numbers_with_signs_and_separators_are_numbers(texts, form, numbers):
     ids=lambda texts: texts[0],
 )
 def test_numbers_with_units_raise_with_the_first_one(texts):
-    with pytest.raises(hs.InputError, match="unit") as caught:
+    with pytest.raises(hs.InputError) as caught:
         column_of(texts)
     assert (caught.value.column, caught.value.row, caught.value.value) == ("c", 0, texts[0])
-    assert "without units" in caught.value.hint
+    assert "astype('category')" in caught.value.hint
     assert column_of(pd.Categorical(texts)).kind == "category"  # as the hint says
 
 
@@ -392,7 +392,7 @@ def test_few_numbers_and_texts_are_a_category():
     assert column_of(["0", "1", "2", "3+"] * 5).kind == "category"
 
 
-def test_advice_for_columns_that_are_left_out_fits_what_they_hold():
+def test_hint_for_left_out_columns_fits_their_content():
     assert "astype('category')" in learn([f"name {k}" for k in range(60)]).notice
     assert "astype" not in learn(list(range(60)), "id").notice
 
@@ -404,7 +404,7 @@ def test_numbers_of_houses_and_floors_are_numbers(name):
 
 @pytest.mark.parametrize("name", ["No", "S.No", "Sr. No.", "Invoice No", "CustomerNo", "serial nr"])
 def test_running_numbers_are_identifiers(name):
-    assert f"left out as identifiers, names or free text: {name!r}" in learn(list(range(60)), name).notice
+    assert repr(name) in learn(list(range(60)), name).notice
 
 
 # Time -----------------------------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_only_cycles_that_were_seen_whole_are_features():
     assert cycles_of(pd.to_datetime(["2020-01-01"] * 5)) == cycles_of(pd.to_datetime([None] * 5)) == ()
 
 
-def test_a_table_of_nothing_but_dates_has_features():
+def test_table_of_nothing_but_dates_has_features():
     days = pd.DataFrame({"d": pd.date_range("2020-01-01", periods=5)})
     assert Encoding.fit_transform(read_table(days), None)[0].features == ["d"]
     model = small(steps=20).fit(days, np.arange(5.0))
@@ -484,23 +484,23 @@ IDENTIFIERS = {
 }
 
 
-FEW_STEPS = {"steps": 10, "hidden": (16,), "evidence": "plain"}
+QUICK_STEPS = {"steps": 10, "hidden": (16,), "evidence": "plain"}
 
 
 @pytest.fixture(scope="module")
 def without_identifier():
     table, y = people()
-    return small(**FEW_STEPS).fit(table[:150], y[:150]).predict(table[150:])
+    return small(**QUICK_STEPS).fit(table[:150], y[:150]).predict(table[150:])
 
 
 @pytest.mark.parametrize("name", IDENTIFIERS)
-def test_an_identifier_changes_nothing(name, without_identifier):
+def test_identifier_changes_nothing(name, without_identifier):
     table, y = people()
     plain = without_identifier
     with_identifier = table.copy()
     with_identifier.insert(1, name, np.random.default_rng(0).permutation(np.array(IDENTIFIERS[name], dtype=object)))
     with pytest.warns(UserWarning, match=f"'{name}'") as caught:
-        model = small(**FEW_STEPS).fit(with_identifier[:150], y[:150])
+        model = small(**QUICK_STEPS).fit(with_identifier[:150], y[:150])
     assert [w.filename for w in caught] == [__file__]  # the line that called fit
     assert np.array_equal(model.predict(with_identifier[150:]), plain)
     assert np.array_equal(model.predict(with_identifier[150:].assign(**{name: None})), plain)
@@ -508,7 +508,7 @@ def test_an_identifier_changes_nothing(name, without_identifier):
     assert "left out" in model.columns_.loc[name, "taken for"]
 
 
-def test_what_is_no_identifier_is_kept():
+def test_other_columns_than_identifiers_are_kept():
     table, y = people()
     kept = {
         "price": list(range(200)),  # all different, but nothing says that it is an identifier
@@ -535,7 +535,7 @@ def towns(n, levels, noise=0.5, seed=3):
     return pd.DataFrame({"town": [f"town {k}" for k in level], "z": z}), y
 
 
-def test_the_mean_target_of_a_category_carries_the_signal_and_does_not_leak():
+def test_mean_target_of_a_category_carries_the_signal_and_does_not_leak():
     table, y = towns(3000, 200)
     model = small().fit(table[:2000], y[:2000])
     assert model.encoding_.features[0] == "town: mean target"
@@ -560,14 +560,14 @@ def test_target_means_are_those_of_scikit_learn():
     assert np.allclose(found.means[-1], y.mean())
 
 
-def test_the_prior_is_the_ratio_of_the_variances():
+def test_prior_is_the_ratio_of_the_variances():
     g = np.random.default_rng(0)
     codes = np.repeat(np.arange(2000), g.integers(1, 9, 2000))
     y = 0.5 * g.normal(size=2000)[codes] + 2.0 * g.normal(size=len(codes))
     assert _prior_rows(codes, (y - y.mean())[:, None])[0] == pytest.approx(16, rel=0.2)
 
 
-def test_a_category_without_signal_has_no_means():
+def test_category_without_signal_has_no_means():
     g = np.random.default_rng(0)
     for seed in range(20):
         values = np.array([f"t{k}" for k in g.integers(0, 100, 1000)], dtype=object)
@@ -577,7 +577,7 @@ def test_a_category_without_signal_has_no_means():
     frame["t"] = [f"t{k}" for k in g.integers(0, 700, 1000)]  # which repeats too rarely
     encoding = Encoding.fit_transform(read_table(frame), g.normal(size=1000))[0]
     assert encoding.features == ["z"]
-    assert "do not explain the target" in encoding.notice
+    assert "'t'" in encoding.notice
 
 
 def test_unseen_and_missing_categories_and_several_targets():
@@ -611,7 +611,7 @@ def test_rows_of_weight_zero_teach_nothing():
 # What is said ---------------------------------------------------------------------------------------------------------
 
 
-def test_columns_say_what_they_were_taken_for(tmp_path):
+def test_columns_list_their_types(tmp_path):
     n = 120
     g = np.random.default_rng(0)
     table = pd.DataFrame(

@@ -258,7 +258,7 @@ def test_refitting_forgets_the_calibration(fitted):
         (("few x", "few y"), {"method": "conformal"}),
     ],
 )
-def test_calibrate_rejects_what_it_cannot_do(fitted, arguments, options):
+def test_calibrate_rejects_unsupported_input(fitted, arguments, options):
     model, x, y, *_ = fitted
     data = {"x": x, "y": y, "few x": x[:5], "few y": y[:5]}
     with pytest.raises((hs.InputError, hs.InputTypeError)):

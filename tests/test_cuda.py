@@ -120,7 +120,7 @@ def fitted_on(device, static=True, steps=200, checkpoint=None, stop_at=None):
     return result, population
 
 
-def test_the_captured_step_is_the_eager_one():
+def test_captured_step_is_the_eager_one():
     captured, a = fitted_on("cuda")
     eager, b = fitted_on("cuda", static=False)
     assert torch.allclose(captured.best_score, eager.best_score, atol=1e-4)
@@ -128,7 +128,7 @@ def test_the_captured_step_is_the_eager_one():
         assert torch.allclose(p, q, atol=1e-3)
 
 
-def test_a_gpu_finds_what_the_cpu_finds():
+def test_gpu_results_equal_cpu_results():
     there, _ = fitted_on("cuda")
     here, _ = fitted_on("cpu")
     assert torch.allclose(there.best_score.cpu(), here.best_score, atol=0.02)
@@ -184,7 +184,7 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     assert p.cpu().interval(0.9) == pytest.approx(p.interval(0.9), rel=1e-4, abs=1e-4)
 
 
-def test_an_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):
+def test_image_step_on_the_gpu_is_that_of_the_cpu(monkeypatch):
     # inputs rounded to TF32 move some weights by a few thousandths in five steps of Adam
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     pairs = _ramps()

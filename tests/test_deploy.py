@@ -148,7 +148,7 @@ def test_gaussian_outputs_have_no_epistemic_part():
 
 
 @torch.no_grad()
-def test_summaries_from_parameters_are_those_of_a_prediction_with_familiarity():
+def test_summaries_from_parameters_equal_those_of_a_prediction():
     answer = together([network(k) for k in range(3)], torch.randn(9, 5))
     known = hs.Prediction(answer, members=0, familiarity=torch.rand(9))
     assert known.default_decomposition == "paper"
@@ -157,7 +157,7 @@ def test_summaries_from_parameters_are_those_of_a_prediction_with_familiarity():
 
 
 @torch.no_grad()
-def test_a_mixture_and_a_student_t_as_answer():
+def test_mixture_and_student_t_as_output():
     each = together([network(k) for k in range(3)], torch.randn(9, 5)).predictive()
     for weights in (None, torch.tensor([1.0, 2.0, 3.0])):
         mixture = hs.Mixture(each, weights=weights)
@@ -351,7 +351,7 @@ def test_torch_compile():
 
 
 @pytest.mark.extras
-def test_a_failed_export_leaves_the_old_file(tmp_path):
+def test_failed_export_leaves_the_old_file(tmp_path):
     class Refuses(nn.Module):
         def forward(self, x):
             return network()(x if bool(x.sum() > 0) else -x)

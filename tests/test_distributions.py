@@ -69,7 +69,7 @@ def test_samples_lie_in_the_support(example):
 def test_bad_values_raise_where_arguments_are_validated(example):
     value = torch.full_like(example.sample(), math.nan)
     example._validate_args = True
-    with pytest.raises(ValueError, match="support"):
+    with pytest.raises(ValueError):
         example.log_prob(value)
 
 
@@ -229,7 +229,7 @@ def test_kl_is_registered():
         ({"nu": torch.tensor([1.0, -1.0, math.nan])}, r"\bnu\b"),
         ({"beta": math.inf}, "beta"),
         ({"gamma": math.nan}, "gamma"),
-        ({"gamma": torch.zeros(3), "nu": torch.ones(2)}, "shapes"),
+        ({"gamma": torch.zeros(3), "nu": torch.ones(2)}, r"\(3,\).*\(2,\)"),
         ({"gamma": torch.zeros(1), "nu": torch.ones(1, device="meta")}, "gamma"),
     ],
 )
@@ -255,9 +255,9 @@ def test_parameters_of_the_wrong_kind(arguments, message):
 
 
 def test_raw_of_the_wrong_kind():
-    with pytest.raises(hs.InputError, match="dimension"):
+    with pytest.raises(hs.InputError, match=r"\(5, 3\)"):
         hs.NormalInverseGamma.from_raw(torch.zeros(5, 3))
-    with pytest.raises(hs.InputError, match="dimension"):
+    with pytest.raises(hs.InputError, match=r"\b3\b.*\(5, 4\)"):
         hs.NormalInverseGamma.from_raw(torch.zeros(5, 4), dim=3)
     with pytest.raises(hs.InputTypeError, match=r"torch\.int64"):
         hs.NormalInverseGamma.from_raw(torch.zeros(5, 4, dtype=torch.int64))
@@ -382,9 +382,9 @@ def test_bad_mixtures_raise():
         hs.Mixture(nig())
     with pytest.raises(hs.InputTypeError):
         hs.Mixture(torch.zeros(3))
-    with pytest.raises(hs.InputError, match="dimension"):
+    with pytest.raises(hs.InputError, match=r"\(\)"):
         hs.Mixture(hs.StudentT(3.0))
-    with pytest.raises(hs.InputError, match="member"):
+    with pytest.raises(hs.InputError, match=r"\(0,\)"):
         hs.Mixture(hs.StudentT(torch.ones(0)))
 
 

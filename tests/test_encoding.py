@@ -44,7 +44,7 @@ def test_codes_stay_text_in_a_batch_of_numerals():
     assert encode(encoding, ["1", "2"]).tolist() == [[0] * 4] * 2  # other texts than those of training
 
 
-def test_a_number_means_the_one_text_that_spells_it():
+def test_number_means_the_one_text_that_spells_it():
     encoding = learn([*CODES, "x", "y", "7", "07.0"])  # sorted: 01 02 07.0 7 A B x y
     assert encode(encoding, [1, 2.0, Decimal(2), np.int8(1), 9]).nonzero()[1].tolist() == [0, 1, 1, 0]
     with pytest.raises(hs.InputError, match=r"'07\.0'") as caught:
@@ -144,7 +144,7 @@ TRAINING = {
 
 
 @pytest.mark.parametrize("held", TRAINING)
-def test_a_value_is_the_same_in_every_spelling(held):
+def test_value_is_the_same_in_every_spelling(held):
     values, spellings, expected = TRAINING[held]
     encoding = learn(values)
     if expected is None:
@@ -228,7 +228,7 @@ def test_whole_numbers_as_categories_keep_their_digits():
         assert encode(encoding, values).tolist() == [[0, 1]]
 
 
-def test_the_other_libraries_have_categories_too():
+def test_other_libraries_have_categories_too():
     for kind in (pl.Categorical, pl.Enum(["1", "2"])):
         table = read_table(pl.DataFrame({"c": pl.Series(["1", "2", None], dtype=kind)}))
         assert table.columns[0].values.tolist() == ["1", "2", None]
@@ -277,7 +277,7 @@ def batches_of(g, columns, rows):
     yield np.array([[v[k] for v in chosen.values()] for k in range(len(rows))], dtype=object)
 
 
-def test_a_row_is_encoded_the_same_in_every_batch_and_container():
+def test_row_is_encoded_the_same_in_every_batch_and_container():
     g = np.random.default_rng(5)
     for _ in range(30):
         n = int(g.integers(1, 12))
@@ -316,7 +316,7 @@ def test_missing_values_are_filled_and_flagged():
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
-def test_the_median_stands_in_for_missing_values(count):
+def test_median_stands_in_for_missing_values(count):
     values = np.random.default_rng(count).normal(size=count)
     assert learn(values).encoders[0].fill == np.median(values)
     assert learn([1.6e308, 1.7e308]).encoders[0].fill == pytest.approx(1.65e308)  # NumPy's overflows
@@ -364,7 +364,7 @@ def test_dates_have_their_time_and_cycles():
     assert np.allclose(np.hypot(week[:, 0], week[:, 1]), 1)
 
 
-def test_the_range_of_the_training_rows_is_kept():
+def test_range_of_the_training_rows_is_kept():
     days = pd.to_datetime(["1970-01-02", "1970-01-05", "1970-01-03"])
     encoding = Encoding.fit_transform(read_table(pd.DataFrame({"a": [3.0, None, -5.0], "d": days})), None)[0]
     assert [(encoder.low, encoder.high) for encoder in encoding.encoders] == [(-5, 3), (86_400, 4 * 86_400)]
@@ -381,18 +381,18 @@ def test_columns_are_found_by_name():
     assert encoding.transform(encoding.read(train.to_numpy())).tolist() == [[1, 3], [2, 4]]
     assert encoding.transform(encoding.read(train.to_numpy().astype(object))).tolist() == [[1, 3], [2, 4]]
     assert encoding.transform(encoding.read(train[:0])).shape == (0, 2)
-    for frame, word in (
-        (train[["a"]], "'b'"),
-        (train.assign(c=1, d=2), "'c'"),
-        (train.to_numpy()[:, :1], "columns"),
-    ):
-        with pytest.raises(hs.InputError, match=word):
+    for frame, column in ((train[["a"]], "b"), (train.assign(c=1, d=2), "c")):
+        with pytest.raises(hs.InputError) as caught:
             encoding.read(frame)
-    with pytest.raises(hs.InputError, match="rows"):
-        Encoding.fit_transform(read_table(train[:0]), None)[0]
+        assert caught.value.column == column
+    with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
+        encoding.read(train.to_numpy()[:, :1])
+    empty = read_table(train[:0])
+    with pytest.raises(hs.InputError):
+        Encoding.fit_transform(empty, None)
 
 
-def test_a_column_that_is_missing_altogether():
+def test_column_that_is_missing_altogether():
     encoding = Encoding.fit_transform(read_table(pd.DataFrame({"a": [1.0, 2.0], "t": ["u", "v"]})), None)[0]
     gone = pd.DataFrame({"a": [None], "t": [None]})
     assert encoding.transform(encoding.read(gone)).tolist() == [[1.5, 0, 0]]
@@ -401,7 +401,7 @@ def test_a_column_that_is_missing_altogether():
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def test_an_encoding_can_be_written_down():
+def test_encoding_can_be_written_down():
     for values, _, _ in TRAINING.values():
         encoding = learn(values)
         again = checked_header(Encoding, json.loads(json.dumps(asdict(encoding))))
@@ -471,7 +471,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("state", FORGED, ids=range(len(FORGED)))
-def test_a_forged_encoding_is_refused(state):
+def test_forged_encoding_raises(state):
     with pytest.raises(hs.InputError):
         checked_header(Encoding, state)
 
@@ -517,7 +517,7 @@ def test_scaling_is_exact_in_every_range(column):
 
 
 @pytest.mark.parametrize("c", [0.1, 0.0, -1e30, 1e-200])
-def test_a_constant_column_may_be_ignored(c):
+def test_constant_column_may_be_ignored(c):
     table = torch.full((97, 1), c, dtype=torch.float64)
     scaling = Scaling.fit(table, [torch.arange(97)], ignore_constant=True)
     for later in (0.0, c, 1e6, -1e200):
@@ -525,7 +525,7 @@ def test_a_constant_column_may_be_ignored(c):
 
 
 @pytest.mark.parametrize("c", [0.1, 0.0, -0.3, 5.0, 1e15 / 3, 1e30, -1e30, 1e-30, 1.7e308, 5e-324])
-def test_a_constant_column_is_its_constant(c):
+def test_constant_column_is_its_constant(c):
     column = torch.full((97, 1), c, dtype=torch.float64)
     scaling = Scaling.fit(column, [torch.arange(97)])
     assert scaling.loc.item() == c
@@ -535,14 +535,14 @@ def test_a_constant_column_is_its_constant(c):
     assert Scaling.fit(near.clamp(max=1.7e308), [torch.arange(97)]).scale.item() == pytest.approx(max(abs(c), 1))
 
 
-def test_a_spread_of_subnormal_numbers_is_not_divided_by_zero():
+def test_spread_of_subnormal_numbers_is_not_divided_by_zero():
     for dtype in (torch.float32, torch.float64):
         least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
         column = torch.tensor([[0.0], [1.0], [0.0]], dtype=dtype) * least
         assert Scaling.fit(column, [torch.arange(3)])(column).isfinite().all()
 
 
-def test_nothing_depends_on_torchs_default_dtype():
+def test_results_do_not_depend_on_the_default_dtype_of_torch():
     table = torch.tensor(np.stack([Z, 1e15 + 900 * Z, 0 * Z + 3], 1))
     rows = [torch.arange(150), torch.arange(50, 200)]
     expected = Scaling.fit(table, rows), Scaling.none(table, rows)
@@ -572,7 +572,7 @@ def test_scaling_uses_each_members_own_rows():
 # Odd tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_odd_tables_are_learned_or_refused_in_one_sentence():
+def test_odd_tables_are_learned_or_rejected_in_one_sentence():
     tried, failures = check(25)
     assert tried == 25
     assert not failures, "\n\n".join(failures)

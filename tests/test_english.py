@@ -1,5 +1,6 @@
 """The rules of tools/english.py find the habits they name, in each place where prose stands."""
 
+import ast
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def findings(tmp_path: Path, text: str, suffix: str = ".py") -> list[tuple[int, 
 
 
 HABITS = {  # one sentence with each habit, and a plain one that its rule must accept
-    "name the thing instead of 'what'": ("Return what the texts are.", "What is evidence?"),
+    "name the thing instead of 'what' or 'who'": ("Return what the texts are.", "What is evidence?"),
     "name the argument": ("Draw so many rows.", "Draw as many rows as columns."),
     "functions return, raise, store and compute": ("The file says it.", "The essay is long."),
     "write 'is not a', or repeat the noun": ("A text is no number.", "There is no number."),
@@ -71,3 +72,11 @@ def test_listed_files_have_no_findings():
     files = english.files([line for line in lines if line and not line.startswith("#")])
     assert len(files) > 30
     assert [found for file in files for found in english.check(file)] == []
+
+
+def test_names_of_all_tests_have_no_findings():
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "paper" / "tests")]
+    files = english.files([folder for folder in folders if Path(folder).exists()])
+    assert len(files) > 50
+    found = [name for file in files for _, rule, name in english.names(ast.parse(file.read_text(encoding="utf-8")))]
+    assert found == []

@@ -66,7 +66,7 @@ def houses(n=80, seed=0):
     return frame, price
 
 
-def test_what_a_fitted_model_answers(fitted, diabetes):
+def test_predictions_of_a_fitted_model(fitted, diabetes):
     x, y = diabetes[0][300:], diabetes[1][300:]
     mean, std = fitted.predict(x, return_std=True)
     p = fitted.predict_distribution(x)
@@ -120,7 +120,7 @@ def test_pipelines_searches_and_clones(diabetes):
 
 
 @pytest.mark.parametrize("regressor", REGRESSORS, ids=lambda r: f"{type(r).__name__}-{r.members}")
-def test_a_saved_model_predicts_the_same(regressor, tmp_path):
+def test_saved_model_predicts_the_same(regressor, tmp_path):
     frame, price = houses()
     model = clone(regressor).fit(frame, price)
     model.save(tmp_path / "model")
@@ -148,16 +148,16 @@ def test_predictions_scale_with_the_target(factor, shift):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"X": np.empty((0, 2)), "y": []}, "sample"),
-        ({"X": [[1.0, 2.0]], "y": [1.0]}, "sample"),
+        ({"X": np.empty((0, 2)), "y": []}, r"\(0, 2\)"),
+        ({"X": [[1.0, 2.0]], "y": [1.0]}, r"\(1, 2\)"),
         ({"y": [np.nan] * 20}, "NaN"),
         ({"y": [np.inf] * 20}, r"\by\b"),
         ({"y": ["a"] * 20}, "'a'"),
-        ({"y": [1.0] * 19}, "samples"),
-        ({"y": None}, "target"),
-        ({"X": np.full((20, 2), np.inf)}, "infinity"),
-        ({"sample_weight": [-1.0] * 20}, "Negative"),
-        ({"sample_weight": [0.0] * 19 + [1.0]}, "weight"),
+        ({"y": [1.0] * 19}, r"\[19, 20\]"),
+        ({"y": None}, r"\by\b"),
+        ({"X": np.full((20, 2), np.inf)}, r"\bX\b"),
+        ({"sample_weight": [-1.0] * 20}, "sample_weight"),
+        ({"sample_weight": [0.0] * 19 + [1.0]}, r"\b1\b.*\b2\b"),
     ],
 )
 def test_bad_input_is_named_and_a_failed_fit_changes_nothing(change, message):
@@ -218,8 +218,8 @@ def test_edges_of_prediction(fitted, diabetes):
     frame, price = houses()
     model = hs.EvidentialRegressor(members=1, **QUICK).fit(frame, price)
     for broken, message in (
-        (frame.drop(columns="town"), "names"),
-        (frame.assign(more=1), "unseen"),
+        (frame.drop(columns="town"), "town"),
+        (frame.assign(more=1), "more"),
         (frame[["town", "size", "new", "sold"]], "feature_names_in_"),
         (frame.assign(size=frame["sold"]), "'size'"),
     ):
@@ -230,14 +230,14 @@ def test_edges_of_prediction(fitted, diabetes):
     assert (caught[0].message.column, caught[0].message.count) == ("size", 80)
 
 
-def test_a_constant_target_and_a_constant_column():
+def test_constant_target_and_a_constant_column():
     x = np.random.default_rng(0).random((40, 2))
     x[:, 1] = 3.0
     model = hs.EvidentialRegressor(members=2, **QUICK).fit(x, np.full(40, 5.0))
     assert np.abs(model.predict(x) - 5).max() < 0.5
 
 
-def test_the_package_offers_them_without_loading_scikit_learn():
+def test_package_offers_them_without_loading_scikit_learn():
     assert "EvidentialRegressor" in hs.__all__
     with pytest.raises(AttributeError, match="'Classifier'"):
         hs.Classifier  # noqa: B018
@@ -276,7 +276,7 @@ def test_one_number_is_one_hidden_layer_and_none_is_a_linear_network():
     assert fitted[0] < 1e-9 * (line**2).sum()  # what it says is linear in x
 
 
-def test_networks_that_diverge_are_told_of():
+def test_diverged_networks_warn():
     g = np.random.default_rng(0)
     x = g.random((200, 3))
     y = x[:, 0] + 0.1 * g.standard_normal(200)
@@ -286,11 +286,11 @@ def test_networks_that_diverge_are_told_of():
     with pytest.raises(hs.InputError, match="learning_rate"):
         before.set_params(learning_rate=1e30).fit(x, y)
     assert np.array_equal(before.predict(x), kept)
-    with pytest.warns(ConvergenceWarning, match="networks"):
+    with pytest.warns(ConvergenceWarning):
         clone(model).set_params(learning_rate=1e3).fit(x, y)
 
 
-def test_a_diverged_network_is_left_out(monkeypatch):
+def test_diverged_network_is_left_out(monkeypatch):
     import howsure.estimators as room
 
     real = room.train
@@ -306,7 +306,7 @@ def test_a_diverged_network_is_left_out(monkeypatch):
     x, y = np.random.default_rng(0).random((60, 2)), np.arange(60.0)
     monkeypatch.setattr(room, "train", unlucky)
     model = hs.EvidentialRegressor(members=3, hidden=(8,), steps=40, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="networks"):
+    with pytest.warns(ConvergenceWarning, match=r"\b1\b.*\b3\b"):
         model.fit(x, y)
     assert np.isfinite(model.predict(x, return_std=True)).all()
     assert model.model_.networks.members == 2
@@ -314,9 +314,9 @@ def test_a_diverged_network_is_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("factor", [1e155, 1e300, 1e-160, 1e-200])
-def test_targets_whose_variance_is_no_number_are_refused(factor):
+def test_targets_whose_variance_is_no_number_raise(factor):
     x, y = np.random.default_rng(0).random((20, 2)), np.arange(20.0)
-    with pytest.raises(hs.InputError, match="variance"):
+    with pytest.raises(hs.InputError, match=r"e[+-]\d{3}"):
         hs.EvidentialRegressor(**QUICK).fit(x, y * factor)
 
 
@@ -331,7 +331,7 @@ def test_large_and_small_targets_are_just_other_units(factor):
 
 
 @pytest.mark.parametrize("regressor", REGRESSORS, ids=lambda r: f"{type(r).__name__}-{r.members}")
-def test_the_default_dtype_changes_nothing(regressor):
+def test_default_dtype_changes_nothing(regressor):
     x, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)
     model = clone(regressor).set_params(steps=30).fit(x, y)
     expected = model.predict_interval(x)
@@ -363,7 +363,7 @@ def test_masked_dates_and_tensors_as_targets():
     masked = np.ma.array(np.where(np.arange(40) < 20, 9999.0, y), mask=np.arange(40) < 20)
     with pytest.raises(ValueError, match="NaN"):
         clone(model).fit(x, masked)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="sample_weight"):
         clone(model).fit(x, y, sample_weight=np.ma.array(np.ones(40), mask=np.arange(40) < 3))
     for dates in (pd.Series(pd.date_range("2020", periods=40)), np.arange(40).astype("m8[s]")):
         with pytest.raises(hs.InputTypeError, match=r"\by\b"):
@@ -372,7 +372,7 @@ def test_masked_dates_and_tensors_as_targets():
     assert np.array_equal(clone(model).fit(x, torch.tensor(y, requires_grad=True)).predict(x), expected)
 
 
-def test_the_callers_context_changes_nothing(tmp_path):
+def test_callers_context_changes_nothing(tmp_path):
     x = np.random.default_rng(0).random((40, 2))
     y = x[:, 0] * 2
     model = hs.EvidentialRegressor(members=2, hidden=(8,), steps=20, random_state=0, device=torch.device("cpu"))
@@ -391,7 +391,7 @@ def test_the_callers_context_changes_nothing(tmp_path):
     assert hs.load(tmp_path / "m").device == "cpu"  # a torch.device is saved by its name
 
 
-def test_a_column_that_taught_nothing_is_ignored():
+def test_column_that_taught_nothing_is_ignored():
     x = np.random.default_rng(0).random((60, 2))
     model = hs.EvidentialRegressor(members=2, hidden=(8,), steps=40, random_state=0)
     for nothing in (np.nan, 7.0):
@@ -416,7 +416,7 @@ def test_codes_are_read_as_text_or_whole_numbers():
     fitted = hs.EvidentialRegressor(members=1, hidden=(8,), steps=20, random_state=0).fit(frame, np.arange(60.0))
     whole = fitted.predict(pd.DataFrame({"id": [1234567890123456789]}))
     assert np.array_equal(whole, fitted.predict(pd.DataFrame({"id": codes[:1]})))
-    with pytest.raises(hs.InputError, match="digits") as caught:
+    with pytest.raises(hs.InputError) as caught:
         fitted.predict(pd.DataFrame({"id": [1234567890123456789.0, np.nan]}))
     assert (caught.value.column, caught.value.value) == ("id", 1234567890123456789.0)
 
@@ -431,7 +431,7 @@ def test_every_parameter_and_fitted_attribute_is_documented(cls):
         assert f"{attribute}" in documented
 
 
-def test_a_loaded_model_knows_all_that_the_saved_one_knew(tmp_path):
+def test_loaded_model_equals_the_saved_one(tmp_path):
     X, y = np.random.default_rng(0).random((40, 2)), np.arange(40.0)  # noqa: N806
     model = hs.EvidentialRegressor(members=2, steps=40, random_state=0).fit(X, y)
     again = hs.load(model.save(tmp_path / "model"))

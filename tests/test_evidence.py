@@ -40,7 +40,7 @@ def test_leverage_is_the_posterior_variance_of_bayesian_linear_regression(ridge)
     assert np.allclose(evidence(torch.from_numpy(new)).numpy(), expected, rtol=1e-5)
 
 
-def test_batches_and_members_give_what_one_batch_gives():
+def test_batches_and_members_equal_one_batch():
     x = torch.stack([features(seed=k) for k in range(3)])
     whole = ConjugateEvidence.fit(x, 1.0)
     parts = ConjugateEvidence.fit([(part, None) for part in x.split(33, 1)], 1.0)
@@ -164,7 +164,7 @@ def test_intervals_widen_and_familiarity_falls_away_from_the_rows(table):
 
 
 @pytest.mark.parametrize("factor", [1e3, 1e6, 1e12, -1e150])
-def test_a_cell_far_out_has_a_bounded_interval_and_mean(table, factor):
+def test_cell_far_out_has_a_bounded_interval_and_mean(table, factor):
     x, y, model = table
     far = x.copy()
     far[:, 0] *= factor

@@ -19,7 +19,7 @@ def run(code: str, folder: Path | None = None) -> str:
     return done.stdout.strip()
 
 
-def test_a_regressor_needs_no_extra(tmp_path):
+def test_regressor_needs_no_extra(tmp_path):
     code = """
 import numpy as np
 import howsure as hs
@@ -37,7 +37,7 @@ print("done")
     assert run(WITHOUT + code, tmp_path) == "done"
 
 
-def test_a_figure_without_matplotlib_says_what_to_install():
+def test_figure_without_matplotlib_names_the_extra():
     code = """
 from howsure import plots
 from howsure.errors import InputError
@@ -47,16 +47,14 @@ try:
 except InputError as error:
     print(error)
 """
-    assert run(WITHOUT + code) == (
-        'figures need matplotlib, which is not installed: pip install ".[plot]" in a checkout of howsure'
-    )
+    assert 'pip install ".[plot]"' in run(WITHOUT + code)
 
 
-def test_the_command_line_without_typer_says_what_to_install():
+def test_command_line_without_typer_names_the_extra():
     code = "sys.argv = ['howsure', '--help']; from howsure.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert 'pip install ".[cli]" in a checkout of howsure' in done.stderr
+    assert 'pip install ".[cli]"' in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
@@ -146,7 +144,7 @@ print("loaded:", sorted({"matplotlib", "pandas", "sklearn"} & set(sys.modules)))
     assert shown.endswith("loaded: []")
 
 
-def test_the_extra_all_has_what_the_others_have():
+def test_extra_all_has_the_packages_of_the_others():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]

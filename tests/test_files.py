@@ -26,7 +26,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_folder_appears_at_the_end(tmp_path):
+def test_folder_appears_at_the_end(tmp_path):
     path = tmp_path / "deep" / "out"
     with new_folder(path) as folder:
         (folder / "a").write_text("1")
@@ -36,7 +36,7 @@ def test_a_folder_appears_at_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_folder_is_not_there_after_an_error(tmp_path, error):
+def test_folder_is_not_there_after_an_error(tmp_path, error):
     def fail():
         with new_folder(tmp_path / "out") as folder:
             (folder / "a").write_text("1")
@@ -47,7 +47,7 @@ def test_a_folder_is_not_there_after_an_error(tmp_path, error):
     assert names(tmp_path) == []
 
 
-def test_an_empty_folder_may_be_there_and_nothing_else(tmp_path):
+def test_empty_folder_may_be_there_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     with new_folder(out) as folder:
@@ -79,7 +79,7 @@ def test_a_folder_is_replaced_if_its_owner_allows(tmp_path):
     assert names(tmp_path) == ["out"]
 
 
-def test_a_folder_that_changes_meanwhile_is_asked_about_again(tmp_path):
+def test_folder_that_changes_meanwhile_is_checked_again(tmp_path):
     out = tmp_path / "out"
     asked = []
 
@@ -102,7 +102,7 @@ def test_a_folder_that_changes_meanwhile_is_asked_about_again(tmp_path):
     assert names(tmp_path) == ["out"]
 
 
-def test_what_appears_meanwhile_is_not_replaced(tmp_path):
+def test_file_created_meanwhile_is_not_replaced(tmp_path):
     out = tmp_path / "out"
 
     def write():
@@ -115,7 +115,7 @@ def test_what_appears_meanwhile_is_not_replaced(tmp_path):
     assert names(tmp_path) == ["out"]
 
 
-def test_what_a_killed_process_left_is_removed_and_a_living_one_is_left_alone(tmp_path):
+def test_only_folders_of_killed_processes_are_removed(tmp_path):
     out = tmp_path / "out[1]"  # a name that is a pattern, too
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, out], stdout=subprocess.PIPE, text=True) for _ in "ab"]
     try:
@@ -133,7 +133,7 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_is_left_alone(tm
             writer.communicate()
 
 
-def test_a_device_is_not_replaced(tmp_path):
+def test_device_is_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (Path(os.devnull), pipe, tmp_path):

@@ -69,7 +69,7 @@ def test_lora_trains_the_adapters_alone_and_merges():
     assert torch.allclose(merged(x).gamma, answer.gamma, atol=1e-5)
 
 
-def test_a_head_may_be_trained_beside_lora():
+def test_head_may_be_trained_with_lora():
     net = nn.Sequential(nn.Linear(8, 32), nn.SiLU(), hs.NIGHead(32))
     model = adapted(net, target_modules=["0"], modules_to_save=["2"])
     hs.evidential_loss(model(torch.randn(64, 8)), torch.randn(64)).backward()
@@ -78,7 +78,7 @@ def test_a_head_may_be_trained_beside_lora():
     assert len(learning) == 4
 
 
-def test_a_layer_inside_lora_is_no_layer_to_go_on_from():
+def test_layer_inside_lora_is_no_layer_to_go_on_from():
     model = adapted(nn.Sequential(nn.Linear(8, 1)), target_modules=["0"])
     with pytest.raises(hs.InputTypeError):
         hs.NIGHead.from_linear(model.base_model.model[0])
@@ -113,7 +113,7 @@ def test_convolutions_compile_to_one_graph(kind, autocast):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_hooked_head_compiles_to_one_graph():
+def test_hooked_head_compiles_to_one_graph():
     head, x = hs.NIGHead(8), torch.randn(5, 8)
     head.linear.register_forward_hook(lambda _, given, out: 2 * out)
     compiled = torch.compile(lambda x: head(x).gamma, fullgraph=True, backend="aot_eager")
@@ -130,7 +130,7 @@ def test_convolutions_are_exported_for_maps_of_any_size(kind, settings):
         assert torch.allclose(program(other).mean, head(other).mean, atol=1e-5)
 
 
-def test_a_head_made_from_an_old_layer_is_exported():
+def test_head_made_from_an_old_layer_is_exported():
     old, x = nn.Linear(8, 1), torch.randn(5, 8)
     head = hs.NIGHead.from_linear(old, squeeze=True)
     program = torch.export.export(head, (x,), dynamic_shapes=({0: Dim.DYNAMIC},)).module()

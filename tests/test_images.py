@@ -32,7 +32,7 @@ def ramps(count=6, height=16, width=24):
 # Batches --------------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_become_what_a_network_sees():
+def test_bytes_become_inputs_of_a_network():
     pairs = ramps(2)
     x = to_network(pairs.images)
     assert x.shape == (2, 3, 16, 24)
@@ -53,7 +53,7 @@ def test_images_and_maps_move_together(how):
     assert 0.3 < mirrored.float().mean() < 0.7 if how.zoom == 1 else not mirrored.all()
 
 
-def test_what_is_enlarged_comes_nearer_if_asked():
+def test_enlarged_images_have_smaller_depths_on_request():
     pairs = ramps()
     zoomed = Augmentation(flip=False, zoom=2, color=0)
     draw = [
@@ -110,12 +110,12 @@ def test_batches_resume_and_use_every_image():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: ImageBatches(p.images.float(), p.maps, 2), "bytes"),
-        (lambda p: ImageBatches(p.images, p.maps[:, :4], 2), "maps"),
+        (lambda p: ImageBatches(p.images.float(), p.maps, 2), r"torch\.float32"),
+        (lambda p: ImageBatches(p.images, p.maps[:, :4], 2), r"\(2, 4, 24\)"),
         (lambda p: ImageBatches(p.images[:0], p.maps[:0], 2), "images"),
         (lambda p: ImageBatches(p.images, p.maps, 0), "batch_size"),
         (lambda _: Augmentation(zoom=0.5), "0.5"),
-        (lambda _: Augmentation(color=1.0), "change"),
+        (lambda _: Augmentation(color=1.0), "1.0"),
         (lambda _: ImageRecipe(select="luck"), "'luck'"),
     ],
 )
@@ -130,7 +130,7 @@ QUICK = Settings(steps=150, learning_rate=5e-3, evaluate_every=50)
 
 
 @pytest.mark.parametrize("method", [Evidential(0.01), NormalLikelihood()])
-def test_a_network_learns_maps_with_gaps(method):
+def test_network_learns_maps_with_gaps(method):
     pairs = ramps(12)
     maps = pairs.maps.clone()
     maps[:, :5, :5] = torch.nan
@@ -149,7 +149,7 @@ def test_a_network_learns_maps_with_gaps(method):
     assert error < 0.6 * (pairs.maps - pairs.maps.mean(0))[known].square().mean().sqrt()
 
 
-def test_weights_are_selected_by_the_score_asked_for():
+def test_weights_are_selected_by_the_chosen_score():
     pairs = ramps(8)
     scores = {}
     for select in ("nll", "rmse"):
@@ -161,7 +161,7 @@ def test_weights_are_selected_by_the_score_asked_for():
         assert score(model.predict(pairs.images), pairs.maps) == pytest.approx(float(scores[select]), rel=1e-3)
 
 
-def test_an_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
+def test_interrupted_fit_goes_on_to_the_same_weights(tmp_path):
     pairs = ramps(6)
 
     def train(checkpoint, stop=None):
@@ -259,7 +259,7 @@ def test_out_of_memory_names_a_batch_that_fits(monkeypatch):
     monkeypatch.setattr("howsure.images.training._loss_of", hungry)
     pairs = ramps(4)
     recipe = ImageRecipe(width=4, blocks=2, batch_size=16, settings=QUICK)
-    with pytest.raises(hs.InputError, match="batch"):
+    with pytest.raises(hs.InputError, match=r"\b16\b"):
         fit_images(pairs, validation=pairs, recipe=recipe, device="cpu")
 
 
@@ -281,7 +281,7 @@ def millimetres(count=16, height=21, width=30, seed=0):
     return np.rint(255 * images).astype(np.uint8), depth
 
 
-def test_arrays_in_any_unit_and_size_are_fitted_and_predicted_in_their_units():
+def test_predictions_have_the_units_of_the_targets():
     images, depth = millimetres()
     model = fit_images(images, depth, recipe=SMALL, device="cpu")
     new, truth = millimetres(5, seed=1)
@@ -300,7 +300,7 @@ def test_arrays_in_any_unit_and_size_are_fitted_and_predicted_in_their_units():
     assert grey.predict(new[..., :1]).shape == (5, 21, 30)
 
 
-def test_a_folder_of_pairs_is_fitted_as_arrays_are(tmp_path):
+def test_folder_of_pairs_is_fitted_as_arrays_are(tmp_path):
     image_module = pytest.importorskip("PIL.Image")
     images, depth = millimetres()
     for part in ("image", "target"):
@@ -311,13 +311,13 @@ def test_a_folder_of_pairs_is_fitted_as_arrays_are(tmp_path):
     quick = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
     a, b = (fit_images(*source, recipe=quick, device="cpu") for source in ((tmp_path,), (images, depth)))
     assert np.array_equal(a.predict(images).mean, b.predict(images).mean)
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match="target/"):
         fit_images(tmp_path, depth)
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match="target/"):
         fit_images(images, depth, validation=(str(tmp_path), depth))
 
 
-def test_an_ensemble_a_constant_target_and_whole_groups():
+def test_ensemble_a_constant_target_and_whole_groups():
     images, depth = millimetres(8)
     quick = replace(SMALL, settings=Settings(steps=6, evaluate_every=3))
     scenes = np.repeat(["a", "b", "c", "d"], 2)
@@ -338,21 +338,21 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, y: {"images": x[..., :2]}, "shape"),
-        (lambda x, y: {"images": np.moveaxis(x, 3, 1)}, "channels"),
-        (lambda x, y: {"images": x.astype(float)}, "floats"),
+        (lambda x, y: {"images": x[..., :2]}, r"\(6, 21, 30, 2\)"),
+        (lambda x, y: {"images": np.moveaxis(x, 3, 1)}, r"\(6, 3, 21, 30\)"),
+        (lambda x, y: {"images": x.astype(float)}, r"\b0\b.*\b1\b"),
         (lambda x, y: {"images": x.astype(int) + 300}, "255"),
-        (lambda x, y: {"images": x.astype(str)}, "images"),
-        (lambda x, y: {"targets": y[:, 1:]}, "targets"),
-        (lambda x, y: {"targets": None}, "targets"),
-        (lambda x, y: {"targets": np.full_like(y, np.nan)}, "known"),
-        (lambda x, y: {"targets": np.where(np.isnan(y), np.inf, y)}, "image"),
-        (lambda x, y: {"targets": y.astype(str)}, "targets"),
-        (lambda x, y: {"validation": 1.5}, "between"),
+        (lambda x, y: {"images": x.astype(str)}, "<U3"),
+        (lambda x, y: {"targets": y[:, 1:]}, r"\(6, 20, 30\)"),
+        (lambda x, y: {"targets": None}, "target/"),
+        (lambda x, y: {"targets": np.full_like(y, np.nan)}, "unknown="),
+        (lambda x, y: {"targets": np.where(np.isnan(y), np.inf, y)}, r"\b0\b"),
+        (lambda x, y: {"targets": y.astype(str)}, "<U32"),
+        (lambda x, y: {"validation": 1.5}, r"1\.5"),
         (lambda x, y: {"validation": "nowhere"}, "nowhere"),
-        (lambda x, y: {"validation": None}, "images"),
-        (lambda x, y: {"groups": [1, 2]}, "image"),
-        (lambda x, y: {"groups": [1] * 6}, "group"),
+        (lambda x, y: {"validation": None}, "NoneType"),
+        (lambda x, y: {"groups": [1, 2]}, r"\(2,\)"),
+        (lambda x, y: {"groups": [1] * 6}, "groups"),
         (lambda x, y: {"groups": [1, 2] * 3, "validation": (x, y)}, "validation"),
         (lambda x, y: {"members": 0}, "members"),
         (lambda x, y: {"seed": -1}, "seed"),
@@ -361,20 +361,20 @@ def test_an_ensemble_a_constant_target_and_whole_groups():
         (lambda x, y: {"recipe": "x"}, "ImageRecipe"),
         (lambda x, y: {"recipe": {}}, "ImageRecipe"),
         (lambda x, y: {"method": "evidential"}, "method"),
-        (lambda x, y: {"method": Evidential((0.1, 0.2))}, "one number"),
+        (lambda x, y: {"method": Evidential((0.1, 0.2))}, "weight"),
         (lambda x, y: {"targets": y * 1e20}, "float32"),
         (lambda x, y: {"targets": y / 1e30}, "float32"),
-        (lambda x, y: {"targets": y + 1e12}, "constant"),
-        (lambda x, y: {"images": x[0], "targets": y[0]}, "colour"),
-        (lambda x, y: {"images": [x[0], x[1, 1:]]}, "size"),
-        (lambda x, y: {"validation": (x, y * np.nan)}, "known"),
-        (lambda x, y: {"targets": np.where(np.arange(6)[:, None, None] == 0, y, np.nan)}, "images"),
-        (lambda x, y: {"recipe": replace(SMALL, augmentation=Augmentation(rescale=True))}, "disparities"),
-        (lambda x, y: {"images": x[:1], "targets": y[:1]}, "row"),
+        (lambda x, y: {"targets": y + 1e12}, r"1e\+12"),
+        (lambda x, y: {"images": x[0], "targets": y[0]}, r"\(21, 30, 3\)"),
+        (lambda x, y: {"images": [x[0], x[1, 1:]]}, "images"),
+        (lambda x, y: {"validation": (x, y * np.nan)}, "unknown="),
+        (lambda x, y: {"targets": np.where(np.arange(6)[:, None, None] == 0, y, np.nan)}, "validation"),
+        (lambda x, y: {"recipe": replace(SMALL, augmentation=Augmentation(rescale=True))}, "rescale=True"),
+        (lambda x, y: {"images": x[:1], "targets": y[:1]}, r"\b1\b.*\b2\b"),
         (lambda x, y: {"images": "nowhere", "targets": None}, "nowhere"),
     ],
 )
-def test_bad_images_are_refused(change, message):
+def test_bad_images_raise(change, message):
     images, depth = millimetres(6)
     with pytest.raises((hs.InputError, hs.InputTypeError), match=message):
         fit_images(**({"images": images, "targets": depth, "recipe": SMALL, "device": "cpu"} | change(images, depth)))
@@ -400,7 +400,7 @@ def test_pairs_are_read_as_arrays_are():
             pairs.predict(wrong)
 
 
-def test_a_network_under_autocast_answers_with_the_weights_that_it_has_now():
+def test_network_under_autocast_uses_its_current_weights():
     network, x = UNet(4, width=4, blocks=3, seed=0).eval(), torch.rand(1, 3, 16, 16)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):  # a context around all of it, as fit_images has
         before = raw_maps([network], x, half=True)
@@ -412,7 +412,7 @@ def test_a_network_under_autocast_answers_with_the_weights_that_it_has_now():
     assert torch.allclose(after, exact, atol=0.02)
 
 
-def test_the_callers_contexts_change_nothing():
+def test_callers_contexts_change_nothing():
     images, depth = millimetres(6)
     quick = {"recipe": replace(SMALL, settings=Settings(steps=4, evaluate_every=2)), "device": "cpu"}
     plain = fit_images(images, depth, **quick)
@@ -430,28 +430,29 @@ def test_the_callers_contexts_change_nothing():
     assert np.array_equal(plain.predict(images).mean, mean)
 
 
-def test_a_network_that_diverged_is_refused_or_left_out(monkeypatch):
+def test_network_that_diverged_raises_or_left_out(monkeypatch):
     images, depth = millimetres(4)
     wild = Settings(steps=6, learning_rate=1e20, clip=None, warmup=0.0, evaluate_every=2)
     options = {"recipe": replace(SMALL, settings=wild), "device": "cpu"}
-    with pytest.raises(hs.InputError, match="networks"):
+    with pytest.raises(hs.InputError, match=r"recipe\.settings"):
         fit_images(images, depth, members=2, **options)
     kept = fit_images(images, depth, keep_diverged=True, **options)
     assert kept.training[0].diverged.all()
     calm = fit_images(images, depth, recipe=replace(SMALL, settings=Settings(steps=2, evaluate_every=1)), device="cpu")
-    with pytest.warns(RuntimeWarning, match="networks"):
+    with pytest.warns(RuntimeWarning):
         assert _usable([calm, kept]) == [calm]
 
 
-def test_a_checkpoint_of_another_scale_is_refused(tmp_path):
+def test_checkpoint_of_another_scale_raises(tmp_path):
     images, depth = millimetres(4)
     quick = {"recipe": replace(SMALL, settings=Settings(steps=4, evaluate_every=2)), "device": "cpu"}
     fit_images(images, depth, checkpoint=tmp_path / "c", **quick)
-    with pytest.raises(hs.InputError, match="run"):
+    with pytest.raises(hs.InputError) as caught:
         fit_images(images, depth, checkpoint=tmp_path / "c", standardize=False, **quick)
+    assert caught.value.hint is not None
 
 
-def test_a_saved_model_knows_all_that_it_knew(tmp_path):
+def test_saved_model_round_trip(tmp_path):
     images, depth = millimetres(8)
     recipe = replace(SMALL, dropout=0.2, settings=Settings(steps=6, evaluate_every=3))
     for method in (Evidential(0.1, "standard_score"), NormalLikelihood()):
@@ -465,7 +466,7 @@ def test_a_saved_model_knows_all_that_it_knew(tmp_path):
             assert np.array_equal(again.predict(images).std, model.predict(images).std)
 
 
-def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
+def test_other_headers_than_of_images_raise(tmp_path):
     images, depth = millimetres(4)
     quick = replace(SMALL, settings=Settings(steps=2, evaluate_every=1))
     model = fit_images(images, depth, recipe=quick, device="cpu")
@@ -485,12 +486,12 @@ def test_what_does_not_describe_a_model_of_images_is_refused(tmp_path):
     with pytest.raises(hs.InputError):  # whose networks would fill the memory
         hs.load(save_model(tmp_path / "forged", empty, replace(header, recipe=recipe | {"width": 1, "blocks": 21})))
     for wrong in (some, tensors | {"9.x": torch.zeros(1)}, {k: t.double() for k, t in tensors.items()}):
-        with pytest.raises(hs.InputError, match="model"):
+        with pytest.raises(hs.InputError, match="forged"):
             hs.load(save_model(tmp_path / "forged", wrong, header))
     with pytest.raises(hs.InputError):
         replace(model, method=Evidential(penalty=lambda *_: 0)).save(tmp_path / "no")
     table = hs.EnsembleRegressor(members=1, steps=2).fit(np.eye(6), np.arange(6.0)).save(tmp_path / "table")
-    with pytest.raises(hs.InputError, match="model"):
+    with pytest.raises(hs.InputError, match=r"howsure\.load"):
         FittedImages.load(table)
 
 
@@ -513,7 +514,7 @@ def two_models(**options):
     return model, replace(model, fading=None), images
 
 
-def test_less_is_said_about_images_unlike_those_of_training():
+def test_intervals_widen_for_images_unlike_the_training_images():
     model, plain, images = two_models()
     model.fading[0].power.fill_(4.0)
     model.fading[0].width.fill_(1.0)
@@ -535,7 +536,7 @@ def test_less_is_said_about_images_unlike_those_of_training():
     assert "fading" not in repr(plain)
 
 
-def test_answers_before_fading_are_those_of_the_networks():
+def test_distributions_without_image_evidence_equal_the_networks():
     model, plain, _ = two_models()
     x = to_network(torch.from_numpy(noise())).requires_grad_()
     assert torch.equal(model.answers(x).gamma, plain.answers(x).gamma)
@@ -550,7 +551,7 @@ def test_answers_before_fading_are_those_of_the_networks():
     assert torch.allclose(faded.nu, share * plain.predict(noise()).answers.nu, rtol=1e-5)
 
 
-def test_a_prediction_in_batches_fades_as_a_whole_one(monkeypatch):
+def test_prediction_in_batches_fades_as_a_whole_one(monkeypatch):
     model, _, _ = two_models(members=2)
     several = np.concatenate([millimetres(4, seed=1)[0], noise()])
     whole = model.predict(several)
@@ -569,7 +570,7 @@ def test_normal_distributions_widen():
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
-def test_width_is_the_factor_by_which_validation_maps_differ_from_the_stated_scale(factor):
+def test_width_equals_the_ratio_of_true_and_predicted_scale(factor):
     _, plain, images = two_models()
     predictive = plain.answers(torch.from_numpy(images)).predictive()
     with torch.random.fork_rng():
@@ -580,7 +581,7 @@ def test_width_is_the_factor_by_which_validation_maps_differ_from_the_stated_sca
     assert float(fitted.fading[0].width) == pytest.approx(factor, rel=0.1)
 
 
-def test_the_power_is_the_largest_that_costs_no_likelihood():
+def test_power_is_the_largest_that_costs_no_likelihood():
     images, depth = millimetres(30)
     model = fit_images(images[:18], depth[:18], validation=0, recipe=BRIEF, device="cpu")
     assert float(model.fading[0].power) == 2  # nothing to judge by
@@ -646,7 +647,7 @@ def forge(tensors, name, change):
         lambda t, s: (t, replace(s, fading=False)),
     ],
 )
-def test_a_fading_that_does_not_fit_is_refused(change, tmp_path):
+def test_fading_that_does_not_fit_raises(change, tmp_path):
     model, _, _ = two_models()
     save_model(tmp_path / "model", *change(*model.state()))
     with pytest.raises(hs.InputError, match="model"):
@@ -660,5 +661,5 @@ def test_joined_models_all_fade_or_none():
     assert FittedImages.join([plain, plain]).fading is None
     with pytest.raises(hs.InputError):
         FittedImages.join([model, plain])
-    with pytest.raises(hs.InputError, match="networks"):
+    with pytest.raises(hs.InputError, match=r"\b2\b.*\b1\b"):
         replace(joined, fading=model.fading)

@@ -82,7 +82,7 @@ def test_embedding_is_its_definition_for_members_that_scale_differently(table):
         assert np.allclose(found[member, :, 4:], places(outside, edges), atol=1e-5)
 
 
-def test_a_member_without_bins_sees_zeros(table):
+def test_member_without_bins_sees_zeros(table):
     edges = quantile_edges(torch.from_numpy(table[0]))
     loc, scale = torch.zeros(2, 1, 4).double(), torch.ones(2, 1, 4).double()
     embedding = PiecewiseLinear.from_edges(edges, loc, scale, [True, False])
@@ -93,10 +93,10 @@ def test_a_member_without_bins_sees_zeros(table):
     assert embedding.select([1]).seen == [False]
 
 
-def test_a_population_refuses_an_embedding_of_another_size(table):
+def test_population_rejects_an_embedding_of_another_size(table):
     edges = quantile_edges(torch.from_numpy(table[0]))
     embedding = PiecewiseLinear.from_edges(edges, torch.zeros(1, 1, 4), torch.ones(1, 1, 4), [True])
-    with pytest.raises(InputError, match="outputs"):
+    with pytest.raises(InputError, match=r"\b10\b"):
         Population([0], 10).embed(embedding)
     networks = Population([0], 36).embed(embedding)
     assert networks.in_features == 4
@@ -180,7 +180,7 @@ def test_networks_that_do_not_help_hardly_count(table):
 # Networks that see different things -----------------------------------------------------------------------------------
 
 
-def test_networks_see_what_their_kind_says(table):
+def test_networks_have_the_inputs_of_their_kind(table):
     x, y = table
     kinds = ["numbers", "bins", "trees", "bins+trees"]
     members = members_of(120, kinds)
@@ -194,7 +194,7 @@ def test_networks_see_what_their_kind_says(table):
         assert bool((before.gamma[k] != after.gamma[k]).any()) is member.trees
 
 
-def test_a_network_does_not_depend_on_those_beside_it(table):
+def test_network_does_not_depend_on_other_members(table):
     x, y = table
     members = members_of(120, ["numbers", "bins", "trees"], each=1)
     together, views, target = trained(x, y, members)
@@ -235,7 +235,7 @@ def test_kinds_can_be_chosen(table, inputs):
 
 
 @pytest.mark.parametrize("inputs", ["forest", (), ("numbers", 3), None, 7])
-def test_unknown_kinds_are_refused(table, inputs):
+def test_unknown_kinds_raise(table, inputs):
     with pytest.raises(InputError, match="inputs"):
         EvidentialRegressor(inputs=inputs).fit(*table)
 
@@ -246,7 +246,7 @@ def test_few_networks_or_rows_see_numbers_alone(table):
     assert EvidentialRegressor(members=3, steps=10).fit(x[:40], y[:40]).inputs_ == {"numbers": pytest.approx(1.0)}
 
 
-def test_an_ensemble_may_see_them_too(table):
+def test_ensemble_may_see_them_too(table):
     x, y = table
     model = EnsembleRegressor(members=3, inputs="auto", steps=30, random_state=0).fit(x, y)
     assert model.predict_interval(x).shape == (120, 2)
@@ -260,7 +260,7 @@ def test_several_targets_and_weights_of_rows(table):
     assert model.predict(x).shape == (120, 2)
 
 
-def test_a_saved_model_predicts_the_same(model, table, tmp_path):
+def test_saved_model_predicts_the_same(model, table, tmp_path):
     x, _ = table
     again = hs.load(model.save(tmp_path / "model"))
     assert again.inputs_ == pytest.approx(model.inputs_)
@@ -279,6 +279,6 @@ def test_predictions_of_a_row_do_not_depend_on_other_rows(model, table):
         assert one.std[0] == pytest.approx(whole.std[k], rel=1e-9)
 
 
-def test_a_large_table_holds_out_a_bounded_number_of_rows():
+def test_large_table_holds_out_a_bounded_number_of_rows():
     inner, validation = hold_in_turn(np.arange(150_000), 1, 0)[0]
     assert (len(inner), len(validation)) == (140_000, 10_000)

@@ -41,7 +41,7 @@ def write_table(path, *frames, **options):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_what_is_written_is_read_again(tmp_path, ending):
+def test_written_frames_are_read_again(tmp_path, ending):
     path = tmp_path / f"new folder/out{ending}"
     write_table(path, FRAME, FRAME.iloc[:1], FRAME.set_index("name").reset_index())
     expected = pd.concat([FRAME, FRAME.iloc[:1], FRAME], ignore_index=True)
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_again(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_file_is_not_there_before_its_end(tmp_path, ending):
+def test_file_is_not_there_before_its_end(tmp_path, ending):
     path = tmp_path / f"out{ending}"
     with writing(path) as write:
         for _ in range(3):
@@ -62,7 +62,7 @@ def test_the_file_is_not_there_before_its_end(tmp_path, ending):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("mine"), FileExistsError("mine"), ValueError, SystemExit])
-def test_an_error_leaves_what_was_there(tmp_path, ending, error):
+def test_error_leaves_the_old_file(tmp_path, ending, error):
     path = tmp_path / f"out{ending}"
     for before in (None, b"mine"):
         if before is not None:
@@ -73,7 +73,7 @@ def test_an_error_leaves_what_was_there(tmp_path, ending, error):
         assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-def test_a_file_that_is_there_is_replaced_only_on_request(tmp_path):
+def test_file_that_is_there_is_replaced_only_on_request(tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("mine")
     with pytest.raises(hs.InputError):
@@ -83,9 +83,9 @@ def test_a_file_that_is_there_is_replaced_only_on_request(tmp_path):
     assert len(read_file(path)) == 3
 
 
-def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+def test_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "out.parquet"
-    with pytest.raises(hs.InputError, match="meantime"):
+    with pytest.raises(hs.InputError, match=r"out\.parquet"):
         write_and(path, lambda: path.write_text("theirs"))
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("out.parquet", "theirs")]
 
@@ -94,18 +94,11 @@ def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("mine")
     os.mkfifo(tmp_path / "pipe.csv")
-    for name, message in {
-        "folder.csv": "file",
-        "pipe.csv": "file",
-        "file/out.csv": "folder",
-        "out.xlsx": "format",
-        "out": "format",
-        "zero\0.csv": "written",
-        "n" * 300 + ".csv": "written",
-    }.items():
+    for name in ("folder.csv", "pipe.csv", "file/out.csv", "out.xlsx", "out", "zero\0.csv", "n" * 300 + ".csv"):
         for replace in (False, True):
-            with pytest.raises(hs.InputError, match=message):
+            with pytest.raises(hs.InputError) as caught:
                 write_table(tmp_path / name, FRAME, replace=replace)
+            assert str(tmp_path / name) in caught.value.message
 
 
 def test_frames_that_do_not_fit(tmp_path):
@@ -114,7 +107,7 @@ def test_frames_that_do_not_fit(tmp_path):
         write_table(path, FRAME, FRAME.rename(columns={"count": "x"}))
     with pytest.raises(hs.InputError):
         write_table(path, pd.DataFrame({"x": [1]}), pd.DataFrame({"x": ["a"]}))
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError, match=r"out\.parquet"):
         write_table(path)
     with pytest.raises(hs.InputError):
         write_table(path, pd.DataFrame([[1, 2]], columns=["x", "x"]))
@@ -149,7 +142,7 @@ def test_columns_of_all_kinds(tmp_path, ending):
     assert again["7"].tolist() == [1, 2, 1, 2]
 
 
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_full_disk_is_one_sentence(tmp_path):
     limit = 20_000  # bytes, after which nothing can be written
     script = f"""
 import resource, signal
@@ -174,7 +167,7 @@ for ending in {ENDINGS}:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_writer_leaves_nothing_of_that_name_and_the_next_one_cleans_up(tmp_path):
+def test_killed_writer_leaves_no_file_and_the_next_one_cleans_up(tmp_path):
     path = tmp_path / "out.parquet"
     script = f"""
 import numpy as np, pandas as pd
@@ -214,13 +207,13 @@ def test_writers_in_threads(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_a_file_system_without_links(tmp_path, monkeypatch):
+def test_file_system_without_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
     write_table(tmp_path / "out.csv", FRAME)
     assert len(read_file(tmp_path / "out.csv")) == 3
-    with pytest.raises(hs.InputError, match="meantime"):
+    with pytest.raises(hs.InputError, match=r"new\.csv"):
         write_and(tmp_path / "new.csv", lambda: (tmp_path / "new.csv").write_text("theirs"))
     assert (tmp_path / "new.csv").read_text() == "theirs"

@@ -33,7 +33,7 @@ def test_folds_give_the_same_scores_wherever_they_run(rows, backend):
     assert len(set(alone)) == 3
 
 
-def test_a_search_in_processes_chooses_what_it_chooses_alone(rows):
+def test_search_in_processes_equals_search_in_one(rows):
     grid = {"learning_rate": [1e-6, 1e-2]}
     alone = GridSearchCV(small(), grid, cv=2, scoring=hs.scorers.crps).fit(*rows)
     with joblib.parallel_config("loky", n_jobs=2):
@@ -53,7 +53,7 @@ def test_predictions_out_of_fold_and_several_targets(rows):
         assert np.array_equal(MultiOutputRegressor(small()).fit(x, both).predict(x), separate)
 
 
-def test_an_error_in_a_process_says_what_was_wrong(rows):
+def test_error_in_a_process_names_the_problem(rows):
     x, y = rows
     with (
         joblib.parallel_config("loky", n_jobs=2),
@@ -62,7 +62,7 @@ def test_an_error_in_a_process_says_what_was_wrong(rows):
         cross_val_score(hs.EvidentialRegressor(members=-1), x, y, cv=2, error_score="raise")
 
 
-def test_a_fitted_model_travels_between_processes(rows):
+def test_fitted_model_travels_between_processes(rows):
     model = small().fit(*rows)
     copy = pickle.loads(pickle.dumps(model))
     work = joblib.delayed(copy.predict)

@@ -21,7 +21,7 @@ def data(n=200, seed=0):
 
 
 @pytest.mark.parametrize("method", [Evidential(), NormalLikelihood()])
-def test_a_population_learns(method):
+def test_population_learns(method):
     x, y = data()
     train = np.arange(150)
     fitted = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK)
@@ -40,7 +40,7 @@ def test_a_population_learns(method):
     assert torch.equal(state, torch.get_rng_state())  # and none taken from torch's global generator
 
 
-def test_a_fit_does_not_mind_where_it_is_called():
+def test_fit_does_not_mind_where_it_is_called():
     x, y = data()
     with torch.inference_mode():
         fitted = fit(Evidential(), x, y, hold_out(np.arange(100), [0]), recipe=QUICK)
@@ -142,7 +142,7 @@ def test_each_member_holds_out_its_own_rows():
     assert members[0].validation.tolist() != members[1].validation.tolist()
 
 
-def test_a_mixture_recovers_known_noise():
+def test_mixture_recovers_known_noise():
     x = np.linspace(-4, 4, 500)[:, None]
     y = x[:, 0] ** 3 + 3 * np.random.default_rng(0).standard_normal(500)
     recipe = Recipe(Network((64, 64)), Settings(steps=1000, learning_rate=5e-3, evaluate_every=50), 64)
@@ -173,10 +173,10 @@ def test_recipes_grow_with_the_table_and_never_jump():
         ({"x": np.full((10, 2), np.nan)}, "NaN"),
         ({"y": np.r_[np.zeros(9), np.inf]}, "NaN"),
         ({"members": []}, "members"),
-        ({"members": [*hold_out(np.arange(10), [0]), Member(torch.arange(3), torch.arange(0), 0)]}, "member"),
+        ({"members": [*hold_out(np.arange(10), [0]), Member(torch.arange(3), torch.arange(0), 0)]}, r"\b3\b.*\b0\b"),
     ],
 )
-def test_bad_tables_are_refused(change, message):
+def test_bad_tables_raise(change, message):
     good = {
         "x": np.random.default_rng(0).random((10, 2)),
         "y": np.arange(10.0),

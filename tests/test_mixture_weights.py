@@ -355,21 +355,21 @@ def test_vmap_and_compile_know_weights():
 
 
 @pytest.mark.parametrize(
-    ("weights", "words"),
+    ("weights", "token"),
     [
-        (torch.ones(3), "member"),
-        (torch.ones(2, 1), "shape"),
-        (torch.tensor(1.0), "shape"),
+        (torch.ones(3), r"\(3,\)"),
+        (torch.ones(2, 1), r"\(2, 1\)"),
+        (torch.tensor(1.0), r"\(\)"),
         (torch.tensor([1.0, -0.5]), r"-0\.5"),
-        (torch.tensor([math.nan, 1.0]), "finite"),
-        (torch.tensor([math.inf, 1.0]), "finite"),
+        (torch.tensor([math.nan, 1.0]), r"\bnan\b"),
+        (torch.tensor([math.inf, 1.0]), r"\binf\b"),
         (torch.zeros(2), "weights"),
     ],
 )
-def test_impossible_weights_raise(weights, words):
-    with pytest.raises(hs.InputError, match=words):
+def test_impossible_weights_raise(weights, token):
+    with pytest.raises(hs.InputError, match=token):
         hs.Mixture(components("normal"), weights=weights, validate_args=True)
-    with pytest.raises(hs.InputError, match=words):
+    with pytest.raises(hs.InputError, match=token):
         Prediction(components("normal"), 0, weights)
 
 
@@ -389,7 +389,7 @@ def test_weights_of_other_types_raise():
     for mixture in (m, Transformed(m, Transform("log"))):
         with pytest.raises(hs.InputError, match="weights="):
             Prediction(mixture, weights=[1, 1])
-    with pytest.raises(hs.InputError, match="finite"):
+    with pytest.raises(hs.InputError, match=r"-1\b"):
         Prediction(components("normal", (1, 5)), 0, [-1.0])
 
 

@@ -367,7 +367,7 @@ def test_wrong_outputs_raise():
 # Calibration ----------------------------------------------------------------------------------------------------------
 
 
-def test_calibrated_intervals_hold_what_they_state(trained):
+def test_calibrated_intervals_have_their_coverage(trained):
     network, model = trained
     x, y = rows(4000, seed=5)
     for method in ("scale", "isotonic", "conformal"):

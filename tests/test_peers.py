@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_ngboost_has_the_density_of_its_own_distribution(peers, monkeypatch):
     np.testing.assert_allclose(answer.interval(0.9), np.transpose(own.interval(0.9)), rtol=1e-6)
 
 
-def test_the_gaussian_process_counts_the_noise(peers):
+def test_gaussian_process_counts_the_noise(peers):
     """Mean and deviation are those of textbook formulas with the kernel that scikit-learn finds."""
     x, y = noisy_table(60)
     x *= [1, 100]
@@ -112,7 +113,7 @@ def test_quantile_trees_are_fitted_to_their_levels(peers, monkeypatch):
     np.testing.assert_array_equal(answer.point, answer.values[:, 1])
 
 
-def test_mapie_answers_with_its_intervals(peers):
+def test_mapie_returns_its_intervals(peers):
     regression = pytest.importorskip("mapie.regression")
     x, y = noisy_table(200)
     new, target = noisy_table(450, seed=1)  # more than one part
@@ -126,7 +127,7 @@ def test_mapie_answers_with_its_intervals(peers):
     assert scores["coverage"] >= 0.8 - 5 * np.sqrt(0.16 / 450)  # what CV+ guarantees for 90 %, and five standard errors
 
 
-def test_catboost_answers_with_variances(peers, monkeypatch):
+def test_catboost_returns_variances(peers, monkeypatch):
     """Its documentation says deviations; the second number of its raw output is the logarithm of one."""
     catboost = pytest.importorskip("catboost")
     few = functools.partial(catboost.CatBoostRegressor, iterations=50)
@@ -141,7 +142,7 @@ def test_catboost_answers_with_variances(peers, monkeypatch):
     assert np.median(answer.std) > 1
 
 
-def test_normal_answers_have_the_scores_of_scipy(peers):
+def test_normal_distributions_have_the_scores_of_scipy(peers):
     mean, std, y = np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.5, 3.0]), np.array([0.3, 2.5, -2.0])
     scores = peers.scores_of(peers.normal(mean, std), y)
     truth = stats.norm(mean, std)
@@ -172,7 +173,7 @@ def test_quantiles_have_the_scores_of_scipy(peers):
 
 
 @pytest.mark.parametrize("kind", ["norm", "laplace", "expon", "uniform", "t"])
-def test_the_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
+def test_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
     """That is half the mean distance of two draws, ½E|X−X'| = E[X(2F(X) − 1)]."""
     truth = stats.t(3) if kind == "t" else getattr(stats, kind)()
     level = (np.arange(20_000) + 0.5) / 20_000
@@ -182,7 +183,7 @@ def test_the_grid_gives_the_crps_of_calibrated_distributions(kind, peers):
     assert crps == pytest.approx(np.mean(y * (2 * level - 1)), rel=0.002)
 
 
-def test_the_grid_is_exact_for_a_point_mass(peers):
+def test_grid_is_exact_for_a_point_mass(peers):
     answer = peers.Quantiles(peers.LEVELS, np.full((3, 19), 5.0), np.full(3, 5.0))
     assert peers.scores_of(answer, np.array([4.0, 5.0, 7.0]))["crps"] == pytest.approx(1.0)  # mean absolute error
 
@@ -194,7 +195,7 @@ def test_quantiles_that_cross_are_sorted(peers):
     assert peers.scores_of(crossed, np.ones(1)) == peers.scores_of(straight, np.ones(1))
 
 
-def test_a_run_continues_and_is_shown(benchmark, peers, monkeypatch):
+def test_run_continues_and_is_shown(benchmark, peers, monkeypatch):
     benchmark(f"--sets yacht,yacht --splits 1 {QUICK}")
     _, first = benchmark(f"--sets yacht --splits 1 {QUICK}")  # a second time: nothing to do
     assert len(first["rows"]) == len(QUICK.split(","))
@@ -203,14 +204,14 @@ def test_a_run_continues_and_is_shown(benchmark, peers, monkeypatch):
     assert [(row["split"], row["method"]) for row in whole["rows"]] == [
         (split, name) for split in (0, 1) for name in QUICK.split()[1].split(",")
     ]
-    assert "EvidentialRegressor has no rows in the record yet." in text
+    assert "EvidentialRegressor" in text.splitlines()[-1]
     monkeypatch.setattr(uci, "load", None)
     assert benchmark("--show --sets yacht") == (text[text.index("quantile trees:") :], whole)
     with pytest.raises(SystemExit, match="'mars'"):
         benchmark("--show --sets mars")
 
 
-def test_the_summary_compares_splits_that_both_have(peers, capsys):
+def test_summary_compares_splits_that_both_have(peers, capsys):
     def row(name, split, method, nll, crps):
         scores = {"rmse": 1.0, "coverage": 0.9, "interval_width": 1.0, "interval_score": 1.0, "seconds": 2.0}
         return {"set": name, "split": split, "method": method, "nll": nll, "crps": crps, **scores}
@@ -229,14 +230,12 @@ def test_the_summary_compares_splits_that_both_have(peers, capsys):
     record = {"rows": rows, "methods": {}, "not_run": {"gp": {"wine": "too many rows"}}, "times": {}}
     peers.print_tables(record, ["boston", "wine", "yacht", "energy"], list(peers.METHODS))
     text = capsys.readouterr().out
-    assert text.splitlines()[-2:] == [
-        "EvidentialRegressor is first by NLL on 1 of 2 sets",  # boston; not yacht, and wine has no densities
-        "EvidentialRegressor is first by CRPS on 2 of 3 sets",
-    ]
+    nll, crps = text.splitlines()[-2:]
+    assert re.search(r"\bNLL .*\b1 of 2\b", nll)  # boston; not yacht, and wine has no densities
+    assert re.search(r"\bCRPS .*\b2 of 3\b", crps)
     assert "| boston | −0.2000 | Gaussian process | 0.1000 | Gaussian process |" in text
     assert "| wine | – | – | −0.1000 | NGBoost |" in text
-    assert "densities are not compared" in text
-    assert "Gaussian process: not run (too many rows)" in text
+    assert re.search(r"Gaussian process: .*\(too many rows\)", text)  # the reason of the record
 
 
 def test_ours_is_compared_with_the_others(benchmark, peers, monkeypatch):
@@ -253,8 +252,8 @@ def test_ours_is_compared_with_the_others(benchmark, peers, monkeypatch):
     assert ours["interval_width"] == pytest.approx((upper - lower).mean())
     assert ours["rmse"] == pytest.approx(np.sqrt(np.mean((model.predict(table.x[test]) - table.y[test]) ** 2)))
     assert ", steps=20," in record["methods"]["evidential"]
-    assert text.splitlines()[-2] == "EvidentialRegressor is first by NLL on 0 of 1 sets"  # after 20 steps
-    assert text.splitlines()[-1].startswith("EvidentialRegressor is first by CRPS on 0 of 2 sets")
+    assert re.search(r"\bNLL .*\b0 of 1\b", text.splitlines()[-2])  # after 20 steps
+    assert re.search(r"\bCRPS .*\b0 of 2\b", text.splitlines()[-1])
     (line,) = (line for line in text.splitlines() if line.startswith("| wine |"))
     assert line.startswith("| wine | – | – | ")
 
@@ -269,14 +268,14 @@ def test_other_settings_are_not_mixed(benchmark, peers, monkeypatch):
     assert len(record["rows"]) == 1
 
 
-def test_a_method_for_few_rows_is_not_run_on_many(benchmark, peers, monkeypatch):
+def test_method_for_few_rows_is_not_run_on_many(benchmark, peers, monkeypatch):
     large = uci.load("yacht")
     x, y = np.tile(large.x, (40, 1)), np.tile(large.y, 40)
     monkeypatch.setattr(uci, "load", lambda *_: uci.UCITable("yacht", x, y, [splits.random(2400, 0.1, 0)]))
     text, record = benchmark("--sets yacht --methods gp")
     assert record["rows"] == []
-    assert "2,160 training rows, and it is run up to 2,000" in record["not_run"]["gp"]["yacht"]
-    assert "EvidentialRegressor has no rows" in text
+    assert re.findall(r"[\d,]*\d", record["not_run"]["gp"]["yacht"]) == ["2,160", "2,000"]
+    assert "EvidentialRegressor" in text.splitlines()[-1]
 
 
 def test_times_are_kept_and_shown_in_the_place_of_shared_ones(benchmark):
@@ -290,7 +289,7 @@ def test_times_are_kept_and_shown_in_the_place_of_shared_ones(benchmark):
 
 
 @pytest.mark.parametrize("option", ["--show", "--time --methods quantile", "--methods quantile"])
-def test_a_damaged_record_is_refused_and_kept(option, benchmark, tmp_path):
+def test_damaged_record_raises_and_kept(option, benchmark, tmp_path):
     damaged = '{"schema": 1, "run": "bench_tables", "rows": 3}'
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "record.json").write_text(damaged)
@@ -299,7 +298,7 @@ def test_a_damaged_record_is_refused_and_kept(option, benchmark, tmp_path):
     assert (tmp_path / "out" / "record.json").read_text() == damaged
 
 
-def test_a_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp_path):
+def test_missing_package_is_named_before_anything_runs(peers, monkeypatch, tmp_path):
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="--methods"):
         peers.compare(tmp_path / "out", None, ["yacht"], ["ngboost"])

@@ -59,26 +59,26 @@ def test_without_targets_it_shows_the_intervals_by_their_medians(right):
     order = np.argsort(p.median)
     assert segments(ax) == pytest.approx(p.interval(0.8)[order])
     assert texts(ax) == ["80% interval", "median"]
-    assert (ax.get_ylabel(), ax.get_xlabel()) == ("y", "60 rows, smallest to largest median")
+    assert (ax.get_ylabel(), ax.get_xlabel().split()[0]) == ("y", "60")
     assert drawn(figure).startswith(b"\x89PNG")
 
 
 def test_with_targets_it_shows_outliers_calibration_and_pit(right):
     p, y = right
     figure = p.plot(y)
-    assert titles(figure) == ["Intervals and targets", "Calibration", "Where targets lie in their distribution (PIT)"]
+    assert ["PIT" in title for title in titles(figure)] == [False, False, True]
     intervals, calibration, pit = figure.axes
     ends = p.interval(0.9)
     widths = np.diff(segments(intervals), axis=1)[:, 0]
     assert (np.diff(widths) >= -1e-6).all()
     assert widths == pytest.approx(np.sort(np.diff(ends, axis=1)[:, 0]), rel=1e-4)
     outside = int(((y < ends[:, 0]) | (y > ends[:, 1])).sum())
-    assert f"target outside ({outside} of 60, {100 * outside / 60:.3g}%)" in texts(intervals)
+    assert any(f"({outside} of 60, {100 * outside / 60:.3g}%)" in text for text in texts(intervals))
 
     (curve,) = (line for line in calibration.lines if line.get_label() == "observed")
     stated, observed = curve.get_data()
     assert observed / 100 == pytest.approx(metrics.coverage_curve(p, y, stated / 100))
-    assert f"{100 * metrics.coverage(p, y):.3g}% in the 90% intervals" in texts(calibration)
+    assert any(text.startswith(f"{100 * metrics.coverage(p, y):.3g}% ") for text in texts(calibration))
 
     heights = [bar.get_height() for bar in pit.patches]
     assert heights == list(np.histogram(metrics.pit(p, y), bins=len(heights), range=(0, 1))[0])
@@ -106,9 +106,9 @@ def test_several_targets_have_a_row_of_panels_each():
     assert len(figure.axes) == 6
     assert [figure.axes[k].get_ylabel() for k in (0, 3)] == ["price − predicted median", "days − predicted median"]
     assert len(p.plot().axes) == 2
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match=r"\b6\b.*\b7\b"):
         hs.Prediction(evidential(2, (4, 7)), members=0).plot()
-    with pytest.raises(hs.InputError, match="target"):
+    with pytest.raises(hs.InputError, match=r"p\[:, 0\]"):
         p.plot(ax=figure.axes[0])
 
 
@@ -120,7 +120,7 @@ def test_maps_are_one_target_of_many_pixels():
     assert figure.axes[0].get_xlabel().startswith(f"{known.sum()} pixels")
     with pytest.raises(hs.InputError):
         p.plot(np.where(known, y, np.nan))
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError):
         p.plot(y, mask=known & False)
 
 
@@ -153,11 +153,11 @@ def test_odd_values_are_drawn(right):
     assert drawn(hs.Prediction(hs.Normal(torch.zeros(3), 1.0)).plot([0.0, 0.0, 0.0]))
     nan = hs.Normal(torch.tensor([torch.nan, 1.0, 2.0]), torch.ones(3), validate_args=False)
     assert drawn(hs.Prediction(nan).plot([0.0, 1.0, 2.0]))
-    assert "99.999% interval" in texts(p.plot(coverage=0.99999).axes[0])
+    assert any("99.999%" in text for text in texts(p.plot(coverage=0.99999).axes[0]))
     for wrong in (0.0, 90, [0.5, 0.9], None):
         with pytest.raises(hs.InputError, match="coverage"):
             p.plot(coverage=wrong)
-    with pytest.raises(hs.InputError, match="row"):
+    with pytest.raises(hs.InputError, match=r"p\[\[i\]\]"):
         p[0].plot()
 
 

@@ -9,7 +9,7 @@ from howsure.nn import Population
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
-def test_a_member_is_the_network_of_its_seed(activation):
+def test_member_is_the_network_of_its_seed(activation):
     population = Population([3, 1, 4], 5, (7, 6), 4, activation)
     x = torch.randn(3, 9, 5)
     for i, seed in enumerate(population.seeds):
@@ -21,7 +21,7 @@ def test_a_member_is_the_network_of_its_seed(activation):
     assert torch.allclose(shared[0], population(x)[0], atol=1e-6)
 
 
-def test_a_population_computes_what_linear_layers_do():
+def test_population_equals_linear_layers():
     one = Population([1], 5, (7,), 2, "relu")
     layers = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 2))
     with torch.no_grad():
@@ -50,14 +50,14 @@ def test_some_members_can_be_taken_out():
     assert population.weights[0].dtype == torch.float32
 
 
-def test_bad_populations_are_refused():
+def test_bad_populations_raise():
     with pytest.raises(hs.InputError, match="'elu'"):
         Population([0], 5, activation="elu")
     with pytest.raises(hs.InputError, match="seeds"):
         Population([], 5)
-    with pytest.raises(hs.InputError, match="layer"):
+    with pytest.raises(hs.InputError, match=r"\(5, 0, 4\)"):
         Population([0], 5, (0,))
-    with pytest.raises(hs.InputError, match="shape"):
+    with pytest.raises(hs.InputError, match=r"\(3, 9, 5\)"):
         Population([0, 1], 5)(torch.zeros(3, 9, 5))
 
 
@@ -87,7 +87,7 @@ def test_float64_default_changes_nothing(double_default):
         assert torch.equal(got, expected)
 
 
-def test_a_network_without_hidden_units_is_linear():
+def test_network_without_hidden_units_is_linear():
     x = torch.randn(9, 5)
     population = Population([3, 1], 5, (), 2)
     for i in range(2):
@@ -101,8 +101,9 @@ def test_a_network_without_hidden_units_is_linear():
 @pytest.mark.parametrize("size", [10.5, 10.0, True, "64", None, float("nan"), torch.tensor(3)])
 def test_layer_sizes_are_whole_numbers(size):
     for arguments in ((5, (size,), 2), (size, (4,), 2), (5, (4,), size)):
-        with pytest.raises(hs.InputTypeError, match="layer"):
+        with pytest.raises(hs.InputTypeError) as caught:
             Population([0], *arguments)
+        assert repr(size) in caught.value.message
 
 
 def test_sizes_may_be_numpys():
@@ -112,7 +113,7 @@ def test_sizes_may_be_numpys():
     assert population(torch.zeros(3, 5)).shape == (1, 3, 2)
 
 
-def test_what_is_given_per_member_may_be_an_array():
+def test_settings_per_member_may_be_arrays():
     for weights in (np.array([0.1, 0.2]), torch.tensor([0.1, 0.2]), (0.1, 0.2)):
         population = Evidential(weights).build([0, 1], 5, 4, Network())
         assert population.evidence_weight.flatten().tolist() == pytest.approx([0.1, 0.2])
@@ -123,7 +124,7 @@ def test_what_is_given_per_member_may_be_an_array():
         Evidential((0.1, 0.2, 0.3)).build([0, 1], 5, 4, Network())
 
 
-def test_other_bad_populations_are_refused():
+def test_other_bad_populations_raise():
     with pytest.raises(hs.InputTypeError, match="hidden"):
         Population([0], 5, 64)
     with pytest.raises(hs.InputTypeError, match="seeds"):
@@ -135,5 +136,5 @@ def test_other_bad_populations_are_refused():
     population = Population([0, 1], 5)
     with pytest.raises(hs.InputTypeError, match=r"torch\.int64"):
         population(torch.zeros(3, 5, dtype=torch.int64))
-    with pytest.raises(hs.InputTypeError, match="features"):
+    with pytest.raises(hs.InputTypeError, match="ndarray"):
         population(np.zeros((3, 5)))

@@ -1,4 +1,5 @@
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_several_networks():
     assert np.allclose(p.aleatoric_std**2 + p.epistemic_std**2, p.variance)
 
 
-def test_a_single_normal_has_no_epistemic_part():
+def test_single_normal_has_no_epistemic_part():
     p = Prediction(ensemble(1), members=0)
     assert p.epistemic_std is None
     assert np.allclose(p.aleatoric_std, p.std)
@@ -87,7 +88,7 @@ def with_familiarity(members=3, rows=5):
     return Prediction(evidential(members, (rows,)), members=0, familiarity=shares), shares
 
 
-def test_familiarity_is_the_mean_over_members_and_identifies_the_papers_decomposition():
+def test_familiarity_is_the_mean_over_members():
     p, shares = with_familiarity()
     assert p.familiarity == pytest.approx(shares.mean(0).numpy())
     assert p.default_decomposition == "paper"
@@ -199,7 +200,7 @@ def test_bad_input_is_named():
         p.log_prob(np.zeros(4))
     with pytest.raises(hs.InputError, match="coverage"):
         p.interval(90)
-    with pytest.raises(hs.InputError, match="quantiles"):
+    with pytest.raises(hs.InputError, match=r"\[0\.5, 2\]"):
         p.quantile([0.5, 2])
     with pytest.raises(hs.InputError, match="'total'"):
         p.decompose("total")
@@ -208,11 +209,11 @@ def test_bad_input_is_named():
             Prediction(hs.Normal(torch.zeros(shape), 1.0), members)
     with pytest.raises(hs.InputError, match=r"torch\.distributions\.Normal"):
         Prediction(torch.distributions.Normal(0.0, 1.0))
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
         Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["u"])
 
 
-def test_members_are_said_and_never_guessed():
+def test_members_must_be_given():
     head = hs.NIGHead(8, targets=3)
     answer = head(torch.randn(300, 8, generator=torch.Generator().manual_seed(0)))
     p = Prediction(answer)
@@ -227,7 +228,7 @@ def test_members_are_said_and_never_guessed():
     assert Prediction(evidential(4, (5, 2)), members=0).shape == (5, 2)
 
 
-def test_a_series_of_pandas_is_scored_without_a_warning():
+def test_series_of_pandas_is_scored_without_a_warning():
     import pandas as pd
 
     p = Prediction(evidential(), members=0)
@@ -239,7 +240,7 @@ def test_a_series_of_pandas_is_scored_without_a_warning():
         metrics.nll(p, y)
 
 
-def test_what_is_no_real_number_is_not_scored():
+def test_other_values_than_real_numbers_raise():
     import pandas as pd
 
     p = Prediction(evidential(), members=0)
@@ -263,8 +264,9 @@ def test_levels_names_and_dimensions_are_checked():
         with pytest.raises(hs.InputError, match="coverage"):
             metrics.coverage(p, y, level)
     for q in ([], [[0.1, 0.2]], np.nan):
-        with pytest.raises(hs.InputError, match="quantiles"):
+        with pytest.raises(hs.InputError) as caught:
             p.quantile(q)
+        assert repr(q) in caught.value.message
     for quantiles in ([], [2.0]):
         with pytest.raises(hs.InputError, match="quantiles"):
             metrics.calibration_error(p, y, quantiles)
@@ -274,7 +276,7 @@ def test_levels_names_and_dimensions_are_checked():
     for members in (True, 0.0, "0"):
         with pytest.raises(hs.InputTypeError, match="members"):
             Prediction(evidential(), members)
-    with pytest.raises(hs.InputError, match="targets"):
+    with pytest.raises(hs.InputError, match=r"\b2\b.*\b2\b"):
         Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["a", "a"])
 
 
@@ -284,7 +286,7 @@ def test_no_rows_have_a_prediction_and_no_score():
     assert p.interval().shape == (0, 2)
     assert len(p.to_frame()) == 0
     for score in (metrics.nll, metrics.rmse, metrics.crps, metrics.coverage, metrics.calibration_error):
-        with pytest.raises(hs.InputError, match="rows"):
+        with pytest.raises(hs.InputError):
             score(p, [])
 
 
@@ -305,7 +307,7 @@ def test_any_shape_of_one_network_or_several(shape):
         assert several.mean == pytest.approx(answer.predictive().mean.mean(0).numpy(), rel=1e-6)
 
 
-def test_a_single_student_t_does_not_say_how_its_variance_divides():
+def test_single_student_t_has_no_decomposition():
     t = evidential(3).predictive()
     p = Prediction(torch.utils._pytree.tree_map(lambda p: p[0], t))
     assert (p.aleatoric_std, p.epistemic_std) == (None, None)
@@ -360,7 +362,7 @@ def test_rows_targets_and_pixels_are_indexed_as_arrays_are():
     for key in (6, None, ..., (0, 0, 0)):
         with pytest.raises(IndexError):
             p[key]
-    with pytest.raises(TypeError, match="length"):
+    with pytest.raises(TypeError):
         len(p[0, 0])
 
 
@@ -373,14 +375,14 @@ def test_predictions_are_joined_row_after_row():
     assert joined.mean == pytest.approx(p.mean)
     assert list(joined.index) == list(range(7))
     for other in (evidential(2, (7, 2)), ensemble(3, (7, 2)), evidential(3, (7, 3))):
-        with pytest.raises(hs.InputError, match="shape"):
+        with pytest.raises(hs.InputError, match=r"shape=\(7, 2\)"):
             Prediction.cat([p, Prediction(other, members=0)])
     for nothing in ([], [p[0, 0]]):
-        with pytest.raises(hs.InputError, match="rows"):
+        with pytest.raises(hs.InputError, match=r"\bcat\b"):
             Prediction.cat(nothing)
 
 
-def test_the_leaves_are_those_of_the_answer():
+def test_leaves_equal_those_of_the_distribution():
     p = Prediction(evidential(3), members=0)
     leaves, structure = torch.utils._pytree.tree_flatten(p)
     assert [tuple(leaf.shape) for leaf in leaves] == [(3, 5)] * 4
@@ -401,7 +403,7 @@ def test_tree_functions_batch_predictions():
     assert torch.utils._pytree.tree_flatten(names)[0] == ["torch.float32"] * 4
 
 
-def test_a_mixture_is_a_prediction_of_its_members():
+def test_mixture_is_a_prediction_of_its_members():
     p = Prediction(ensemble(3), members=0)
     again = Prediction(p.distribution)
     assert (again.shape, again.members) == ((5,), 3)
@@ -470,13 +472,13 @@ def test_draws_of_one_value_of_maps_and_of_nothing():
             p.sample(1, seed=seed)
 
 
-def test_the_median_is_the_quantile_of_one_half():
+def test_median_is_the_quantile_of_one_half():
     p = Prediction(evidential(3, (5, 2)), members=0)
     assert np.array_equal(p.median, p.quantile(0.5))
     assert p.cdf(p.median) == pytest.approx(0.5, abs=1e-5)
 
 
-def test_a_table_of_several_intervals():
+def test_table_of_several_intervals():
     p = Prediction(evidential(3, (6,)), members=0)
     frame = p.to_frame([0.5, 0.9])
     ends = ["lower_0.5", "upper_0.5", "lower_0.9", "upper_0.9"]
@@ -513,14 +515,14 @@ def test_one_row_is_a_prediction_too():
     assert len(Prediction(evidential(3, ()), members=0).to_frame(0.5)) == 1
 
 
-def test_a_notebook_shows_the_first_rows_and_computes_no_others():
+def test_notebook_shows_the_first_rows_and_computes_no_others():
     import pandas as pd
 
     p = Prediction(evidential(3, (20,)), members=0)
     shown = p._repr_html_()
     assert "moments" not in vars(p)
     assert "Prediction(shape=(20,), members=3)" in shown
-    assert "15 more rows" in shown
+    assert re.search(r"\b15\b", shown)
     assert shown.count("<tr") == 6
     for column in p[:5].to_frame().columns:
         assert f"<th>{column}</th>" in shown
@@ -531,7 +533,7 @@ def test_a_notebook_shows_the_first_rows_and_computes_no_others():
     targets.names = ["<b>", *"cdefg"]
     targets.index = pd.date_range("2020-01-01", periods=20)
     shown = targets._repr_html_()
-    assert "17 more rows and 2 more targets" in shown
+    assert re.search(r"\b17\b.*\b2\b", shown)
     assert shown.count("<tr") == 1 + 3 * 4
     assert "&lt;b&gt;" in shown
     assert "2020-01-03" in shown
@@ -546,7 +548,7 @@ def test_every_shape_has_a_view(shape):
             assert ("<table" in shown) == (len(shape) < 3 and 0 not in shape)
 
 
-def test_a_view_never_fails():
+def test_view_never_fails():
     p = Prediction(hs.Normal(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, 2.0]), validate_args=False))
     assert "NaN" in p._repr_html_()
     p.index = ["one label too few"]
@@ -581,7 +583,7 @@ def test_every_kind_of_series_is_scored_without_a_warning(kind):
         assert metrics.nll(p, gaps, mask=mask) == pytest.approx(metrics.nll(p[[0, 2, 3, 4]], values[[0, 2, 3, 4]]))
 
 
-def test_the_summary_has_the_values_of_its_metrics():
+def test_summary_has_the_values_of_its_metrics():
     p = Prediction(evidential(3, (40, 2)), members=0)
     y = p.sample(1, seed=0)[0]
     known = np.arange(80).reshape(40, 2) % 3 > 0
@@ -599,7 +601,7 @@ def test_the_summary_has_the_values_of_its_metrics():
             metrics.summary(p, y, coverage=wrong)
     with pytest.raises(hs.InputError):
         metrics.summary(p, np.where(known, y, np.nan))
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError):
         metrics.summary(p, y, mask=known & False)
 
 
@@ -619,7 +621,7 @@ def test_metrics_take_distributions_tensors_and_masks(make):
         assert masked == score(p, gaps.numpy(), mask=known.numpy()) == pytest.approx(score(kept, y[known]), rel=1e-6)
         with pytest.raises(hs.InputError, match="mask="):
             score(p, gaps)
-        with pytest.raises(hs.InputError, match="rows"):
+        with pytest.raises(hs.InputError):
             score(p, gaps, mask=known & False)
     for wrong in (known[0], known.float(), np.array([[None, True, False]] * 6)):
         with pytest.raises(hs.InputError, match="mask"):
@@ -648,7 +650,7 @@ def test_scores_of_one_normal_by_hand():
 
 
 @pytest.mark.parametrize("kind", ["positive", "log"])
-def test_a_target_that_cannot_be_negative_is_scored_and_drawn(kind):
+def test_target_that_cannot_be_negative_is_scored_and_drawn(kind):
     """Under "positive" zero has a probability of its own here: almost half of the draws."""
     answer = evidential(3, (1500,)).affine(-0.5, 1.0)
     transform = Transform("log") if kind == "log" else Transform("positive", scale=1.0, shift=0.4)
@@ -677,7 +679,7 @@ def test_a_target_that_cannot_be_negative_is_scored_and_drawn(kind):
     assert ("median" in p._repr_html_()) == (kind == "log")
 
 
-def test_a_right_prediction_is_calibrated(right):
+def test_right_prediction_is_calibrated(right):
     p, y = right
     n = len(y)
     assert stats.kstest(metrics.pit(p, y), "uniform").pvalue > 1e-3
@@ -687,7 +689,7 @@ def test_a_right_prediction_is_calibrated(right):
     assert metrics.nll(p, y) == pytest.approx(p.entropy().mean(), abs=0.1)
 
 
-def test_coverage_counts_what_lies_in_the_interval(right):
+def test_coverage_counts_targets_in_the_interval(right):
     p, y = right
     ends = p.interval(0.7)
     assert metrics.coverage(p, y, 0.7) == np.mean((y >= ends[:, 0]) & (y <= ends[:, 1]))
@@ -695,7 +697,7 @@ def test_coverage_counts_what_lies_in_the_interval(right):
     assert metrics.calibration_curve(p, y, levels) == pytest.approx([np.mean(y <= p.quantile(q)) for q in levels])
 
 
-def test_a_wrong_prediction_scores_worse(right):
+def test_wrong_prediction_scores_worse(right):
     p, y = right
     for wrong in (p.answers.affine(1.0, 1.0), p.answers.affine(0.0, 3.0)):
         other = Prediction(wrong, members=0)
@@ -703,7 +705,7 @@ def test_a_wrong_prediction_scores_worse(right):
             assert score(other, y) > score(p, y), score.__name__
 
 
-def test_every_metric_documents_its_arguments_what_it_returns_and_an_example():
+def test_every_metric_documents_arguments_results_and_an_example():
     for name in metrics.__all__:
         metric = getattr(metrics, name)
         text = metric.__doc__

@@ -214,6 +214,68 @@ def test_no_module_searches_in_the_message_of_an_error():
     assert found == []
 
 
+MAX_WORDS = 2  # of a pattern that a test compares with a message: a name, a type or a number, and not a sentence
+
+
+def values_of(name: str, test: ast.FunctionDef) -> list[ast.expr]:
+    """Return the values that a parameter or a variable of a loop of a test takes, where the test lists them."""
+    calls = [each for each in test.decorator_list if isinstance(each, ast.Call) and len(each.args) > 1]
+    tables = [(call.args[0], call.args[1]) for call in calls]
+    tables += [(loop.target, loop.iter) for loop in ast.walk(test) if isinstance(loop, ast.For)]
+    values = []
+    for target, rows in tables:
+        names = re.findall(r"\w+", ast.unparse(target))
+        if name in names:
+            several = [row.elts if isinstance(row, ast.Tuple) else [row] for row in getattr(rows, "elts", [])]
+            values += [row[names.index(name)] for row in several if len(row) == len(names)]
+    return values
+
+
+def words_of(pattern: ast.expr) -> list[str]:
+    """Return the words in a pattern, each a text between spaces that has a letter."""
+    texts = [node.value for node in ast.walk(pattern) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    parts = " ".join(texts).replace(".*", " ").replace("|", " ").split()
+    return [part for part in parts if re.search("[A-Za-z]", re.sub(r"\\[a-zA-Z]", "", part))]
+
+
+def sentences_in_patterns(source: str) -> list[str]:
+    """Return the patterns with more than two words that the tests of a module compare with messages."""
+    found = []
+    for test in ast.walk(ast.parse(source)):
+        calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)] if is_test(test) else []
+        patterns = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "match"]
+        named = [value for each in patterns if isinstance(each, ast.Name) for value in values_of(each.id, test)]
+        found += [ast.unparse(each) for each in [*patterns, *named] if len(words_of(each)) > MAX_WORDS]
+    return found
+
+
+def is_test(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("match='rows of y are missing'", 1),
+        ("match=f'{name} has no rows'", 1),
+        ("match='rows.*of.*y'", 1),
+        (r"match=r'\bnu\b.*\(3, 4\)'", 0),
+        (r"match=r'target/a\.npy'", 0),
+        ("match=message", 1),
+    ],
+)
+def test_sentence_in_a_pattern_is_found(code, count):
+    table = "@pytest.mark.parametrize(('x', 'message'), [(1, 'x'), (2, 'x must be at least 2')])\n"
+    source = f"{table}def test_x(x, message):\n    with pytest.raises(ValueError, {code}):\n        f(x)\n"
+    assert len(sentences_in_patterns(source)) == count
+
+
+def test_no_test_compares_sentences_of_errors():
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "paper" / "tests").rglob("*.py")]
+    found = {file.name: sentences for file in files if (sentences := sentences_in_patterns(file.read_text()))}
+    assert found == {}
+
+
 def test_every_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]

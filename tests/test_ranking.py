@@ -208,7 +208,7 @@ def test_bad_input_is_named(metric):
     for points in (1, 0, 10.5):
         with pytest.raises(hs.InputError, match="points"):
             metric(p, y, points=points)
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError):
         metric(normal(np.zeros(0), np.ones(0)), [])
 
 

@@ -55,7 +55,7 @@ def torchrun(path: Path, processes: int, attempts: int = 1) -> dict[str, float]:
 
 
 @pytest.mark.extras
-def test_ddp_by_torchrun_says_the_same_for_one_process_and_two(tmp_path):
+def test_ddp_by_torchrun_prints_the_same_for_one_process_and_two(tmp_path):
     path = script("torchrun.md", "train.py", tmp_path)
     alone, together = torchrun(path, 1), torchrun(path, 2)
     assert set(alone) == {"rmse", "nll", "coverage"}
@@ -79,7 +79,7 @@ if os.environ["RANK"] == "0":
 
 
 @pytest.mark.extras
-def test_fsdp_says_the_same_for_one_process_and_two(tmp_path):
+def test_fsdp_prints_the_same_for_one_process_and_two(tmp_path):
     path = script("fsdp.md", "sharded.py", tmp_path)
     # DTensor's caches keep the process group to the end of the process, so the recipe cannot end gloo's threads
     alone, together = torchrun(path, 1, attempts=4), torchrun(path, 2, attempts=4)
@@ -124,7 +124,7 @@ def address(log: Path, server: subprocess.Popen) -> str:
 
 
 @pytest.mark.extras
-def test_the_server_answers_requests_from_another_process(tmp_path):
+def test_server_responds_to_another_process(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))
     model = hs.EvidentialRegressor(members=2, steps=100, random_state=0).fit(x, 3 * x[:, 0] + x[:, 1])
@@ -190,7 +190,7 @@ def table_of_tools() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("tool", "proof"), table_of_tools(), ids=lambda text: re.sub(r"\W+", "-", text)[:40])
-def test_the_table_of_tools_names_tests_that_exist(tool, proof):
+def test_table_of_tools_names_tests_that_exist(tool, proof):
     """Each row names a test, or a recipe whose blocks are run."""
     tests = re.findall(r"`(test_\w+)\.py::(test_\w+)`", proof)
     recipes = re.findall(r"\]\((recipes/[\w-]+\.md)\)", proof)

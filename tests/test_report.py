@@ -31,7 +31,7 @@ ROWS = 240
 
 
 @pytest.mark.parametrize("rows", [20, 400])
-def test_the_curve_of_a_calibrated_model_stays_in_its_band(rows):
+def test_curve_of_a_calibrated_model_stays_in_its_band(rows):
     rng = np.random.default_rng(0)
     draws = np.sort(rng.random((4000, rows)), axis=1)
     steps = np.arange(1, rows + 1) / rows
@@ -128,10 +128,10 @@ def test_values_that_were_not_in_training_are_reasons(model):
     table.loc[3, "fixed"] = 8.0
     table.loc[4, "size"] = 400.0
     said = [reasons_of(model, table, row) for row in range(5)]
-    assert said[0]["site"] == '"west" (3 other values in training)'
-    assert said[1]["site"] == "missing (3 other values in training)"
+    assert said[0]["site"].startswith('"west" (3 ')
+    assert said[1]["site"].startswith("missing (3 ")
     assert said[2]["size"].startswith("missing (10")
-    assert said[3]["fixed"] == "8 (always 7 in training)"
+    assert re.findall(r"\d+", said[3]["fixed"]) == ["8", "7"]
     assert said[4]["size"].startswith("400 (10")
     assert not any("fixed" in each for each in said[:3])
 
@@ -213,7 +213,7 @@ def test_rows_with_wide_intervals_are_always_shown(model):
     assert len(result.sample(1000)) == 1000
 
 
-def test_groups_divide_the_rows_and_tell_what_chance_explains(model):
+def test_groups_divide_the_rows_and_have_ranges_of_chance(model):
     table = make_table(seed=1)
     y = make_target(table, seed=2)
     y[:40] += 100.0
@@ -300,7 +300,7 @@ def test_text_of_the_table_never_becomes_markup(page):
     assert EVIL in page.text  # in the heading
 
 
-def test_the_page_needs_neither_network_nor_scripts(page):
+def test_page_needs_neither_network_nor_scripts(page):
     for tag, attrs in page.elements:
         assert tag not in ("link", "iframe", "object", "base", "form", "img")
         for name in ("src", "href", "srcset", "action"):
@@ -311,7 +311,7 @@ def test_the_page_needs_neither_network_nor_scripts(page):
     assert "script" not in policy
 
 
-def test_the_page_opens_with_a_picture_and_three_sentences(page):
+def test_page_opens_with_a_picture_and_three_sentences(page):
     tags = [tag for tag, _ in page.elements]
     assert tags.index("figure") < tags.index("table")
     first = page.charts()[0]
@@ -332,8 +332,8 @@ def test_every_chart_has_a_title_and_a_text(page):
     assert len(page.all("figcaption")) == len(page.all("figure")) == 4
 
 
-def test_the_page_says_which_row_not_to_trust_and_why(page):
-    assert "Check 1 row of 240 before use" in page.text
+def test_page_names_the_least_reliable_row_and_the_reason(page):
+    assert "Check 1 row of 240" in page.text
     assert "size 900 (10" in page.text
     assert "<i>1</i>" in page.text  # the label of the row
     assert "price <b>" in page.text
@@ -346,18 +346,15 @@ def test_without_a_threshold_no_row_is_flagged(model, tmp_path):
     plain.model_.unfamiliar_below = None
     table = make_table(seed=1)
     text = write(plain, table, make_target(table), tmp_path).text
-    assert "too few to learn a threshold" in text
-    assert "before use" not in text
+    assert not re.search(r"Check \d+ row", text)
 
 
-def test_a_law_that_changed_is_told_from_unfamiliar_rows(model, tmp_path):
+def test_changed_law_is_separated_from_unfamiliar_rows(model, tmp_path):
     table = make_table(seed=1)
     text = write(model, table, make_target(table) + 5, tmp_path).text
-    assert "Do not trust the intervals" in text
-    assert re.search(r"on average (4\.9\d|5) too low", text)
+    assert re.search(r" (4\.9\d|5) too low", text)
     same = write(model, make_table(), make_target(make_table()), tmp_path).text
-    assert "Do not trust" not in same
-    assert "on average" not in same
+    assert not re.search(r"\d too (low|high)", same)
 
 
 def test_every_mark_has_row_true_predicted_interval_and_familiarity(page):
@@ -374,12 +371,10 @@ def test_several_targets_have_a_section_each_and_unknown_ones_are_left_out(tmp_p
     y.loc[:99, "b"] = np.nan
     page = write(model, table, y, tmp_path)
     assert {name[-2:] for name in page.charts()} == {"-0", "-1"}
-    assert "100 rows without a known target are left out." in page.text
-    assert "Rows to check first: a" in page.text
-    assert "Rows to check first: b" in page.text
+    assert "100 rows" in page.text
     y["b"] = np.nan
-    assert "Rows to check first: b" not in write(model, table, y, tmp_path).text
-    with pytest.raises(InputError, match="shape"):
+    assert {name[-2:] for name in write(model, table, y, tmp_path).charts()} == {"-0"}
+    with pytest.raises(InputError, match=r"\(240, 2\)"):
         write(model, table, y["a"], tmp_path)
 
 
@@ -396,7 +391,7 @@ def test_endless_texts_and_many_columns_do_not_fill_the_page(tmp_path):
     page = Page(path.read_text(encoding="utf-8"))
     assert len(page.text) < 60_000
     assert "half ? of one" in page.text
-    assert "And 201 columns more" in page.text
+    assert "201 columns" in page.text
 
 
 def test_threads_can_write_the_same_page(small, tmp_path):
@@ -409,10 +404,10 @@ def test_threads_can_write_the_same_page(small, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6])
-def test_a_few_rows_are_enough(model, rows, tmp_path):
+def test_few_rows_are_enough(model, rows, tmp_path):
     table = make_table(seed=1).iloc[:rows]
     page = write(model, table, make_target(table), tmp_path)
-    assert f"With {rows} row" in page.text
+    assert f" {rows} row" in page.text
 
 
 @pytest.mark.parametrize(
@@ -439,7 +434,7 @@ def test_every_kind_of_model_has_a_page(kind, tmp_path):
     x[0] = 1e6  # far away, where some have infinite variances
     page = write(model, x, y, tmp_path)
     assert ("parts-0" in page.charts()) is (not is_normal and not is_log)
-    assert ("predicted median upwards" in page.text) is is_log
+    assert ("median" in page.text) is is_log
     assert ("conformal" in page.text) is is_conformal
 
 
@@ -452,37 +447,39 @@ def test_groups_by_a_column_that_the_model_does_not_know(model, tmp_path):
     more = table.assign(region=np.where(np.arange(ROWS) % 2, "east <east>", "west"))
     for given in (more, polars.from_pandas(more), pyarrow.Table.from_pandas(more, preserve_index=False)):
         text = write(model, given, y, tmp_path, by="region").text
-        assert "region and errors" in text
+        assert "region" in text
         assert "east <east>" in text
-    assert "group and errors" in write(model, table, y, tmp_path, by=["same"] * ROWS).text
+    assert "same" in write(model, table, y, tmp_path, by=["same"] * ROWS).text
     quarters = write(model, table, y, tmp_path, by="size").text
     edges = np.quantile(table["size"], [0.25, 0.5])
     assert f"{edges[0]:.4g} to {edges[1]:.4g}" in quarters
-    for by, match in (("nowhere", "table"), ([1, 2], "row")):
+    for by, match in (("nowhere", "'nowhere'"), ([1, 2], r"\b2\b.*\b240\b")):
         with pytest.raises(InputError, match=match):
             write(model, table, y, tmp_path, by=by)
 
 
-def test_unusable_input_is_refused_before_anything_is_written(model, small, tmp_path):
+def test_unusable_input_raises_before_anything_is_written(model, small, tmp_path):
     table = make_table(seed=1)
     y = make_target(table)
     path = tmp_path / "report.html"
     with pytest.raises(InputTypeError):
         hs.write_report("model", table, y, path)
-    for bad, match in (
-        (np.full(ROWS, np.nan), "row"),
-        (np.where(np.arange(ROWS) == 3, np.inf, y), "row"),
-        (y[:10], "shape"),
-        (["a"] * ROWS, "real"),
+    for bad, row, token in (
+        (np.full(ROWS, np.nan), None, ""),
+        (np.where(np.arange(ROWS) == 3, np.inf, y), 3, ""),
+        (y[:10], None, "(10,)"),
+        (["a"] * ROWS, None, "<U1"),
     ):
-        with pytest.raises(hs.HowsureError, match=match):
+        with pytest.raises(hs.HowsureError) as caught:
             hs.write_report(model, table, bad, path)
-    with pytest.raises(InputError, match="rows"):
+        assert caught.value.row == row
+        assert token in caught.value.message
+    with pytest.raises(InputError):
         hs.write_report(model, table.iloc[:0], y[:0], path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp_path):
+def test_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp_path):
     model, x = small
     path = tmp_path / "deep" / "report.html"
     hs.write_report(model, x, x[:, 0], path)
@@ -491,19 +488,19 @@ def test_a_file_of_someone_else_is_left_alone_and_our_own_is_replaced(small, tmp
     hs.write_report(model, x, x[:, 1], path)
     assert path.read_text(encoding="utf-8") != first
     path.write_text("mine")
-    with pytest.raises(InputError, match="howsure"):
+    with pytest.raises(InputError, match="replace=True"):
         hs.write_report(model, x, x[:, 0], path)
     assert path.read_text() == "mine"
     hs.write_report(model, x, x[:, 0], path, replace=True)
     assert path.read_text(encoding="utf-8") == first
-    with pytest.raises(InputError, match="folder"):
+    with pytest.raises(InputError, match=r"report\.html"):
         hs.write_report(model, x, x[:, 0], tmp_path)
     with pytest.raises(InputError, match=r"report\.html"):
         hs.write_report(model, x, x[:, 0], path / "deeper.html")
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
 
 
-def test_without_jinja2_a_report_says_what_to_install(small, monkeypatch, tmp_path):
+def test_without_jinja2_a_report_names_the_extra(small, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "jinja2", None)  # importing it raises ModuleNotFoundError now
     for name in [name for name in sys.modules if name.startswith("jinja2.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -519,10 +516,10 @@ def test_thirty_thousand_rows_make_a_small_page_of_a_sample(small, tmp_path):
     path = hs.write_report(model, x, x[:, 0], tmp_path / "large.html")
     assert path.stat().st_size < 2e6
     text = Page(path.read_text(encoding="utf-8")).text
-    assert "1,000 of 30,000 rows: those with the widest intervals" in text
+    assert "1,000 of 30,000 rows" in text
 
 
-def test_a_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch):
+def test_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -535,7 +532,7 @@ def test_a_full_disk_is_one_sentence_with_the_file(small, tmp_path, monkeypatch)
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_the_page_of_a_file(small, tmp_path, capsys):
+def test_command_writes_the_page_of_a_file(small, tmp_path, capsys):
     from howsure.cli.report import report
 
     rng = np.random.default_rng(0)
@@ -547,8 +544,8 @@ def test_the_command_writes_the_page_of_a_file(small, tmp_path, capsys):
     report(tmp_path / "model", file, out, by="region", target=["price"], title="Wine & prices")
     assert capsys.readouterr().out.startswith(f"wrote {out} (")
     page = Page(out.read_text(encoding="utf-8"))
-    for words in ("80 rows with known", "region and errors", "Predictions of price are off", "Wine & prices"):
-        assert words in page.text
+    for token in ("80 rows", "region", "price", "Wine & prices"):
+        assert token in page.text
     for wrong, match in (
         ({"by": "regio", "target": ["price"]}, "'region'"),
         ({"target": ["prize"]}, "price"),

@@ -92,7 +92,7 @@ def page(model, tmp_path_factory):
     return hs.write_report(model, table, y, tmp_path_factory.mktemp("report") / "report.html", title=EVIL)
 
 
-def test_the_page_has_no_errors_and_runs_nothing_of_the_table(browser, page):
+def test_page_has_no_errors_and_runs_nothing_of_the_table(browser, page):
     show(browser, page)
     assert browser.get_log("browser") == []  # neither errors nor requests that the policy refused
     assert browser.execute_script("return window.evil === undefined && document.title") == EVIL
@@ -207,7 +207,7 @@ def test_pages_about_rows_of_another_kind(browser, case, tmp_path):
     )  # rows that look different, or a law that changed
 
 
-def test_a_hundred_thousand_rows_open_quickly_enough(browser, model, tmp_path):
+def test_hundred_thousand_rows_open_quickly_enough(browser, model, tmp_path):
     table = make_table(100_000, seed=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -47,7 +47,7 @@ def test_scores_and_intervals_are_those_of_each_row_alone():
             assert getattr(p, score)(y)[k] == pytest.approx(getattr(one, score)(y[[k]])[0])
 
 
-def test_variance_of_the_components_is_divided_by_the_law_of_total_variance():
+def test_variance_of_components_follows_the_law_of_total_variance():
     p = prediction()
     noise, doubt = p.decompose()
     assert np.allclose(noise + doubt, p.variance)

@@ -59,7 +59,7 @@ def test_each_is_its_metric_with_the_other_sign(rows):
         assert name.split("_")[0] in repr(scorer)
 
 
-def test_a_metric_of_ones_own_with_options(rows):
+def test_metric_of_ones_own_with_options(rows):
     x, y = rows
     model = Line(0.5).fit(x, y)
     half = scorers.Scorer(metrics.interval_score, coverage=0.5)
@@ -93,7 +93,7 @@ def test_cross_validation_with_one_scorer_or_several(rows):
     assert all(np.isfinite(found[f"test_{name}"]).all() and (found[f"test_{name}"] <= 0).all() for name in NAMES)
 
 
-def test_a_search_finds_the_true_noise(rows):
+def test_search_finds_the_true_noise(rows):
     x, y = rows
     for scorer in (hs.scorers.nll, hs.scorers.crps, hs.scorers.interval_score, hs.scorers.coverage):
         pipeline = make_pipeline(StandardScaler(), Line())
@@ -118,7 +118,7 @@ def test_pipelines_are_followed_to_their_last_step(rows):
         assert hs.scorers.nll(model, x, y) == pytest.approx(hs.scorers.nll(direct, scaled, y), rel=1e-12)
 
 
-def test_a_regressor_is_scored_in_a_pipeline_and_a_search(rows):
+def test_regressor_is_scored_in_a_pipeline_and_a_search(rows):
     x, y = rows
     regressor = hs.EvidentialRegressor(members=2, steps=20, hidden=(16,), device="cpu", random_state=0)
     pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), regressor)
@@ -131,7 +131,7 @@ def test_a_regressor_is_scored_in_a_pipeline_and_a_search(rows):
     assert np.isfinite(scores).all()
 
 
-def test_what_has_no_distribution_is_refused_in_a_sentence(rows):
+def test_estimator_without_a_distribution_raises(rows):
     x, y = rows
     for model in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
         with pytest.raises(hs.InputTypeError, match=type(model).__name__):

@@ -250,7 +250,7 @@ def test_distributions_that_are_not_finite_do_not_stop_a_training():
         (lambda m: m.update(evidential(3), torch.full((3,), torch.nan)), r"\by\b"),
         (lambda m: m.update(evidential(3), torch.zeros(3), torch.ones(3)), "mask"),
         (lambda m: m.update(torch.zeros(3), torch.zeros(3)), "Tensor"),
-        (lambda m: m.update(evidential(3), ["a"] * 3), "real"),
+        (lambda m: m.update(evidential(3), ["a"] * 3), "<U1"),
         (lambda m: streaming.Coverage(1.5), "coverage"),
         (lambda m: streaming.CoverageCurve([]), "coverage"),
         (lambda m: streaming.CalibrationError([[0.5]]), "quantiles"),
@@ -320,7 +320,7 @@ def test_error_in_forward_changes_nothing():
     for make, function in FUNCTIONS.values():
         metric, answer, y = make(), evidential(4), torch.randn(4)
         metric(answer, y)
-        with pytest.raises(hs.InputError, match="shape"):
+        with pytest.raises(hs.InputError, match=r"\(3,\)"):
             metric(answer, y[:3])
         metric(answer, y)
         assert (metric.count, metric.update_count) == (8, 2)
@@ -340,7 +340,7 @@ def test_error_in_forward_changes_nothing():
 )
 def test_invalid_state_is_not_loaded(make, state):
     metric = make()
-    with pytest.raises(RuntimeError, match="state"):
+    with pytest.raises(RuntimeError, match=make.__name__):
         metric.load_state_dict(state)
     metric.update(evidential(3), torch.zeros(3))
     assert metric.compute().isfinite()
@@ -362,7 +362,7 @@ def test_states_merge(name):
 def test_states_of_other_options_do_not_fit():
     other = streaming.Coverage(0.5)
     other.persistent(True)
-    with pytest.raises(RuntimeError, match="Unexpected key"):
+    with pytest.raises(RuntimeError, match="inside_0_5"):
         streaming.Coverage(0.9).load_state_dict(other.state_dict())
     with pytest.raises(ValueError, match="state"):
         streaming.Coverage(0.9).merge_state(other)

@@ -112,7 +112,7 @@ def test_module_in_float32_is_close(module):
     assert same(single(x), model(x), rtol=1e-3, atol=1e-4)
 
 
-def test_selected_networks_compute_what_they_did(module):
+def test_selected_networks_are_unchanged(module):
     model, x = module
     whole, some = model(x), model.select([4, 0])(x)
     for a, b in zip(leaves(some), leaves(whole), strict=True):

@@ -81,7 +81,7 @@ def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):
     assert np.array_equal(apart.predict(x).std, fit(method, x, y, members, recipe=SMALL, device="cpu").predict(x).std)
 
 
-def test_the_process_keeps_its_threads(table, three_threads):
+def test_process_keeps_its_threads(table, three_threads):
     x, y = table
     model = EvidentialRegressor(members=2, steps=20).fit(x, y)
     assert torch.get_num_threads() == 3
@@ -115,7 +115,7 @@ def test_fits_in_several_threads_leave_the_usual_number(table, three_threads):
     assert seen == [3]
 
 
-def test_the_number_of_threads_is_restored(three_threads):
+def test_number_of_threads_is_restored(three_threads):
     with one_thread():
         assert torch.get_num_threads() == 1
         with one_thread():
@@ -144,7 +144,7 @@ def test_threads_that_start_meanwhile_do_not_change_it(three_threads):
     assert torch.get_num_threads() == 3
 
 
-def test_answers_of_a_mixture_leave_the_number_of_threads(three_threads):
+def test_mixture_leaves_the_number_of_threads(three_threads):
     each = hs.StudentT(torch.full((3, 50), 4.0), torch.randn(3, 50, generator=torch.Generator().manual_seed(0)), 1.0)
     p = hs.Prediction(each, members=0)
     for answer in (p.interval(0.9), p.crps(torch.zeros(50)), p.entropy(), p.std):
@@ -153,7 +153,7 @@ def test_answers_of_a_mixture_leave_the_number_of_threads(three_threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_stream_keeps_its_order_and_takes_few_items_ahead(threads):
+def test_stream_keeps_its_order_and_takes_few_items_ahead(threads):
     taken = []
 
     def items():
@@ -178,7 +178,7 @@ def test_a_stream_keeps_its_order_and_takes_few_items_ahead(threads):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_stream_ends_with_the_first_error(threads):
+def test_stream_ends_with_the_first_error(threads):
     begun = []
 
     def fail_at_three(k):
@@ -198,7 +198,7 @@ def test_a_stream_ends_with_the_first_error(threads):
     assert threading.active_count() == before
 
 
-def test_a_stream_of_no_items():
+def test_stream_of_no_items():
     assert list(stream_in_threads(abs, [], 2)) == []
 
 

@@ -115,13 +115,13 @@ def test_member_gets_the_same_batches_in_any_population():
 
 def test_bad_batches_raise():
     x, y = table()
-    with pytest.raises(hs.InputError, match="member"):
+    with pytest.raises(hs.InputError, match=r"\b1\b"):
         TableBatches((x, y), [torch.arange(3), torch.arange(0)], [0, 1], 8)
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
         TableBatches((x, y), [torch.arange(3)], [0, 1], 8)
     with pytest.raises(hs.InputError, match="batch_size"):
         TableBatches((x, y), [torch.arange(3)], [0], 0)
-    with pytest.raises(hs.InputError, match="loader"):
+    with pytest.raises(hs.InputError, match="drop_last"):
         LoaderBatches([], torch.device("cpu")).next()
 
 
@@ -325,9 +325,9 @@ def test_bad_checkpoints_raise(tmp_path):
     path = tmp_path / "run.ckpt"
     population, batches = setting()
     train(population, batches, nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
-    with pytest.raises(hs.InputError, match="run"):
+    with pytest.raises(hs.InputError, match="settings"):
         train(*setting(), nll, settings=Settings(steps=20), checkpoint=path)
-    with pytest.raises(hs.InputError, match="run"):
+    with pytest.raises(hs.InputError, match="shapes"):
         train(*setting((0, 1)), nll, settings=Settings(steps=10, evaluate_every=10), checkpoint=path)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(hs.InputError):
@@ -432,7 +432,7 @@ def test_devices():
     if not torch.cuda.is_available():
         with pytest.raises(hs.InputError, match="CUDA"):
             resolve_device("cuda")
-    with pytest.raises(hs.InputError, match="parameters"):
+    with pytest.raises(hs.InputError):
         train(nn.Identity(), setting()[1], nll)
 
 

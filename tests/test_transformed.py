@@ -221,7 +221,7 @@ def test_prediction_keeps_its_transform(members):
     assert p[2:5].transform == transform
     assert p.to(torch.float32).mean.dtype == np.float32
     assert p.sample(3, seed=0).min() >= 0
-    with pytest.raises(InputError, match="shape"):
+    with pytest.raises(InputError, match="transform='positive'"):
         Prediction.cat([p, Prediction(two, members=0)])
 
 

@@ -102,7 +102,7 @@ def test_boosted_trees_predict_the_same_bits_as_scikit_learn(name, models):
 
 
 @pytest.mark.parametrize("name", list(training_tables()))
-def test_forest_predicts_what_scikit_learn_does(name, models):
+def test_forest_predictions_equal_scikit_learn(name, models):
     x, y = training_tables()[name]
     forest = fit_trees(x, y, 0, folds=2)[0].forest
     rng = np.random.default_rng(1)
@@ -253,7 +253,7 @@ def test_residuals_of_pure_noise_have_one_scale_on_rows_old_and_new(monkeypatch)
     assert (scale["in_sample"] / scale["new"] < 1 - 2 * tolerance).all()
 
 
-def test_a_fold_learns_only_from_rows_of_other_folds_and_from_at_most_so_many(models, monkeypatch):
+def test_fold_learns_from_a_limited_number_of_rows_of_other_folds(models, monkeypatch):
     monkeypatch.setattr(module, "MAX_ROWS", 50)
     x, y = table(200)
     _, out_of_fold = fit_trees(x, y, 0, folds=4)

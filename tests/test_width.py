@@ -42,7 +42,7 @@ def factor_of(own, common, stated, members):
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
-def test_a_mixture_has_the_variance_that_each_network_states(own, common, members):
+def test_mixture_has_the_variance_that_each_network_states(own, common, members):
     stated = np.hypot(own, common)  # each network states the error that it makes alone
     found = factor_of(own, common, stated, members)
     between = own**2 * (1 - 1 / members)  # variance between networks
@@ -53,7 +53,7 @@ def test_networks_that_are_too_sure_are_widened():
     assert factor_of(0.1, 1.0, 0.7, 4) == pytest.approx(1.42, rel=0.1)
 
 
-def test_the_factor_is_bounded():
+def test_factor_is_bounded():
     assert factor_of(0.1, 1.0, 0.01, 4) == 2.0
     assert factor_of(0.001, 0.01, 1.0, 4) == 0.5
 
@@ -65,7 +65,7 @@ def table():
     return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=600)
 
 
-def test_the_factor_multiplies_the_scales_of_the_networks(table):
+def test_factor_multiplies_the_scales_of_the_networks(table):
     x, y = table
     options = {"members": 3, "steps": 100, "inputs": "numbers", "evidence": "plain", "random_state": 0}
     as_it_is = EvidentialRegressor(calibrated=False, **options).fit(x, y)
@@ -100,7 +100,7 @@ def test_it_is_saved(table, tmp_path):
     assert np.array_equal(again.predict_distribution(x).std, model.predict_distribution(x).std)
 
 
-def test_a_single_network_or_few_rows_stay_as_they_are(table):
+def test_single_network_or_few_rows_stay_as_they_are(table):
     x, y = table
     assert EvidentialRegressor(members=1, steps=20).fit(x, y).width_ is None
     assert EvidentialRegressor(members=3, steps=20).fit(x[:60], y[:60]).width_ is None

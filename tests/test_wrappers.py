@@ -91,7 +91,7 @@ def test_replace_validates_where_the_original_did():
     assert dataclasses.replace(nig(5), gamma=bad).gamma.isnan().all()
 
 
-def test_a_class_derived_from_ours_is_seen_into_as_well():
+def test_class_derived_from_ours_is_seen_into_as_well():
     class Mine(hs.NormalInverseGamma):
         pass
 
@@ -124,7 +124,7 @@ def test_dicts_there_and_back(name):
 
 
 @EVERY
-def test_rows_of_dicts_are_rows_of_the_answer(name):
+def test_rows_of_dicts_are_rows_of_the_distribution(name):
     """Slices of every tensor, joined again, as tools do that know nothing of answers."""
     answer = ANSWERS[name]()
     parts = answer.to_dict()
@@ -151,7 +151,7 @@ def test_dicts_keep_gradients():
     assert torch.allclose(raw.grad, alone.grad, atol=1e-6)
 
 
-def test_dicts_of_something_else_are_refused():
+def test_dicts_of_something_else_raise():
     with pytest.raises(hs.InputTypeError, match="from_dict"):
         hs.NormalInverseGamma.from_dict((1, 2))
     with pytest.raises(hs.InputError, match="to_dict"):
@@ -188,7 +188,7 @@ def test_to_and_detach(name):
     back = double.to(torch.float32).cpu().to("cpu", non_blocking=True)
     assert np.allclose(density(back), density(answer), rtol=1e-6)
     assert {leaf.device.type for leaf in leaves_of(answer.to(torch.device("meta")))} == {"meta"}
-    with pytest.raises(hs.InputError, match="parameters"):
+    with pytest.raises(hs.InputError, match=r"torch\.bfloat16"):
         answer.to(torch.bfloat16)
     raw = torch.randn(5, 4, requires_grad=True)
     attached = hs.NormalInverseGamma.from_raw(raw)
@@ -196,7 +196,7 @@ def test_to_and_detach(name):
     assert not attached.detach().beta.requires_grad
 
 
-def test_a_mixture_keeps_its_weights_in_float64():
+def test_mixture_keeps_its_weights_in_float64():
     assert ANSWERS["Mixture with weights"]().to(torch.float32).weights.dtype == torch.float64
 
 
@@ -206,7 +206,7 @@ def collate(rows):
 
 
 @EVERY
-def test_collate_recipe_stacks_answers(name):
+def test_collate_recipe_stacks_distributions(name):
     answers = [ANSWERS[name]() for _ in range(3)]
     batch = collate(answers)
     assert type(batch) is type(answers[0])
@@ -241,7 +241,7 @@ def test_files_and_copies(name):
         assert np.array_equal(density(again), density(answer))
 
 
-def test_a_file_of_answers_runs_no_code():
+def test_file_of_distributions_runs_no_code():
     class Trap(hs.NormalInverseGamma):
         def __reduce__(self):
             return (print, ("code",))
@@ -249,21 +249,21 @@ def test_a_file_of_answers_runs_no_code():
     file = io.BytesIO()
     torch.save(Trap.from_raw(torch.randn(2, 4)), file)
     file.seek(0)
-    with pytest.raises(pickle.UnpicklingError, match="Weights only"):
+    with pytest.raises(pickle.UnpicklingError):
         torch.load(file, weights_only=True)
 
 
 @pytest.mark.extras
-def test_a_program_that_knows_only_the_library_reads_saved_answers(tmp_path):
+def test_program_with_only_the_library_reads_saved_distributions(tmp_path):
     torch.save(nig(5), tmp_path / "answer.pt")
     code = "import sys, torch, howsure.distributions; print(type(torch.load(sys.argv[1], weights_only=True)).__name__)"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "answer.pt")], capture_output=True, text=True)
     assert done.stdout.split() == ["NormalInverseGamma"], done.stderr
 
 
-def test_what_has_a_graph_is_copied_detached():
+def test_distribution_with_a_graph_is_copied_detached():
     answer = hs.NormalInverseGamma.from_raw(torch.randn(5, 4, requires_grad=True))
-    with pytest.raises(RuntimeError, match="deepcopy"):
+    with pytest.raises(RuntimeError):
         copy.deepcopy(answer)
     assert torch.equal(copy.deepcopy(answer.detach()).nu, answer.nu)
 
@@ -288,7 +288,7 @@ def plain():
     return x, y, gradients(module)
 
 
-def test_checkpoints_that_are_not_reentrant_return_answers(plain):
+def test_checkpoints_that_are_not_reentrant_return_distributions(plain):
     x, y, expected = plain
     module = net()
     hs.evidential_loss(checkpoint(module, x, use_reentrant=False), y).backward()
@@ -309,7 +309,7 @@ def test_reentrant_checkpoints_return_raw_outputs(plain):
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(gradients(module), expected, strict=True))
     lost = checkpoint(module, x, use_reentrant=True)
     assert not lost.gamma.requires_grad
-    with pytest.raises(RuntimeError, match="grad"):
+    with pytest.raises(RuntimeError):
         hs.evidential_loss(lost, y).backward()
 
 
@@ -329,7 +329,7 @@ def test_of_nested_tensors_the_rows_are_passed():
     assert torch.allclose(got, hs.evidential_loss(module(torch.cat(sequences)), torch.cat(targets)))
 
 
-def test_answers_made_in_other_modes():
+def test_distributions_made_in_other_modes():
     module, x = net(), torch.randn(4, 3)
     with torch.inference_mode():
         answer = module(x)
@@ -408,7 +408,7 @@ def test_compile_and_export_of_a_mixtures_quantiles(tmp_path):
 
 
 @pytest.mark.extras
-def test_lightning_looks_into_answers():
+def test_lightning_looks_into_distributions():
     apply_to_collection = pytest.importorskip("lightning_utilities.core.apply_func").apply_to_collection
     raw = torch.randn(5, 4, requires_grad=True)
     answer = hs.NormalInverseGamma.from_raw(raw)
@@ -431,7 +431,7 @@ def test_accelerate_works_on_dicts():
 
 @pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")  # what other packages warn of is not ours to change
-def test_the_trainer_of_hugging_face_predicts_dicts(tmp_path):
+def test_trainer_of_hugging_face_predicts_dicts(tmp_path):
     transformers = pytest.importorskip("transformers")
 
     class Model(torch.nn.Module):

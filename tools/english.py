@@ -26,18 +26,18 @@ OFF = "english: off"
 COMPARED = "longer|more|less|fewer|smaller|larger|wider|narrower|greater|better|worse|later|earlier"
 SUBJECTS = "it|they|this|these|that|there|then|here|so|but|such|you|we|both|each|the|a|an|its|his|where|if"
 VERBS = "is|are|has|have|was|were|does|do|can|cannot|must|may|will"
-SPOKEN = "says?|said|tells?|told|asks|asked|knows|answers?|answered|doubts?|doubted"
+SPOKEN = "says?|said|tells?|told|asks|asked|knows|answers?|answered|doubts?|doubted|speaks?"
 RULES = {  # the remedy: a regular expression of the habit
-    "name the thing instead of 'what'": r"\bwhat\b(?![^.;:]*\?)",
+    "name the thing instead of 'what' or 'who'": r"\bwhat\b(?![^.;:]*\?)|\A\W*who\b(?![^.;:]*\?)",
     "name the argument": r"\bso many\b|\bas many\b(?!(\s\S+){0,3}\sas\b)|\bso much\b(?!\s\S+\sthat)",
     "functions return, raise, store and compute": rf"\b({SPOKEN})\b",
     "write 'is not a', or repeat the noun": rf"(?<!\bthere )\b(is|are|was|were|be) no\b(?! ({COMPARED})\b)"
-    r"|\b(those|that) of\b|\bof which\b",
+    r"|\b(those|that) of\b|\bof which\b|\bwhich no\b|\bit is not so\b",
     "write 'instead of', 'next to', 'custom' or 'also'": r"\bin the place of\b|\bbesides?\b|\blikewise\b|\bat hand\b"
     r"|\bof (one's|its|their|your) own\b|\b(one's|its|their|your|his) own\b(?! (\w|`))",
     "write 'raises' or 'rejects'": r"\brefus(e|es|ed|al|ing)\b",
     "use the standard term": r"\b(fad(e|es|ed|ing)|strays?|(un)?forgiving|settle[sd]?|whoever|hitherto)\b"
-    r"|\b(for ever|to and fro|as ever)\b",
+    r"|\b(for ever|to and fro|as ever|mend(s|ed)?|verbs?|discount(s|ed)?)\b|\bstands? (more|once|twice|there)\b",
     'write "quotes" and 90%': r"[«»]|\d\s%",
     "write two sentences": rf";\s+({SUBJECTS})\b[^.;:]{{0,80}}\b({VERBS})\b",
 }
@@ -132,7 +132,12 @@ def pages(text: str) -> Iterator[Passage]:
     """Yield the paragraphs of a Markdown page, without its code blocks."""
     text = re.sub(r"^([ ]*)```.*?^\1```", lambda found: "\n" * found[0].count("\n"), text, flags=re.M | re.S)
     text = re.sub(r"^[ ]{4,}(?![-*\d]).*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"<!--(?! english: off).*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- generated:.*?<!-- end -->|<!--(?! english: off).*?-->",
+        lambda found: "\n" * found[0].count("\n"),
+        text,
+        flags=re.DOTALL,
+    )
     line = 1
     for paragraph in re.split(r"(\n\s*\n)", text):
         if paragraph.strip() and OFF not in paragraph:

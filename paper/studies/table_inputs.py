@@ -43,8 +43,8 @@ from howsure.tables.encoder import Scaling
 from howsure.tables.members import Member, hold_in_turn
 from howsure.tables.scaled_table import ScaledTable
 from howsure.tables.stacking import stacking_weights
-from howsure.tables.target import prepare_target
-from howsure.tables.views import Inputs
+from howsure.tables.target import Target, prepare_target
+from howsure.tables.views import Views
 from howsure.training import TableBatches, Training, resolve_device, train
 from howsure.training.batches import pad_rows
 from howsure_paper.datasets import uci
@@ -118,7 +118,7 @@ class Part:
         learned: number of rows to learn from.
     """
 
-    inputs: Inputs
+    inputs: Views
     targets: NDArray[np.float64]
     y: NDArray[np.float64]
     learned: int
@@ -130,11 +130,11 @@ def learn_part(table: uci.UCITable, k: int) -> Part:
     inner, aside = splits.random(len(train_rows), 0.1, k)
     order = train_rows[np.concatenate([inner, aside])]
     x, y, rows = table.x[order], table.y[order], np.arange(len(inner))
-    targets = prepare_target(y, rows, None, k).values
+    target = prepare_target(y, rows)
     both = Member(torch.from_numpy(rows), torch.empty(0), 0, bins=True, trees=True)
-    inputs = Inputs.learn(x, targets, rows, k, [both], None)
-    inputs.x[len(inner) :, x.shape[1] :] = inputs.trees.predict(x[len(inner) :])
-    return Part(inputs, targets, y, len(inner))
+    inputs = Views.fit(x, target, [both], k)
+    inputs.x[len(inner) :, x.shape[1] :] = inputs.trees(torch.from_numpy(x[len(inner) :])).numpy()
+    return Part(inputs, target.values, y, len(inner))
 
 
 def all_parts(tables: dict[str, uci.UCITable], wanted: dict[str, int]) -> Iterator[Part]:
@@ -354,14 +354,15 @@ class Task:
         self.parts, self.pool = parts, pool
         trees = any(kind.trees for kind in pool.kinds)
         columns = slice(None) if trees else slice(-parts[0].inputs.columns_of_trees)
-        x = torch.from_numpy(np.concatenate([part.inputs.x[:, columns] for part in parts]))
-        y = torch.from_numpy(np.concatenate([part.targets for part in parts])).unsqueeze(1)
         members = members_of(parts, pool)
+        x = np.concatenate([part.inputs.x[:, columns] for part in parts])
+        views = Views(x, members, trees=parts[0].inputs.trees if trees else None)
+        y = np.concatenate([part.targets for part in parts])
+        target = Target(y, np.arange(len(y)))
         rows = [m.train for m in members]
-        scale_x, self.scale_y = Scaling.fit(x, rows, ignore_constant=True), Scaling.fit(y, rows)
-        if trees:
-            scale_x = parts[0].inputs.hide(scale_x, members)
-        self.table = ScaledTable.build(x, y, None, None, members, scale_x, self.scale_y, device)
+        self.scale_y = Scaling.fit(torch.from_numpy(target.table), rows)
+        scale_x = views.hide(Scaling.fit(views.table, rows, ignore_constant=True))
+        self.table = ScaledTable.build(views, target, scale_x, self.scale_y, device)
         module, parameters = build_networks(pool, members, parts, scale_x, recipe)
         self.module, self.parameters = module.to(device), parameters
         self.batches = TableBatches(self.table.tensors, rows, [m.seed for m in members], recipe.batch_size)

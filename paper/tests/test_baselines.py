@@ -51,7 +51,7 @@ def test_thinned_networks_average_to_the_whole():
     assert torch.equal(again.weights[1], thin.weights[1][300:])  # a member's draws do not depend on the others
 
 
-def test_a_bayesian_population():
+def test_bayesian_population():
     bayes = BayesPopulation([0, 1], 5, (50,), 2, prior_std=(1.0, 2.0), initial_std=0.2)
     x = torch.randn(4, 5)
     assert not torch.equal(bayes(x), bayes(x))  # drawn anew in training
@@ -119,7 +119,7 @@ def test_float64_default_changes_nothing(kind, double_default):
 
 
 @pytest.mark.parametrize("kind", POPULATIONS)
-def test_a_generator_draws_what_torch_would_with_the_same_seed(kind):
+def test_generator_draws_equal_torch_with_the_same_seed(kind):
     population, x = POPULATIONS[kind](), torch.randn(9, 5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)
@@ -169,16 +169,16 @@ def test_dropout_rates_of_any_sequence():
 
 
 @pytest.mark.parametrize(
-    ("rate", "message"),
+    "rate",
     [
-        (1.0, "dropout"),
-        (-0.1, "dropout"),
-        (float("nan"), "dropout"),
-        ((0.1, 0.2, 0.3), "dropout"),
+        1.0,
+        -0.1,
+        float("nan"),
+        (0.1, 0.2, 0.3),
     ],
 )
-def test_impossible_dropout_raises(rate, message):
-    with pytest.raises(hs.InputError, match=message):
+def test_impossible_dropout_raises(rate):
+    with pytest.raises(hs.InputError, match="dropout"):
         DropoutPopulation([0, 1], 5, dropout=rate)
 
 
@@ -201,7 +201,7 @@ def table(rows=200, seed=0):
 
 
 @pytest.mark.parametrize("method", [MCDropout(samples=3, rate=0.05), BayesByBackprop(samples=3)])
-def test_a_population_learns(method):
+def test_population_learns(method):
     x, y = table()
     train = np.arange(150)
     fitted = fit(method, x, y, hold_out(train, range(4)), recipe=QUICK)
@@ -220,7 +220,7 @@ def test_a_population_learns(method):
     assert torch.equal(state, torch.get_rng_state())  # and none taken from torch's global generator
 
 
-def test_a_dropout_rate_per_member():
+def test_dropout_rate_per_member():
     x, y = table()
     fitted = fit(MCDropout(rate=[0.0, 0.5]), x, y, hold_out(np.arange(150), range(2)), recipe=QUICK)
     spreads = [fitted.predict(x[150:], members=[k]).decompose().epistemic.max() for k in range(2)]
@@ -235,7 +235,7 @@ def test_recipes_of_bayes_by_backprop_grow_little_by_little():
     assert all(a.settings.steps <= b.settings.steps for a, b in itertools.pairwise(recipes))
 
 
-def test_a_search_finds_what_is_clearly_better():
+def test_search_finds_the_clearly_better_value():
     g = np.random.default_rng(0)
     x = g.uniform(-1, 1, (200, 3))  # no row lies far from the others: its surprise would decide alone
     y = 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(200)
@@ -257,7 +257,7 @@ def test_networks_that_draw_noise_train_in_one_group(method):
 def test_one_kernel_without_cuda_raises_with_the_reason():
     x, y = table()
     members = hold_out(np.arange(len(y)), [0])
-    with pytest.raises(hs.InputError, match="kernel"):
+    with pytest.raises(hs.InputError, match="fused_steps"):
         fit(Evidential(), x, y, members, recipe=QUICK, device="cpu", fast_steps=required_fused_steps)
     plain = fit(Evidential(), x, y, members, recipe=QUICK, device="cpu")
     other = fit(Evidential(), x, y, members, recipe=QUICK, device="cpu", fast_steps=fused_steps)

@@ -1,5 +1,6 @@
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
@@ -43,7 +44,7 @@ def quiet(folder, device="cpu"):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
-def test_an_experiment_has_what_the_protocol_asks_for(experiment):
+def test_experiment_implements_the_protocol(experiment):
     plan = experiment.plan()
     assert not plan.quick
     assert {"quick"} <= {field.name for field in fields(plan)}
@@ -69,7 +70,7 @@ def test_settings_that_no_longer_exist_are_not_compared(tmp_path):
         same_plan(tmp_path, before, {"members": 3})
 
 
-def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
+def test_run_continues_the_finished_parts_of_an_earlier_one(tmp_path):
     plan = CubicPlan(**TINY_PLAN)
     with open_run(tmp_path, new_record("cubic", plan, "cpu")) as record:
         record["results"]["first"] = {"n": 1}
@@ -83,12 +84,12 @@ def test_a_run_takes_over_what_an_earlier_one_finished(tmp_path):
         pass
 
 
-def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path):
+def test_run_cut_before_its_first_result_names_its_plan(tmp_path):
     plan = CubicPlan(**TINY_PLAN)
     for seeds in (2, 3):  # nothing is lost by another plan in its place
         with open_run(tmp_path, new_record("cubic", replace(plan, seeds=seeds), "cpu")):
             assert json.loads((tmp_path / "record.json").read_text())["plan"]["seeds"] == seeds
-    with pytest.raises(hs.InputError, match="record"):
+    with pytest.raises(hs.InputError, match=tmp_path.name):
         write_page(tmp_path)
     quiet(tmp_path).checkpoint("ensemble").parent.mkdir()
     quiet(tmp_path).checkpoint("ensemble").touch()
@@ -99,7 +100,7 @@ def test_a_run_that_was_cut_before_its_first_result_says_by_which_plan(tmp_path)
         pass
 
 
-def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
+def test_record_of_an_earlier_version_is_called_so(tmp_path):
     (tmp_path / "record.json").write_text('{"schema": 1, "run": "cubic", "settings": {"seeds": 5}, "methods": {}}')
     for use in (lambda: cubic.run(CubicPlan(**TINY_PLAN), quiet(tmp_path)), lambda: write_page(tmp_path)):
         with pytest.raises(hs.InputError, match="'cubic'"):
@@ -107,15 +108,15 @@ def test_a_record_of_an_earlier_version_is_called_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cubic", "distribution", "uci", "depth"])
-def test_a_run_without_matplotlib_is_refused_before_it_begins(name, tmp_path, monkeypatch):
+def test_run_without_matplotlib_raises_before_it_begins(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call(name, "--out", tmp_path / "run", *([] if name == "distribution" else ["--quick"]))
     assert isinstance(result.exception, hs.InputError)
-    assert "figures need matplotlib, which is not installed" in str(result.exception)
+    assert "matplotlib" in str(result.exception)
     assert not (tmp_path / "run").exists()
 
 
-def test_an_option_of_several_numbers_has_those_of_its_field():
+def test_option_of_several_numbers_has_those_of_its_field():
     @dataclass(frozen=True)
     class Plan:
         weights: tuple[float, ...] = option((0.5, 1.0), "Weights.", minimum=0)
@@ -140,7 +141,7 @@ def test_an_option_of_several_numbers_has_those_of_its_field():
         ("disentangle", ["disentangle.md", "figure_s3.png"]),
     ],
 )
-def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path):
+def test_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path):
     out = tmp_path / "run"
     result = call(name, *TINY, "--out", out)
     assert result.exit_code == 0, result.output
@@ -152,7 +153,7 @@ def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path
     assert not (out / "unfinished").exists()
     other = call(name, *TINY, "--learning-rate", "0.1", "--out", out)
     assert isinstance(other.exception, hs.InputError)
-    assert "holds a run with learning_rate = 0.005, not 0.1" in str(other.exception)
+    assert "learning_rate = 0.005, not 0.1" in str(other.exception)
     # without the curves a figure stays as it is; tables and page come from the record
     for path in (*(out / "curves").iterdir(), *out.glob("*.md"), *out.glob("*.csv")):
         path.unlink()
@@ -164,7 +165,7 @@ def test_a_toy_experiment_writes_record_tables_and_figures(name, files, tmp_path
     assert {path: path.read_bytes() for path in out.glob("figure_*")} == drawn
 
 
-def test_a_second_call_trains_nothing_and_draws_the_same(tmp_path):
+def test_second_call_trains_nothing_and_draws_the_same(tmp_path):
     call("disentangle", *TINY, "--out", tmp_path)
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     again = call("disentangle", *TINY, "--out", tmp_path)
@@ -193,7 +194,7 @@ def often_saved(recipe_of):
     return recipe
 
 
-def test_a_killed_toy_run_continues(tmp_path, monkeypatch):
+def test_killed_toy_run_continues(tmp_path, monkeypatch):
     """What was finished is not trained again, and what was cut goes on from its checkpoint."""
     plan = DisentanglePlan(**TINY_PLAN)
     trained = []
@@ -219,7 +220,7 @@ def test_a_killed_toy_run_continues(tmp_path, monkeypatch):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
-def test_a_start_that_is_not_finite_is_seen_in_the_table():
+def test_start_that_is_not_finite_is_seen_in_the_table():
     """A record has null for what is not finite, and for what a method does not have."""
     finite = {"rmse_inside": 1.0, "epistemic_inside": None, "nll_inside": 2.0}
     lost = {"rmse_inside": None, "epistemic_inside": None, "nll_inside": None}
@@ -231,9 +232,9 @@ def test_a_start_that_is_not_finite_is_seen_in_the_table():
 # Pages ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
+def test_page_of_a_folder_without_a_run_raises(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(hs.InputError, match="record"):
+        with pytest.raises(hs.InputError, match=folder.name):
             write_page(folder)
     (tmp_path / "a" / "sub").mkdir(parents=True)
     (tmp_path / "a" / "sub" / "record.json").write_text('{"schema": 1, "run": "members", "results": {"x": 1}}')
@@ -248,7 +249,7 @@ def test_a_page_of_a_folder_without_a_run_is_refused(tmp_path):
         write_page(tmp_path / "a" / "other")
 
 
-def test_a_page_is_not_written_over_what_someone_else_wrote(tmp_path):
+def test_page_does_not_replace_other_files(tmp_path):
     assert call("distribution", "--out", tmp_path / "run").exit_code == 0
     (tmp_path / "run.md").write_text("my notes")
     with pytest.raises(hs.InputError):
@@ -268,7 +269,7 @@ def without_last_result(folder):
 
 
 @pytest.mark.parametrize("name", ["cubic", "regularizer", "disentangle"])
-def test_the_page_of_a_half_done_toy_run_says_what_is_not_run_yet(name, tmp_path):
+def test_page_of_a_half_done_toy_run_lists_missing_runs(name, tmp_path):
     out = tmp_path / "run"
     assert call(name, *TINY, "--quick", "--out", out).exit_code == 0
     unit = without_last_result(out)
@@ -276,13 +277,13 @@ def test_the_page_of_a_half_done_toy_run_says_what_is_not_run_yet(name, tmp_path
         path.unlink()
     write_page(out)
     page = (tmp_path / "run.md").read_text()
-    assert f"Not run yet: {unit}." in page
-    assert "**Quick, no result to quote: run.**" in page
+    assert f": {unit}." in page
+    assert re.search(r"\*\*Quick.*: run\.\*\*", page)
     assert ".png" not in page
     assert not list(out.glob("*.png"))
 
 
-def test_the_page_of_a_record_without_its_name_is_refused_in_a_sentence(tmp_path):
+def test_page_of_a_record_without_its_name_raises_in_a_sentence(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "record.json").write_text('{"schema": 1, "plan": {}, "results": {"x": 1}}')
     with pytest.raises(hs.InputError, match="'run'"):
@@ -292,7 +293,7 @@ def test_the_page_of_a_record_without_its_name_is_refused_in_a_sentence(tmp_path
 # Table 1 -------------------------------------------------------------------------------------------------------------
 
 
-def test_uci_on_what_scikit_learn_brings(tmp_path):
+def test_uci_on_data_of_scikit_learn(tmp_path):
     arguments = ["uci", "--quick", "--sets", "diabetes", "--methods", "evidential,ensemble", "--members", "2"]
     result = call(*arguments, "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -313,23 +314,23 @@ def test_uci_on_what_scikit_learn_brings(tmp_path):
     }
 
 
-def test_the_page_of_a_small_uci_run_says_what_was_run(tmp_path):
+def test_page_of_a_small_uci_run_lists_its_runs(tmp_path):
     call("uci", "--quick", "--sets", "diabetes", "--methods", "evidential", "--members", "2", "--out", tmp_path / "run")
     write_page(tmp_path / "run")
     page = (tmp_path / "run.md").read_text()
-    assert "Sets: diabetes. Methods: evidential. A method that has several networks or draws has 2 of them" in page
+    assert re.search(r"Sets: diabetes\. Methods: evidential\. .*\b2\b", page)
     command = "--quick --protocol standard --network best --sets diabetes --methods evidential --members 2 --out run"
     assert [line for line in page.splitlines() if line.startswith("    ")] == [f"    howsure-paper uci {command}"]
-    assert "[Record](run/record.json), 3 splits." in page
-    assert "**Quick, no result to quote: run.**" in page
-    for absent in ("cross-validation", ".png", "wins |", "Wine", "Not run yet", "trials; of each", "$"):
+    assert "(run/record.json), 3 splits" in page
+    assert re.search(r"\*\*Quick.*: run\.\*\*", page)
+    for absent in (".png", "wins |", "Wine", "diabetes (", "$"):
         assert absent not in page
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     record["plan"] |= {"methods": ["evidential", "bayes"], "sets": ["diabetes", "yacht"]}
     (tmp_path / "run" / "record.json").write_text(json.dumps(record))
     write_page(tmp_path / "run")
     page = (tmp_path / "run.md").read_text()
-    assert "Not run yet: diabetes (bayes); yacht (evidential, bayes)." in page
+    assert "diabetes (bayes); yacht (evidential, bayes)" in page
     assert "--sets yacht,diabetes --methods evidential,bayes" in page
 
 
@@ -337,7 +338,7 @@ def test_two_uci_runs_of_one_kind_have_no_page_together(tmp_path):
     for name in ("a", "b"):
         few = {"sets": ("diabetes",), "methods": ("gaussian",), "splits": 2, "steps": 20, "network": "paper"}
         uci.run(uci.Plan(**few), quiet(tmp_path / name))
-    with pytest.raises(hs.InputError, match="page"):
+    with pytest.raises(hs.InputError, match=r"/a\b.*/b\b"):
         write_page(tmp_path)
 
 
@@ -350,7 +351,7 @@ def test_all_sets_are_read_before_the_first_is_trained(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_published_rule_flatters(tmp_path):
+def test_published_rule_flatters(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("evidential",), protocol="published", network="paper", splits=3)
     uci.run(plan, quiet(tmp_path))
     result = json.loads((tmp_path / "record.json").read_text())["results"]["diabetes"]["evidential"]
@@ -361,7 +362,7 @@ def test_the_published_rule_flatters(tmp_path):
         assert trial["rmse_min"] < trial["rmse"]
 
 
-def test_the_minima_against_a_loop_over_trials():
+def test_minima_against_a_loop_over_trials():
     g = np.random.default_rng(0)
     x, y = g.standard_normal((60, 2)), g.standard_normal(60)
     recipe = Recipe(Network((4,)), Settings(steps=20, evaluate_every=20), 8)
@@ -387,7 +388,7 @@ def test_dual_ascent_as_released():
     assert networks.evidence_weight.item() == pytest.approx(2 * weight.item(), rel=1e-5)
 
 
-def test_a_paired_comparison_against_scipy():
+def test_paired_comparison_against_scipy():
     from scipy import stats
 
     g = np.random.default_rng(1)
@@ -399,7 +400,7 @@ def test_a_paired_comparison_against_scipy():
         assert verdict == (("win" if ours.mean() < theirs.mean() else "loss") if significant else "tie")
 
 
-def test_the_authors_split_has_the_authors_sizes():
+def test_authors_split_has_the_authors_sizes():
     table = uci_data.UCITable("yacht", np.zeros((308, 6)), np.zeros(308), [])
     ((train, test),) = uci_data.published_split(table, 0.1).splits
     assert (len(train), len(test)) == (276, 31)
@@ -409,21 +410,21 @@ def test_the_authors_split_has_the_authors_sizes():
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys):
-    for arguments, message in (
-        (("uci", "--sets", "mars"), "howsure-paper: unknown set 'mars'; known are boston"),
-        (("uci", "--targets", "foo"), "howsure-paper: unknown target 'foo'; known are standard, published"),
-        (("disentangle", "--seeds", "1"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "ten"), "howsure-paper: --hidden takes whole numbers from 1 to 10,000 with commas"),
-        (("cubic", "--seeds", "0"), "Invalid value for '--seeds'"),
-        (("cubic", "--hidden", "100000,100000"), "howsure-paper: --hidden takes whole numbers from 1 to 10,000"),
+    for arguments, token in (
+        (("uci", "--sets", "mars"), "'mars'"),
+        (("uci", "--targets", "foo"), "'foo'"),
+        (("disentangle", "--seeds", "1"), "'--seeds'"),
+        (("cubic", "--hidden", "ten"), "--hidden"),
+        (("cubic", "--seeds", "0"), "'--seeds'"),
+        (("cubic", "--hidden", "100000,100000"), "--hidden"),
         (("uci", "--sets", "yacht", "--data", tmp_path, "--out", tmp_path / "o"), "yacht: "),
     ):
         said = shell(capsys, *arguments)
         assert said.code == 2
-        assert message in said.error
+        assert token in said.error
 
 
-def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):
+def test_folder_of_another_run_is_not_mixed_in(tmp_path):
     plan = uci.Plan(sets=("diabetes",), methods=("gaussian",), splits=2, steps=20)
     uci.run(plan, quiet(tmp_path / "run"))
     with pytest.raises(hs.InputError, match="network"):
@@ -436,7 +437,7 @@ def test_a_folder_of_another_run_is_not_mixed_in(tmp_path):
 
 
 @pytest.mark.parametrize("network", ["best", "paper"])
-def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, monkeypatch):
+def test_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, monkeypatch):
     """The fit that is cut goes on from its checkpoint, which has λ of the authors' dual ascent too."""
     monkeypatch.setattr(uci, "recipe_of", often_saved(uci.recipe_of))
     few = {"sets": ("diabetes",), "methods": ("evidential",), "members": 2, "splits": 2, "steps": 40, "search": False}
@@ -454,11 +455,7 @@ def test_an_interrupted_uci_run_goes_on_to_the_same_numbers(network, tmp_path, m
     assert cut["diabetes"]["evidential"]["splits"] == whole["diabetes"]["evidential"]["splits"]
 
 
-def test_help_shows_an_example():
-    assert "Example: howsure-paper cubic" in call("cubic", "--help").output
-
-
-def test_what_an_experiment_does_is_no_result(tmp_path, capsys, monkeypatch):
+def test_actions_of_an_experiment_are_not_results(tmp_path, capsys, monkeypatch):
     def run_quickly(_, context):
         sys.stdout.write(f"penalty error: 2 networks, progress {context.progress}\n")
         (tmp_path / "table.md").write_text("| a table |")
@@ -487,17 +484,17 @@ def test_benchmark_sets_are_fetched(tmp_path, capsys, monkeypatch):
 
 def test_sets_that_are_not_known_or_not_there(tmp_path, capsys, monkeypatch):
     said = shell(capsys, "data", "fetch", "mars", "--data", tmp_path)
-    assert (said.code, "unknown set 'mars'; known are boston" in said.error) == (2, True)
+    assert (said.code, "'mars'" in said.error, "boston" in said.error) == (2, True, True)
     said = shell(capsys, "data", "fetch", "yacht", "--data", tmp_path, "--origin", "http://127.0.0.1:1")
-    assert (said.code, "could not be fetched" in said.error) == (2, True)
+    assert (said.code, "http://127.0.0.1:1" in said.error) == (2, True)
     monkeypatch.delenv("HOWSURE_DATA", raising=False)
-    assert "no data folder" in shell(capsys, "data", "fetch", "yacht").error
+    assert "HOWSURE_DATA" in shell(capsys, "data", "fetch", "yacht").error
 
 
 # The program ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_verb_is_answered_with_help(capsys):
+def test_missing_command_prints_help(capsys):
     for arguments in ((), ("data",)):
         said = shell(capsys, *arguments)
         assert said.code == 2
@@ -505,7 +502,7 @@ def test_no_verb_is_answered_with_help(capsys):
         assert "Example: howsure-paper" in said.out + said.error
 
 
-def test_the_installed_command_is_the_one_that_is_tested():
+def test_installed_command_is_the_one_that_is_tested():
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="howsure-paper")
     assert script.value == "howsure_paper.__main__:main"
 
@@ -525,21 +522,20 @@ main()
 
 
 @pytest.mark.parametrize("name", ["typer", "torch"])
-def test_an_interrupt_while_torch_is_imported_ends_with_130(name):
+def test_interrupt_while_torch_is_imported_ends_with_130(name):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT.format(name=name)], capture_output=True, text=True, check=False
     )
-    said = "howsure-paper: interrupted; the same command goes on where it was\n"
-    assert (done.returncode, done.stderr) == (130, said)
+    assert done.returncode == 130
+    assert (done.stderr.partition(":")[0], done.stderr.count("\n")) == ("howsure-paper", 1)
 
 
-def test_without_typer_the_program_says_what_to_install():
+def test_without_typer_the_program_names_the_extra():
     code = "import sys; sys.modules['typer'] = None; from howsure_paper.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        'howsure-paper: the command line needs typer and rich: pip install ".[cli]" in a checkout of howsure\n'
-    )
+    assert 'pip install ".[cli]"' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_help_imports_no_matplotlib():

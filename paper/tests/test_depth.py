@@ -65,7 +65,7 @@ def images(count=4, height=8, width=12, seed=0):
 # Uncertainty of an image ----------------------------------------------------------------------------------------------
 
 
-def test_the_scores_of_an_evidential_network_are_those_of_its_parameters():
+def test_scores_of_an_evidential_network_are_those_of_its_parameters():
     raw = (0.4, 0.3, -0.5, -2.0)
     nig = NormalInverseGamma.from_raw(torch.tensor(raw))
     found = image_scores(DepthModel(Evidential(), (Known(*raw),)).predict_batches(images()))
@@ -80,7 +80,7 @@ def test_the_scores_of_an_evidential_network_are_those_of_its_parameters():
         assert torch.allclose(found[name], value.expand(4), atol=1e-5), name
 
 
-def test_the_scores_of_several_gaussian_networks_are_those_of_a_mixture():
+def test_scores_of_several_gaussian_networks_are_those_of_a_mixture():
     raws = [(0.2, -1.0), (0.6, -0.5), (0.4, -2.0)]
     each = [Normal.from_raw(torch.tensor(raw)) for raw in raws]
     means, deviations = (np.array([float(getattr(g, name)) for g in each]) for name in ("loc", "scale"))
@@ -127,7 +127,7 @@ def normal_summary(spread, y):
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-def test_a_model_that_is_right_is_calibrated(gaps):
+def test_model_that_is_right_is_calibrated(gaps):
     summary, y = right_by_construction(gaps=gaps)
     found = error_scores(summary, y) | curves(summary, y)
     known = y[~y.isnan()]
@@ -142,7 +142,7 @@ def test_a_model_that_is_right_is_calibrated(gaps):
     assert len(found["calibration"]["authors"]["observed"]) == len(QUANTILES) == 41
 
 
-def test_a_model_that_boasts_is_not():
+def test_model_that_boasts_is_not():
     _, y = right_by_construction()
     boast = normal_summary(0.02, y)
     found = error_scores(boast, y) | curves(boast, y)
@@ -154,7 +154,7 @@ def test_a_model_that_boasts_is_not():
     assert observed[4] == pytest.approx(0.4, abs=0.03)
 
 
-def test_pixels_are_ranked_and_by_the_authors_calibrated_by_the_epistemic_deviation():
+def test_epistemic_deviation_ranks_pixels():
     generator = torch.Generator().manual_seed(0)
     means = torch.rand(2, 6, 8, 12, generator=generator)
     prediction = hs.Prediction(Normal(means, torch.rand(6, 8, 12, generator=generator) + 0.5), members=0)
@@ -167,7 +167,7 @@ def test_pixels_are_ranked_and_by_the_authors_calibrated_by_the_epistemic_deviat
     assert found["calibration"]["authors"]["observed"][1:-1] == pytest.approx(np.array(below), abs=1e-9)
 
 
-def test_the_mean_of_training_is_the_mean_of_training():
+def test_mean_of_training_is_the_mean_of_training():
     generator = torch.Generator().manual_seed(0)
     train, test = torch.rand(10, 4, 5, generator=generator), torch.rand(3, 4, 5, generator=generator)
     train[2:, 0, 0] = torch.nan
@@ -184,7 +184,7 @@ def test_the_mean_of_training_is_the_mean_of_training():
 # Unfamiliar and attacked ----------------------------------------------------------------------------------------------
 
 
-def test_distance_of_features_tells_what_was_never_seen():
+def test_distance_of_features_detects_unseen_images():
     network = UNet(4, width=4, blocks=3, seed=0)
     train, validation, inside = images(80, 16, 16), images(40, 16, 16, seed=1), images(40, 16, 16, seed=2)
     stripes = images(30, 16, 16, seed=3)
@@ -200,7 +200,7 @@ def test_distance_of_features_tells_what_was_never_seen():
         assert abs(block["inside"].mean()) < 0.7
 
 
-def test_colour_histograms_tell_other_colours_and_nothing_else():
+def test_colour_histograms_detect_only_other_colours():
     train, inside = images(200, 16, 16), images(40, 16, 16, seed=1)
     shuffled = inside.flatten(1, 2)[:, torch.randperm(256, generator=torch.Generator().manual_seed(0))].view_as(inside)
     found = histogram_scores(train, {"inside": inside, "dark": inside // 2, "shuffled": shuffled})
@@ -208,7 +208,7 @@ def test_colour_histograms_tell_other_colours_and_nothing_else():
     assert torch.allclose(found["inside"], found["shuffled"])
 
 
-def test_only_the_first_blocks_tell():
+def test_only_the_first_blocks_detect_other_images():
     network = UNet(4, width=4, blocks=5, seed=0)
     score, blocks = density_scores(network, images(40, 16, 16), images(9, 16, 16), {"inside": images(5, 16, 16)})
     first = torch.stack([block["inside"] for block in blocks[:BLOCKS]])
@@ -216,7 +216,7 @@ def test_only_the_first_blocks_tell():
     assert torch.equal(score["inside"], first.mean(0))
 
 
-def test_a_block_that_died_has_no_distance():
+def test_block_that_died_has_no_distance():
     network = UNet(4, width=4, blocks=3, seed=0)
     with torch.no_grad():
         network.encoder[2][2].bias.fill_(-1e3)
@@ -227,7 +227,7 @@ def test_a_block_that_died_has_no_distance():
 
 
 @pytest.mark.parametrize("name", ["evidential", "evidential, paper's head", "gaussian", "ensemble, 5"])
-def test_a_network_that_died_is_a_result_like_any_other(name, small_data):
+def test_network_that_died_is_a_result_like_any_other(name, small_data):
     key, group = next((key, group) for key, group in GROUPS.items() if name in group.models)
     recipe, method = replace(group_recipe(quick_plan(), key), width=4, blocks=3), METHODS[group.method]
     networks = [recipe.network(method.outputs, seed).eval() for seed in range(2)]
@@ -261,7 +261,7 @@ def test_dead_channels_of_the_papers_head_are_counted():
     assert alive_channels(network, images(5)) == [1.0, 0.0, 1.0, 0.0]
 
 
-def test_the_sign_of_the_gradient_of_a_linear_model():
+def test_sign_of_the_gradient_of_a_linear_model():
     weights = (0.5, -0.25, 0.0)
     model = DepthModel(LeastSquares(), (Known(0.0, weights=weights),))
     x = torch.full((2, 3, 4, 4), 0.5)
@@ -274,7 +274,7 @@ def test_the_sign_of_the_gradient_of_a_linear_model():
     assert not sign[0, :, 0, 0].any()
 
 
-def test_an_attack_on_a_linear_model_costs_what_it_must():
+def test_attack_on_a_linear_model_has_the_exact_cost():
     model = DepthModel(Evidential(), (Known(0.0, 0.0, 0.0, 0.0, weights=(0.5, -0.25, 0.0)),))
     pixels = torch.full((3, 4, 4, 3), 128, dtype=torch.uint8)
     rows = attack(model, Pairs(pixels, torch.full((3, 4, 4), 0.5)))
@@ -288,7 +288,7 @@ def test_an_attack_on_a_linear_model_costs_what_it_must():
         )
 
 
-def test_an_attack_on_a_dropout_network_goes_through_its_draws():
+def test_attack_on_a_dropout_network_goes_through_its_draws():
     recipe = ImageRecipe(width=4, blocks=2, dropout=0.5)
     model = DepthModel(LeastSquares(), (recipe.network(1, 0).eval(),), recipe, draws=4)
     pairs = Pairs(images(3), torch.rand(3, 8, 12, generator=torch.Generator().manual_seed(0)))
@@ -327,7 +327,7 @@ def run_in(folder, plan, data):
 
 
 @pytest.mark.usefixtures("without_results")
-def test_a_killed_run_continues_to_the_same_record(tmp_path, small_data, monkeypatch):
+def test_killed_run_continues_to_the_same_record(tmp_path, small_data, monkeypatch):
     plan = small_plan("evidential", "ensemble", "dropout")
     run_in(tmp_path / "whole", plan, small_data)
     real, calls = depth._study, []
@@ -357,7 +357,7 @@ def test_a_killed_run_continues_to_the_same_record(tmp_path, small_data, monkeyp
 
 
 @pytest.mark.usefixtures("without_results")
-def test_a_record_with_settings_that_no_longer_exist_is_continued(tmp_path, small_data):
+def test_record_with_settings_that_no_longer_exist_is_continued(tmp_path, small_data):
     run_in(tmp_path, small_plan("evidential"), small_data)
     record = read_record(tmp_path)
     settings = record["plan"]["recipe"]["settings"]
@@ -377,15 +377,15 @@ def test_plan_of_the_committed_record_is_still_the_default():
 
 
 @pytest.mark.usefixtures("without_results")
-def test_another_network_in_the_place_of_one_is_refused(tmp_path, small_data):
+def test_another_network_in_the_place_of_one_raises(tmp_path, small_data):
     run_in(tmp_path, small_plan("evidential"), small_data)
     record = read_record(tmp_path)
     write_record(tmp_path, record | {"results": {}, "networks": {}})
-    folder = tmp_path / "networks" / "evidential_0_0"
-    DepthModel(Evidential(0.5), (RECIPE.network(4, 0),)).save(folder)
+    file = tmp_path / "networks" / "evidential_0_0"
+    DepthModel(Evidential(0.5), (RECIPE.network(4, 0),)).save(file)
     with pytest.raises(hs.InputError, match="evidential_0_0"):
         run_in(tmp_path, small_plan("evidential"), small_data)
-    (folder / "model.json").write_text("{}")
+    file.write_text("{}")
     with pytest.raises(hs.InputError, match="evidential_0_0"):
         run_in(tmp_path, small_plan("evidential"), small_data)
 
@@ -411,12 +411,12 @@ def test_groups_need_as_many_networks_as_their_largest_model():
         Plan(groups=("magic",))
 
 
-def test_the_help_of_steps_is_right():
+def test_help_of_steps_is_right():
     (steps,) = [f for f in fields(Plan) if f.name == "steps"]
     assert f"(default: {RECIPE.settings.steps})" in steps.metadata["option"].help
 
 
-def test_a_quick_plan_has_small_models_and_one_learning_rate():
+def test_quick_plan_has_small_models_and_one_learning_rate():
     plan = quick_plan(Plan(trials=3, groups=("gaussian", "dropout")))
     assert (plan.trials, plan.quick, plan.group_names) == (1, True, ("gaussian", "dropout"))
     assert plan.group("gaussian").models == {
@@ -437,7 +437,7 @@ def test_without_data_there_are_synthetic_rooms():
     assert sizes[0] == pytest.approx(960, abs=8)
 
 
-def test_the_frame_is_cut_from_all_images_alike(monkeypatch):
+def test_frame_is_cut_from_all_images_alike(monkeypatch):
     whole, cut = load(quick=True), load(quick=True, cut=5)
     for part in ("train", "validation", "test"):
         uncut = getattr(whole, part)
@@ -465,10 +465,9 @@ def test_times_are_medians_without_the_first(monkeypatch):
     assert len(calls) == 4
 
 
-def test_the_command_line(tmp_path):
+def test_command_line(tmp_path):
     arguments = ["depth", "--quick", "--groups", "evidential", "--steps", "4", "--device", "cpu"]
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "synthetic rooms" in result.output
     assert read_record(tmp_path)["results"]["evidential"][0]["rmse"] < 1
-    assert "Example: howsure-paper depth" in CliRunner().invoke(app, ["depth", "--help"]).output

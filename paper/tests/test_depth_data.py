@@ -81,7 +81,7 @@ def test_zip_and_folder_are_read_alike(pairs, tmp_path, write, inside):
     assert not found.synthetic
 
 
-def test_an_index_of_scenes_alone_is_enough(pairs, tmp_path):
+def test_index_of_scenes_alone_is_enough(pairs, tmp_path):
     pairs["index.csv"] = b"scene\nx\ny\nz\n"
     found = load_nyu(write_zip(tmp_path / "set.zip", pairs))
     assert found.scene.tolist() == ["x", "y", "z"]
@@ -97,7 +97,7 @@ def test_select(pairs, tmp_path):
 
 
 def test_shapes_must_belong_together():
-    with pytest.raises(hs.InputError, match="shapes"):
+    with pytest.raises(hs.InputError, match=r"\(2, 4, 5\)"):
         DepthSet("mine", np.zeros((2, 4, 4, 3), np.uint8), np.zeros((2, 4, 5), np.float32), np.array(["a", "b"]))
 
 
@@ -114,8 +114,8 @@ def without(start):
     [
         (without("depth/"), r"set\.zip"),
         (without("image/"), r"set\.zip"),
-        (without("depth/0001"), "frame"),
-        (without("image/0002"), "frame"),
+        (without("depth/0001"), "frame 0001"),
+        (without("image/0002"), "frame 0002"),
         (without("index"), r"index\.csv"),
         (change("index.csv", b"file_index0,place\n0,a\n"), r"index\.csv"),
         (change("index.csv", b"file_index0,scene\n0,a\n1,b\n"), r"index\.csv"),
@@ -152,7 +152,7 @@ def test_paths_that_are_no_set(tmp_path):
         load_nyu(tmp_path / "none.zip")
 
 
-def test_the_data_folder(pairs, tmp_path, monkeypatch):
+def test_data_folder(pairs, tmp_path, monkeypatch):
     monkeypatch.delenv("HOWSURE_DATA", raising=False)
     with pytest.raises(hs.InputError, match="HOWSURE_DATA"):
         depth.nyu()
@@ -190,7 +190,7 @@ def write_labelled(path, images, depths, scenes):
     return path
 
 
-def test_the_official_mat(tmp_path):
+def test_official_mat(tmp_path):
     images, depths = np.zeros((2, 256, 320, 3), np.uint8), np.full((2, 256, 320), 2.0)
     images[0, :, :160, 0] = 200  # left half red
     depths[1, :128] = 4.0  # upper half far
@@ -209,7 +209,7 @@ def test_the_official_mat(tmp_path):
 
 
 @pytest.mark.parametrize("last", [(), (1,)])
-def test_the_hdf5_of_the_authors(tmp_path, last):
+def test_hdf5_of_the_authors(tmp_path, last):
     rng = np.random.default_rng(0)
     image, value = rng.integers(0, 256, (3, 8, 10, 3), np.uint8), rng.integers(0, 256, (3, 8, 10, *last), np.uint8)
     with h5py.File(tmp_path / "depth_test.h5", "w") as file:
@@ -219,7 +219,7 @@ def test_the_hdf5_of_the_authors(tmp_path, last):
     assert found.disparity == pytest.approx(value.reshape(3, 8, 10) / 255)
     assert found.disparity.dtype == np.float32
     assert len(set(found.scene)) == 3
-    assert "each frame counts as its own" in found.note
+    assert found.note
 
 
 def test_hdf5_that_is_something_else(tmp_path):
@@ -231,7 +231,7 @@ def test_hdf5_that_is_something_else(tmp_path):
         load_nyu(path)
     with h5py.File(path, "a") as file:
         file["depth"] = np.zeros((1, 4, 5), np.uint8)
-    with pytest.raises(hs.InputError, match="bytes"):
+    with pytest.raises(hs.InputError, match=r"\(1, 4, 5\)"):
         load_nyu(path)
     with h5py.File(path, "a") as file:
         del file["depth"]
@@ -244,11 +244,11 @@ def test_hdf5_that_is_something_else(tmp_path):
         load_nyu(path)
 
 
-def test_a_mat_whose_parts_differ_or_lack_depth(tmp_path):
+def test_mat_whose_parts_differ_or_lack_depth(tmp_path):
     images, depths = np.zeros((2, 16, 20, 3), np.uint8), np.ones((2, 16, 20))
-    with pytest.raises(hs.InputError, match="scenes"):
+    with pytest.raises(hs.InputError, match=r"\b15\b"):
         load_nyu(write_labelled(tmp_path / "n.mat", images, depths[:, :15], ["a", "b"]))
-    with pytest.raises(hs.InputError, match="scenes"):
+    with pytest.raises(hs.InputError, match=r"\b1 scenes"):
         load_nyu(write_labelled(tmp_path / "n.mat", images, depths, ["a"]))
     depths[1] = np.nan
     with pytest.raises(hs.InputError, match=r"n\.mat"):
@@ -256,7 +256,7 @@ def test_a_mat_whose_parts_differ_or_lack_depth(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "name"), [("h5py", "x.h5"), ("PIL.ImageOps", "x.zip")])
-def test_the_extra_is_named_when_it_is_missing(tmp_path, monkeypatch, module, name):
+def test_extra_is_named_when_it_is_missing(tmp_path, monkeypatch, module, name):
     monkeypatch.setitem(sys.modules, module, None)
     read = load_nyu if module == "h5py" else load_images
     (tmp_path / name).touch()
@@ -290,9 +290,9 @@ def test_no_part_is_empty(sizes, seed):
 
 
 def test_scenes_that_cannot_be_split():
-    with pytest.raises(hs.InputError, match="scene"):
+    with pytest.raises(hs.InputError, match=r"\b3\b"):
         split_scenes(["a"] * 10)
-    with pytest.raises(hs.InputError, match="scenes"):
+    with pytest.raises(hs.InputError, match=r"\b2\b.*\b3\b"):
         split_scenes(["a", "b"])
     with pytest.raises(hs.InputError):
         split_scenes(["a", "b", "c"], (0.8, 0.1))
@@ -315,7 +315,7 @@ def declared_png(width, height, depth=8):
 
 
 @pytest.mark.parametrize("size", [(50_000, 50_000), (10_000, 12_000), (9_000, 8_000)])
-def test_an_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, size):
+def test_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, size):
     """Above Pillow's limit for an error, above that for a warning, and below both."""
     with pytest.raises(hs.InputError, match=r"x\.zip"):
         load_images(write_zip(tmp_path / "x.zip", {"a.png": declared_png(*size)}))
@@ -324,12 +324,12 @@ def test_an_image_that_declares_too_many_pixels_is_not_decoded(pairs, tmp_path, 
         load_nyu(write_zip(tmp_path / "set.zip", pairs))
 
 
-def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeypatch):
+def test_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeypatch):
     path = write_zip(tmp_path / "set.zip", pairs)
     needed = 3 * 6 * 8 * 7
-    monkeypatch.setattr(folders, "LARGEST_SET", needed)
+    monkeypatch.setattr(folders, "MAX_SET", needed)
     assert len(load_nyu(path)) == 3
-    monkeypatch.setattr(folders, "LARGEST_SET", needed - 1)
+    monkeypatch.setattr(folders, "MAX_SET", needed - 1)
     with pytest.raises(hs.InputError, match=r"set\.zip"):
         load_nyu(path)
     with pytest.raises(hs.InputError, match=r"set\.zip"):
@@ -338,7 +338,7 @@ def test_a_set_of_frames_that_would_not_fit_into_memory(pairs, tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["index.csv", "image/0001.jpg", "depth/0001.png"])
 def test_members_that_inflate_are_not_read(pairs, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(folders, "LARGEST_FILE", 100_000)
+    monkeypatch.setattr(folders, "MAX_FILE", 100_000)
     monkeypatch.setattr(depth, "LARGEST_INDEX", 100_000)
     with zipfile.ZipFile(tmp_path / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in pairs.items():
@@ -351,7 +351,7 @@ def test_members_that_inflate_are_not_read(pairs, tmp_path, monkeypatch, name):
         load_nyu(folder)
 
 
-def test_a_member_that_inflates_to_more_than_it_declares(tmp_path):
+def test_member_that_inflates_to_more_than_it_declares(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", bytes(50_000_000))
     content = (tmp_path / "x.zip").read_bytes()
@@ -364,14 +364,14 @@ def test_a_member_that_inflates_to_more_than_it_declares(tmp_path):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_methods_that_inflate_without_bound_are_refused(tmp_path, method):
+def test_methods_that_inflate_without_bound_raise(tmp_path, method):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
         archive.writestr("a.png", encode(grey(1), "PNG"))
     with pytest.raises(hs.InputError, match=r"a\.png"):
         load_images(tmp_path / "x.zip")
 
 
-def test_an_encrypted_zip(pairs, tmp_path):
+def test_encrypted_zip(pairs, tmp_path):
     path = write_zip(tmp_path / "set.zip", pairs)
     content = bytearray(path.read_bytes())
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag of every local and central header
@@ -396,7 +396,7 @@ def test_names_that_lead_elsewhere_are_names_only(pairs, tmp_path):
 
 def test_two_files_for_one_frame(pairs, tmp_path):
     for other in ("image/deeper/0001.jpg", "image/0001.png", "image/1.jpg"):
-        with pytest.raises(hs.InputError, match="frame"):
+        with pytest.raises(hs.InputError, match=other):
             load_nyu(write_zip(tmp_path / "set.zip", pairs | {other: pairs["image/0001.jpg"]}))
 
 
@@ -412,13 +412,13 @@ def test_numbers_too_long_to_be_meant(pairs, tmp_path):
     "index",
     [b"scene\n" + b"x" * 200_000 + b"\n", b'scene\n"a\nb\nc\n', b"\xff\xfe\x00", b"", b"scene\na\n\0\n", b"\r\r\r"],
 )
-def test_an_index_that_is_no_table(pairs, tmp_path, index):
+def test_index_that_is_no_table(pairs, tmp_path, index):
     pairs["index.csv"] = index
     with pytest.raises(hs.InputError, match=r"index\.csv"):
         load_nyu(write_zip(tmp_path / "set.zip", pairs))
 
 
-def test_other_formats_in_the_coat_of_an_image_are_refused(tmp_path):
+def test_other_formats_in_the_coat_of_an_image_raise(tmp_path):
     """Pillow goes by the content, and would start other programs for some (PostScript)."""
     file = io.BytesIO()
     Image.fromarray(grey(1)).save(file, "PCX")
@@ -509,12 +509,12 @@ def test_hdf5_that_declares_more_than_it_holds(tmp_path, chunks):
 def test_hdf5_larger_than_memory_may_be(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["image"], file["depth"] = SECRET, np.zeros((3, 8, 10), np.uint8)
-    monkeypatch.setattr(depth, "LARGEST_SET", SECRET.nbytes - 1)
+    monkeypatch.setattr(depth, "MAX_SET", SECRET.nbytes - 1)
     with pytest.raises(hs.InputError, match=r"x\.h5"):
         load_nyu(tmp_path / "x.h5")
 
 
-def test_a_compressed_hdf5_is_read(tmp_path):
+def test_compressed_hdf5_is_read(tmp_path):
     """As small as deflate makes it: a thousand times smaller than what it declares."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("image", data=np.zeros((9, 128, 160, 3), np.uint8), compression="gzip", compression_opts=9)
@@ -534,7 +534,7 @@ def test_hdf5_that_holds_groups(tmp_path):
 
 
 @needs_nyu
-def test_the_real_nyu():
+def test_real_nyu():
     found = depth.nyu(DATA)
     assert found.image.shape == (1449, 128, 160, 3)
     assert found.disparity.shape == (1449, 128, 160)
@@ -550,7 +550,7 @@ def test_the_real_nyu():
 
 
 @needs_camvid
-def test_the_real_camvid():
+def test_real_camvid():
     found = depth.camvid(DATA)
     assert found.shape == (334, 128, 160, 3)
     assert found.std() > 20

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from howsure.persistence import save_model
 
 import howsure as hs
 from howsure import metrics
 from howsure.images import Augmentation, ImageRecipe, Pairs, fit_images, to_network
 from howsure.likelihoods import NormalLikelihood
 from howsure.nn import UNet
+from howsure.storage import save_model
 from howsure.training import Settings
 from howsure_paper.baselines import LeastSquares
 from howsure_paper.depth.models import DepthModel
@@ -165,7 +165,7 @@ def test_least_squares_finds_its_noise_in_any_unit():
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_saved_model_is_the_same(tmp_path):
+def test_saved_model_is_the_same(tmp_path):
     images, depth = millimetres(8)
     recipe = replace(SMALL, dropout=0.2, settings=Settings(steps=6, evaluate_every=3))
     options = {"members": 2, "recipe": recipe, "seed": 3, "device": "cpu", "evidence": "plain"}
@@ -184,6 +184,6 @@ def test_a_saved_model_is_the_same(tmp_path):
 def test_forged_draws_raise(change, tmp_path):
     recipe = ImageRecipe(width=4, blocks=2)
     model = DepthModel(LeastSquares(), (recipe.network(1, 0).eval(),), recipe)
-    tensors, settings = model.state()
-    with pytest.raises(hs.InputError, match="model"):
-        DepthModel.load(save_model(tmp_path / "forged", tensors, settings | change))
+    tensors, header = model.state()
+    with pytest.raises(hs.InputError, match="forged"):
+        DepthModel.load(save_model(tmp_path / "forged", tensors, replace(header, extra=header.extra | change)))

@@ -1,6 +1,7 @@
 """Tables, figures and page of a depth run, from records made by hand."""
 
 import copy
+import re
 from dataclasses import replace
 from pathlib import Path
 from string import Template
@@ -142,7 +143,7 @@ def test_table_s1_has_means_ratios_and_skill():
     assert gaussian["NLL, paper"] is None
 
 
-def test_doubts_have_calibration_and_ranking():
+def test_uncertainties_have_calibration_and_ranking():
     evidential, gaussian = doubt_rows(fake_record())
     assert evidential["calibration error, authors' rule"] == pytest.approx(0.055)
     assert (evidential["authors' rule, paper"], gaussian["authors' rule, paper"]) == (0.033, None)
@@ -150,7 +151,7 @@ def test_doubts_have_calibration_and_ranking():
     assert [gaussian[name] for name in names] == pytest.approx([0.9, 0.03, 0.3, 0.2])
 
 
-def test_a_model_that_was_not_studied_has_errors_only():
+def test_model_that_was_not_studied_has_errors_only():
     record = fake_record()
     kept = ("trial", "count", "parameters", "rmse", "mae", "nll", "coverage_90")
     record["results"]["dropout, 2"] = [{k: record["results"]["gaussian"][0][k] for k in kept}]
@@ -166,7 +167,7 @@ def test_without_the_evidential_model_there_are_no_ratios():
     assert [row["time to evidential"] for row in table_s1_rows(record)] == [None, None]
 
 
-def test_what_diverged_says_so():
+def test_diverged_models_are_marked():
     record = fake_record()
     record["results"]["gaussian"][1] |= {"rmse": None, "nll": None}
     row = table_s1_rows(record)[-1]
@@ -198,7 +199,7 @@ def test_fading_and_colour_histograms_have_rows_where_they_were_studied():
     assert colors["feature distance"] == "0.88 (0.88 to 0.88)"
 
 
-def test_attack_says_by_how_much_each_rises():
+def test_attack_page_lists_the_increase_of_each_score():
     first, evidential, gaussian = attack_rows(fake_record(rise=0.25))
     assert first["model"] == "mean of the training maps"
     assert [first[f"RMSE, ε = {e}"] for e in ("0", "0.01", "0.04")] == [BASE] * 3
@@ -212,12 +213,12 @@ def test_attack_says_by_how_much_each_rises():
 
 
 @pytest.mark.parametrize(("rise", "area"), [(0.0, 0.5), (0.5, 13 / 16), (2.0, 1.0), (-2.0, 0.0)])
-def test_attack_says_how_well_a_score_tells_it(rise, area):
+def test_attack_page_lists_the_auroc_of_each_score(rise, area):
     """Entropies of −2, −5/3, −4/3, −1, all moved by the same: of 16 pairs, 13 are in order when moved by a half."""
     assert attack_rows(fake_record(rise=rise))[1]["AUROC, ε = 0.04"] == pytest.approx(area)
 
 
-def test_an_attack_that_is_not_finite_says_so():
+def test_attack_that_is_not_finite_is_marked():
     record = fake_record()
     record["results"]["evidential"][0]["attack"][-1]["scores"]["epistemic entropy"] = {
         "mean": None,
@@ -269,14 +270,14 @@ def titles_of(monkeypatch, record, out):
     return titles
 
 
-def test_every_figure_says_what_the_images_are(tmp_path, monkeypatch):
+def test_every_figure_names_its_images(tmp_path, monkeypatch):
     fake_maps(tmp_path)
     titles = titles_of(monkeypatch, fake_record(), tmp_path)
     assert set(titles) == {f"figure_{name}" for name in FIGURES}
     assert all("synthetic rooms" in title for title in titles.values())
 
 
-def test_what_is_missing_is_left_out(tmp_path, monkeypatch):
+def test_missing_parts_are_left_out(tmp_path, monkeypatch):
     record = fake_record()
     without_maps = {f"figure_{name}" for name in FIGURES} - {"figure_4_maps", "figure_s7"}
     assert set(titles_of(monkeypatch, record, tmp_path)) == without_maps
@@ -318,12 +319,17 @@ def lines_of(text):
     return {line.split("**")[1]: line for line in paragraphs}
 
 
+def in_order(text, *tokens):
+    """Return whether a text has these tokens one after the other."""
+    return re.search(".*?".join(map(re.escape, tokens)), text, re.DOTALL) is not None
+
+
 def row_of(text, name):
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_a_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
+def test_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
     found = {}
     monkeypatch.setattr(depth_page, "fill_template", lambda _, values: found.update(values) or "")
     page(Path(__file__).parents[1] / "docs" / "results" / "depth", "depth")
@@ -335,7 +341,7 @@ def test_a_whole_run_with_its_studies_fills_the_whole_template(monkeypatch):
 @pytest.mark.parametrize(("rmse", "to_mean"), [(0.16, "−20.0 %"), (0.18, "−10.0 %"), (0.21, "+5.0 %")])
 def test_skill_is_the_distance_from_the_mean_of_training(tmp_path, rmse, to_mean):
     text = written_page(tmp_path, fake_record(rmse=rmse))
-    assert f"a test RMSE of 0.200, the evidential network one of {rmse:.3f} ({to_mean})" in lines_of(text)["Skill."]
+    assert in_order(lines_of(text)["Skill."], "RMSE", "0.200", f"{rmse:.3f}", f"({to_mean})")
 
 
 def test_values_follow_the_record(tmp_path):
@@ -346,18 +352,18 @@ def test_values_follow_the_record(tmp_path):
             {"nll": -0.2, "rise": -0.5, "auroc": 0.4, "features": 0.9},
         )
     )
-    assert "The test NLL of the latter is −0.400" in lines_of(good)["Skill."]
+    assert in_order(lines_of(good)["Skill."], "NLL", "−0.400")
     assert row_of(good, "NLL") == ["−0.400", "−0.300", "gaussian", "0 of 1"]
     assert row_of(bad, "NLL") == ["−0.200", "−0.300", "gaussian", "1 of 1"]
     assert lines_of(good)["Feature distance"].endswith("0.960 (0.960 to 0.960).")
-    assert "+0.500 nats (up in 2 of 2 trials, AUROC 0.81)" in lines_of(good)["Attack."]
-    assert "−0.500 nats (up in 0 of 2 trials, AUROC 0.19)" in lines_of(bad)["Attack."]
-    assert "up for 2 of 2 models" in lines_of(good)["Attack."]
-    assert "up for 1 of 2 models" in lines_of(bad)["Attack."]
+    assert in_order(lines_of(good)["Attack."], "+0.500 nats", "2 of 2 trials", "AUROC 0.81")
+    assert in_order(lines_of(bad)["Attack."], "−0.500 nats", "0 of 2 trials", "AUROC 0.19")
+    assert "2 of 2 models" in lines_of(good)["Attack."]
+    assert "1 of 2 models" in lines_of(bad)["Attack."]
 
 
-def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
-    assert "How the recipe was chosen" not in written_page(tmp_path / "depth", fake_record())
+def test_page_lists_the_candidates_of_the_recipe(tmp_path):
+    assert "depth_recipe/record.json" not in written_page(tmp_path / "depth", fake_record())
     row = {"candidate": "nearer", "method": "gaussian", "seed": 1, "steps": 6000, "cut": 8, "nll": -0.5, "rmse": 0.15}
     write_record(tmp_path / "depth_recipe", {"run": "depth_recipe", "rows": [row, row | {"seed": 2, "nll": -0.6}]})
     text = page(tmp_path / "depth", "depth")
@@ -365,7 +371,7 @@ def test_the_page_shows_what_the_recipe_was_chosen_from(tmp_path):
     assert "[record](depth_recipe/record.json)" in text
 
 
-def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path):
+def test_page_lists_the_tests_before_the_new_rate(tmp_path):
     record, before = fake_record(), fake_record(rmse=0.19)
     before["plan"]["groups"] = {"evidential": {"learning_rate": 0.003}}
     for name in ("networks", "results"):
@@ -376,7 +382,7 @@ def test_the_page_shows_what_was_tested_before_the_rate_was_chosen_anew(tmp_path
     text = written_page(tmp_path / "depth", record)
     assert "| evidential | earlier | 0.003 | −0.400 (−0.400 to −0.400) | 0.190 (0.180 to 0.200) |" in text
     assert "| evidential | now | 0.0003 | −0.500 (−0.500 to −0.500) | 0.160 (0.150 to 0.170) |" in text
-    assert "a mean validation NLL of −0.500; at the earlier rate it was −0.400" in " ".join(text.split())
+    assert in_order(text, "NLL", "−0.500", "−0.400")
 
 
 def fading_trial(area, rise):
@@ -397,8 +403,8 @@ def fading_trial(area, rise):
     }
 
 
-def test_the_page_shows_what_fading_gives(tmp_path):
-    assert "Evidence that fades" not in written_page(tmp_path / "depth", fake_record())
+def test_page_lists_the_effect_of_image_evidence(tmp_path):
+    assert "depth_fading/record.json" not in written_page(tmp_path / "depth", fake_record())
     seconds = {"plain": {"1": 1.0, "32": 2.0}, "fading": {"1": 1.25, "32": 2.2}}
     trials = [fading_trial(0.9, 0.02), fading_trial(0.94, -0.06)]
     found = {"run": "depth_fading", "trials": trials, "seconds": seconds, "data": {"outside": "CamVid"}}
@@ -408,14 +414,13 @@ def test_the_page_shows_what_fading_gives(tmp_path):
     assert "| fading | 0.920 (0.900 to 0.940) |" in text
     assert "| all | 0.850 |\n| colours | 0.650 |" in text
     assert "| 0.5 | 4 | 0.960 | −0.010 | 0.005 | −0.020 |" in text
-    words = " ".join(text.split())
-    assert "has an AUROC of 0.875; the distance that evidence fades by has 0.950" in words
-    assert "1.25 times as long for one image and 1.10 times for 32" in words
-    assert "0.80 for test images and 0.30 for CamVid" in words
+    assert in_order(text, "AUROC", "0.875", "0.950")
+    assert in_order(text, "1.25", "1.10", "32")
+    assert in_order(text, "0.80", "0.30", "CamVid")
 
 
-def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
-    assert "white frame" not in written_page(tmp_path / "depth", fake_record())
+def test_page_lists_blocks_and_the_effect_of_the_frame(tmp_path):
+    assert "depth_unfamiliar/record.json" not in written_page(tmp_path / "depth", fake_record())
     one = {"logarithms": {"noisy": [0.7, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.5, 0.5]}}
     two = {"logarithms": {"noisy": [0.9, 0.8], "blurred": [0.6, 0.4]}, "features": {"noisy": [0.7, 0.6]}}
     blocks = {"100": one, "101": two}
@@ -428,11 +433,11 @@ def test_the_page_shows_which_blocks_and_what_the_frame_does(tmp_path):
     assert "| CamVid | 0.970 |\n| CamVid with a frame | 0.420 |" in text
     assert "[record](depth_unfamiliar/record.json)" in text
     line = lines_of(text)["The white frame of NYU."]
-    assert "distance of 0.970; but also 0.950 for rooms without it, and 0.420 or 0.440 once both" in line
+    assert in_order(line, "0.970", "0.950", "0.420", "0.440")
 
 
-def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
-    assert "## The paper's head" not in written_page(tmp_path / "depth", fake_record())
+def test_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
+    assert "depth_heads/record.json" not in written_page(tmp_path / "depth", fake_record())
     one = {"seed": 100, "before": [0.0, 0.009, 0.5, 1.0], "direct": {"nll": -0.4}}
     two = {"seed": 101, "before": [0.3, 0.9, 0.5, 1.0], "direct": {"nll": -0.5}}
     one["paper's head"] = {"nll": -0.1, "alive": [0.0, 0.2, 0.0, 0.0]}
@@ -441,89 +446,79 @@ def test_the_page_shows_how_many_channels_of_the_papers_head_live(tmp_path):
     write_record(tmp_path / "depth_heads", {"run": "depth_heads", "steps": 3000, "rates": rates, "rows": [one, two]})
     text = page(tmp_path / "depth", "depth")
     assert "| 100 | 0.000, 0.009, 0.500, 1.000 | 0.000, 0.200, 0.000, 0.000 | −0.100 | −0.400 |" in text
-    assert "untrained, 2 of 8 are positive at no more than 1 % of them" in " ".join(text.split())
+    assert in_order(" ".join(text.split()), "2 of 8", "1 %")
     assert row_of(text, "0.001") == ["3", "1", "1 of 2"]
     record = fake_record()
     record["results"]["evidential, paper's head"] = [fake_trial(0, 0.2) | {"alive channels": [0.5, 0.0, 1.0, 0.0]}]
     lines = lines_of(written_page(tmp_path / "depth", record))
-    assert "of the paper's head 2 (trial by trial) are not dead" in lines["Dead channels."]
-    assert (
-        "Of 2 more networks with the paper's head (below) one live channel or none is left in 1 trained"
-        in (lines["More seeds."])
-    )
-    assert lines["More seeds."].endswith("at 0.001; mean validation NLL −0.150, of the direct head −0.450.")
+    assert in_order(lines["Dead channels."], "the paper's head", " 2 ")
+    assert in_order(lines["More seeds."], " 2 ", " 1 ", "0.001", "NLL", "−0.150", "−0.450.")
 
 
-def test_the_page_shows_how_fast_it_is(tmp_path):
+def test_page_shows_how_fast_it_is(tmp_path):
     rates, forward = {"plain float32": 1000, "ours": 8000}, {"1 image, eager": 1.04, "32 images, eager": 1.01}
     record = {"run": "bench_depth", "environment": {"device": {"name": "a machine"}}, "size": [128, 160], "batch": 32}
-    assert "## Speed" not in written_page(tmp_path / "depth", fake_record())
+    assert "bench_depth/record.json" not in written_page(tmp_path / "depth", fake_record())
     write_record(tmp_path / "bench_depth", record | {"images a second": rates, "forward": forward})
     text = page(tmp_path / "depth", "depth")
-    assert "On a machine, 32 images of 160×128 a step" in text
+    assert in_order(text, "a machine", "32 images", "160×128")
     assert row_of(text, "plain float32") == ["1,000", "8.00"]
     assert row_of(text, "1 image, eager") == ["1.040"]
 
 
-def test_the_cost_of_a_pass(tmp_path):
+def test_cost_of_a_pass(tmp_path):
     record = fake_record()
     assert "Cost." not in lines_of(written_page(tmp_path, record))
     record["seconds"] |= {"plain": {"1": 0.002, "32": 0.008}, "ensemble, 5": {"1": 0.01, "32": 0.05}}
     line = lines_of(written_page(tmp_path, record))["Cost."]
-    assert (
-        "evidential to plain U-Net 1.25 for 32 images, 1.25 for 1 image; to evidential, 32 images: ensemble, 5: 5.0."
-        in line
-    )
+    assert in_order(line, "U-Net", "1.25", "32 images", "1.25", "1 image", "ensemble, 5: 5.0")
 
 
-def test_the_score_that_depends_most_on_the_recipe(tmp_path):
+def test_score_that_depends_most_on_the_recipe(tmp_path):
     record = fake_record()
     assert "Recipe, not only method." not in lines_of(written_page(tmp_path, record))
     theirs = fake_trial(0, 0.2, auroc=0.75)
     theirs["unfamiliar"]["mutual information"]["auroc"] = 0.3
     record["results"]["evidential, paper's head"] = [theirs]
     line = lines_of(written_page(tmp_path, record))["Recipe, not only method."]
-    assert line.endswith(
-        "«mutual information» changes most, AUROC evidential: 0.80 (0.80 to 0.80); evidential, paper's head: 0.30."
-    )
+    assert in_order(line, "mutual information", "evidential: 0.80 (0.80 to 0.80)", "evidential, paper's head: 0.30")
 
 
-def test_the_papers_settings(tmp_path):
+def test_papers_settings(tmp_path):
     record = fake_record()
     assert "The paper's settings" not in lines_of(written_page(tmp_path, record))
     name = "evidential, paper's settings"
     record["results"][name] = [fake_trial(0, 0.19, nll=-0.1)]
     record["networks"][name] = [[record["networks"]["gaussian"][0][0] | {"best_step": 4500}]]
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
-    assert "RMSE 0.190 (−5.0 % to the mean of the training maps) and NLL −0.100 here; the best step is 4,500" in line
-    assert line.endswith(" of 60,000.")
+    assert in_order(line, "RMSE 0.190", "−5.0 %", "NLL −0.100", "4,500", "60,000")
     record["plan"] = plan_record(quick_plan())
     line = lines_of(written_page(tmp_path, record))["The paper's settings"]
     assert line.endswith(f" of {QUICK_RECIPE.settings.steps:,}.")
 
 
 @pytest.mark.parametrize(("auroc", "reached", "chance"), [(0.7, 1, 2), (0.4, 0, 0)])
-def test_evidential_is_on_par_with_so_many_baselines(tmp_path, auroc, reached, chance):
+def test_evidential_is_on_par_with_the_counted_baselines(tmp_path, auroc, reached, chance):
     record = fake_record(auroc=auroc)
     record["results"]["ensemble, 5"] = [fake_trial(0, 0.15, auroc=0.9)]
     record["results"]["dropout, 10"] = [fake_trial(0, 0.15, auroc=0.6)]
     line = lines_of(written_page(tmp_path, record))["Images from elsewhere."]
-    assert f"better than chance in {chance} of 2 trials" in line
-    assert f"{auroc:.2f}, is at least that of {reached} of 2 baselines (ensemble, 5: 0.90; dropout, 10: 0.60)" in line
+    assert f"{chance} of 2 trials" in line
+    assert in_order(line, f"{auroc:.2f}", f"{reached} of 2 ", "ensemble, 5: 0.90", "dropout, 10: 0.60")
 
 
-def test_the_head_of_the_paper_is_compared(tmp_path):
+def test_head_of_the_paper_is_compared(tmp_path):
     record = fake_record()
     theirs = [fake_trial(t, 0.2, nll=-0.1) for t in range(2)]
     theirs[0]["unfamiliar"]["total entropy"]["auroc"] = 0.3  # only in the other trial do all scores agree
     assert "The paper's head" not in lines_of(written_page(tmp_path, record))
     record["results"]["evidential, paper's head"] = theirs
     line = lines_of(written_page(tmp_path, record))["The paper's head"]
-    assert "RMSE 0.200 against 0.160, NLL −0.100 against −0.400" in line
-    assert "in 1 of 2 trials (direct: 2 of 2)" in line
+    assert in_order(line, "RMSE 0.200", "0.160", "NLL −0.100", "−0.400")
+    assert in_order(line, "1 of 2", "2 of 2")
 
 
-def test_the_page_says_what_is_missing(tmp_path):
+def test_page_lists_missing_parts(tmp_path):
     with pytest.raises(hs.InputError, match=r"record\.json"):
         page(tmp_path, "depth")
     record = fake_record()
@@ -531,7 +526,7 @@ def test_the_page_says_what_is_missing(tmp_path):
     assert "evidential (2 of 3 trials)" in text
     assert "dropout, 50 (0 of 3 trials)" in text
     assert "evidential, paper's settings (0 of 1 trials)" in text
-    assert "Not drawn yet: 4, maps; 4, cutoff; 4, calibration; 5; 6; s4; s5; s6; s7." in text
+    assert "4, maps; 4, cutoff; 4, calibration; 5; 6; s4; s5; s6; s7" in text
     assert "## Figure S7" not in text  # nothing is left under this heading
     del record["results"]["evidential"]
     assert "**Skill.**" not in written_page(tmp_path, record)
@@ -540,26 +535,26 @@ def test_the_page_says_what_is_missing(tmp_path):
     assert headings == ["## Table S1", "## Credits"]
 
 
-def test_the_page_says_how_it_was_made(tmp_path):
+def test_page_names_its_command(tmp_path):
     text = written_page(tmp_path / "depth", fake_record(synthetic=False))
     words = " ".join(text.split())
     assert "    howsure-paper depth --data DATA --out paper/docs/results/depth\n" in text
-    assert "Made on a machine with torch 2.9" in text
-    assert "1,159 training, 145 validation and 145 test pairs" in words
-    assert "Here are 1,449 labelled pairs, split by scene" in words
+    assert in_order(text, "a machine", "torch 2.9")
+    assert in_order(words, "1,159 training", "145 validation", "145 test")
+    assert "1,449 labelled" in words
     assert "ynthetic" not in text
-    assert "Photographs in the figures: NYU Depth v2 (Silberman, Hoiem, Kohli and Fergus, 2012), CamVid (Brost" in words
+    assert in_order(words, "NYU Depth v2", "Silberman", "2012", "CamVid", "Brost")
     assert "| evidential | 2 | 12.5 | 0.0003 | 6,000 | 80 to 120 | −0.400 (−0.400 to −0.400) | 0 |" in text
     synthetic = written_page(tmp_path / "depth", fake_record())
-    assert "**Synthetic rooms**: rendered" in synthetic
-    assert "labelled pairs" not in synthetic
+    assert "**Synthetic rooms**" in synthetic
+    assert "labelled" not in synthetic
     assert "--data" not in synthetic
 
 
-def test_a_record_with_settings_that_no_longer_exist_has_a_page(tmp_path):
+def test_record_with_settings_that_no_longer_exist_has_a_page(tmp_path):
     record = fake_record()
     record["plan"]["recipe"]["settings"]["average"] = None
-    assert "Adam at 0.003" in written_page(tmp_path, record)
+    assert in_order(written_page(tmp_path, record), "Adam", "0.003")
 
 
 def test_figures_are_drawn_anew_only_where_their_maps_are(tmp_path, monkeypatch):
@@ -573,10 +568,9 @@ def test_figures_are_drawn_anew_only_where_their_maps_are(tmp_path, monkeypatch)
     text = page(folder, "depth")
     for name in FIGURES:
         assert f"(depth/figure_{name}.png)" in text
-    assert "Not drawn yet" not in text
 
 
-def test_a_quick_run_is_compared_with_a_quick_plan(tmp_path):
+def test_quick_run_is_compared_with_a_quick_plan(tmp_path):
     record = fake_record()
     record["plan"] = plan_record(replace(quick_plan(), steps=6))
     text = written_page(tmp_path, record)

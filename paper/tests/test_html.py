@@ -91,7 +91,7 @@ def test_missing_figure_raises(tmp_path):
     assert not (tmp_path / "new.html").exists()
 
 
-def test_an_experiment_writes_its_page(tmp_path, capsys):
+def test_experiment_writes_its_page(tmp_path, capsys):
     experiment = EXPERIMENTS["distribution"]
     folder = tmp_path / "run"
     check_html_page(folder)

@@ -134,7 +134,7 @@ def _ramps(count=12, height=16, width=32):
     return Pairs(image, image[..., 0] / 255)
 
 
-def test_least_squares_of_images_learns_in_compiled_captured_half_precision():
+def test_least_squares_of_images_learns_captured_in_half_precision():
     pairs = _ramps()
     settings = Settings(steps=300, learning_rate=1e-2, evaluate_every=60, precision="bfloat16")
     recipe = ImageRecipe(
@@ -162,7 +162,7 @@ def test_least_squares_of_images_learns_in_compiled_captured_half_precision():
 
 
 @pytest.mark.parametrize(("method", "draws"), [(Evidential(), 0), (NormalLikelihood(), 3), (LeastSquares(), 3)])
-def test_an_image_model_is_captured_to_be_timed(method, draws):
+def test_image_model_is_captured_to_be_timed(method, draws):
     recipe = ImageRecipe(width=8, blocks=3, dropout=0.1)
     model = DepthModel(method, (recipe.network(method.outputs, 0).eval(),), recipe, draws=draws).to("cuda")
     seconds = depth._seconds(model, _ramps().images.cuda())

@@ -38,16 +38,16 @@ def interrupt(arguments, ready):
     return process.returncode, error
 
 
-def test_an_interrupted_uci_run_records_nothing_and_exits_with_130(tmp_path):
+def test_interrupted_uci_run_records_nothing_and_exits_with_130(tmp_path):
     arguments = ("uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
     code, error = interrupt(arguments, "diabetes, evidential")
     assert code == 130, error
-    assert "howsure-paper: interrupted" in error
+    assert error.splitlines()[-1].startswith("howsure-paper: ")
     assert "Traceback" not in error
     assert "results" not in read_record(tmp_path / "out")
 
 
-def test_an_interrupted_depth_run_keeps_its_checkpoint_and_stores_no_network(tmp_path):
+def test_interrupted_depth_run_keeps_its_checkpoint_and_stores_no_network(tmp_path):
     arguments = ("depth", "--quick", "--groups", "evidential", "--steps", 5000, "--out", tmp_path / "out")
     code, error = interrupt(arguments, "trial 1: evidential")
     assert code == 130, error
@@ -55,7 +55,7 @@ def test_an_interrupted_depth_run_keeps_its_checkpoint_and_stores_no_network(tmp
     assert "results" not in read_record(tmp_path / "out")
 
 
-def test_a_second_run_into_one_folder_is_refused_while_the_first_runs(tmp_path):
+def test_second_run_into_one_folder_raises_while_the_first_runs(tmp_path):
     arguments = ("uci", "--sets", "diabetes", "--methods", "evidential", "--out", tmp_path / "out")
     first = start(command(*arguments))
     wait_for(first, "diabetes, evidential")
@@ -64,7 +64,7 @@ def test_a_second_run_into_one_folder_is_refused_while_the_first_runs(tmp_path):
     first.kill()
     first.communicate()
     assert second.returncode == 2
-    assert "another process is writing to" in error
+    assert str(tmp_path / "out") in error
 
 
 def test_two_runs_one_after_the_other_lose_no_results(tmp_path):
@@ -86,7 +86,7 @@ STRANGE = ('{"schema": 1, "mine": true}', "[1, 2]", "text", '{"schema": 1, "run"
     ("name", "content"),
     [*((name, text) for name in ("cubic", "uci", "distribution") for text in STRANGE), ("depth", STRANGE[0])],
 )
-def test_a_run_leaves_a_strangers_folder_alone(tmp_path, name, content):
+def test_run_leaves_a_strangers_folder_alone(tmp_path, name, content):
     mine = {"record.json": content, "cubic.csv": "a,b", "nll.md": "mine", "distribution.png": "mine"}
     (tmp_path / "unfinished").mkdir()
     (tmp_path / "unfinished" / "novel.txt").write_text("chapter one")
@@ -99,7 +99,7 @@ def test_a_run_leaves_a_strangers_folder_alone(tmp_path, name, content):
     assert (tmp_path / "unfinished" / "novel.txt").read_text() == "chapter one"
 
 
-def test_a_folder_without_a_record_is_claimed_only_if_it_is_empty(tmp_path):
+def test_folder_without_a_record_is_claimed_only_if_it_is_empty(tmp_path):
     with run_folder(tmp_path / "new", "toy") as before:
         assert before is None
     with run_folder(tmp_path / "new", "toy") as before:
@@ -119,7 +119,7 @@ def test_a_folder_without_a_record_is_claimed_only_if_it_is_empty(tmp_path):
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
 
 
-def test_a_record_is_not_written_over_a_file_of_that_name(tmp_path):
+def test_record_is_not_written_over_a_file_of_that_name(tmp_path):
     for content in ('{"schema": 1}', "{}", "[]", "mine"):
         (tmp_path / "record.json").write_text(content)
         with pytest.raises(hs.InputError):
@@ -139,12 +139,12 @@ def shell(*arguments, **more):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cubic", "--device", "foo"), "howsure-paper: unknown device 'foo'; known are auto, cpu, cuda"),
-        (("uci", "--sets", "diabetes", "--device", "gpu"), "unknown device 'gpu'"),
-        (("depth", "--quick", "--seed", "-1"), "Invalid value for '--seed'"),
-        (("distribution", "--seed", str(10**30)), "Invalid value for '--seed'"),
-        (("cubic", "--out", "/dev/null/x"), "cannot be a folder"),
-        (("uci", "--sets", "diabetes", "--out", "/dev/null"), "cannot be a folder"),
+        (("cubic", "--device", "foo"), "'foo'"),
+        (("uci", "--sets", "diabetes", "--device", "gpu"), "'gpu'"),
+        (("depth", "--quick", "--seed", "-1"), "'--seed'"),
+        (("distribution", "--seed", str(10**30)), "'--seed'"),
+        (("cubic", "--out", "/dev/null/x"), "/dev/null"),
+        (("uci", "--sets", "diabetes", "--out", "/dev/null"), "/dev/null"),
     ],
 )
 def test_bad_options_are_one_sentence_before_any_training(arguments, message, tmp_path):
@@ -155,7 +155,7 @@ def test_bad_options_are_one_sentence_before_any_training(arguments, message, tm
     assert "networks" not in result.stdout
 
 
-def test_a_console_that_is_not_unicode(tmp_path):
+def test_console_that_is_not_unicode(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C", "LANG": "C"}
     tiny = ("--iterations", "20", "--seeds", "1", "--hidden", "4", "--batch-size", "8", "--device", "cpu")
     result = shell("cubic", *tiny, "--out", tmp_path / "out", env=environment, encoding="cp1252")
@@ -194,7 +194,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
+def test_damaged_record_is_one_sentence(finished, damage, tmp_path):
     plan, record = finished
     record = json.loads(json.dumps(record))
     DAMAGES[damage](record)
@@ -217,7 +217,7 @@ def test_a_damaged_record_is_one_sentence(finished, damage, tmp_path):
         lambda r: r.pop("plan"),
     ],
 )
-def test_a_damaged_depth_record_is_one_sentence(depth_run, damage):
+def test_damaged_depth_record_is_one_sentence(depth_run, damage):
     plan, folder, data = depth_run
     path = folder / "record.json"
     whole = path.read_bytes()

@@ -1,5 +1,6 @@
 """Generated blocks of documentation, and the command that compares and rewrites them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,9 @@ def test_table_without_blank_lines_around_it_differs(root):
 def test_unknown_block_is_an_error_and_stays(root):
     (root / "README.md").write_text(f"{PAGE}\nAnd <!-- generated: speed -->8 times<!-- end --> as fast.\n")
     changes = write_pages(root, made_blocks(count=8))
-    assert changes.errors == ["README.md: unknown block 'speed'"]
+    (error,) = changes.errors
+    assert error.startswith("README.md: ")
+    assert "'speed'" in error
     assert "8 of 9 are better" in (root / "README.md").read_text()
     assert "-->8 times<!--" in (root / "README.md").read_text()
 
@@ -86,32 +89,34 @@ def test_unclosed_block_is_an_error_and_stays(root, rest):
     text = f"Here <!-- generated: scores --> and no end.{rest}"
     (root / "README.md").write_text(text)
     errors = write_pages(root, made_blocks(nll="0.13")).errors
-    assert "README.md: block 'scores' is not closed by <!-- end -->" in errors
+    assert any(error.startswith("README.md: ") and "'scores'" in error for error in errors)
     assert (root / "README.md").read_text() == text
 
 
 def test_block_that_no_page_has_is_an_error(root):
-    assert check_pages(root, made_blocks() | {"speed": str}).errors == ["no page has the block 'speed'"]
+    (error,) = check_pages(root, made_blocks() | {"speed": str}).errors
+    assert "'speed'" in error
 
 
 def test_text_after_a_comment_at_the_start_of_a_line_is_an_error(root):
     """Markdown takes such a line for HTML, and shows its links and stars as they are written."""
     (root / "README.md").write_text(PAGE.replace("Of all sets, ", ""))
     (error,) = check_pages(root, made_blocks()).errors
-    assert error.startswith("README.md: a line that starts with a comment has no Markdown: '<!-- generated: share")
+    assert error.startswith("README.md: ")
+    assert "'<!-- generated: share" in error
 
 
 def test_folder_without_records_raises(tmp_path):
-    with pytest.raises(hs.InputError, match="folder"):
+    with pytest.raises(hs.InputError, match=tmp_path.name):
         check_pages(tmp_path, BLOCKS)
 
 
-def test_command_exits_with_1_if_a_block_differs_and_rewrites_it_without_check(root, capsys, monkeypatch):
+def test_command_exits_with_1_if_a_block_differs(root, capsys, monkeypatch):
     monkeypatch.setattr(cli, "BLOCKS", made_blocks(count=8))
     said = shell(capsys, "quote", str(root), "--check")
     assert said.code == 1
     assert "--- README.md: share" in said.out
-    assert said.out.endswith("1 of 2 blocks differ from the records, 0 errors\n")
+    assert re.findall(r"\d+", said.out.splitlines()[-1]) == ["1", "2", "0"]
     assert (root / "README.md").read_text() == PAGE
     assert shell(capsys, "quote", str(root)).code == 0
     assert shell(capsys, "quote", str(root), "--check").code == 0

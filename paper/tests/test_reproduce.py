@@ -15,14 +15,14 @@ def test_each_erratum_is_one(key):
         assert abs(row.check - row.right) <= max(5 * row.error, 1e-3), row
 
 
-def test_the_likelihood_does_not_identify_the_split():
+def test_likelihood_does_not_identify_the_split():
     rows = errata.unidentified_split()
     assert [row.paper for row in rows] == pytest.approx([row.right for row in rows], abs=1e-12)
     assert min(row.check for row in rows) < 0.01
     assert max(row.check for row in rows) > 0.99
 
 
-def test_the_penalty_inflates_the_predictive_variance():
+def test_penalty_inflates_the_predictive_variance():
     rows = errata.biased_by_the_penalty()
     assert [row.paper for row in rows] == pytest.approx([6.97, 2.93, 1.127], rel=2e-3)
     assert [row.right for row in rows] == pytest.approx([1.027, 1.157, 5.003], rel=2e-3)
@@ -37,10 +37,12 @@ def test_errata_on_the_command_line(capsys):
     with pytest.raises(SystemExit) as stop:
         errata.main(["E99"])
     assert stop.value.code == 2
-    assert "unknown erratum 'E99'; known are E1, E2" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "'E99'" in error
+    assert "E1, E2" in error
 
 
-def test_the_figure_of_densities_is_written(tmp_path):
+def test_figure_of_densities_is_written(tmp_path):
     paths = distribution.run(DistributionPlan(), Context(tmp_path / "new" / "folder"))
     assert [path.name for path in paths] == ["record.json", "distribution.png", "distribution.svg"]
     assert paths[1].stat().st_size > 10_000

@@ -15,12 +15,12 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 @pytest.mark.parametrize("name", ["uci", "depth"])
-def test_a_page_is_what_its_records_say(name):
+def test_page_equals_its_records(name):
     assert (RESULTS / f"{name}.md").read_text() == page_text(RESULTS / name)
 
 
 @pytest.mark.parametrize("name", ["cubic", "regularizer", "disentangle"])
-def test_the_tables_of_the_toy_experiments_are_what_their_records_say(name, tmp_path):
+def test_tables_of_the_toy_experiments_equal_their_records(name, tmp_path):
     """Records without curves give tables; figures stay as they are."""
     folder = RESULTS / name
     paths = EXPERIMENTS[name].work.write_results(read_record(folder), tmp_path)
@@ -30,7 +30,7 @@ def test_the_tables_of_the_toy_experiments_are_what_their_records_say(name, tmp_
 
 
 @pytest.mark.parametrize("name", TABLE_1)
-def test_all_splits_of_the_default_regressor_are_recorded_and_no_network_diverged(name):
+def test_all_splits_of_the_default_are_recorded_without_divergence(name):
     now, before = (read_record(RESULTS / folder)["sets"][name] for folder in ("uci_estimator", "uci_estimator_earlier"))
     assert len(now) == (5 if name == "protein" else 20)
     assert [run["split"] for run in now[: len(before)]] == [run["split"] for run in before]
@@ -39,7 +39,7 @@ def test_all_splits_of_the_default_regressor_are_recorded_and_no_network_diverge
 
 @pytest.mark.parametrize("score", ["nll", "crps"])
 @pytest.mark.parametrize("name", TABLE_1)
-def test_the_default_regressor_is_before_every_other_package(name, score):
+def test_default_regressor_is_before_every_other_package(name, score):
     differences, _ = differences_to_peers(RESULTS, name, score)
     assert np.mean(differences) < 0
 
@@ -49,7 +49,7 @@ def test_every_mixture_of_the_table_of_inputs_is_recorded():
     assert len(set(INPUTS)) == len(INPUTS) == 18
 
 
-def test_the_cubic_run_is_not_quick_and_no_network_diverged():
+def test_cubic_run_is_not_quick_and_no_network_diverged():
     record = read_record(RESULTS / "cubic")
     assert not record["quick"]
     assert not any(any(result["diverged"]) for result in record["results"].values())
@@ -64,7 +64,7 @@ def test_ensembles_predict_depth_better_at_five_times_the_cost():
         assert round(seconds[name]["32"] / seconds["evidential"]["32"]) == 5
 
 
-def test_the_white_frame_tells_images_apart_almost_perfectly():
+def test_white_frame_separates_images_almost_perfectly():
     frame = read_record(RESULTS / "depth_unfamiliar")["frame"]
     for images in ("CamVid", "validation images without their frame"):
         assert frame[images]["feature distance"] > 0.99

@@ -22,13 +22,13 @@ ROOM = Solid(vector(0, 1.5, 0), vector(2, 1.5, 3), white, hollow=True)
 @pytest.mark.parametrize(
     ("yaw", "distance"), [(0, 3 - 0.5), (np.pi / 2, 2 - 0.25), (np.pi, 3 + 0.5), (-np.pi / 2, 2 + 0.25)]
 )
-def test_the_depth_of_a_wall_is_its_distance_over_all_of_it(yaw, distance):
+def test_depth_of_a_wall_is_its_distance_over_all_of_it(yaw, distance):
     depth, owner = trace([ROOM], Camera(vector(0.25, 1.2, 0.5), yaw, view=0.3), (9, 13))
     assert depth == pytest.approx(np.full((9, 13), distance), rel=1e-5)  # a plane has one depth, unlike one range
     assert (owner == 0).all()
 
 
-def test_the_depth_of_the_floor():
+def test_depth_of_the_floor():
     height, size, view = 1.2, (41, 51), np.pi / 2
     depth, _ = trace([ROOM], Camera(vector(0, height, 0), view=view), size)
     down = (np.arange(41) - 20) * 2 * np.tan(view / 2) / 51
@@ -38,12 +38,12 @@ def test_the_depth_of_the_floor():
 
 
 @pytest.mark.parametrize("pitch", [0.6, 1.1])
-def test_a_camera_that_looks_down(pitch):
+def test_camera_that_looks_down(pitch):
     depth, _ = trace([ROOM], Camera(vector(0, 1.2, 0), yaw=0.4, pitch=-pitch), (7, 9))
     assert depth[3, 4] == pytest.approx(1.2 / np.sin(pitch), rel=1e-5)
 
 
-def test_the_depth_of_a_ball():
+def test_depth_of_a_ball():
     ball, camera = Solid(vector(0, 0, 4), vector(1, 1, 1), white, ball=True), Camera(vector(0, 0, 0))
     depth, owner = trace([ball], camera, (81, 101))
     assert depth[40, 50] == depth.min() == pytest.approx(3, rel=1e-6)
@@ -56,7 +56,7 @@ def test_the_depth_of_a_ball():
     assert np.linalg.norm(on, axis=0) == pytest.approx(np.ones(on.shape[1]), rel=1e-3)
 
 
-def test_the_edge_of_a_turned_box():
+def test_edge_of_a_turned_box():
     box = Solid(vector(0, 0, 4), vector(1, 1, 1), white, yaw=np.pi / 4)
     depth, _ = trace([box], Camera(vector(0, 0, 0)), (7, 101))
     assert depth[3, 50] == pytest.approx(4 - np.sqrt(2), rel=1e-5)
@@ -76,7 +76,7 @@ def test_right_is_right_and_up_is_up_and_near_hides_far():
     assert owner[40, 50] == 1
 
 
-def test_the_light_on_a_wall():
+def test_light_on_a_wall():
     lamp = (vector(0, 1.5, 1), vector(1, 0.5, 0), 4.0)
     color, depth = _render(([ROOM], [], [lamp]), Camera(vector(0, 1.5, 0), view=0.3), (9, 13), 0.1)
     power = 1 / (1 + 2**2 / 4**2)  # two metres from the lamp, straight on
@@ -85,7 +85,7 @@ def test_the_light_on_a_wall():
     assert depth[0, 0] == pytest.approx(3, rel=1e-5)
 
 
-def test_a_thing_throws_a_shadow():
+def test_thing_throws_a_shadow():
     """A ball half-way between the lamp and the middle of the view, outside of which it is."""
     lamp, camera = (vector(-1, 1.5, 1), vector(1, 1, 1), 4.0), Camera(vector(0, 1.5, 0), view=0.3)
     ball = Solid(vector(-0.5, 1.5, 2), vector(0.1, 0.1, 0.1), white, ball=True)
@@ -101,7 +101,7 @@ def test_a_thing_throws_a_shadow():
 # The sets -------------------------------------------------------------------------------------------------------------
 
 
-def test_rooms_are_what_they_say():
+def test_rooms_equal_their_description():
     found = rooms(10, seed=1, size=(24, 30))
     assert found.synthetic
     assert found.name == "synthetic rooms"
@@ -116,7 +116,7 @@ def test_rooms_are_what_they_say():
 @pytest.mark.parametrize(
     "make", [lambda *a, **k: rooms(*a, **k).image, lambda *a, **k: rooms(*a, **k).disparity, outdoors]
 )
-def test_an_image_depends_on_its_number_and_the_seed_alone(make):
+def test_image_depends_on_its_number_and_the_seed_alone(make):
     some = make(6, seed=2, size=(16, 20))
     assert np.array_equal(some, make(6, seed=2, size=(16, 20)))
     assert np.array_equal(some[:3], make(3, seed=2, size=(16, 20)))

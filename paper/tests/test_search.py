@@ -19,7 +19,7 @@ def data(n=120, seed=0):
     return x, 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(n)
 
 
-def test_the_rule_takes_the_first_that_ties():
+def test_rule_takes_the_first_that_ties():
     best = np.array([0.0, 0.2, 0.1, 0.3])
     near = best + np.array([0.1, -0.1, 0.05, 0.01])  # mean 0.015, standard error 0.04
     far = best + np.array([0.2, 0.25, 0.2, 0.22])
@@ -30,10 +30,10 @@ def test_the_rule_takes_the_first_that_ties():
     assert one_standard_error(np.stack([far, near, best]) + np.array([0, 5, 10, 20])) == 1
 
 
-def test_a_diverged_candidate_is_never_chosen():
+def test_diverged_candidate_is_never_chosen():
     scores = np.array([[np.inf, 0.0, 0.0], [1.0, 1.0, 1.0]])
     assert one_standard_error(scores) == 1
-    with pytest.raises(hs.InputError, match="candidate"):
+    with pytest.raises(hs.InputError):
         one_standard_error(np.full((2, 3), np.inf))
 
 
@@ -42,7 +42,7 @@ def test_folds_part_the_rows():
     parts = folds_of(rows, 5, seed=1)
     assert sorted(np.concatenate(parts)) == list(rows)
     assert {len(p) for p in parts} == {4, 5}
-    with pytest.raises(hs.InputError, match="rows"):
+    with pytest.raises(hs.InputError, match=r"\b4\b.*\b5\b"):
         folds_of(np.arange(4), 5, seed=0)
 
 
@@ -71,7 +71,7 @@ def test_groups_are_searched_as_if_alone_and_other_rows_leave_no_trace():
     assert np.allclose(alone.scores, both[1].scores, atol=0.02)
 
 
-def test_a_search_finds_what_is_clearly_better():
+def test_search_finds_the_clearly_better_value():
     g = np.random.default_rng(0)
     x = g.uniform(-1, 1, (200, 3))  # no row lies far from the others: its surprise would decide alone
     y = 2 * x[:, 0] - x[:, 1] ** 2 + 0.3 * g.standard_normal(200)
@@ -89,20 +89,20 @@ def test_rows_of_weight_zero_do_not_score():
     assert (found.scores < 3).all()
 
 
-def test_a_population_without_validation_rows_keeps_its_last_weights():
+def test_population_without_validation_rows_keeps_its_last_weights():
     x, y = data()
     fitted = fit(NormalLikelihood(), x, y, hold_out(np.arange(100), [0], share=0), recipe=QUICK)
     assert fitted.result.best_step.tolist() == [200]
     assert hs.metrics.rmse(fitted.predict(x[100:]), y[100:]) < y.std()
 
 
-def test_a_method_without_a_number_has_nothing_to_search():
+def test_method_without_a_number_has_nothing_to_search():
     x, y = data()
     with pytest.raises(hs.InputError, match="NormalLikelihood"):
         search(NormalLikelihood(), x, y, [np.arange(100)])
 
 
-def test_a_search_may_take_fewer_steps(monkeypatch):
+def test_search_may_take_fewer_steps(monkeypatch):
     steps = []
 
     def watched(*args, recipe, **kwargs):

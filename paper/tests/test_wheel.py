@@ -12,7 +12,7 @@ import howsure_paper
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_wheel_has_every_file_of_the_package(tmp_path):
+def test_wheel_has_every_file_of_the_package(tmp_path):
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -64,7 +64,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_NAMES = {  # the modules of the names above; the rest are in estimators
+_NAMES = {  # the modules of the names above. The others are in estimators
     "calibration": ("calibrate",),
     "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
@@ -100,10 +100,10 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is first used now.
+    """Import a public name or module at its first use.
 
-    Torch and scikit-learn take a second each: who wants a head waits for torch alone, and the command line waits where
-    it can answer an interrupt.
+    Torch and scikit-learn take a second each to import. A head needs torch alone, and the shell imports them where an
+    interrupt is handled.
     """
     if name in _MODULES:
         return import_module(f"howsure.{name}")

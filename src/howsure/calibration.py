@@ -21,11 +21,11 @@ __all__ = ["Calibration", "RecalibratedPrediction", "calibrate"]
 
 Array = NDArray[np.float64]
 METHODS = ("scale", "isotonic", "conformal")
-MOST = 200_000  # targets that a scale is learned from; that of so many is within 0.2 % of that of all
+MAX_TARGETS = 200_000  # targets that a scale is learned from: it is within 0.2% of the scale from all targets
 LABELS_FOR_FULL_TRUST = 20  # with n fewer, the factor is the fitted one to the power of n/20
-KNOTS = 1001  # of an isotonic map; it is then within 0.1 % of that of all rows
-EDGE = 1e-12  # probabilities from which the ends of a map are told apart
-LEAST_LOG = -1e4  # of the probability of a target that is not a possible value
+KNOTS = 1001  # of an isotonic map, which is within 0.1% of the map from all rows
+EDGE = 1e-12  # distance of the outermost probabilities of a map from 0 and 1
+MIN_LOG = -1e4  # of the probability of a target that is not a possible value
 WIDE = math.log(1e4)  # how far from a first guess a scale is looked for at once
 
 
@@ -60,7 +60,7 @@ def calibrate(
             where these are missing; y for a prediction.
         method: "scale", "isotonic" or "conformal".
         groups: a column of X, or a list of columns: rows with equal values there are calibrated separately. For models
-            and ``method="conformal"``; the columns of a network are those of its first input.
+            and ``method="conformal"``. The columns of a network are in its first input.
         mask: for predictions: True where a target counts. Without it a missing target is an error.
 
     Raises:
@@ -125,7 +125,7 @@ def _is_network(model: Any) -> bool:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What :func:`calibrate` learned, as plain numbers.
+    """Result of :func:`calibrate`, as plain numbers.
 
     Args:
         method: "scale" or "isotonic".
@@ -158,7 +158,7 @@ class Calibration:
     def apply(self, prediction: Predictive | Any) -> Any:
         """Return a calibrated prediction: a :class:`~howsure.Prediction`, or a :class:`RecalibratedPrediction`.
 
-        With "scale" it is a `Prediction` with all that it has. With "isotonic" it answers with probabilities, quantiles
+        With "scale" it is a complete `Prediction`. With "isotonic" it has only probabilities, quantiles
         and intervals.
         """
         p = as_prediction(prediction)
@@ -184,12 +184,12 @@ class Calibration:
 
 @dataclass(frozen=True, repr=False)
 class RecalibratedPrediction:
-    """Predictions whose probabilities were mapped to what was observed: quantiles and intervals, but no density.
+    """Predictions whose probabilities were mapped to observed frequencies: quantiles and intervals, but no density.
 
-    It has no mean, standard deviation, likelihood or decomposition: those of ``prediction`` are not calibrated.
+    It has no mean, standard deviation, likelihood or decomposition, because they are not calibrated.
 
     Args:
-        prediction: what the model said.
+        prediction: the prediction before calibration.
         calibration: an isotonic one.
     """
 
@@ -239,7 +239,7 @@ class RecalibratedPrediction:
         return float(known.mean())
 
     def _map(self, stated: Array) -> Array:
-        """Return what was observed for stated probabilities, of the shape of the prediction."""
+        """Return the observed frequencies of stated probabilities, of the shape of the prediction."""
         found = np.empty(self.shape)
         for own, knots in zip(_of_targets(self.shape), self.calibration.numbers, strict=True):
             found[own] = np.interp(stated[own], *np.array(knots).T)
@@ -263,7 +263,7 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
     """Return the factor of the highest likelihood for the chosen targets."""
     if p.atom is not None:  # the other values alone have a scale
         chosen = chosen & (y != p.atom)
-    rows = np.unravel_index(draw_some(np.flatnonzero(chosen), MOST), chosen.shape)
+    rows = np.unravel_index(draw_some(np.flatnonzero(chosen), MAX_TARGETS), chosen.shape)
     some = p[rows]
     z = some.before_transform(y[rows])
     before = some.without_transform()
@@ -274,7 +274,7 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
     distance = np.abs(z - mean)
     if not (np.isfinite(distance) & (half > 0)).all():
         raise InputError(
-            "some predictions or targets are not finite, or no scale of the prediction could say them, as zeros under "
+            "some predictions or targets are not finite, or have no density at any scale, as zeros under "
             'the transform "log"; leave them out with mask='
         )
     ratio = distance / half
@@ -285,7 +285,7 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
     def surprise(log_scale: float) -> float:
         s = math.exp(log_scale)
         if isinstance(p.transform, Support):  # the probabilities of cells
-            return -float(np.mean(np.asarray(some.scaled(s).log_prob(y[rows]), dtype=float).clip(min=LEAST_LOG)))
+            return -float(np.mean(np.asarray(some.scaled(s).log_prob(y[rows]), dtype=float).clip(min=MIN_LOG)))
         return log_scale - float(np.mean(np.asarray(before.log_prob(mean + (z - mean) / s), dtype=float)))
 
     return math.exp(_smallest(surprise, math.log(guess)))

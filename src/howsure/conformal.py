@@ -160,7 +160,7 @@ def _column_names(table: Any, columns: Any) -> tuple[str, ...]:
         elif isinstance(each, str) and each in table.names:
             names.append(each)
         else:
-            raise InputError(f"groups: X has no column {each!r}; its columns are {', '.join(map(repr, table.names))}")
+            raise InputError(f"groups: X has no column {each!r}", value=each, hint=f"it has {', '.join(table.names)}")
     if not names or len(set(names)) < len(names):
         raise InputError(f"groups must be a column, or a list of different columns, got {columns!r}")
     return tuple(names)
@@ -240,7 +240,7 @@ class ConformalCalibration:
         return made
 
     def factors(self, coverage: float) -> Array:
-        """Return the factor q(c) of each group, and in the last row that of all rows: (groups + 1, targets).
+        """Return the factor q(c) of each group, and of all rows in the last row: (groups + 1, targets).
 
         A group with too few rows for this coverage has the factor of all rows.
         """

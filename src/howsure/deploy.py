@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 OPSET = 18  # of ONNX: the one for which torch writes its operators
-MOST_COVERAGE = 0.999999  # the largest for which the quick quantile is right to 1e-5
+MAX_COVERAGE = 0.999999  # the largest for which the quick quantile is right to 1e-5
 
 
 class ExportedNetwork(nn.Module):
@@ -59,7 +59,7 @@ class ExportedNetwork(nn.Module):
             raise InputTypeError(f"export takes a torch module, not {type(network).__name__}")
         self.network = network
         factor, stretch = calibration_factors(getattr(network, "calibration", None), coverage)
-        self.register_buffer("factor", None if stretch is None else factor)  # a scale is in the network's answer
+        self.register_buffer("factor", None if stretch is None else factor)  # the network has its scale inside
         self.register_buffer("stretch", stretch)
         self.summaries = Summaries(coverage if stretch is None or coverage is None else REFERENCE_COVERAGE)
         self.eval()
@@ -108,7 +108,7 @@ def export_network(
     Args:
         network: a :class:`~howsure.NetworkModel`, or a module that returns a distribution.
         path: file ending in .onnx, for ONNX Runtime (extra ``onnx``), or in .pt2, for ``torch.export.load``.
-        example: the inputs of the network, one tensor or several, of which only shapes and dtypes matter.
+        example: the inputs of the network, one tensor or several. Only shapes and dtypes matter.
         coverage: probability of the interval, at most 0.999999; None leaves it out.
         dynamic: dimensions whose size may change from call to call, the same for every input, such as (0, 2, 3) for
             images of any number and size; or a list with the dimensions of each input.
@@ -123,7 +123,7 @@ def export_network(
     own = ["x"] if len(inputs) == 1 else [f"x{k}" for k in range(len(inputs))]
     names = own if input_names is None else list(input_names)
     if len(names) != len(inputs) or len(set(names)) < len(names):
-        raise InputError(f"there are {len(inputs)} inputs, which need as many different names, got {names}")
+        raise InputError(f"expected {len(inputs)} different input names, got {names}")
     if isinstance(network, NetworkModel) and not network.reader.layers:
         raise InputError("gradients cannot be exported", hint='attach with features="layers"')
     program = ExportedNetwork(network, coverage).program(*inputs, dynamic=dynamic)
@@ -146,7 +146,7 @@ def export_path(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 
 def calibration_factors(calibration: Any, coverage: float | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the factors of all deviations, and those of the half-widths of a conformal interval, one for each target.
+    """Return factors of all deviations, and factors of the half-widths of a conformal interval, one for each target.
 
     Args:
         calibration: by a scale or conformal; None: there are no factors.
@@ -167,7 +167,7 @@ def calibrated(found: dict[str, Tensor], factor: Tensor, stretch: Tensor | None)
     """Return outputs stretched about the mean; with ``stretch`` the interval is stretched conformally instead.
 
     Args:
-        found: outputs; with ``stretch`` the interval is that of ``REFERENCE_COVERAGE``.
+        found: outputs. With ``stretch`` the interval has ``REFERENCE_COVERAGE``.
         factor: of all deviations, (T,).
         stretch: of the half-widths of the interval, see :mod:`howsure.conformal`.
     """
@@ -195,7 +195,7 @@ def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_n
     places: dict[str, int] = _pytree.tree_unflatten(list(range(result.num_leaves)), result)
     names = sorted(places, key=lambda name: places[name])
     if both := sorted(set(names) & set(input_names)):
-        raise InputError(f"{', '.join(both)} are names of outputs, and cannot be those of inputs")
+        raise InputError(f"{', '.join(both)} are names of outputs and cannot be names of inputs")
     with torch.no_grad(), _quiet():
         onnx_program = torch.onnx.export(
             program,
@@ -212,7 +212,7 @@ def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_n
 
 
 def _name_outputs(graph: Any, names: Sequence[str]) -> None:
-    """Give the outputs of an ONNX graph these names, and other names to what has them by chance, also inside loops."""
+    """Give the outputs of an ONNX graph these names, and rename other values that have them, also inside loops."""
     for node in graph.all_nodes():
         for value in (*node.outputs, *node.graph.inputs):
             if value.name in names:
@@ -272,7 +272,7 @@ def _dynamic(example: Sequence[Any], dynamic: Sequence[Any]) -> tuple[tuple[Tens
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what torch's exporters say about themselves: deprecations, and packages that they do not find."""
+    """Silence the messages of torch's exporters about deprecations and missing packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -284,16 +284,16 @@ def _quiet() -> Iterator[None]:
 
 
 class Summaries:
-    """Numbers of a prediction, from an answer of one or several networks, by few and plain operations.
+    """Mean, deviations and interval of an output distribution, computed with operations that exporters support.
 
-    Called with an answer, it returns a dictionary of tensors of the shape of the prediction:
+    Called with an output distribution, it returns a dictionary of tensors of the shape of the prediction:
 
     - ``mean``, ``std``;
     - ``aleatoric_std``, ``epistemic_std``: the default decomposition of :class:`~howsure.Prediction`. A part that
-      the answer does not have is left out: a single Gaussian has no epistemic one;
+      the distribution does not have is left out: a single Gaussian has no epistemic one;
     - ``lower``, ``upper``: the ends of the central interval.
 
-    They are those of :class:`~howsure.Prediction` to a relative 1e-5, in float32; the ends of a mixture relative to
+    They equal :class:`~howsure.Prediction` to a relative 1e-5 in float32, the ends of a mixture relative to
     their own size or to the mixture's deviation. Make it before a program is traced.
 
     Args:
@@ -309,14 +309,14 @@ class Summaries:
 
     def __init__(self, coverage: float | None = 0.9, from_parameters: bool = False) -> None:
         real = isinstance(coverage, Real) and not isinstance(coverage, bool)
-        if coverage is not None and not (real and 0 < coverage <= MOST_COVERAGE):
-            raise InputError(f"coverage must be a number between 0 and {MOST_COVERAGE}, or None, got {coverage!r}")
+        if coverage is not None and not (real and 0 < coverage <= MAX_COVERAGE):
+            raise InputError(f"coverage must be a number between 0 and {MAX_COVERAGE}, or None, got {coverage!r}")
         self.from_parameters, self.has_interval = from_parameters, coverage is not None
-        # made here, because it asks for exact quantiles, which no exporter knows
+        # made here, because exporters do not support the exact quantiles
         self._student = None if coverage is None else quick_quantile.StudentQuantile(0.5 * (1 - float(coverage)))
 
     def __call__(self, answer: Any) -> dict[str, Tensor]:
-        """Return the named tensors of the answer of one network, or of a mixture."""
+        """Return the named tensors of an output distribution of one network, or of a mixture."""
         if isinstance(answer, Mixture):
             each, weights = answer.components, answer.weights
             if weights is not None:
@@ -330,7 +330,7 @@ class Summaries:
         return self.of_members(_on_leaves(lambda p: p.unsqueeze(0), answer))
 
     def of_members(self, plain: Any, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the named tensors of an answer with members in dimension 0, and weights that broadcast with it."""
+        """Return the named tensors of a distribution with members in dimension 0, and weights that broadcast with it."""
         several = plain.batch_shape[0] > 1
 
         def over_members(x: Tensor) -> Tensor:

@@ -101,6 +101,9 @@ class IntervalDisplay(_Display):
     >>> p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))
     >>> hs.IntervalDisplay(p, [0.1, -2.0, 0.5], coverage=0.8).inside
     array([ True, False,  True])
+    >>> display = hs.IntervalDisplay.from_predictions(p, [0.1, -2.0, 0.5])
+    >>> display.plot().ax_ is display.figure_.axes[-1]
+    True
     """
 
     def __init__(self, prediction: Prediction, y: ArrayLike, coverage: float = 0.9) -> None:
@@ -141,9 +144,15 @@ class CalibrationDisplay(_Display):
         observed: share of the targets inside each.
         rows: number of targets.
 
-    >>> import howsure as hs
-    >>> hs.CalibrationDisplay([0.5, 0.9], [0.4, 0.8], rows=100).observed
+    Raises:
+        InputError: if the arrays do not fit together.
+
+    >>> import torch, howsure as hs
+    >>> hs.CalibrationDisplay([0.5, 0.9], [0.4, 0.8], rows=100).plot().observed
     array([0.4, 0.8])
+    >>> p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))
+    >>> hs.CalibrationDisplay.from_predictions(p, [0.1, -2.0, 0.5]).rows
+    3
     """
 
     def __init__(self, coverage: ArrayLike, observed: ArrayLike, rows: int) -> None:
@@ -189,9 +198,12 @@ class RetentionDisplay(_Display):
         oracle: the same for a ranking by the true error, the best possible one.
         name: name of the error.
 
-    >>> import howsure as hs
-    >>> hs.RetentionDisplay([1.0, 0.5], [2.0, 1.0], [2.0, 0.5], name="rmse").kept
+    >>> import torch, howsure as hs
+    >>> hs.RetentionDisplay([1.0, 0.5], [2.0, 1.0], [2.0, 0.5], name="rmse").plot().kept
     array([1. , 0.5])
+    >>> p = hs.Prediction(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])))
+    >>> hs.RetentionDisplay.from_predictions(p, [0.5, 3.0], error="mae").error
+    array([1.75, 0.5 ])
     """
 
     def __init__(self, kept: ArrayLike, error: ArrayLike, oracle: ArrayLike, name: str = "rmse") -> None:
@@ -249,6 +261,11 @@ class EvidenceDisplay(_Drawn):
         names: names of the features.
         coverage: probability of the intervals.
         rows: values of these features in X, (rows, features), drawn as points.
+
+    >>> import numpy as np, torch, howsure as hs
+    >>> p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))
+    >>> hs.EvidenceDisplay(p, [np.arange(3.0)], ["size"]).plot().coverage
+    0.9
     """
 
     def __init__(

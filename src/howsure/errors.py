@@ -20,16 +20,18 @@ class HowsureError(Exception):
     Programs read the fields. ``str(error)`` is one sentence for people: the message, the row and the hint.
 
     Args:
-        message: what is wrong, with the names of columns, arguments or files. Leave out the row and the remedy, because
+        message: the problem, with the names of columns, arguments or files. Leave out the row and the remedy, because
             ``str(error)`` adds them.
         column: name of the column of a table.
         row: position of the row in the table, counted from 0. A caller that passed a part of a larger table can raise
             the error again with the position in the larger table.
         value: the value that cannot be used.
-        hint: what the caller can do about it, as a clause that can follow a semicolon.
+        hint: the remedy, as a clause that can follow a semicolon.
 
     >>> str(InputError("column 'size' has '12 kg'", column="size", row=3, value="12 kg", hint="write numbers"))
     "column 'size' has '12 kg' (row 3); write numbers"
+    >>> issubclass(InputError, HowsureError)
+    True
     """
 
     def __init__(
@@ -55,15 +57,26 @@ class HowsureError(Exception):
 
 
 class InputError(HowsureError, ValueError):
-    """A value, shape, name or device that cannot be used."""
+    """A value, shape, name or device that cannot be used. The arguments are as for :class:`HowsureError`.
+
+    >>> try:
+    ...     raise InputError("coverage must be between 0 and 1, got 3", value=3)
+    ... except ValueError as error:
+    ...     error.value
+    3
+    """
 
 
 class InputTypeError(HowsureError, TypeError):
-    """An object or dtype of the wrong type, such as integer targets."""
+    """An object or dtype of the wrong type, such as integer targets. The arguments are as for :class:`HowsureError`.
+
+    >>> isinstance(InputTypeError("y must be numbers, not dates"), TypeError)
+    True
+    """
 
 
 class FewLabelsWarning(UserWarning):
-    """A target with too few labels for a calibration of its own.
+    """A target with too few labels to be calibrated by itself.
 
     Args:
         target: name or position of the target.

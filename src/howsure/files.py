@@ -35,9 +35,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its final place and rename it: after a kill or on a full disk the old file is still there.
+    """Write a file next to its final place and rename it: after a kill or on a full disk the old file is still there.
 
-    A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
+    A link is followed, as ``open`` does. Files left by killed writers are removed.
     """
     with opening_whole(path) as file:
         write(file)
@@ -45,9 +45,9 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 @contextlib.contextmanager
 def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
-    """Yield an open file beside the final place of a file, and rename it when the block ends; else it is removed.
+    """Yield an open file next to the final place of a file, and rename it when the block ends; else it is removed.
 
-    A link is followed, as ``open`` does. What a killed writer left beside the file is removed.
+    A link is followed, as ``open`` does. Files left by killed writers are removed.
 
     Raises:
         FileExistsError: if ``replace`` is False and the file is there when the block ends.
@@ -64,7 +64,7 @@ def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if fcntl is not None:  # while the file is open, its lock tells others that its writer is alive
+            if fcntl is not None:  # while the file is open, its lock shows other processes that the writer is alive
                 _rename(temporary, path, replace)
         if fcntl is None:  # Windows does not rename an open file
             _rename(temporary, path, replace)
@@ -91,7 +91,7 @@ def _rename(temporary: Path, path: Path, replace: bool) -> None:
 
 
 def _new_part(path: Path) -> tuple[Path, int]:
-    """Create and lock an empty file beside ``path``, with the permissions that the user's umask allows."""
+    """Create and lock an empty file next to ``path``, with the permissions that the user's umask allows."""
     while True:
         part = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.part")
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
@@ -183,7 +183,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """Yield a new hidden folder beside ``path``, which is removed at the end; what killed processes left is, too."""
+    """Yield a new hidden folder next to ``path``, and remove it and folders of killed processes at the end."""
     path = path.resolve()
     _make_folder(path.parent)
     for left in path.parent.glob(f".{glob.escape(_short_name(path))}.????????.scratch"):
@@ -200,7 +200,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, check_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Yield an empty folder beside ``path`` that becomes ``path`` at the end, with all its files or not at all.
+    """Yield an empty folder next to ``path`` that becomes ``path`` at the end, with all its files or not at all.
 
     A link is followed.
 
@@ -248,11 +248,11 @@ def _replace_folder(new: Path, old: Path, aside: Path) -> None:
 
 
 def read_plain(path: Path) -> bytes:
-    """Return the content of a plain file. Anything else is refused unread: a pipe would keep its reader waiting.
+    """Return the content of a regular file. Nothing else is read, because a pipe would block the reader.
 
     Raises:
         FileNotFoundError: if there is none.
-        InputError: if it is no plain file, or a link to itself.
+        InputError: if it is not a regular file, or a link to itself.
     """
     try:
         path.resolve()

@@ -2,7 +2,7 @@ r"""Evidence, calibration and one file for a trained network of any architecture
 
 :func:`attach` leaves the network as it is. It computes the leverage h of its features
 (:class:`howsure.nn.ConjugateEvidence`), and estimates the noise where the network does not state it. The total squared
-scale and the evidence are those of :mod:`howsure.nn.evidence`, relative to the edge of the training rows: with the
+scale and the evidence are computed by :mod:`howsure.nn.evidence`, relative to the edge of the training rows: with the
 squared noise s² of an element, its typical value s̄² and the 90% quantile :math:`h_{90}` of h over left-out elements,
 
 .. math:: T = s^2 + \bar s^2\,(h/h_{90} - 1)_+, \qquad \nu = T/E - 1,
@@ -55,8 +55,8 @@ class NetworkEvidence(nn.Module):
     """Noise, evidence and familiarity of each element, from the outputs and features of a network.
 
     Args:
-        features: D.
-        targets: T.
+        features: number of features, D.
+        targets: number of targets, T.
     """
 
     noise_weight: Tensor  # of scaled features in ln s, (D, T)
@@ -125,7 +125,7 @@ class _Sample(NamedTuple):
 
 
 class _Gathered:
-    """What one pass over a loader collects: sums of features, and a sample of elements."""
+    """Results of one pass over a loader: sums of features, and a sample of elements."""
 
     def __init__(self) -> None:
         self.sums, self.layers = FeatureSums(), [0]
@@ -157,7 +157,7 @@ class _Gathered:
             self.limit = float(self.parts[0].key.max())
 
     def merge(self) -> "_Gathered":
-        """Return this with the sums and samples of all processes."""
+        """Add the sums and samples of all other processes to these, and return the result."""
         if count_ranks() == 1:
             return self
         count, mean, moments = self.sums.count, self.sums.mean, self.sums.moments
@@ -245,7 +245,19 @@ class NetworkModel(nn.Module):
         network: a trained network, which is used and not copied.
         reader: positions of its features.
         evidence: noise and evidence.
-        calibration: as of :func:`howsure.calibrate`; None: there is none.
+        calibration: the result of :func:`howsure.calibrate`, or None.
+
+    >>> import howsure as hs
+    >>> x = torch.linspace(-1, 1, 64)[:, None]
+    >>> network = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    >>> model = hs.attach(network, [(x, x**2)])
+    >>> p = model.predict([[0.0], [9.0]])
+    >>> p.mean.shape, bool(p.familiarity[0] > p.familiarity[1])
+    ((2, 1), True)
+    >>> model(x).batch_shape, model.with_familiarity(x)[1].shape
+    (torch.Size([64, 1]), torch.Size([64]))
+    >>> isinstance(model.calibrated([(x, x**2)]), hs.NetworkModel)
+    True
     """
 
     def __init__(
@@ -260,16 +272,20 @@ class NetworkModel(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
-        """Stay in evaluation mode."""
+        """Return the model in evaluation mode, whatever ``mode`` is."""
         return super().train(False)
 
     def forward(self, *inputs: Any) -> NormalInverseGamma:
+        """Return the distributions of ``inputs``, tensors as the network takes them."""
         return self.with_familiarity(*inputs)[0]
 
     def with_familiarity(self, *inputs: Any) -> tuple[NormalInverseGamma, Tensor]:
-        """Return the distributions of these inputs, and the familiarity of each element, in [0, 1].
+        """Return the distributions of inputs, and the familiarity of each row or pixel, in [0, 1].
 
-        A calibration by ``"scale"`` is applied; the others are intervals of :meth:`predict`.
+        A calibration by ``"scale"`` is applied. The others change the intervals of :meth:`predict` only.
+
+        Args:
+            *inputs: tensors as the network takes them.
         """
         outputs, features = self.reader(self.network, inputs)
         last = outputs.map(self.reader.targets_last)
@@ -284,7 +300,10 @@ class NetworkModel(nn.Module):
 
     @torch.no_grad()
     def predict(self, *inputs: Any) -> Any:
-        """Return the calibrated :class:`~howsure.Prediction` of inputs, which may be arrays.
+        """Return the calibrated :class:`~howsure.Prediction` of inputs.
+
+        Args:
+            *inputs: tensors or arrays, as the network takes them.
 
         The familiarity of a row with several elements, such as pixels, is their mean. With an isotonic calibration the
         result is a :class:`~howsure.calibration.RecalibratedPrediction`.
@@ -297,9 +316,15 @@ class NetworkModel(nn.Module):
         return self.calibration.apply(p) if self.calibration and self.calibration.method == "isotonic" else p
 
     def calibrated(self, loader: Iterable[Any], method: str = "scale", groups: Any = None) -> "NetworkModel":
-        """Return the model with a calibration by the rows of a loader; see :func:`howsure.calibrate`.
+        """Return the model with a calibration, as :func:`howsure.calibrate` does.
 
-        A scale is one factor for each target, whatever the shape of the output.
+        Args:
+            loader: batches (inputs, targets) that the network was not trained on.
+            method: ``"scale"`` (one factor for each target), ``"isotonic"`` or ``"conformal"``.
+            groups: columns of the first input whose groups are calibrated separately, for ``"conformal"``.
+
+        Raises:
+            InputError: if the method cannot calibrate outputs of this shape.
         """
         plain = self._with_calibration(None)
         parts, targets, tables = [], [], []
@@ -353,7 +378,7 @@ def attach(
     features: str = "layers",
     ridge: float = RIDGE,
 ) -> NetworkModel:
-    """Return a trained network with evidence: how far each prediction is from what the training rows support.
+    """Return a trained network with evidence: how well the training rows support each prediction.
 
     The loader is read once, and the network is called once for each batch. A batch is a tuple of the inputs and, last,
     the targets. A missing target is NaN. Several processes with a part of the rows each get the same model.
@@ -364,7 +389,7 @@ def attach(
             (N,), (N, T), (N, L, T), or (N, H, W) and (N, T, H, W) after a convolution.
         loader: batches of the training rows.
         validation: batches of other rows. The noise and the edge of the training rows are learned from these. None:
-            from training rows, each of which is left out in closed form.
+            from training rows, each left out in closed form.
         layers: names of modules, as in ``named_modules()``, whose outputs are the features. None: the last
             two hidden layers, which are the inputs of the last two linear layers or convolutions that are called.
         features: "layers"; or "gradients", of the output by the weights along 256 random directions. Gradients
@@ -434,7 +459,7 @@ def _gather(
     layers: Sequence[str] | None = None,
     gradients: bool = False,
 ) -> tuple[FeatureReader, _Gathered]:
-    """Return the reader of a network, and what one pass over a loader collects."""
+    """Return the reader of a network, and the results of one pass over a loader."""
     gathered = _Gathered()
     for inputs, y in _batches(loader, network):
         if reader is None:

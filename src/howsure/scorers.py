@@ -28,8 +28,8 @@ class Scorer:
     ends with such an estimator, or a search that chose one. Scorers can be pickled, copied and compared.
 
     Args:
-        metric: a function (prediction, y, **options) → float, such as those of `howsure.metrics`.
-        greater_is_better: whether a greater value of the metric is better; if not, its sign is changed.
+        metric: a function (prediction, y, **options) → float, such as a function of `howsure.metrics`.
+        greater_is_better: whether a greater value of the metric is better. If not, its sign is changed.
         **options: arguments of the metric.
 
     >>> from howsure import metrics
@@ -60,7 +60,7 @@ class Scorer:
 
 
 def distribution_of(estimator: Any, X: Any) -> Prediction:  # noqa: N803
-    """Return the predictive distribution of an estimator, of the last step of a pipeline, or of what a search chose.
+    """Return the predictive distribution of an estimator, a pipeline or the best model of a search.
 
     Raises:
         InputTypeError: if there is none.
@@ -83,7 +83,7 @@ def distribution_of(estimator: Any, X: Any) -> Prediction:  # noqa: N803
 
 
 def coverage_distance(prediction: Predictive, y: Targets, coverage: float = 0.9) -> float:
-    """Return |observed − stated| coverage: more than what was stated is no better than less."""
+    """Return |observed − stated| coverage: too much coverage is as bad as too little."""
     return abs(metrics.coverage(prediction, y, coverage) - coverage)
 
 

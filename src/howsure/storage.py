@@ -1,6 +1,6 @@
 """Model files: one safetensors file, with everything that is not a tensor as JSON in its header. No pickle, no code.
 
-The JSON is that of Python's ``json``, which has NaN and infinity: scores of networks that diverged.
+Python's ``json`` writes NaN and infinity too, such as scores of networks that diverged.
 
 A file is written next to its place, synced and renamed, so that a killed writer leaves the old file whole.
 """
@@ -113,7 +113,7 @@ def checked_header(kind: type[Header], values: Any) -> Header:
     """Return a dataclass from the plain values of a file, after checking the names and the types of its fields.
 
     Args:
-        kind: a dataclass; the annotation of a field is a type, a list, a tuple or a union of types, or a dataclass.
+        kind: a dataclass. The annotation of a field is a type, a list, a tuple or a union of types, or a dataclass.
         values: of all its fields, as JSON has them.
     """
     known = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def checked_header(kind: type[Header], values: Any) -> Header:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Return a value of JSON as an annotation says; raise a TypeError if it is something else."""
+    """Return a value of JSON with the type of an annotation, or raise a TypeError."""
     origin, parts = get_origin(kind) or kind, get_args(kind)
     if kind is Any:
         return value

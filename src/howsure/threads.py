@@ -30,8 +30,8 @@ _usual = 1
 def one_thread() -> Iterator[int]:
     """Limit torch to one thread for the caller inside the context, and yield how many there were before.
 
-    The number belongs to the calling thread, and is what threads that start later begin with. So that the process is
-    left as it was, the first of several callers at once decides what is restored. Contexts may be nested.
+    The number belongs to the calling thread, and starts later threads with it. So that the process is
+    left as it was, the first of several callers at once decides the restored number. Contexts may be nested.
     """
     global _users, _usual
     if getattr(_inside, "usual", 0):
@@ -62,7 +62,7 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item], thread
 
 
 def stream_in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Yield the function of every item, in order, computed without gradients by so many threads.
+    """Yield the function of every item, in order, computed without gradients by ``threads`` threads.
 
     Items are taken as results are: at most one item for each thread is being worked on, and one more waits, so that any
     number of items needs little memory. If the function, the items or the consumer raise, work that has begun is

@@ -47,7 +47,7 @@ def run_program(program: str, module: str, after_interrupt: str = "") -> None:
 
 
 def _end_soon_after_interrupt(farewell: str) -> threading.Event:
-    """Start a thread that ends the process if Ctrl-C does not; return an event to set when its farewell was said.
+    """Start a thread that ends the process if Ctrl-C does not; return an event to set after the last message.
 
     Python raises KeyboardInterrupt when the main thread returns from compiled code, which may be seconds later. Files
     are written next to their places and renamed, so that an end at any moment leaves no half of one.

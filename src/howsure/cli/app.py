@@ -1,4 +1,4 @@
-"""The verbs together, and what happens to errors."""
+"""The command group, and the exit code of each error."""
 
 import sys
 import traceback

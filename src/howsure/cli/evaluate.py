@@ -58,7 +58,7 @@ def evaluate(
 def known_rows(
     model: "Regressor", table: Path, target: list[str] | None, by: str | None, csv: CsvOptions, quiet: bool
 ) -> tuple[TestRows, int]:
-    """Return the rows with known targets and the number of others; say how many, and whether some are training rows."""
+    """Return the rows with known targets and the number of others, after notes about both."""
     rows, left_out = read_test_rows(model, table, target or [], by, csv)
     if left_out:
         console.remark(f"left out: {counted(left_out)} without a target", quiet)

@@ -217,7 +217,7 @@ def _check_options(
 ) -> None:
     """Raise for options that name columns which are not there, or which the options use twice."""
     if by_time is not None and by_group is not None:
-        raise InputError("--split-by-time and --split-by-group both say which rows are held out; choose one")
+        raise InputError("--split-by-time and --split-by-group both choose the held-out rows; use one of them")
     if len(set(targets)) < len(targets):
         raise InputError(f"--target names a column twice: {listed(targets)}")
     given = {"--target": targets, "--drop": drop, "--category": category}
@@ -229,7 +229,7 @@ def _check_options(
 
 
 def _check_rows(rows: Rows, count: int, targets: list[str], quiet: bool) -> None:
-    """Raise for too few rows, and say what limits the scores of the others."""
+    """Raise for too few rows, and print a note if the scores are uncertain."""
     if len(rows.y) < count:
         console.remark(f"left out: {count - len(rows.y):,} of {count:,} rows without a target", quiet)
     if len(rows.y) < MIN_ROWS:
@@ -388,7 +388,7 @@ def _score(model: "Regressor", train: Rows, scored: Rows, task: Task) -> dict[st
 
 
 def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str, Any]]) -> None:
-    """Say which column a model relies on if predictions can be almost exact: it may be known only with the target."""
+    """Print a note about the most important column if predictions are almost exact: it may contain the target."""
     some = scored.take(np.arange(min(len(scored.y), MAX_ROWS_FOR_LEAK)))
     order = np.random.default_rng(0).permutation(len(some.y))
     for k, (target, found) in enumerate(scores.items()):

@@ -34,7 +34,7 @@ def load(path: Path) -> "Regressor":
 
     model: Any = estimators.load(path)
     if not isinstance(model, estimators.Regressor):
-        raise InputError(f"{path} holds a model of images; the command line is for tables")
+        raise InputError(f"{path} holds a model of images, and the shell supports tables only: use hs.load")
     with reading_model(path):
         model.record_ = _checked(model.record_)
     return model
@@ -46,7 +46,7 @@ def _checked(record: Any) -> dict[str, Any]:
         held_out = record["held_out"]
         counts, words = [record["rows"], held_out["rows"]], [held_out["how"], *record["scores"]]
         if not all(type(count) is int for count in counts) or not all(isinstance(word, str) for word in words):
-            raise InputError("its record does not say what was held out")
+            raise InputError("its record does not name the held-out rows")
         for found in record["scores"].values():
             list(scoring.compare_models(found))  # raises if a score is not a number
         np.frombuffer(base64.b64decode(record.get("row_hashes", ""), validate=True), "<u4")
@@ -124,5 +124,5 @@ def training_rows_among(model: Any, x: "pd.DataFrame", y: NDArray[np.float64]) -
 
 
 def recorded(hashes: NDArray[np.uint32]) -> str:
-    """Return the smallest hashes as text."""
+    """Return the ``MAX_HASHES`` smallest hashes, encoded as text for a model file."""
     return base64.b64encode(np.sort(hashes)[:MAX_HASHES].astype("<u4").tobytes()).decode()

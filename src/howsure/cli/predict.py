@@ -120,7 +120,7 @@ def _count(jobs: list[Job]) -> int | None:
 def _check(
     model: "Regressor", keep: list[str], said: set[str], quiet: bool, batch: "pd.DataFrame", table: Path
 ) -> None:
-    """Raise if columns are missing, and say which are ignored, unless that was said of another table."""
+    """Raise if columns are missing, and print the ignored columns once."""
     features_of(model, batch, table)
     check_columns(keep, batch.columns, f"--keep: {table} has no column")
     known = {*model.encoding_.names, *keep, *(model.target_names_ or ())}

@@ -1,7 +1,7 @@
 """Predict tables on many cores or machines with Ray Data: the same rows, in the same order, as on one.
 
 A file is cut into spans of whole batches. Workers, each with its own copy of the model, read and predict the spans, and
-this process writes the predictions in order. The batches are those of the local engine, because the last digits of a
+this process writes the predictions in order. The batches are the local engine's, because the last digits of a
 prediction depend on which rows are computed together. If a worker is killed, Ray repeats its span. Every machine must
 see the files under the same paths.
 """
@@ -40,9 +40,9 @@ def predict(
     Uses the cluster that ``RAY_ADDRESS`` or an earlier ``ray.init`` names, and otherwise the cores of this machine.
 
     Args:
-        jobs: pairs of a table and the file of its predictions, each of which appears when it is whole.
-        read: reads a table in batches, as `read_batches` does; it is pickled with the function.
-        function: a batch of rows → the frame of their predictions; it is pickled and sent to every worker once.
+        jobs: pairs of a table and the file of its predictions. A file appears when it is complete.
+        read: reads a table in batches, as `read_batches` does. Pickled with the function.
+        function: a batch of rows → the frame of their predictions. Pickled and sent to every worker once.
         replace: whether outputs that exist are replaced.
         progress: called with the number of rows that were predicted since the last call.
 
@@ -123,7 +123,7 @@ class _Predictor:
         ((self.read, self.function),) = ray.get(functions)
 
     def __call__(self, span: Any) -> Iterator[dict[str, Any]]:
-        """Yield the predictions of each batch of a span; an error of the input is a result, and not a failure."""
+        """Yield the predictions of each batch of a span. An error of the input is yielded and not raised."""
         import numpy as np
 
         job, start, stop = (int(span[name][0]) for name in ("job", "start", "stop"))

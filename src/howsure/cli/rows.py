@@ -48,7 +48,7 @@ def predict_frame(
     The columns of predictions are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``, and
     for models with evidence ``familiar`` and ``unfamiliar``. Columns that a model does not have are left out: one
     network with a normal likelihood has no ``epistemic_std``, and a target learned by its logarithm has a ``median``
-    but no ``mean`` and ``std``. With several targets each name begins with that of the target, as in ``price_mean``.
+    but no ``mean`` and ``std``. With several targets each name starts with the target's, as in ``price_mean``.
 
     Args:
         model: a fitted regressor.
@@ -200,7 +200,7 @@ def naming_rows(
 def number_columns(model: "Regressor") -> list[str] | None:
     """Return the columns that were plain numbers when the model was fitted, None if its columns have no names.
 
-    All others are read as text, from which the model reads what they were: a file may hold nothing but codes such as
+    All others are read as text, and the model converts them: a file may hold only codes such as
     007, or numbers such as 1.234 with a point for thousands.
     """
     from howsure.tables.numbers import PLAIN

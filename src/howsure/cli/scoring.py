@@ -144,7 +144,7 @@ def _linear(x: Array, y: Array, x_new: Array) -> "Prediction | None":
     try:
         with np.errstate(all="ignore"):
             mean = model.fit(x, (y - y.mean(0)) / size).predict(x_new).reshape(len(x_new), -1)
-    except (ValueError, np.linalg.LinAlgError):  # features beyond what a linear model can scale
+    except (ValueError, np.linalg.LinAlgError):  # features too large for a linear model
         return None
     left_out = np.sqrt(np.maximum(-np.atleast_1d(ridge.best_score_), 0))
     return _gaussian(mean * size + y.mean(0), left_out * size) if np.isfinite(mean).all() else None

@@ -131,7 +131,15 @@ class TensorTree:
     validate_args: InitVar[bool | None] = field(default=None, kw_only=True)
 
     def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Self:
-        """Return the same on another device, or in another floating dtype of at least 32 bits."""
+        """Return the same on another device, or in another dtype.
+
+        Args:
+            target: a device, or ``torch.float32`` or ``torch.float64``.
+            non_blocking: as for ``torch.Tensor.to``.
+
+        Raises:
+            InputError: for another dtype.
+        """
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
             raise InputError(f"{type(self).__name__}: parameters are float32 or float64, not {target}")
         return self._map(lambda t: t.to(target, non_blocking=non_blocking))
@@ -167,7 +175,14 @@ class TensorTree:
 
     @classmethod
     def cat(cls, distributions: "Iterable[Self]") -> Self:
-        """Return several distributions as one, row after row."""
+        """Return several distributions as one, row after row.
+
+        Args:
+            distributions: at least one, all of this class.
+
+        Raises:
+            InputTypeError: for an empty list or other classes.
+        """
         every = list(distributions)
         kinds = {(type(each), str(_pytree.tree_structure(each.to_dict()))) for each in every if isinstance(each, cls)}
         if len(kinds) != 1 or not all(isinstance(each, cls) for each in every):
@@ -179,7 +194,7 @@ class TensorTree:
         return self.from_dict(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tensors by name, as plain dicts, for tools that know only tuples and dicts.
+        """Return the tensors by name, as plain dicts, for tools that support only tuples and dicts.
 
         They have the first dimensions of the distribution, so that rows can be sliced, joined and gathered in each.
         """
@@ -187,7 +202,7 @@ class TensorTree:
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
-        """Return the object that :meth:`to_dict` took apart. The values are tensors or NumPy arrays."""
+        """Return the object of :meth:`to_dict`. The values of ``parts`` are tensors or NumPy arrays."""
         raise NotImplementedError
 
 
@@ -196,7 +211,7 @@ TensorTree.validate_args = property(lambda self: getattr(self, "_validate_args",
 
 
 def class_name(x: Any) -> str:
-    """Return the name of the class of an object; torch's distributions have the names of ours, so with the package."""
+    """Return the name of the class of an object, with the package for torch's distributions of equal names."""
     kind = type(x)
     package = "torch.distributions." if kind.__module__.startswith("torch.distributions.") else ""
     return f"{package}{kind.__name__}"
@@ -254,10 +269,12 @@ class TreeDistribution(TensorTree, Distribution):
         return new
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the parameters by name."""
         return {name: getattr(self, name) for name in self.leaves}
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        """Return the distribution with these ``parts``, as of :meth:`to_dict`, tensors or NumPy arrays."""
         return cls(**checked_parts(cls.__name__, parts, cls.leaves))
 
     def _of_parts(self, parts: dict[str, Any]) -> Self:
@@ -268,6 +285,7 @@ class TreeDistribution(TensorTree, Distribution):
         return self._from_leaves(getattr(self, name).double() for name in self.leaves)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        """Return the distribution with its parameters expanded to ``batch_shape``."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new._set_leaves((getattr(self, name).expand(batch_shape) for name in self.leaves), self._validate_args)
         return new
@@ -293,7 +311,11 @@ class Predictive:
         return std
 
     def interval(self, coverage: float = 0.9) -> Tensor:
-        """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
+        """Return the central interval that contains a new y with probability ``coverage``: its ends, (*shape, 2).
+
+        Raises:
+            InputError: if the coverage is not between 0 and 1.
+        """
         if isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage < 1:
             raise InputError(f"coverage must be a number between 0 and 1, got {coverage!r}")
         tail = 0.5 * (1 - float(coverage))
@@ -321,7 +343,7 @@ class Univariate(Predictive, TreeDistribution):
         return result
 
     def log_prob(self, value: Tensor | float) -> Tensor:
-        """Return the log density."""
+        """Return the log density at ``value``."""
         return self._call("log_prob", value)
 
     def cdf(self, value: Tensor | float) -> Tensor:
@@ -341,15 +363,15 @@ class Univariate(Predictive, TreeDistribution):
         return self._call("isf", value)
 
     def crps(self, value: Tensor | float) -> Tensor:
-        """Return the continuous ranked probability score in the units of y; smaller is better."""
+        """Return the continuous ranked probability score of ``value``, in the units of y. Smaller is better."""
         return self._call("crps", value)
 
     def mean_distance(self, value: Tensor | float) -> Tensor:
-        """Return the mean distance of a draw from the value, E|X−value|."""
+        """Return the mean distance of a draw from ``value``, E|X−value|."""
         return self._call("mean_distance", value)
 
     def predictive(self) -> Self:
-        """Return the distribution of a new y, which is this one; the counterpart of a Normal Inverse-Gamma's method."""
+        """Return the distribution itself, as a counterpart to the method of a Normal Inverse-Gamma."""
         return self
 
     def half_spread(self) -> Tensor:

@@ -41,13 +41,17 @@ class Mixture(Predictive, TensorTree, Distribution):
     and entropy with respect to the positive ones.
 
     Args:
-        components: a :class:`~howsure.StudentT` or a :class:`~howsure.Normal`; of a Normal Inverse-Gamma, mix
+        components: a :class:`~howsure.StudentT` or a :class:`~howsure.Normal`. Of a Normal Inverse-Gamma, mix
             its ``predictive()``.
         dim: the dimension of the components' batch shape along which the members lie.
-        weights: how much each member counts, a tensor (members,) of numbers ≥ 0, not all 0; or for each row, of the
-            shape of the components, whose members then move to the last dimension. They are kept in float64 and divided
-            by their sum. None: all count the same.
-        validate_args: whether to check values; None does as the components do.
+        weights: of the members, a tensor (members,) of numbers ≥ 0, not all 0. Or for each row, of the
+            shape of the components, whose members then move to the last dimension. They are stored in float64 and
+            divided by their sum. None: equal weights.
+        validate_args: whether to check values. None: as the components.
+
+    Raises:
+        InputError: for a dimension or weights that do not fit.
+        InputTypeError: for components of another class.
 
     >>> from howsure import Normal
     >>> two = Mixture(Normal(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 1.0])))
@@ -55,6 +59,10 @@ class Mixture(Predictive, TensorTree, Distribution):
     (tensor(5.), tensor(1.), tensor(25.))
     >>> Mixture(two.components, weights=torch.tensor([3.0, 1.0])).mean
     tensor(2.5000)
+    >>> two.members, two.interval(0.9), two.icdf(torch.tensor(0.05)), two.quantile(0.05, upper=True)
+    (2, tensor([-1.2816, 11.2816]), tensor(-1.2816), tensor(11.2816))
+    >>> two.log_prob(0.0), two.cdf(5.0), two.sf(5.0), two.crps(5.0), two.entropy(), two.sample((3,)).shape
+    (tensor(-1.6121), tensor(0.5000), tensor(0.5000), tensor(2.2179), tensor(2.1121), torch.Size([3]))
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -117,6 +125,7 @@ class Mixture(Predictive, TensorTree, Distribution):
         return self.components.batch_shape[self.dim]
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
+        """Return the mixture with its parameters expanded to ``batch_shape``, without the members."""
         shape = list(batch_shape)
         shape.insert(len(shape) + 1 + self.dim, self.members)
         new: Self = type(self).__new__(type(self)) if _instance is None else _instance
@@ -124,7 +133,12 @@ class Mixture(Predictive, TensorTree, Distribution):
         return new
 
     def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Self:
-        """Return the same on another device, or with components of another dtype; weights stay float64."""
+        """Return the same on another device, or with components of another dtype.
+
+        Args:
+            target: a device, or ``torch.float32`` or ``torch.float64``. The weights stay in float64.
+            non_blocking: as for ``torch.Tensor.to``.
+        """
         components = self.components.to(target, non_blocking=non_blocking)
         weights = self.weights
         if weights is not None and not isinstance(target, torch.dtype):
@@ -144,7 +158,14 @@ class Mixture(Predictive, TensorTree, Distribution):
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, Any]) -> Self:
-        """Return the mixture that :meth:`to_dict` took apart, with members in the last dimension."""
+        """Return the mixture of :meth:`to_dict`, with members in the last dimension.
+
+        Args:
+            parts: the components and their weights, as of :meth:`to_dict`.
+
+        Raises:
+            InputError: if they do not fit together.
+        """
         given = checked_parts(cls.__name__, parts, ["components"], ["weights"])
         components = one_of(cls.__name__, given["components"], [StudentT, Normal])
         if "weights" not in given:
@@ -168,6 +189,7 @@ class Mixture(Predictive, TensorTree, Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """Weighted mean of the members' means."""
         return self._mean_of(self.components.mean)
 
     @property
@@ -182,6 +204,7 @@ class Mixture(Predictive, TensorTree, Distribution):
 
     @property
     def variance(self) -> Tensor:
+        """Sum of ``within_variance`` and ``between_variance``."""
         return self.within_variance + self.between_variance
 
     @property
@@ -207,7 +230,7 @@ class Mixture(Predictive, TensorTree, Distribution):
     # Density and tails ------------------------------------------------------------------------------------------------
 
     def log_prob(self, value: Tensor | float) -> Tensor:
-        """Return the log density."""
+        """Return the log density at ``value``."""
         each = self.components.log_prob(self._for_members(value))
         return mixture.log_mean_exp(each, self._aligned_weights, self.dim)
 
@@ -229,11 +252,13 @@ class Mixture(Predictive, TensorTree, Distribution):
         return self.quantile(value, upper=False)
 
     def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` above it, exact in the upper tail; otherwise as `icdf`."""
+        """Return the quantile with probability ``value`` above it, exact in the upper tail, otherwise as `icdf`."""
         return self.quantile(value, upper=True)
 
     def crps(self, value: Tensor | float) -> Tensor:
-        r"""Return the continuous ranked probability score, :math:`\mathbb E|X-y| - \tfrac12\mathbb E|X-X'|`.
+        r"""Return the continuous ranked probability score of ``value`` y.
+
+        .. math:: \mathbb E|X-y| - \tfrac12\mathbb E|X-X'|
 
         It has a closed form for normal members. For Student t members (df > 1) the second mean is computed by
         quadrature. Its error is below 1e-7 of the mixture's width √(mean scale² + variance of loc), as measured for 2
@@ -283,6 +308,7 @@ class Mixture(Predictive, TensorTree, Distribution):
         return torch.promote_types(value.dtype, self.components.loc.dtype)
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        """Return draws of shape (*sample_shape, *batch_shape)."""
         shape = torch.Size(sample_shape) + self.batch_shape
         if self.weights is not None:
             return self._sample_by_weights(shape)
@@ -314,7 +340,7 @@ class Mixture(Predictive, TensorTree, Distribution):
     # Quantiles --------------------------------------------------------------------------------------------------------
 
     def quantile(self, value: Tensor | float, upper: Tensor | bool) -> Tensor:
-        """Return `isf` of the value where ``upper`` is true, else `icdf`, so that one search serves both ends."""
+        """Return `isf` of ``value`` where ``upper`` is true, else `icdf`, both by one search."""
         p = self._as_tensor(value)
         double, dtype = self._double(), self._result_dtype(p)
         q = p.double().expand(torch.broadcast_shapes(p.shape, self.batch_shape))

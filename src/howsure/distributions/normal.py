@@ -23,11 +23,21 @@ class Normal(Univariate, torch.distributions.Normal):
     Args:
         loc: mean.
         scale: standard deviation, > 0.
-        validate_args: whether to check parameters and values; None follows torch's global switch.
+        validate_args: whether to check parameters and values. None follows torch's global switch.
+
+    Raises:
+        InputError: for parameters outside of their range, or shapes that do not broadcast.
+        InputTypeError: for a parameter that is neither a tensor nor a number.
 
     >>> import torch
     >>> Normal(0.0, 1.0).sf(torch.tensor(10.0))
     tensor(7.6199e-24)
+    >>> Normal(0.0, 1.0).isf(torch.tensor(7.6199e-24)), Normal(0.0, 1.0).crps(1.0)
+    (tensor(10.0000), tensor(0.6024))
+    >>> Normal(0.0, 1.0).mean_distance(0.0), Normal(0.0, 1.0).half_spread()
+    (tensor(0.7979), tensor(0.5642))
+    >>> Normal.from_raw(torch.zeros(5, 2)).affine(10.0, 2.0).mean
+    tensor([10., 10., 10., 10., 10.])
     """
 
     leaves = ("loc", "scale")
@@ -49,12 +59,16 @@ class Normal(Univariate, torch.distributions.Normal):
         """Return a distribution from two raw outputs of a network along ``dim``, which is removed: (N, 2) → (N,).
 
         The mean is the first output. The standard deviation is the softplus of the second plus 1e-6.
+
+        Args:
+            raw: floating-point outputs.
+            dim: the dimension of size 2.
         """
         check_floating(f"{cls.__name__}.from_raw: raw", raw)
         return cls._from_leaves(normal.from_raw(raw, dim))
 
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
-        """Return the distribution of loc + scale·y, as in other units."""
+        """Return the distribution of loc + scale·y, for example in other units."""
         return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
 
     def half_spread(self) -> Tensor:

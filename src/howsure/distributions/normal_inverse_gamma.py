@@ -43,13 +43,25 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         beta: :math:`\beta > 0`.
         alpha_minus_one: :math:`\alpha - 1`, instead of ``alpha`` where that may come close to 1: float32 rounds
             1 + 1e-8 to 1. The object stores this number.
-        validate_args: whether to check parameters and values; None follows torch's global switch.
+        validate_args: whether to check parameters and values. None follows torch's global switch.
+
+    Raises:
+        InputError: for parameters outside of their range, or shapes that do not broadcast.
+        InputTypeError: for a missing parameter, or one that is neither a tensor nor a number.
 
     >>> nig = NormalInverseGamma(gamma=0.0, nu=2.0, alpha=3.0, beta=4.0)
     >>> nig.prediction.item(), nig.aleatoric_variance.item(), nig.epistemic_variance.item()
     (0.0, 2.0, 1.0)
     >>> nig.predictive()
     StudentT(df: 6.0, loc: 0.0, scale: 1.4142135381698608)
+    >>> nig.interval(0.9), nig.cdf(1.0), nig.sf(1.0), nig.icdf(0.95), nig.crps(1.0)
+    (tensor([-2.7481,  2.7481]), tensor(0.7470), tensor(0.2530), tensor(2.7481), tensor(0.6159))
+    >>> nig.affine(10.0, 2.0).std, nig.mutual_information()
+    (tensor(3.4641), tensor(0.2876))
+    >>> nig.update(torch.tensor(3.0)).prediction
+    tensor(1.)
+    >>> NormalInverseGamma.from_raw(torch.zeros(5, 4)).batch_shape
+    torch.Size([5])
     """
 
     arg_constraints = {
@@ -107,6 +119,10 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         Args:
             raw: floating-point outputs, of any shape.
             dim: the dimension of size 4, which is removed: (N, 4) → (N,), (N, T, 4) → (N, T).
+
+        Raises:
+            InputError: if the dimension does not have size 4.
+            InputTypeError: if ``raw`` is not a floating-point tensor.
         """
         check_floating(f"{cls.__name__}.from_raw: raw", raw)
         if not -raw.ndim <= dim < raw.ndim or raw.shape[dim] != 4:
@@ -142,6 +158,7 @@ class NormalInverseGamma(Predictive, TreeDistribution):
 
     @property
     def alpha(self) -> Tensor:
+        """Shape α of the Inverse-Gamma distribution."""
         return 1 + self.alpha_minus_one
 
     # Prediction and uncertainty ---------------------------------------------------------------------------------------
@@ -178,17 +195,17 @@ class NormalInverseGamma(Predictive, TreeDistribution):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of a new y: both uncertainties together."""
+        """Standard deviation of a new y."""
         return self.predictive_variance.sqrt()
 
     @property
     def aleatoric_std(self) -> Tensor:
-        """Standard deviation of the noise in the data."""
+        """Root of :attr:`aleatoric_variance`."""
         return self.aleatoric_variance.sqrt()
 
     @property
     def epistemic_std(self) -> Tensor:
-        """Standard deviation of the prediction."""
+        """Root of :attr:`epistemic_variance`."""
         return self.epistemic_variance.sqrt()
 
     def cdf(self, value: Tensor | float) -> Tensor:
@@ -208,7 +225,7 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         return self.predictive().isf(value)
 
     def crps(self, value: Tensor | float) -> Tensor:
-        """Return the continuous ranked probability score of a new y."""
+        """Return the continuous ranked probability score of ``value`` as a new y. Smaller is better."""
         return self.predictive().crps(value)
 
     def mutual_information(self) -> Tensor:
@@ -253,6 +270,7 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         return nig.entropy(*self.parameters[1:])
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        r"""Return draws of pairs :math:`(\mu, \sigma^2)` with gradients, of shape (*sample_shape, *batch_shape, 2)."""
         shape = torch.Size(sample_shape) + self.batch_shape
         sigma2 = self.beta / torch._standard_gamma(self.alpha.expand(shape))
         noise = torch.randn(shape, dtype=sigma2.dtype, device=sigma2.device)
@@ -275,6 +293,9 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         Args:
             loc: the summand, such as the mean of the targets.
             scale: the factor, such as their standard deviation. It must not be 0.
+
+        Raises:
+            InputError: if the scale is 0 or not finite.
         """
         if isinstance(scale, int | float) and (scale == 0 or not math.isfinite(scale)):
             raise InputError(f"affine: scale must be finite and not 0, got {scale}")
@@ -286,6 +307,9 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         Args:
             y: observations: one each, of the shape of the distribution, or with ``dim`` several.
             dim: the dimension of y along which the observations of one distribution lie.
+
+        Raises:
+            InputError: if the shape of y does not fit.
         """
         check_floating("update: y", y)
         observed, along = (y.unsqueeze(-1), -1) if dim is None else (y, dim)

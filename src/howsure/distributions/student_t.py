@@ -30,11 +30,22 @@ class StudentT(Univariate):
         scale: scale, > 0. The variance is :math:`s^2 n/(n-2)`.
         df_minus_two: instead of ``df``, where that may come so close to 2 that the variance loses digits. Both may
             be given, as the leaves of another distribution.
-        validate_args: whether to check parameters and values; None follows torch's global switch.
+        validate_args: whether to check parameters and values. None follows torch's global switch.
+
+    Raises:
+        InputError: for parameters outside of their range, or shapes that do not broadcast.
+        InputTypeError: for a missing parameter, or one that is neither a tensor nor a number.
 
     >>> t = StudentT(df=5.0, loc=1.0, scale=2.0)
     >>> t.isf(t.sf(torch.tensor(40.0)))
     tensor(40.)
+    >>> t.mean, t.variance, t.interval(0.9)
+    (tensor(1.), tensor(6.6667), tensor([-3.0301,  5.0301]))
+    >>> value = torch.tensor([1.0, 2.0])
+    >>> t.log_prob(value), t.cdf(value), t.crps(value)
+    (tensor([-1.6618, -1.8081]), tensor([0.5000, 0.6809]), tensor([0.5141, 0.6993]))
+    >>> t.icdf(torch.tensor(0.5)), t.mean_distance(1.0), t.half_spread(), t.entropy(), t.rsample((3,)).shape
+    (tensor(1.), tensor(1.8980), tensor(1.3840), tensor(2.3206), torch.Size([3]))
     """
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
@@ -74,19 +85,21 @@ class StudentT(Univariate):
 
     @property
     def mean(self) -> Tensor:
-        """``loc``; NaN (undefined) for df ≤ 1."""
+        """``loc``, or NaN (undefined) for df ≤ 1."""
         return torch.where(self.df > 1, self.loc, torch.nan)
 
     @property
     def mode(self) -> Tensor:
+        """``loc``."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        """s² df/(df−2); infinite for 1 < df ≤ 2, NaN (undefined) below."""
+        """s² df/(df−2), infinite for 1 < df ≤ 2, and NaN (undefined) below."""
         return student_t.variance(self.df_minus_two, self.scale)
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        """Return draws with gradients, of shape (*sample_shape, *batch_shape)."""
         shape = torch.Size(sample_shape) + self.batch_shape
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
@@ -94,7 +107,7 @@ class StudentT(Univariate):
         return self.loc + self.scale * noise * torch.rsqrt(torch._standard_gamma(half) / half)
 
     def half_spread(self) -> Tensor:
-        """Return half the mean distance of two independent draws, ½E|X−X'|; needs df > 1."""
+        """Return half the mean distance of two independent draws, ½E|X−X'|, for df > 1."""
         return student_t.half_spread(self.df, self.scale)
 
     def entropy(self) -> Tensor:

@@ -118,7 +118,7 @@ class Regressor(_ScikitLearn):
     training_ : dict
         Steps and seconds of the training; for each network the step whose weights were kept and whether it diverged.
     inputs_ : dict
-        Weight of the networks by what they see. The weights add up to 1.
+        Weight of the networks by their inputs. The weights add up to 1.
     width_ : ndarray of shape (targets,) or None
         Factor of the scales of the networks.
     unfamiliar_below_ : float or None
@@ -133,6 +133,12 @@ class Regressor(_ScikitLearn):
         Record of ``howsure fit``; empty for a model that was fitted in Python.
     n_features_in_, feature_names_in_
         Number and names of the columns of X.
+
+    >>> import howsure as hs
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = hs.EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
+    >>> isinstance(model, hs.Regressor), model.features_of(model.read(X)).shape
+    (True, (50, 3))
     """
 
     registry: ClassVar[dict[str, type["Regressor"]]] = {}
@@ -169,9 +175,16 @@ class Regressor(_ScikitLearn):
         Args:
             X: the table.
             y: targets, and bounds of targets.
-            sample_weight: (N,), non-negative.
-            censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
+            sample_weight: (N,), non-negative. A row of weight 0 is left out.
+            censored: (N,) or of the shape of y, for targets that are bounds: 0 or False where y is the
                 value, 1 or True where the value is at least y, −1 where it is at most y.
+
+        Returns:
+            The regressor.
+
+        Raises:
+            InputError: for parameters, columns, targets or weights that cannot be used, with the column and row.
+            InputTypeError: for objects that are not tables or numbers.
         """
         before = dict(self.__dict__)
         try:
@@ -261,7 +274,7 @@ class Regressor(_ScikitLearn):
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
         scale = RobustScale.fit(own)
         x = own if len(rows) == table.rows else self.encoding_.transform(table)
-        x[rows] = own  # where categories have means of targets, a training row's own target must not be in its own
+        x[rows] = own  # categories may have means of targets, which must leave out the row's target
         scaled: Array = scale(torch.from_numpy(x)).numpy()
         return scale, scaled
 
@@ -271,7 +284,7 @@ class Regressor(_ScikitLearn):
         return self._read(X, self.encoding_)
 
     def features_of(self, table: Table) -> Array:
-        """Return the features (N, F) that the networks and trees see of a table."""
+        """Return the features (N, F) of a ``table`` of :meth:`read`, the inputs of networks and trees."""
         features: Array = self.model_.features(torch.from_numpy(self.encoding_.codes(table))).cpu().numpy()
         return features
 
@@ -285,9 +298,16 @@ class Regressor(_ScikitLearn):
     def predict(self, X: Any, return_std: bool) -> Array | tuple[Array, Array]: ...  # noqa: N803
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:  # noqa: N803
-        """Return the predictive mean, (N,) or (N, T); with ``return_std`` also the standard deviation.
+        """Return the predictive mean, (N,) or (N, T).
 
-        Under the target transform "log" y has neither: then it is the median, and ``return_std`` is refused.
+        Under the target transform "log" the mean does not exist, and the median is returned.
+
+        Args:
+            X: rows with the columns of the training table.
+            return_std: whether to return (mean, std) instead, which raises for the transform "log".
+
+        Raises:
+            InputError: if columns are missing or a cell cannot be read.
         """
         if return_std:
             p = self.predict_distribution(X)
@@ -298,7 +318,7 @@ class Regressor(_ScikitLearn):
         return p.mean
 
     def predict_distribution(self, X: Any) -> Prediction:  # noqa: N803
-        """Return the predictive distribution, in the units of y."""
+        """Return the predictive distribution of rows ``X``, in the units of y, with the calibration."""
         p, table = self._predict_uncalibrated(X)
         if self.calibration_ is None:
             return p
@@ -333,18 +353,18 @@ class Regressor(_ScikitLearn):
 
     @property
     def columns_(self) -> Any:
-        """A pandas frame that says what every column of X was taken for, and why."""
+        """A pandas frame with the type of every column of X, and the reason."""
         check_is_fitted(self, "encoding_")
         return self.encoding_.to_frame()
 
     @property
     def _evidence(self) -> Any:
-        """What becomes of the evidence away from the training rows, for regressors that have a choice."""
+        """How the evidence is computed, for regressors that have a choice."""
         return getattr(self, "evidence", "plain")
 
     @property
     def inputs_(self) -> dict[str, float]:
-        """Weight of the networks by what they see of a row, numbers, bins or trees, and that of linear regression."""
+        """Weights of the networks by their inputs (numbers, bins, trees), and of linear regression."""
         check_is_fitted(self, "model_")
         model = self.model_
         kinds = [
@@ -360,26 +380,31 @@ class Regressor(_ScikitLearn):
 
     @property
     def width_(self) -> Array | None:
-        """The factor of the networks' scales for each target; None if there is none."""
+        """The factor of the networks' scales for each target, or None."""
         check_is_fitted(self, "model_")
         width = self.model_.width
         return None if width is None else width.cpu().numpy().copy()
 
     @property
     def unfamiliar_below_(self) -> float | None:
-        """The familiarity below which 1% of rows like the training rows lie; None if it is unknown."""
+        """The familiarity below which 1% of rows like the training rows lie. None if it is unknown."""
         check_is_fitted(self, "model_")
         return self.model_.unfamiliar_below
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
-        """Return the central interval that holds a new y with this probability: its ends in the last dimension."""
+        """Return the central intervals that contain a new y with probability ``coverage``, for rows ``X``: (N, 2)."""
         return self.predict_distribution(X).interval(coverage)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
         """Return R² of ``predict``, as scikit-learn's regressors do: 1 is perfect, 0 as good as the mean of y.
 
-        It says nothing about the uncertainty. `howsure.metrics` scores the predictive distribution, and
+        It ignores the uncertainty. `howsure.metrics` scores the predictive distribution, and
         `howsure.scorers` does so in ``cross_val_score`` and ``GridSearchCV``. Of several targets it is the mean.
+
+        Args:
+            X: rows.
+            y: their targets.
+            sample_weight: weights of the rows.
         """
         return super().score(X, y, sample_weight)
 
@@ -454,7 +479,7 @@ class Regressor(_ScikitLearn):
         return save_model(path, self.model_.tensors(), self._header(), overwrite)
 
     def _header(self) -> TableHeader:
-        """Return all that the regressor knows besides tensors."""
+        """Return the state of the regressor without its tensors."""
         model, state = self.model_, self.random_state
         return TableHeader(
             estimator=type(self).__name__,
@@ -473,7 +498,7 @@ class Regressor(_ScikitLearn):
         )
 
     def restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
-        """Take over what :meth:`save` wrote, after checking that its parts fit together."""
+        """Restore the state that :meth:`save` wrote, after checking that its parts are consistent."""
         self._check_parameters()
         self.encoding_ = header.columns
         method = method_from_state(header.method)

@@ -35,7 +35,7 @@ class EvidentialRegressor(Regressor):
         without these fits: the variance grows relative to that at the edge of the training rows. "plain": the evidence
         that the networks output, as in the paper.
     inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
-        What networks see of a row. "numbers": its features. "bins": also the place of each number in 16 bins. "trees":
+        Inputs of the networks. "numbers": the features. "bins": also the place of each number in 16 bins. "trees":
         also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
         "auto": all three and a linear regression, or "numbers" for fewer than three networks or 50 rows.
     calibrated : bool, default=True
@@ -69,7 +69,7 @@ class EnsembleRegressor(Regressor):
     members : int, default=5
         Networks in the ensemble.
     inputs : str or tuple of str, default="numbers"
-        What networks see of a row, as in :class:`EvidentialRegressor`.
+        Inputs of the networks, as in :class:`EvidentialRegressor`.
 
     See :class:`Regressor` for the parameters and attributes that all regressors have.
 
@@ -91,10 +91,27 @@ def load(path: str | Path, network: None = None) -> Regressor: ...
 @overload
 def load(path: str | Path, network: torch.nn.Module) -> NetworkModel: ...
 def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor | NetworkModel:
-    """Return the model that ``save`` wrote to this file; with a network, its evidence and calibration.
+    """Return the model that ``save`` wrote to a file.
 
-    A model of images is read as well, though type checkers take the result for a regressor; ``FittedImages.load`` has
-    its type.
+    A model of images is read as well, though the type annotation is a regressor. ``FittedImages.load`` has its type.
+
+    Args:
+        path: of the file.
+        network: the trained network, for a file that :meth:`NetworkModel.save` wrote: it has evidence and calibration
+            only.
+
+    Returns:
+        A regressor, a :class:`~howsure.FittedImages`, or with ``network`` a :class:`~howsure.NetworkModel`.
+
+    Raises:
+        InputError: if the file is not a model, is damaged or from a newer version, or the network has other weights.
+
+    >>> import tempfile
+    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
+    >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
+    >>> path = model.save(tempfile.mkdtemp() + "/model.safetensors")
+    >>> bool((load(path).predict(X) == model.predict(X)).all())
+    True
     """
     if network is not None:
         return load_network(path, network)

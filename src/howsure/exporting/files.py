@@ -27,8 +27,8 @@ from howsure.threads import one_thread
 __all__ = ["OPSET", "columns_of", "export"]
 
 OPSET = 20  # of ONNX's own operators
-OPSET_ML = 5  # of those for machine learning, of which TreeEnsemble is one
-IR_VERSION = 10  # of the file: what ONNX Runtime reads from version 1.20 on
+OPSET_ML = 5  # of the operators for machine learning, such as TreeEnsemble
+IR_VERSION = 10  # of the file. ONNX Runtime reads it from version 1.20 on
 EXAMPLE_ROWS = (89, 97, 101, 103)  # prime, so that no product of other sizes is a multiple of one
 
 
@@ -46,13 +46,23 @@ def export(model: Any, path: str | Path, example: Any = None, **options: Any) ->
     Args:
         model: a fitted regressor, or a network.
         path: file ending in .onnx, for ONNX Runtime, or in .pt2, for ``torch.export.load``.
-        example: inputs of a network; not used for regressors.
-        **options: of a regressor: ``coverage`` of the interval, 0.9, or None for no interval; ``single=True`` computes
-            hidden layers in float32, which is quicker and right to about 1e-5 of the spread of y; ``overwrite=True``
+        example: inputs of a network. Not used for regressors.
+        **options: of a regressor: ``coverage`` of the interval, 0.9, or None for no interval. ``single=True`` computes
+            hidden layers in float32, which is faster, with errors of about 1e-5 of the spread of y. ``overwrite=True``
             replaces a file.
 
+    Returns:
+        The path.
+
     Raises:
-        InputError: for a model that has no such form, and for a file that exists.
+        InputError: for a model that cannot be exported, and for a file that exists.
+        InputTypeError: for other objects.
+
+    >>> import tempfile
+    >>> from howsure.nn import NIGHead
+    >>> path = export(NIGHead(8), tempfile.mkdtemp() + "/head.pt2", torch.randn(4, 8))
+    >>> sorted(torch.export.load(path).module()(torch.zeros(2, 8)))
+    ['aleatoric_std', 'epistemic_std', 'lower', 'mean', 'std', 'upper']
     """
     raise InputTypeError(f"export takes a fitted regressor or a network, not {type(model).__name__}")
 
@@ -100,7 +110,7 @@ def columns_of(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _describe(model: Regressor, coverage: float | None) -> dict[str, Any]:
-    """Return what a program needs to use an exported model."""
+    """Return the metadata of an exported model."""
     return {
         "howsure": getattr(sys.modules["howsure"], "__version__", "unknown"),
         "model": type(model).__name__,
@@ -135,7 +145,7 @@ def _graph_of(module: TableOutputs, about: dict[str, Any]) -> Any:
             onnx.helper.set_model_props(graph, metadata)
             return graph
         graphs.append(graph)
-    raise HowsureError("the number of rows cannot be told from the sizes of the model")
+    raise HowsureError("the number of rows cannot be distinguished from the sizes of the model")
 
 
 def _record(onnx: Any, module: TableOutputs, rows: int) -> Any:

@@ -75,7 +75,7 @@ class TableOutputs(nn.Module):
 
 
 def _forward(transform: Transform | Support, z: Tensor) -> Tensor:
-    """Return y for z; the steps between possible values are comparisons, which every format has."""
+    """Return y for z. Possible values are chosen by comparisons, which every format has."""
     if isinstance(transform, Transform):
         return transform.forward(z)
     steps = (z.unsqueeze(-1) > transform.edges).double() * transform.values.diff()

@@ -1,11 +1,11 @@
-"""Record what a module does to one example as a graph of ONNX.
+"""Record the operations of a module on one example as a graph of ONNX.
 
 PyTorch's own exporter traces every operation three times and takes a minute for a graph of a thousand nodes; it needs
 ``onnxscript``, and writes some numbers of a float64 graph as float32. The modules of this package consist of few
-operations of known kinds, without branches that look at values. So here they are run once, and what torch does is
-written down: the operations themselves, in their dtype, with one dimension, that of the rows, left open.
+operations of known kinds, without branches that look at values. So here they are run once, and the calls of torch are
+recorded: the operations themselves, in their dtype. The dimension of the rows stays open.
 
-What does not depend on the input is computed now and becomes a constant of the graph.
+Values that do not depend on the input are computed now and become constants of the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,22 +81,22 @@ class Recorder(TorchDispatchMode):
         self._count = 0  # of values with a name
         self._rows_of = ""  # the first input
 
-    # What callers say -------------------------------------------------------------------------------------------------
+    # Calls by users ---------------------------------------------------------------------------------------------------
 
     def name_input(self, tensor: Tensor, name: str) -> None:
-        """Say that a tensor, whose first dimension is that of the rows, is an input of the graph."""
+        """Make a tensor an input of the graph. Its first dimension has the rows."""
         self._names[id(tensor)] = name
         self._alive.append(tensor)
         self._rows_of = self._rows_of or name
 
     def name_output(self, tensor: Tensor, name: str) -> None:
-        """Say that a tensor is an output of the graph."""
+        """Make a tensor an output of the graph."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [self._value(tensor, tensor.dtype)], [name]))
 
     def loop(self, is_open: Callable[..., Tensor], improve: Callable[..., Any], state: tuple[Tensor, ...]) -> Any:
         """Record rounds that improve a state while it is open as one node, and return the state after one of them."""
         make = self.onnx.helper
-        self._rows()  # which what comes after the loop must find, too
+        self._rows()  # also needed by operations after the loop
         start = [self._value(is_open(*state)), *map(self._value, state)]
         outside, self.nodes = self.nodes, []
         inside = [self._emit_input(each, f"s{len(outside)}_{k}") for k, each in enumerate(state)]
@@ -150,7 +150,7 @@ class Recorder(TorchDispatchMode):
                 needed.update(_read_by(node))
         return nodes[::-1], [each for each in self.initializers if each.name in needed]
 
-    # What torch says --------------------------------------------------------------------------------------------------
+    # Calls by torch ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -232,7 +232,7 @@ class Recorder(TorchDispatchMode):
         self._in_parts(softplus, result, x)
 
     def _in_parts(self, function: Callable[[Tensor], Tensor], result: Tensor, x: Tensor) -> None:
-        """Record an operation as the operations of a function with the same result."""
+        """Record the operations of ``function(x)`` instead of one operation with the same result."""
         with self:
             made = function(x)
         self._names[id(result)] = self._names[id(made)]
@@ -259,7 +259,7 @@ class Recorder(TorchDispatchMode):
         self._emit("Concat", parts, result, axis=dim % result.ndim)
 
     def _same_in_all_rows(self, x: Tensor, dtype: torch.dtype) -> str:
-        """Return the name of a tensor; a constant that is the same in all rows is expanded to the number of rows."""
+        """Return the name of a tensor, after expanding a constant to the number of rows."""
         first = x
         for d in (d for d, size in enumerate(x.shape) if size == self.rows):
             first = first.narrow(d, 0, 1)
@@ -317,7 +317,7 @@ class Recorder(TorchDispatchMode):
         return self._constants["rows"]
 
     def _emit(self, kind: str, inputs: Sequence[str], result: Tensor | None = None, **attributes: Any) -> str:
-        """Add a node, and return the name of its output, which is that of the tensor if one is given."""
+        """Add a node, and return the name of its output: the name of the tensor, if one is given."""
         self._count += 1
         name = f"v{self._count}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
@@ -327,7 +327,7 @@ class Recorder(TorchDispatchMode):
         return name
 
     def _value(self, value: Any, dtype: torch.dtype | None = None) -> str:
-        """Return the name of a tensor or number, in a dtype: its own, unless another one is given."""
+        """Return the name of a tensor or number, in the given dtype, or unchanged."""
         if not isinstance(value, Tensor):
             return self._constant(torch.tensor(value, dtype=dtype or torch.float64))
         if id(value) not in self._names:

@@ -24,7 +24,7 @@ MEANINGS = {
 
 
 def describe_column(encoder: Encoder) -> dict[str, Any]:
-    """Return the name of a column, what its number means, and for a category the code of each of its texts."""
+    """Return the name of a column, the meaning of its number, and for a category the code of each text."""
     kind: str = encoder.kind
     if encoder.left_out:
         kind = "ignored"

@@ -1,4 +1,4 @@
-"""Train U-Nets from images to maps (depth, say) by a method."""
+"""Train U-Nets from images to maps (for example depth) with one of the likelihoods."""
 
 import sys
 import warnings
@@ -17,7 +17,7 @@ from howsure.images.networks import ImageRecipe
 from howsure.images.pairs import Pairs, hold_out_images, read_pairs
 from howsure.images.training import CompiledLosses, train_network
 from howsure.likelihoods import Evidential, Method
-from howsure.nn.appearance import FEWEST
+from howsure.nn.appearance import MIN_IMAGES
 from howsure.nn.checks import is_whole
 from howsure.training import resolve_device
 
@@ -50,37 +50,47 @@ def fit_images(
     """Train U-Nets from images to maps, and return them with the weights of the best validation score.
 
     All pairs are kept on the device. There, on CUDA, the step is compiled and captured, and convolutions run in the
-    precision of the settings; on a CPU it is float32. Images of any size will do; sides that are no multiples of what
-    the network needs are padded for it, and predictions cut back.
+    precision of the settings; on a CPU it is float32. Images may have any size: sides that are not multiples of the
+    factor of the network are padded, and predictions are cropped.
 
     Args:
         images: (N, H, W, 3) or (N, H, W), bytes or floats from 0 to 1; or a folder or zip with ``image/`` and
             ``target/`` in it (:func:`howsure.images.load_pairs`).
         targets: maps (N, H, W) in any unit, NaN where unknown; None with a folder.
         method: by default :class:`~howsure.likelihoods.Evidential`.
-        validation: the share of the images that chooses the weights, or (images, targets) of its own, or a folder; 0
+        validation: the share of the images that chooses the weights, or other (images, targets), or a folder. 0
             trains to the end on all images.
         groups: one label per image (the scene, the patient): whole groups are kept for validation, because frames of
             one scene look alike.
         unknown: a value of the targets that means unknown, as 0 does in the maps of depth cameras.
-        members: networks, with the seeds seed, seed + 1, …; several are an ensemble.
+        members: networks, with the seeds seed, seed + 1, …. Several are an ensemble.
         recipe: network, settings and augmentation.
-        standardize: let networks see targets of mean 0 and deviation 1; otherwise λ has the unit 1/y.
+        standardize: train on targets of mean 0 and deviation 1. Otherwise λ has the unit 1/y.
         seed: of the first network, its batches and the split.
         device: "auto", "cpu", "cuda" or "mps".
-        checkpoint: a file to continue from, as in :func:`howsure.training.train`; with several networks one each,
-            whose names end in .1, .2, ….
-        evidence: "fading" lets each network's evidence count the less, the less an image looks like those it was
-            trained on (:class:`howsure.nn.appearance.ImageFading`), as far as that costs the validation images no
-            likelihood (:meth:`FittedImages.fit_fading`). It widens normal distributions too. "plain" counts all of it
-            everywhere; so does a fit to fewer than ten training images.
+        checkpoint: a file to continue from, as in :func:`howsure.training.train`. With several networks one each,
+            with names that end in .1, .2, ….
+        evidence: ``"fading"`` reduces the evidence of each network for images unlike its training images
+            (:class:`howsure.nn.appearance.ImageFading`), unless this costs the validation images
+            likelihood (:meth:`FittedImages.fit_fading`). It widens normal distributions, too. ``"plain"`` keeps all
+            evidence, as for a fit to fewer than ten training images.
         losses: compiled losses to share with other calls.
-        keep_diverged: return networks that diverged too, with the best weights they had, instead of leaving them out
-            with a warning, or raising if all did.
-        progress: show it.
+        keep_diverged: whether to return networks that diverged, with their best weights. By default they are left out
+            with a warning.
+        progress: whether to show a progress bar.
 
     Returns:
-        The model; predict with it, and save it.
+        The fitted model, with ``predict`` and ``save``.
+
+    Raises:
+        InputError: if images and targets do not fit together, or every network diverged.
+
+    >>> import numpy as np
+    >>> from howsure.training import Settings
+    >>> images, maps = np.zeros((4, 16, 16), np.uint8), np.random.default_rng(0).normal(size=(4, 16, 16))
+    >>> recipe = ImageRecipe(width=4, blocks=1, settings=Settings(steps=2, learning_rate=1e-3))
+    >>> fit_images(images, maps, recipe=recipe, device="cpu").predict(images).mean.shape
+    (4, 16, 16)
     """
     recipe = ImageRecipe() if recipe is None else recipe
     method, target_device = Evidential() if method is None else method, resolve_device(device)
@@ -94,7 +104,7 @@ def fit_images(
     loc, scale = _location_and_scale(train_pairs.maps) if standardize else (0.0, 1.0)
     compiled = losses or CompiledLosses()
     models = []
-    # The recipe says what precision is used, not the caller. No copies of weights are kept: see raw_maps.
+    # The recipe chooses the precision, not the caller. No copies of weights are kept: see raw_maps.
     with torch.autocast(target_device.type, enabled=False, cache_enabled=False):
         for k in range(members):
             if progress and members > 1:
@@ -106,7 +116,7 @@ def fit_images(
             )
             models.append(FittedImages(method, (network,), recipe, (training,), loc, scale))
         model = FittedImages.join(models if keep_diverged else _usable(models))
-        if evidence == "fading" and len(train_pairs) >= FEWEST:
+        if evidence == "fading" and len(train_pairs) >= MIN_IMAGES:
             model = model.fit_fading(train_pairs.images, *(() if held is None else (held.images, held.maps)))
         return model
 
@@ -141,7 +151,7 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 
 def _usable(models: list[FittedImages]) -> list[FittedImages]:
-    """Return the models whose network learned something; a warning says how many did not, and an error if none did."""
+    """Return the models with a finite score. A warning has the number of the others. Raise if there is none."""
     good = [m for m in models if bool(m.training[0].best_score.isfinite().all())]
     advice = "lower the learning rate of recipe.settings, and look for outliers in the targets"
     if not good:
@@ -167,12 +177,12 @@ def _split(
     else:
         raise InputError(f"validation is a share of the images, or (images, targets), got {type(validation).__name__}")
     if groups is not None:
-        raise InputError("groups say which images to hold out together; with validation pairs of their own none are")
+        raise InputError("groups= chooses the images to hold out together and cannot be used with validation pairs")
     return pairs, held
 
 
 def _location_and_scale(maps: Tensor) -> tuple[float, float]:
-    """Return mean and standard deviation of the targets that are known; a deviation of 1 if they do not vary."""
+    """Return mean and standard deviation of the known targets. The deviation is 1 if they do not vary."""
     known = maps[~maps.isnan()].double()
     spread = float(known.std(correction=0))
     return float(known.mean()), spread if spread > 1e-12 * float(known.abs().max()) else 1.0

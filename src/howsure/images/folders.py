@@ -24,7 +24,7 @@ from howsure.io.bounded import check_size, read_bytes, read_member, reading
 __all__ = [
     "BILINEAR",
     "IMAGE_SUFFIXES",
-    "LARGEST_SET",
+    "MAX_SET",
     "Files",
     "check_complete",
     "check_unknown",
@@ -43,10 +43,10 @@ IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".t
 _TARGET_SUFFIXES = frozenset((".npy", ".png", ".bmp", ".tif", ".tiff", ".pgm"))  # the lossless ones
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Pillow goes by the content, not by the suffix
 
-# What is larger than these is a mistake or an attack: a file of a few bytes can declare any size.
-LARGEST_FILE = 1 << 28  # bytes of one image, packed or not
-LARGEST_IMAGE = 1 << 26  # pixels of one image
-LARGEST_SET = 1 << 34  # bytes of all images, or of all targets, in memory
+# Larger files are a mistake or an attack: a file of a few bytes can declare any size.
+MAX_FILE = 1 << 28  # bytes of one image, packed or not
+MAX_IMAGE = 1 << 26  # pixels of one image
+MAX_SET = 1 << 34  # bytes of all images, or of all targets, in memory
 
 Key = TypeVar("Key", int, str)
 
@@ -80,7 +80,7 @@ def load_images(path: str | Path, size: tuple[int, int] = (128, 160)) -> NDArray
         if not images:
             raise InputError(f"{path} holds no images; known are {', '.join(sorted(IMAGE_SUFFIXES))}")
         shape = (len(images), *sides, 3)
-        check_size(f"{path}: {len(images)} images of {sides[1]}×{sides[0]} pixels", math.prod(shape), LARGEST_SET)
+        check_size(f"{path}: {len(images)} images of {sides[1]}×{sides[0]} pixels", math.prod(shape), MAX_SET)
         result = np.empty(shape, np.uint8)
         for k, name in enumerate(images):
             result[k] = fit(read_rgb(files, name), sides[::-1], method=BILINEAR)
@@ -122,7 +122,7 @@ def load_pairs(
         images, maps = stack_pairs(files, pairs, lambda name: _read_target(files, name, marker))
     if np.isnan(maps).all():
         values = "NaN" if unknown is None else f"NaN or {unknown}"
-        raise InputError(f"{folder}: no target has a known value, all are {values}; there is nothing to learn from")
+        raise InputError(f"{folder}: no target has a known value, all are {values}")
     return images, maps, names
 
 
@@ -161,10 +161,10 @@ def files_by_key(
     Args:
         files: the folder or zip.
         root: the folder inside it, "" or with a slash at its end.
-        part: the sub-folder of root, and what its files are called in errors.
+        part: the sub-folder of root, and the name of its files in errors.
         example: the name of such a file.
         key: returns the key of a file by its name inside the sub-folder; None leaves it out.
-        title: what errors call a key, such as "frame {}".
+        title: the name of a key in errors, such as "frame {}".
         suffixes: of the files that count, in lower case.
     """
     found: dict[Key, str] = {}
@@ -185,7 +185,7 @@ def files_by_key(
 
 
 def check_complete(path: Path, groups: dict[str, dict[Key, Any]], title: str) -> None:
-    """Raise unless every group has the same keys; ``title`` is what the error calls a key, such as "frame {}"."""
+    """Raise unless every group has the same keys; ``title`` names a key in the error, such as "frame {}"."""
     every = {key for group in groups.values() for key in group}
     for what, group in groups.items():
         lacking = sorted(every.difference(group))
@@ -206,7 +206,7 @@ def stack_pairs(
         if k == 0:
             size = height, width = image.shape[:2]
             frames = f"{files.path}: {len(pairs)} frames of {width}×{height} pixels"
-            check_size(frames, len(pairs) * height * width * 7, LARGEST_SET)  # three bytes of colour, four of target
+            check_size(frames, len(pairs) * height * width * 7, MAX_SET)  # three bytes of colour, four of target
             images, maps = np.empty((len(pairs), *size, 3), np.uint8), np.empty((len(pairs), *size), np.float32)
         _check_alike(files.path, name, image, first, size)
         values = read_target(target)
@@ -226,7 +226,7 @@ def _read_target(files: Files, name: str, unknown: float | None) -> NDArray[np.f
     """Return a map of targets (H, W), with NaN where they are unknown."""
     where = f"{files.path}: {name}"
     if name.lower().endswith(".npy"):
-        values = _parse_npy(files.read(name, LARGEST_FILE), where)
+        values = _parse_npy(files.read(name, MAX_FILE), where)
     else:
         image = read_image(files, name)
         if image.mode not in ("L", "F") and not image.mode.startswith("I"):
@@ -235,7 +235,7 @@ def _read_target(files: Files, name: str, unknown: float | None) -> NDArray[np.f
                 "per pixel; save it as grey PNG or TIFF with 8, 16 or 32 bits, or as .npy"
             )
         values = np.asarray(image)
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused as that
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and rejected
         result = values.astype(np.float32)
     if unknown is not None:
         result[values == unknown] = np.nan
@@ -250,7 +250,7 @@ def _read_target(files: Files, name: str, unknown: float | None) -> NDArray[np.f
 
 
 def _parse_npy(content: bytes, where: str) -> NDArray[Any]:
-    """Return the array (H, W) of a .npy file; its header is checked first, for it can declare any size and type."""
+    """Return the array (H, W) of a .npy file; after checking its header, which can declare any size and type."""
     file = io.BytesIO(content)
     with reading(where):
         version = np.lib.format.read_magic(file)
@@ -275,7 +275,7 @@ def open_files(path: Path) -> Iterator[Files]:
         yield Files(path, _visible(names), lambda name, most: read_bytes(path / name, most))
         return
     if not path.is_file():
-        raise InputError(f"{path} does not exist; a folder or a zip is needed")
+        raise InputError(f"{path} does not exist: expected a folder or a zip file")
     with reading(path):
         archive = zipfile.ZipFile(path)
     with archive:
@@ -298,18 +298,18 @@ def import_vision(module: str) -> Any:
 
 
 def read_image(files: Files, name: str) -> Any:
-    """Return a Pillow image, turned as it is meant to be seen; its size is checked before any pixel is decoded."""
+    """Return a Pillow image, rotated as its metadata requests. The size is checked before a pixel is decoded."""
     where = f"{files.path}: {name}"
     with reading(where):
-        image = import_vision("PIL.Image").open(io.BytesIO(files.read(name, LARGEST_FILE)), formats=_FORMATS)
+        image = import_vision("PIL.Image").open(io.BytesIO(files.read(name, MAX_FILE)), formats=_FORMATS)
         _check_pixels(where, image.width, image.height)
         return import_vision("PIL.ImageOps").exif_transpose(image)
 
 
 def _check_pixels(where: str, width: int, height: int) -> None:
-    if width * height > LARGEST_IMAGE:
+    if width * height > MAX_IMAGE:
         size = f"{width}×{height} pixels"
-        raise InputError(f"{where} declares {size}, more than {LARGEST_IMAGE:,} in all; make it smaller")
+        raise InputError(f"{where} declares {size}, more than {MAX_IMAGE:,} in all; make it smaller")
 
 
 def read_rgb(files: Files, name: str) -> Any:

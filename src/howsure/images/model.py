@@ -1,4 +1,4 @@
-"""A fitted image model: predictions, evidence that fades for unfamiliar images, and model files."""
+"""A fitted image model: predictions, evidence that decreases for unfamiliar images, and model files."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,10 +12,10 @@ from howsure.distributions import Normal, NormalInverseGamma, StudentT
 from howsure.errors import InputError
 from howsure.images.batches import Augmentation, to_network
 from howsure.images.networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
-from howsure.images.pairs import LARGEST, Pairs, as_images, pad_images, padding, read_pairs
+from howsure.images.pairs import MAX_TARGET, Pairs, as_images, pad_images, padding, read_pairs
 from howsure.likelihoods import Method
 from howsure.nn import UNet
-from howsure.nn.appearance import FEWEST, ImageFading, Seen, appearance
+from howsure.nn.appearance import MIN_IMAGES, ImageFading, Seen, appearance
 from howsure.prediction import Answer, Prediction
 from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
@@ -25,7 +25,7 @@ __all__ = ["FittedImages", "ImageHeader"]
 
 BATCH_IMAGES = 24  # the most images in a batch of a prediction
 BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}  # the most pixels in a batch, counted for every member
-POWERS = (4.0, 3.0, 2.0, 1.0)  # with which evidence may fade
+POWERS = (4.0, 3.0, 2.0, 1.0)  # candidate powers of the familiarity
 WIDTHS = tuple(1.05**k for k in range(-10, 15))  # factors of the scales that validation maps choose from
 FADING = "fading."  # between the number of a network and the name of a tensor in model files
 
@@ -35,13 +35,38 @@ class FittedImages:
     """Trained networks from images to maps, with all they need to predict.
 
     Args:
-        method: how raw outputs become an answer.
-        networks: one or several, of one recipe; the members of a prediction.
+        method: the likelihood, which turns raw outputs into a distribution.
+        networks: one or several, of one recipe. They are the members of a prediction.
         recipe: that they were trained by.
         training: the result of each training.
-        loc: of the targets, which networks see as (y − loc) / scale.
+        loc: of the targets. Networks are trained with (y − loc) / scale.
         scale: of the targets.
-        fading: for each network, how much of its evidence counts for an image; None counts all of it everywhere.
+        fading: for each network, the share of its evidence that counts for an image. None: all of it.
+
+    Raises:
+        InputError: for no network, or another number of entries in ``fading``.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from howsure.images import ImageRecipe, fit_images
+    >>> from howsure.training import Settings
+    >>> images, maps = np.zeros((4, 16, 16), np.uint8), np.random.default_rng(0).normal(size=(4, 16, 16))
+    >>> recipe = ImageRecipe(width=4, blocks=1, settings=Settings(steps=2, learning_rate=1e-3))
+    >>> model = fit_images(images, maps, recipe=recipe, members=2, device="cpu")
+    >>> model.members, model.predict(images[:3]).interval(0.9).shape
+    (2, (3, 16, 16, 2))
+    >>> sum(len(p) for p in model.predict_batches(images))
+    4
+    >>> path = model.save(tempfile.mkdtemp() + "/model.safetensors")
+    >>> from howsure.storage import load_model
+    >>> FittedImages.restore(path, *load_model(path)).device
+    device(type='cpu')
+    >>> FittedImages.join([FittedImages.load(path), FittedImages.from_state(*model.state())]).to("cpu").members
+    4
+    >>> model.answers_with_evidence(torch.zeros(1, 3, 16, 16))[0].batch_shape
+    torch.Size([2, 1, 16, 16])
+    >>> model.fit_fading(np.zeros((10, 16, 16), np.uint8)).predict(images).familiarity.shape
+    (4,)
     """
 
     method: Method
@@ -58,7 +83,7 @@ class FittedImages:
         if not self.networks:
             raise InputError("a model of images needs at least one network")
         if self.fading is not None and len(self.fading) != len(self.networks):
-            raise InputError(f"{len(self.networks)} networks need as many fadings, got {len(self.fading)}")
+            raise InputError(f"{len(self.networks)} networks need one `fading` each, got {len(self.fading)}")
 
     def __repr__(self) -> str:
         fading = ", fading" if self.fading is not None else ""
@@ -68,8 +93,12 @@ class FittedImages:
     def join(cls, models: Iterable[Self]) -> Self:
         """Return one model with the networks of several: an ensemble.
 
-        The models must have one method, recipe and scale of targets. Fits to the same images with the same
-        ``validation`` do. All of them fade or none.
+        Args:
+            models: at least one. They must have one method, recipe and scale of targets, as fits to the same images
+                with the same ``validation`` do. All of them have a ``fading``, or none.
+
+        Raises:
+            InputError: if they differ.
         """
         models = list(models)
         if not models:
@@ -84,7 +113,7 @@ class FittedImages:
         some = [each for each in fadings if each is not None]
         if some and len(some) < len(models):
             raise InputError(
-                "models with and without fading cannot be joined; replace(model, fading=None) goes without"
+                "models with and without evidence of images cannot be joined: use `replace(model, fading=None)`"
             )
         return replace(
             first,
@@ -95,20 +124,21 @@ class FittedImages:
 
     @property
     def members(self) -> int:
-        """How many answers a prediction has for each pixel."""
+        """Number of networks."""
         return len(self.networks)
 
     @property
     def parameters(self) -> int:
-        """How many numbers were learned."""
+        """Number of trained parameters."""
         return sum(p.numel() for network in self.networks for p in network.parameters())
 
     @property
     def device(self) -> torch.device:
+        """Device of the networks."""
         return next(self.networks[0].parameters()).device
 
     def to(self, device: str | torch.device) -> Self:
-        """Move the networks to this device, and return the model."""
+        """Move the networks to ``device``, and return the model."""
         there = resolve_device(device)
         for network in self.networks:
             network.to(there, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -121,7 +151,7 @@ class FittedImages:
     def predict(self, images: Any) -> Prediction:
         """Return the predictive distribution of every pixel, (N, H, W), in the units of the targets.
 
-        Networks with fading count less of their evidence for an image, the less it looks like the training images.
+        With ``fading`` the evidence decreases for images that differ from the training images.
         The whole prediction is kept in memory, on the device of the model: per pixel and network four numbers of an
         evidential model, two of a normal one. :meth:`predict_batches` needs less memory.
 
@@ -143,18 +173,22 @@ class FittedImages:
         return (self._predict_batch(batch) for batch in self._batches(self._inputs(images)))
 
     def answers(self, images: Tensor) -> Answer:
-        """Return the distribution of each member for images, (members, N, H, W), all at once, before any fading.
+        """Return the distribution of each member for images, (members, N, H, W), all at once, without ``fading``.
 
-        ``images`` are bytes (N, H, W, 3), or floats (N, 3, H, W) from 0 to 1, by which there are gradients.
+        Args:
+            images: bytes (N, H, W, 3), or floats (N, 3, H, W) from 0 to 1, which have gradients.
         """
         return self._answer(raw_maps(self.networks, self._seen_by_networks(images), self._half), self._size(images))
 
     def answers_with_evidence(self, images: Tensor) -> tuple[Answer, Tensor | None]:
         """Return the distributions of :meth:`answers` with less evidence for unfamiliar images, and the familiarity.
 
-        The evidence ν of a network is multiplied by the familiarity of the image, (members, N); a normal distribution
-        has its variance divided by it. The scales are multiplied by the width of the fading. Without ``fading`` the
-        familiarity is None.
+        The evidence ν of a network is multiplied by the familiarity of the image, (members, N). Of a normal
+        distribution, the variance is divided. The scales are multiplied by the width of ``fading``. Without
+        ``fading``, the familiarity is None.
+
+        Args:
+            images: as :meth:`answers` takes them.
         """
         if self.fading is None:
             return self.answers(images), None
@@ -181,21 +215,21 @@ class FittedImages:
         return inputs.split(size) if len(inputs) else (inputs,)
 
     def fit_fading(self, images: Any, validation: Any = None, targets: Any = None) -> Self:
-        """Return the model with evidence that fades for images that look unlike these, on which it was trained.
+        """Return the model with evidence that decreases for images unlike its training images.
 
         Args:
             images: that the networks were trained on, at least ten, as :meth:`predict` takes them.
-            validation: images that they were not trained on, which say what is usual; without, or with fewer than ten,
-                the training images do.
-            targets: maps of at least ten validation images. Then the power with which evidence fades is the largest of
-                4, 3, 2 and 1 with which their likelihood is not worse than without fading, by more than a standard
-                error; if there is none, nothing fades. Without targets it is 4, or 2 if there are fewer than ten
-                validation images to judge by. The scales of each network are multiplied by the factor under which the
-                validation maps are most likely; without targets it is 1.
+            validation: images that the networks were not trained on, which define the usual distance. With fewer than
+                ten, the training images define it.
+            targets: maps of at least ten validation images. Then the power of the familiarity is the largest of
+                4, 3, 2 and 1 for which their likelihood is not worse than without ``fading``, by more than a standard
+                error. If there is none, ``fading`` is None. Without targets it is 4, or 2 with fewer than ten
+                validation images. The scales of each network are multiplied by the factor under which the
+                validation maps are most likely. Without targets it is 1.
         """
         train = self.seen(images)
         usual: tuple[Seen, ...] | list[None] = [None] * len(train) if validation is None else self.seen(validation)
-        few = validation is None or len(usual[0].appearance) < FEWEST  # type: ignore[union-attr]
+        few = validation is None or len(usual[0].appearance) < MIN_IMAGES  # type: ignore[union-attr]
         fadings = [ImageFading.fit(a, b, power=2.0 if few else 4.0) for a, b in zip(train, usual, strict=True)]
         faded = replace(self, fading=tuple(_place(fading, self.device) for fading in fadings))
         if targets is not None and not few:
@@ -207,7 +241,11 @@ class FittedImages:
         return faded
 
     def seen(self, images: Any) -> tuple[Seen, ...]:
-        """Return what each network's fading knows of images, on the CPU: how they look, and pooled features."""
+        """Return the inputs of each network's `ImageFading` on the CPU: appearance and pooled features.
+
+        Args:
+            images: as :meth:`predict` takes them.
+        """
         inputs = self._inputs(images)
         parts: list[list[Seen]] = [[] for _ in self.networks]
         for few in inputs.split(BATCH_IMAGES):
@@ -233,7 +271,7 @@ class FittedImages:
         return x.to(self.device)
 
     def _answer(self, raw: Tensor, size: tuple[int, int]) -> Answer:
-        """Return the answer that padded raw maps stand for, in the units of the targets."""
+        """Return the output distribution of padded raw maps, in the units of the targets."""
         answer = answer_of(self.method, raw[..., : size[0], : size[1]])
         return answer if (self.loc, self.scale) == (0.0, 1.0) else answer.affine(self.loc, self.scale)  # type: ignore[no-any-return]
 
@@ -254,7 +292,7 @@ class FittedImages:
     # Files ------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], "ImageHeader"]:
-        """Return everything that the model knows: tensors by name, and the header of a model file."""
+        """Return the contents of a model file: tensors by name, and the header."""
         tensors = {f"{k}.{name}": t for k, net in enumerate(self.networks) for name, t in net.state_dict().items()}
         for k, fading in enumerate(self.fading or ()):
             tensors |= {f"{k}.{FADING}{name}": t.double() for name, t in fading.state_dict().items()}
@@ -270,12 +308,20 @@ class FittedImages:
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: "ImageHeader") -> Self:
-        """Return the model that :meth:`state` described, on the CPU; raise if its parts do not fit together."""
+        """Return the model of :meth:`state`, on the CPU.
+
+        Args:
+            tensors: weights by name.
+            header: everything else.
+
+        Raises:
+            InputError: if its parts do not fit together.
+        """
         method, recipe = method_from_state(header.method, cls.methods), _recipe_from(header.recipe)
         count, loc, scale, fades = header.networks, float(header.loc), float(header.scale), header.fading
         if not 0 < count <= len(tensors):
             raise InputError(f"the model has {count} networks")
-        if not abs(loc) <= LARGEST or not 1 / LARGEST <= scale <= LARGEST:
+        if not abs(loc) <= MAX_TARGET or not 1 / MAX_TARGET <= scale <= MAX_TARGET:
             raise InputError(f"targets cannot have the location {loc} and the scale {scale}")
         if not all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point()):
             raise InputError("some tensors have values that are not finite")
@@ -305,12 +351,21 @@ class FittedImages:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return the model that :meth:`save` wrote to this file, on the CPU."""
+        """Return the model that :meth:`save` wrote to the file ``path``, on the CPU."""
         return cls.restore(path, *load_model(path))
 
     @classmethod
     def restore(cls, path: str | Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> Self:
-        """Return the model of a file that was read; raise an InputError that names the file if it is another one."""
+        """Return the model of a file that was read.
+
+        Args:
+            path: of the file, for errors.
+            tensors: its tensors by name.
+            values: its header.
+
+        Raises:
+            InputError: if the file has another kind of model, or a damaged one.
+        """
         if values.get("model") != "images":
             raise InputError(f"{path} does not hold a model of images", hint="howsure.load reads every kind of model")
         with reading_model(path):
@@ -319,7 +374,7 @@ class FittedImages:
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What a model file holds of images besides tensors."""
+    """Header of a model file of images."""
 
     method: dict[str, Any]
     recipe: dict[str, Any]
@@ -349,7 +404,7 @@ def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
     shapes = [None if t is None else tuple(t.shape) for t in (first, last)]
     expected = [(recipe.width, 3, 3, 3), (widest, widest, 3, 3)]
     if shapes != expected or not all(t.dtype == torch.float32 for t in weights.values()):
-        raise InputError("the tensors are not those of a network of this recipe")
+        raise InputError("the tensors do not fit a network of this recipe")
 
 
 def with_share(answer: Answer, share: Tensor) -> Answer:
@@ -366,7 +421,7 @@ def with_share(answer: Answer, share: Tensor) -> Answer:
 
 @torch.no_grad()
 def _choose_power(model: FittedImages, pairs: Pairs) -> None:
-    """Set the power of the one network's fading to the largest that costs these pairs no likelihood."""
+    """Set the power of the one network's `ImageFading` without loss of likelihood on these pairs."""
     assert model.fading is not None
     (fading,) = model.fading
     rises: dict[float, list[Tensor]] = {power: [] for power in POWERS}
@@ -388,14 +443,14 @@ def _choose_power(model: FittedImages, pairs: Pairs) -> None:
     fading.power.zero_()
     for power, found in rises.items():
         rise = torch.cat(found)
-        if len(rise) >= FEWEST and float(rise.mean()) <= float(rise.std()) / len(rise) ** 0.5:
+        if len(rise) >= MIN_IMAGES and float(rise.mean()) <= float(rise.std()) / len(rise) ** 0.5:
             fading.power.fill_(power)
             return
 
 
 @torch.no_grad()
 def _choose_width(model: FittedImages, pairs: Pairs) -> None:
-    """Set the width of the one network's fading to the factor of its scales under which these maps are most likely."""
+    """Set the width of the one network's `ImageFading` to the factor with the largest likelihood of these maps."""
     assert model.fading is not None
     (fading,) = model.fading
     totals = torch.zeros(len(WIDTHS), dtype=torch.float64, device="cpu")
@@ -424,17 +479,17 @@ def _widened(answer: Any, factor: Tensor) -> Any:
 
 
 def _place(fading: ImageFading, device: torch.device) -> ImageFading:
-    """Move a fading to a device, and return it; mps has no float64."""
+    """Move an `ImageFading` to a device, and return it. The device mps has no float64."""
     return fading.to(device, torch.float32 if device.type == "mps" else torch.float64)
 
 
 def _fading_from(tensors: dict[str, Tensor], recipe: ImageRecipe) -> ImageFading:
-    """Return the fading of a network of this recipe; raise unless the tensors have its shapes and possible values."""
+    """Return the `ImageFading` of a network of this recipe, after checking shapes and values of the tensors."""
     fading = ImageFading([recipe.width * 2**k for k in range(recipe.blocks)])
     if not all(t.dtype == torch.float64 for t in tensors.values()):
-        raise InputError("the tensors of the fading are not float64")
+        raise InputError("the tensors of the image evidence are not float64")
     fading.load_state_dict(tensors)
     positive = torch.cat([fading.least, fading.scale, fading.width.view(1)])
     if not (bool((positive > 0).all()) and fading.reach >= 0 and fading.power >= 0):
-        raise InputError("the numbers of the fading are out of range")
+        raise InputError("the numbers of the image evidence are out of range")
     return fading

@@ -23,18 +23,25 @@ SMALL = 1 << 22  # up to this many numbers, the maps of all networks are stacked
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """Network, settings and how images are varied.
+    """Network, settings and augmentation of a model of images.
 
     Args:
         width: channels of the first block.
-        blocks: of the encoder; each halves the image.
-        head: "direct", or "paper" for the authors' own (:class:`howsure.nn.UNet`).
+        blocks: of the encoder. Each halves the image.
+        head: ``"direct"``, or ``"paper"`` for the head of the authors (:class:`howsure.nn.UNet`).
         dropout: rate of spatial dropout.
         batch_size: images a step.
-        settings: steps, learning rate and the like. The precision is that of training and prediction on CUDA; a CPU
+        settings: steps, learning rate and the like. The precision applies to training and prediction on CUDA. A CPU
             computes in float32.
         augmentation: how each pair is varied, or None.
-        select: what the validation pairs choose the weights by, "nll" or "rmse".
+        select: the validation score that chooses the weights, ``"nll"`` or ``"rmse"``.
+
+    Raises:
+        InputError: for another ``select``.
+
+    >>> recipe = ImageRecipe(width=8, blocks=2)
+    >>> recipe.network(outputs=4, seed=0)(torch.zeros(1, 3, 16, 16)).shape
+    torch.Size([1, 4, 16, 16])
     """
 
     width: int = 32
@@ -55,7 +62,12 @@ class ImageRecipe:
             raise InputError(f"weights are selected by {' or '.join(SCORES)}, not {self.select!r}")
 
     def network(self, outputs: int, seed: int) -> UNet:
-        """Return a new network."""
+        """Return a new network.
+
+        Args:
+            outputs: raw outputs per pixel, 4 for the evidential likelihood.
+            seed: of the initial weights.
+        """
         return UNet(outputs, width=self.width, blocks=self.blocks, dropout=self.dropout, head=self.head, seed=seed)
 
 

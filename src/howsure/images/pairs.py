@@ -15,9 +15,9 @@ from howsure.images.folders import check_unknown, load_pairs
 from howsure.prediction import real_numbers
 from howsure.tables.splits import random
 
-__all__ = ["LARGEST", "Pairs", "as_images", "read_pairs"]
+__all__ = ["MAX_TARGET", "Pairs", "as_images", "read_pairs"]
 
-LARGEST = 1e15  # of targets, and inverted their smallest spread: variances are squares, and float32 ends at 1e38
+MAX_TARGET = 1e15  # largest target, and inverse of the smallest spread: squares must be finite in float32
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,16 @@ def _as_maps(targets: Any, unknown: float | None) -> Tensor:
         raise InputError(f"targets has infinite values (first in image {image}); unknown ones are NaN")
     known = exact[~exact.isnan()].double()
     if not len(known):
-        raise InputError("targets has no known value: all of them are NaN, or what unknown= says")
+        raise InputError("targets has no known value: all of them are NaN, or equal to unknown=")
     size, spread = float(known.abs().max()), float(known.max() - known.min())
-    if size > LARGEST or 0 < spread < 1 / LARGEST:
+    if size > MAX_TARGET or 0 < spread < 1 / MAX_TARGET:
         raise InputError(
             f"targets of size {size:.3g} that vary by {spread:.3g} have variances that float32 cannot hold; pass them "
             "in other units"
         )
     if 0 < spread < 1e-5 * size and exact.dtype == torch.float64:
         raise InputError(
-            f"targets near {size:.6g} vary by {spread:.3g} only, of which float32 keeps few digits; subtract a constant"
+            f"targets near {size:.6g} vary by {spread:.3g} only, too little for float32: subtract a constant"
         )
     return exact.float()
 
@@ -135,7 +135,7 @@ def as_images(images: Any) -> Tensor:
 def hold_out_images(pairs: Pairs, share: float, groups: ArrayLike | None, seed: int) -> tuple[Pairs, Pairs]:
     """Return (training, validation) pairs: a share of the images at random, or of whole groups until it is reached."""
     if not 0 < share < 1:
-        raise InputError(f"validation is a share of the images between 0 and 1, or pairs of their own, got {share}")
+        raise InputError(f"validation is a share of the images between 0 and 1, or other pairs, got {share}")
     if groups is None:
         train, validation = random(len(pairs), share, seed)
         return pairs.select(train), pairs.select(validation)

@@ -38,7 +38,7 @@ class CompiledLosses:
             return _loss_of(method, loc, scale)
         compiled = self.known.get(repr((method, loc, scale)))
         if compiled is None:
-            if method.one_pass:  # the network alone: from its raw outputs on, the loss has a kernel of its own
+            if method.one_pass:  # the network alone, because the loss has a custom kernel
                 compiled = _loss_of(method, loc, scale, torch.compile(_forward, dynamic=False))
             else:
                 compiled = torch.compile(_loss_of(method, loc, scale), dynamic=False)
@@ -64,7 +64,7 @@ def train_network(
     network = recipe.network(method.outputs, seed).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     there = padded(pairs, network.multiple).to(device)
     batches = ImageBatches(there.images, there.maps, recipe.batch_size, seed, recipe.augmentation)
-    if not cuda:  # a compiled step knows torch's global generator only, which is seeded for it below
+    if not cuda:  # a compiled step uses torch's global generator only, which is seeded below
         network.generator = torch.Generator(device).manual_seed(seed)
     score = None
     if validation is not None:
@@ -92,7 +92,7 @@ def train_network(
 def _identity(
     method: Method, recipe: ImageRecipe, scaling: tuple[float, float], seed: int, pairs: Pairs, validation: Pairs | None
 ) -> str:
-    """Return a hash of all that a training depends on beside its settings: method, network, scale, seed and data."""
+    """Return a hash of method, network, scale, seed and data."""
     about = replace(recipe, settings=Settings())  # settings are compared by the loop, which names the one that differs
     parts = [pairs] if validation is None else [pairs, validation]
     return fingerprint(method, about, scaling, seed, *(t for part in parts for t in (part.images, part.maps)))

@@ -39,7 +39,7 @@ def read_context(x: Array, y: Array) -> Context:
 
     Args:
         x: features (N, C); NaN where a cell is missing.
-        y: targets (N,) or (N, T), each of which is a table of its own.
+        y: targets (N,) or (N, T). Each column is a separate table.
 
     Raises:
         InputError: if there are more rows or columns than the network was trained for.

@@ -2,7 +2,7 @@ r"""A transformer that reads the rows of a table as context and returns a mixtur
 
 A prediction has three stages.
 
-1. **Experts in closed form** (:class:`Experts`): five kernel regressions, of which one is linear, predict every context
+1. **Experts in closed form** (:class:`Experts`): five kernel regressions, one of them linear, predict every context
    row from the other context rows and every query row from all of them. Their weighted mean is the *base*, and the
    mean absolute leave-one-out error of the base sets the *unit*. All targets are read and predicted as multiples of
    the unit around the base, so that a table almost without noise needs no more precision than any other.
@@ -29,7 +29,7 @@ __all__ = ["Context", "Encoded", "Network", "Posterior", "encode", "log_posterio
 # --- columns -------------------------------------------------------------------------------------------------------
 
 OUTLIER = 3.0  # standard deviations: values beyond do not enter the scale of a column and are compressed
-FARTHEST = 10.0  # standard deviations beyond which the linear expert sees a value as constant
+MAX_DEVIATIONS = 10.0  # standard deviations beyond which the linear expert sees a value as constant
 
 
 class Columns(NamedTuple):
@@ -60,7 +60,7 @@ class Columns(NamedTuple):
         values = torch.where(known, x, torch.inf).transpose(1, 2).contiguous()
         below, upto = (torch.searchsorted(self.ordered, values, right=right) for right in (False, True))
         place = ((below + upto) / self.known - 1).clamp(-1, 1).transpose(1, 2).to(x.dtype)
-        return z.clamp(-FARTHEST, FARTHEST), torch.where(known, place, 0.0)
+        return z.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS), torch.where(known, place, 0.0)
 
 
 def compressed(z: Tensor) -> Tensor:
@@ -77,14 +77,14 @@ def _moments(x: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
 # --- experts -------------------------------------------------------------------------------------------------------
 
 RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # noise variances of a kernel regression, relative to the signal's
-ROWS_FOR_RIDGE = 512  # context rows on which the ridge is chosen; the relevance matrix uses twice as many
+ROWS_FOR_RIDGE = 512  # context rows on which the ridge is chosen. The relevance matrix uses 1,024
 RELEVANCE_ROUNDS = 2
-LEAST_RELEVANCE = 1e-3  # added to the diagonal of the relevance matrix, whose largest diagonal element is 1
+MIN_RELEVANCE = 1e-3  # added to the diagonal of the relevance matrix, whose largest diagonal element is 1
 DIAGONAL_SHARE = 0.5  # of the relevance matrix
 PRODUCT_SHARE = 0.3  # weight of one column in the product kernel
 PRODUCT_LENGTH = 0.5
 BLEND_POWER = 8.0  # experts are weighted by the inverse of this power of their mean absolute error
-SMALLEST_UNIT = 1e-6  # of the standard deviation of the target
+MIN_UNIT = 1e-6  # of the standard deviation of the target
 PAIRS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}  # elements of a temporary array of pairs of rows
 RANK_SCALE = math.sqrt(3)  # gives ranks unit variance
 EXPERTS = 5
@@ -151,8 +151,8 @@ def fit_experts(x: Tensor, y: Tensor, rows_for_ridge: int) -> tuple[Experts, Ten
     lengths, weights, roots, ridges, errors, variances = (list(part) for part in zip(*parts, strict=True))
     error = torch.stack(errors, 2)
     size = error.abs().mean(1, keepdim=True)
-    share = (-BLEND_POWER * (size + SMALLEST_UNIT).log()).softmax(2)
-    unit = (math.sqrt(math.pi / 2) * (error * share).sum(2).abs().mean(1, keepdim=True)).clamp(min=SMALLEST_UNIT)
+    share = (-BLEND_POWER * (size + MIN_UNIT).log()).softmax(2)
+    unit = (math.sqrt(math.pi / 2) * (error * share).sum(2).abs().mean(1, keepdim=True)).clamp(min=MIN_UNIT)
     found = Experts(columns, centre, spread, factor, inputs, lengths, weights, roots, ridges, size, share, unit)
     return found, t[..., None] - error, torch.stack(variances, 2)
 
@@ -228,7 +228,7 @@ def _relevance(z: Tensor, t: Tensor, rows_for_ridge: int) -> Tensor:
         outer = torch.bmm(slope.mT, slope)
         size = outer.diagonal(dim1=1, dim2=2).amax(1)[:, None, None]
         outer = torch.where(size > 0, outer / size.clamp(min=1e-300), eye)
-        outer = torch.where(eye > 0, outer, (1 - DIAGONAL_SHARE) * outer) + LEAST_RELEVANCE * eye
+        outer = torch.where(eye > 0, outer, (1 - DIAGONAL_SHARE) * outer) + MIN_RELEVANCE * eye
         factor = torch.linalg.cholesky_ex(outer)[0]
     return factor
 
@@ -270,13 +270,13 @@ def _inverse_root(a: Tensor) -> Tensor:
 
 # --- features ------------------------------------------------------------------------------------------------------
 
-CODE = 16  # length of the random code that tells columns apart
+CODE = 16  # length of the random code of a column
 WAVES = 6  # frequencies of the rank of a cell
-LEAST_ERROR = 0.1  # units: smaller errors of an expert, as in tables with a constant target, count as this
+MIN_ERROR = 0.1  # units: smaller errors of an expert, as in tables with a constant target, count as this
 
 
 class Encoded(NamedTuple):
-    """What the network reads of the context rows, then of the query rows. Odd features change sign with the target."""
+    """Inputs of the network: the context rows, then the query rows. Odd features change sign with the target."""
 
     cells: Tensor  # (3, B, N, C): standardised value, rank, 1 where missing
     row_even: Tensor  # (B, N, 18): variances and errors of the experts, sizes of the table
@@ -340,7 +340,7 @@ def _row_features(experts: Experts, x: Tensor, mean: Tensor, variance: Tensor) -
     offset = (mean - base[..., None]) / unit
     odd = torch.cat([mean.asinh(), base[..., None].asinh(), offset.asinh()], 2)
     size = x.new_tensor([math.log(experts.weights[0].shape[1]) / 3 - 2, math.log(x.shape[2]) - 2])
-    error = (experts.error / unit).clamp(min=LEAST_ERROR).log()
+    error = (experts.error / unit).clamp(min=MIN_ERROR).log()
     table = torch.cat([error, experts.share, unit.log() / 4, size.expand(len(x), 1, 2)], 2)
     even = torch.cat([variance.log() / 4, table.expand(-1, mean.shape[1], -1)], 2)
     cells = torch.stack([compressed(z), place, x.isnan().to(z.dtype)])
@@ -500,7 +500,7 @@ Answer = tuple[Posterior, list[Keys]]
 
 
 class Network(nn.Module):
-    """The pretrained network; ``sizes`` replace those of :data:`SIZES`."""
+    """The pretrained network; ``sizes`` replace entries of :data:`SIZES`."""
 
     def __init__(self, **sizes: int) -> None:
         super().__init__()
@@ -556,7 +556,7 @@ class Network(nn.Module):
     def fit(self, x: Tensor, y: Tensor, views: int = 4) -> Context:
         """Read context rows x (B, c, C), NaN where a cell is missing, with targets y (B, c).
 
-        A view is one reading of the table. Views come in pairs that share their column codes, of which the second
+        A view is one reading of the table. Views come in pairs that share their column codes. The second view
         reads the negative targets, so that the prediction of a negative target is the negative prediction.
         """
         encoded, experts, _ = encode(x, y)
@@ -570,7 +570,7 @@ class Network(nn.Module):
     def predict(self, context: Context, x: Tensor) -> Posterior:
         """Return the posterior of query rows x (B, q, C) in the units of the target, in float64.
 
-        Its components are those of all views, with equal weights of the views.
+        It has the components of all views, with equal weights.
         """
         experts, views = context.experts, len(context.codes) // len(x)
         features, base = _row_features(experts, x.double(), *experts.predict(x.double()))
@@ -596,8 +596,8 @@ def _posterior(raw: Tensor, offset: Tensor, log_share: Tensor) -> Posterior:
 # --- loss ----------------------------------------------------------------------------------------------------------
 
 CONTAMINATION = 1e-3  # share of the broad density that bounds the loss of one row
-SMALLEST_VARIANCE = 1e-14  # of a label, in squared units
-LARGEST_RATIO = 100.0  # of a squared error, or of a variance, to its expectation: larger ones count as logarithms
+MIN_VARIANCE = 1e-14  # of a label, in squared units
+MAX_RATIO = 100.0  # of a squared error, or of a variance, to its expectation: larger ones count as logarithms
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)  # the sum of the weights is √(2π)
 
 
@@ -632,19 +632,19 @@ def log_predictive(p: Posterior, y: Tensor) -> Tensor:
 
 
 def log_moments(p: Posterior, mean: Tensor, variance: Tensor) -> Tensor:
-    r"""Return a score of the moments of the mixture (B, q), whose expectation is greatest at those of the labels.
+    r"""Return a score of the moments of the mixture (B, q), whose expectation is greatest at the moments of the labels.
 
     .. math:: -\tfrac12\Bigl[\ln V + g\Bigl(\frac{(\mu - m)^2}{V}\Bigr)\Bigr] - \ln S - g\Bigl(\frac{\sigma^2}{S}\Bigr),
               \qquad m = \mathbb E\mu,\; V = \operatorname{Var}\mu,\; S = \mathbb E\sigma^2
 
     The density hardly sees a component of weight ε with M times the variance, which raises its loss by about ε, but
-    raises V or S by εM. Above :data:`LARGEST_RATIO`, g continues as a logarithm, else it is the identity.
+    raises V or S by εM. Above :data:`MAX_RATIO`, g continues as a logarithm, else it is the identity.
     """
     expected, spread, noise = p.moments()
-    spread, noise = spread + SMALLEST_VARIANCE, noise + SMALLEST_VARIANCE
+    spread, noise = spread + MIN_VARIANCE, noise + MIN_VARIANCE
     ratios = torch.stack([(mean - expected).square() / spread, variance / noise])
-    near, far = ratios.clamp(max=LARGEST_RATIO), (ratios / LARGEST_RATIO).clamp(min=1).log()
-    first, second = (near + LARGEST_RATIO * far).unbind()
+    near, far = ratios.clamp(max=MAX_RATIO), (ratios / MAX_RATIO).clamp(min=1).log()
+    first, second = (near + MAX_RATIO * far).unbind()
     return -0.5 * (spread.log() + first) - noise.log() - second
 
 
@@ -656,7 +656,7 @@ def loss(p: Posterior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, 
     :math:`\mathbb E[-\ln p(y)]` over :math:`y \sim N(\mu, \sigma^2)`, by Gauss–Hermite quadrature.
     The third is minus :func:`log_moments`.
     """
-    variance = variance.clamp(min=SMALLEST_VARIANCE)
+    variance = variance.clamp(min=MIN_VARIANCE)
     log_variance = variance.log()
     broad = -torch.log1p(mean.square()) - torch.log1p((log_variance / 3).square()) - log_variance
     broad = broad - 2 * math.log(math.pi) - math.log(3) + math.log(CONTAMINATION)

@@ -28,8 +28,8 @@ SHARE_WITH_RARE_NOISE = 0.15  # of the tables, whose noise may be as small as NO
 HALF_FREEDOM = (2.0, 8.0)  # half the degrees of freedom of heavy tails: the fourth moment of the noise is finite
 CELLS_OF_LOOKUP = 64  # resolution of a random function of one column
 SPECTRAL_FEATURES = 128  # random Fourier features of a smooth function
-MOST_LEVELS = 32  # of a discrete column
-FARTHEST = 6.0  # standard deviations beyond which a function sees its input as constant
+MAX_LEVELS = 32  # of a discrete column
+MAX_DEVIATIONS = 6.0  # standard deviations beyond which a function sees its input as constant
 
 
 class Tables(NamedTuple):
@@ -106,10 +106,10 @@ def _marginals(x: Tensor) -> Tensor:
     tables, _, columns = x.shape
     shape = (tables, 1, columns)
     place = torch.special.ndtr(x)
-    levels = _log_uniform(x, *shape, low=2, high=MOST_LEVELS).floor()
+    levels = _log_uniform(x, *shape, low=2, high=MAX_LEVELS).floor()
     bent = place.pow((0.5 * torch.randn(shape, device=x.device)).exp())
-    ordinal = (bent * levels).floor().clamp(max=MOST_LEVELS - 1)
-    codes = torch.rand(tables, MOST_LEVELS, columns, device=x.device).argsort(1).float()
+    ordinal = (bent * levels).floor().clamp(max=MAX_LEVELS - 1)
+    codes = torch.rand(tables, MAX_LEVELS, columns, device=x.device).argsort(1).float()
     spread = torch.where(_chance(x, 0.3, *shape), (ordinal * _uniform(x, *shape, high=0.5)).exp(), ordinal)
     kinds = [
         (0.25, place),
@@ -153,7 +153,8 @@ def _missing(x: Tensor) -> Tensor:
 def _filled(x: Tensor) -> Tensor:
     """Standardise the columns, clip them and fill missing cells with one random value per column."""
     centred = x - x.nanmean(1, keepdim=True)
-    scaled = (centred / (centred.square().nanmean(1, keepdim=True).sqrt() + 1e-6)).clamp(-FARTHEST, FARTHEST)
+    deviation = centred.square().nanmean(1, keepdim=True).sqrt() + 1e-6
+    scaled = (centred / deviation).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
     return torch.where(scaled.isnan(), torch.randn(len(x), 1, x.shape[2], device=x.device), scaled)
 
 
@@ -225,10 +226,10 @@ def _trees(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _waves(x: Tensor, w: Tensor, spread: Tensor | float = 1.0) -> Tensor:
-    r"""Random Fourier features of a Gaussian process, :math:`\sum_j a_j\cos(\omega_j^\top x + b_j)`.
+    r"""Return a draw from a Gaussian process at each row of x (B, n), :math:`\sum_j a_j\cos(\omega_j^\top x + b_j)`.
 
-    With :math:`\omega \sim N(0, w^2/\ell^2)` the process has a Gaussian kernel; ``spread`` (B, 1, features) multiplies
-    the frequencies.
+    With :math:`\omega \sim N(0, w^2/\ell^2)` the process has a Gaussian kernel with random lengths ℓ. ``spread``, a
+    number or (B, 1, features), multiplies the frequencies.
     """
     tables, _, columns = x.shape
     active = (w > 0).sum(1, keepdim=True).clamp(min=1).sqrt()

@@ -28,8 +28,8 @@ class InContextRegressor(Regressor):
     """Pretrained regressor that reads the training rows as context. Nothing is trained.
 
     A transformer that was trained once on simulated tables returns a mixture of Normal Inverse-Gamma distributions for
-    each row. It was trained on the true means and variances of the simulation, which tell epistemic from aleatoric
-    uncertainty, where the likelihood of observed targets does not.
+    each row. It was trained on the true means and variances of the simulation, which separate epistemic from aleatoric
+    uncertainty, where the likelihood of observed targets cannot.
 
     It reads at most 2,000 training rows with 60 features. It has no parameters, and takes neither sample weights nor
     censored targets.
@@ -83,7 +83,12 @@ class InContextRegressor(Regressor):
         return p, table
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write a model file, which holds the training rows, to be read by :func:`howsure.load`."""
+        """Write a model file, which contains the training rows, to be read by :func:`howsure.load`.
+
+        Args:
+            path: of the file. An older model there is replaced.
+            overwrite: whether to replace a file that is not a model.
+        """
         check_is_fitted(self, "context_")
         header = ContextHeader(self.encoding_, self.target_names_, self.calibration_, _digest_of_weights())
         return save_model(path, {"x": torch.from_numpy(self.x_), "y": torch.from_numpy(self.y_)}, header, overwrite)
@@ -91,7 +96,7 @@ class InContextRegressor(Regressor):
 
 @dataclass(frozen=True)
 class ContextHeader:
-    """Contents of a model file besides the training rows."""
+    """Contents of a model file, without the training rows."""
 
     columns: Encoding
     target_names: list[str] | None

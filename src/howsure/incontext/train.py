@@ -26,9 +26,9 @@ from howsure.incontext.prior import FOREIGN, Function, simulate
 
 __all__ = ["Batch", "Trainer", "draw_batch", "main"]
 
-# rows of the tables of a run, each with another number of columns; a CUDA graph is captured for each
+# rows of the tables of a run, each with another number of columns and its CUDA graph
 ROWS = (128, 192, 256, 256, 384, 384, 512, 512, 512, 640, 768, 768, 1024, 1024, 1536, 2048)
-MOST_COLUMNS = (30, 60)  # log-uniform to the first in all but two shapes, then uniform to the second
+MAX_COLUMNS = (30, 60)  # log-uniform to the first in all but two shapes, then uniform to the second
 ROWS_PER_STEP = 40_960
 CELLS_PER_STEP = 450_000
 CONTEXT_SHARE = (0.5, 0.92)  # of the rows
@@ -38,14 +38,14 @@ REUSE = 4  # mean number of steps that see a batch, each time with other column 
 POOL = 48  # batches kept
 MATRIX_RATE = 5e-3  # of Muon; a step changes a weight by 0.2 times the rate (root mean square)
 OTHER_RATE = 1.5e-3  # of AdamW
-SMALLEST_MATRIX = 32  # rows and columns of a matrix that Muon trains
+MIN_MATRIX = 32  # rows and columns of a matrix that Muon trains
 MOMENTUM = 0.95
 WEIGHT_DECAY = 0.01
 WARM_UP = 200  # steps
 AVERAGE = 0.998  # decay of the moving average of the weights
-MOMENTS_SHARE = 0.3  # weight of the loss of the moments; that of the others is 1
-LARGEST_GRADIENT = 1.0
-FARTHEST_LABEL = 1e4  # units: tables with a mean farther from the base are left out
+MOMENTS_SHARE = 0.3  # weight of the loss of the moments. Other weights are 1
+MAX_GRADIENT = 1.0
+MAX_LABEL = 1e4  # units: tables with a mean farther from the base are left out
 VALIDATION = ((128, 2), (256, 6), (512, 10), (1024, 10), (768, 25))  # rows and columns of the validation tables
 VALIDATION_ROWS = 12_288  # per shape
 SECONDS_BETWEEN_VALIDATIONS = 60.0
@@ -85,7 +85,7 @@ def draw_batch(shape: Shape, device: torch.device, functions: Sequence[Function]
     variance = drawn.variance[:, n:] / size.square()
     parts = [encoded.cells.transpose(0, 1), *encoded[1:], mean, variance.log()]
     fine = torch.stack([part.flatten(1).isfinite().all(1) for part in parts]).all(0)
-    kept = (fine & (mean.abs().amax(1) < FARTHEST_LABEL))[:, None]
+    kept = (fine & (mean.abs().amax(1) < MAX_LABEL))[:, None]
     labels = torch.where(kept, mean, 0.0).float(), torch.where(kept, variance, 1.0).float()
     safe = Encoded(*(part.nan_to_num(0.0, 0.0, 0.0) for part in encoded))
     return Batch(safe, *labels, kept.float(), experts.unit.log().float())
@@ -94,8 +94,8 @@ def draw_batch(shape: Shape, device: torch.device, functions: Sequence[Function]
 def draw_shapes(seed: int, rows_per_step: int = ROWS_PER_STEP, cells_per_step: int = CELLS_PER_STEP) -> list[Shape]:
     """Draw the sizes of the tables of a run."""
     dice, few, shapes = random.Random(seed), len(ROWS) - 2, []
-    columns = [round(math.exp((i + dice.random()) / few * math.log(MOST_COLUMNS[0]))) for i in range(few)]
-    columns += [dice.randint(*MOST_COLUMNS) for _ in range(2)]
+    columns = [round(math.exp((i + dice.random()) / few * math.log(MAX_COLUMNS[0]))) for i in range(few)]
+    columns += [dice.randint(*MAX_COLUMNS) for _ in range(2)]
     dice.shuffle(columns)
     for n, c in zip(ROWS, columns, strict=True):
         tables = max(1, min(rows_per_step // n, cells_per_step // (n * (c + 2))))
@@ -149,7 +149,7 @@ class Optimizer:
 
     def __init__(self, network: Network) -> None:
         blocks = [*network.cell_blocks.parameters(), *network.row_blocks.parameters()]
-        matrices = [p for p in blocks if p.ndim == 2 and min(p.shape) >= SMALLEST_MATRIX]
+        matrices = [p for p in blocks if p.ndim == 2 and min(p.shape) >= MIN_MATRIX]
         shapes = sorted({tuple(p.shape) for p in matrices})
         self.groups: list[list[Tensor]] = [[p for p in matrices if tuple(p.shape) == shape] for shape in shapes]
         self.momenta = [torch.zeros_like(torch.stack(group)) for group in self.groups]
@@ -205,7 +205,7 @@ class Trainer:
         self.history: dict[str, Any] = {"steps": 0, "seconds": 0.0, "seeds": [], "devices": []}
 
     def step(self, batch: Batch, rate: float, graph: "Graph | None" = None) -> Tensor:
-        """Take one step and return the losses of the batch (3,)."""
+        """Take one step of the optimizer, and return the mean of each loss of `row_losses` over the batch, (3,)."""
         rate *= min(1.0, (self.history["steps"] + 1) / WARM_UP)
         codes, sign = _views(batch)
         parts = self.differentiate(batch, codes, sign) if graph is None else graph.replay(batch, codes, sign)
@@ -216,14 +216,14 @@ class Trainer:
         return parts
 
     def differentiate(self, batch: Batch, codes: Tensor, sign: Tensor) -> Tensor:
-        """Compute clipped gradients and return the losses (3,)."""
+        """Compute clipped gradients, and return the mean of each loss of `row_losses` over the batch, (3,)."""
         torch._foreach_zero_(self.gradients)
         losses, _ = row_losses(self.network, batch, codes, sign)
         count = batch.kept.sum().clamp(min=1) * losses[0].shape[1]
         parts = torch.stack([(part * batch.kept).sum() for part in losses]) / count
         (parts[0] + parts[1] + MOMENTS_SHARE * parts[2]).backward()
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(self.gradients)))
-        scale = torch.where(norm.isfinite(), (LARGEST_GRADIENT / (norm + 1e-6)).clamp(max=1.0), 0.0)
+        scale = torch.where(norm.isfinite(), (MAX_GRADIENT / (norm + 1e-6)).clamp(max=1.0), 0.0)
         torch._foreach_mul_(self.gradients, scale)
         for gradient in self.gradients:
             gradient.nan_to_num_(0.0, 0.0, 0.0)
@@ -245,7 +245,7 @@ class Trainer:
         (folder / "history.json").write_text(json.dumps(self.history))
 
     def load(self, folder: Path) -> None:
-        """Restore what :meth:`save` wrote."""
+        """Restore a training from the folder of :meth:`save`."""
         self.network.load_state_dict(torch.load(folder / "average.pt"))
         self.swap()
         self.network.load_state_dict(torch.load(folder / "weights.pt"))
@@ -272,7 +272,7 @@ class Graph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(2):  # what is set up at first calls must not be captured
+            for _ in range(2):  # the set-up of first calls must not be captured
                 trainer.differentiate(static, codes, sign)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
@@ -306,7 +306,7 @@ def score(network: Network, sets: list[Batch]) -> dict[str, float]:
 
 
 def export(network: Network, history: dict[str, Any], path: Path) -> None:
-    """Write the weights in half precision with a header that says where they come from."""
+    """Write the weights in half precision with a header that names their origin."""
     from safetensors.torch import save_file
 
     state = {name: p.detach().half().cpu().contiguous() for name, p in network.named_parameters()}

@@ -16,7 +16,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile inflates the ot
 def reading(where: object) -> Iterator[None]:
     """Turn whatever the block raises while it reads a foreign format into one error that names the file.
 
-    Readers of images, archives and HDF5 meet broken files in so many places that what they raise cannot be listed.
+    Readers of images, archives and HDF5 raise many kinds of errors for broken files, which cannot be listed.
     """
     try:
         yield

@@ -28,7 +28,7 @@ class CsvOptions:
 
     Attributes:
         separator: one character.
-        encoding: a name that Python knows, such as "utf-16".
+        encoding: the name of a codec of Python, such as "utf-16".
     """
 
     separator: str | None = None

@@ -1,7 +1,7 @@
 """Read CSV, Parquet, Feather and Excel files as pandas frames, whole or in batches.
 
 Columns of a CSV file are read as text. Whole files become numbers or booleans where all texts of a column are; digits
-with zeros in front, such as 007, stay text. The reader of batches knows which columns are numbers: a batch in which a
+with zeros in front, such as 007, stay text. The reader of batches is given the columns of numbers: a batch in which a
 cell of such a column is not a number keeps the text, for the model to decide.
 """
 
@@ -41,9 +41,9 @@ def read_file(path: str | Path, numbers: Collection[str] | None = None, csv: Csv
     """Return a pandas frame of all rows of a CSV, Parquet, Feather or Excel file.
 
     Args:
-        path: of the file. Its ending names the format, unless its first bytes are those of Parquet or Feather.
-        numbers: names of the columns of a CSV file that are numbers; all others are text. None: each column is what all
-            of its texts are.
+        path: of the file. Its ending names the format, unless it starts with the bytes of Parquet or Feather.
+        numbers: names of the columns of a CSV file that are numbers. Others are text. None: each column has the
+            type of all of its texts.
         csv: separator and encoding of a CSV file.
 
     Raises:
@@ -73,9 +73,9 @@ def read_batches(
 
     Args:
         path: of the file.
-        numbers: names of the columns of a CSV file that are numbers; all others are text. None: each column of a batch
-            is what all of its texts are.
-        rows: of each batch but the last. Tables of more than 512 columns have half as many, or a quarter, and so on.
+        numbers: names of the columns of a CSV file that are numbers. Others are text. None: each column of a batch
+            has the type of all of its texts.
+        rows: of each batch but the last. Tables of more than 512 columns have a half, or a quarter, and so on.
         span: first row, a multiple of ``rows``, and end of the rows that are read; Parquet files only.
         csv: separator and encoding of a CSV file.
     """
@@ -209,7 +209,7 @@ def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
                     column_types=dict.fromkeys(columns, pyarrow.string()), strings_can_be_null=True, null_values=MISSING
                 ),
             )
-            head = 0 if layout.row_names else 1  # the names are read as the first row, if they have as many fields
+            head = 0 if layout.row_names else 1  # the names are read as the first row if the number of fields is equal
             for batch in reader:
                 yield pyarrow.Table.from_batches([batch]).rename_columns(layout.names).slice(head)
                 head = 0 if batch.num_rows else head

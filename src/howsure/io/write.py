@@ -22,7 +22,7 @@ WRITTEN_BY = {b"written_by": b"howsure"}  # in the metadata of a Parquet file
 def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any], None]]:
     """Yield a function that writes a pandas frame below the frames before it. All have the columns of the first.
 
-    The ending of the name says the format: .csv, .csv.gz, .parquet or .feather. The file is there when the block has
+    The ending of the name chooses the format: .csv, .csv.gz, .parquet or .feather. The file is there when the block has
     ended without an error, whole, and never otherwise. Indices of frames are not written.
 
     Raises:
@@ -60,7 +60,7 @@ def writing(path: str | Path, replace: bool = False) -> Iterator[Callable[[Any],
 
 
 def check_output(path: Path, replace: bool = False) -> None:
-    """Raise now what `writing` would raise about the name and the place of a file."""
+    """Raise the errors of `writing` about the name and the place of a file."""
     if not path.name.lower().endswith(FORMATS):
         raise InputError(f"unknown file format: {path}", hint=f"a table is written as one of {', '.join(FORMATS)}")
     try:
@@ -96,7 +96,7 @@ def _cannot_write(path: Path, error: Exception) -> InputError:
 
 
 class _Writer:
-    """An open file that grows by frames. The first one decides the types; a column without values is text."""
+    """An open file that grows by frames. The first frame decides the types. A column without values is text."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.file = path, file
@@ -138,7 +138,7 @@ class _Writer:
         self.writer = self.open.enter_context(writer)
 
     def close(self) -> None:
-        """Write what is left to write."""
+        """Write the remaining rows."""
         if self.schema is None:
             raise InputError(f"{self.path}: there are no rows to write")
         self.open.close()

@@ -1,4 +1,4 @@
-"""What a method is, and what has to be chosen before one is fitted: network and recipe."""
+"""Interface of a likelihood, and the recipe of its networks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ Cells = tuple[Tensor, Tensor]  # lower and upper ends
 
 
 class Method(ABC):
-    """A method is its raw outputs, its answer to them and its loss; some also build or draw networks their own way."""
+    """A likelihood: its raw outputs, their distribution and loss. Some also build or draw networks differently."""
 
     outputs: ClassVar[int]
     validation_fraction: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
     draws_noise: ClassVar[bool] = False  # whether training draws random numbers from ``population.generator``
 
     def recipe(self, rows: int) -> "Recipe":
-        """Return a network and settings that suit a table of so many rows."""
+        """Return a network and settings for a table of ``rows`` rows."""
         return Recipe.for_rows(rows)
 
     @abstractmethod
@@ -34,12 +34,12 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, answer: Any, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None) -> Tensor:
-        """Return what is minimised, elementwise.
+        """Return the minimised loss, elementwise.
 
         Args:
-            answer: what the networks say.
+            answer: the output distribution of the networks.
             y: targets, or bounds of them.
-            networks: the module that answered. A method whose numbers differ from member to member, or change during
+            networks: the module with these outputs. A method whose parameters differ between members, or change during
                 training, keeps them there, as buffers that :meth:`build` registers.
             cells: lower and upper ends of the cells that targets lie in, each of the shape of y; equal where y is the
                 value. None: all are values. A method that cannot learn from cells raises an InputError.
@@ -48,7 +48,7 @@ class Method(ABC):
     def loss_of_raw(
         self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None
     ) -> Tensor:
-        """Return the loss of raw outputs (…, outputs): a quick twin of the loss of their answer, where there is one."""
+        """Return the loss of raw outputs (…, outputs), computed by a fast kernel where one exists."""
         return self.loss(self.answer(raw), y, networks, cells)
 
     @property
@@ -62,7 +62,7 @@ class Method(ABC):
         return torch.where(mask, each, 0.0).sum() / mask.sum().clamp(min=1)
 
     def nll(self, answer: Any, y: Tensor, cells: Cells | None = None) -> Tensor:
-        """Return the negative log likelihood of targets or cells, elementwise: what validation rows are scored by."""
+        """Return the negative log likelihood of targets or cells, elementwise. It is the score of validation rows."""
         predictive = answer.predictive()
         if cells is None:
             nll: Tensor = -predictive.log_prob(y)
@@ -95,7 +95,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Network, settings and batch size: what has to be chosen before a fit."""
+    """Network, settings and batch size: the choices before a fit."""
 
     network: Network
     settings: Settings
@@ -103,11 +103,11 @@ class Recipe:
 
     @classmethod
     def for_rows(cls, rows: int) -> "Recipe":
-        """Return what suits a table of so many training rows; everything grows with it little by little.
+        """Return the recipe for a table of ``rows`` training rows. Sizes and steps grow with it.
 
         The steps are the most that are taken: training stops when validation scores no longer improve. Until the last
-        steps that noiseless tables need, the learning rate is constant and the weights are averaged, so that what was
-        learned by any step is usable. ``docs/choices.md`` explains how these numbers were found.
+        steps that noiseless tables need, the learning rate is constant and the weights are averaged, so that the
+        weights of any step are usable. ``docs/choices.md`` explains how these numbers were found.
         """
         size = max(1.0, rows / 1000)
         steps = round(min(6000 * size**0.301, 12_000))

@@ -1,7 +1,7 @@
-"""How much the training images have to say about an image: by what it looks like, and by what a network sees in it.
+"""Familiarity of an image: by its appearance, and by the features of a network.
 
-What it looks like are a few numbers of the pixels alone: how often each level of a colour occurs, and how strong the
-edges are. They know nothing of any network, so that they also tell images whose difference a network has learned to
+The appearance is a few numbers of the pixels alone: the frequency of each level of a colour, and the strength of the
+edges are. They do not depend on a network, so that they also detect differences that a network has learned to
 overlook.
 """
 
@@ -17,7 +17,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.nn.checks import check_counts
 from howsure.nn.density import FeatureDensity
 
-__all__ = ["APPEARANCE", "BLOCKS", "COLOURS", "FEWEST", "ImageFading", "Seen", "appearance"]
+__all__ = ["APPEARANCE", "BLOCKS", "COLOURS", "MIN_IMAGES", "ImageFading", "Seen", "appearance"]
 
 BINS = 16  # of each histogram
 CHANNELS = 3
@@ -28,8 +28,8 @@ APPEARANCE = COLOURS + BINS
 
 BLOCKS = 3
 """Encoder blocks whose pooled features count: the first, which see how things look more than what they are."""
-FEWEST = 10
-"""Images that a distance needs: with fewer to learn from there is no fading."""
+MIN_IMAGES = 10
+"""Images that a distance needs. With fewer, the evidence is not reduced."""
 TREND = 8  # principal components that the usual distance depends on
 SHARPEST = 3.0  # deviations along a principal component beyond which the usual distance changes no more
 FOLDS = 5
@@ -41,9 +41,9 @@ AT_ONCE = 1 << 25  # comparisons of pixels with edges of bins that are kept at o
 def appearance(images: Tensor) -> Tensor:
     """Return square roots of histograms of an image's colours and of its gradients, (N, 64), for images (N, 3, H, W).
 
-    The first 48 features are 16 bins of red, green and blue; the last 16 are bins of the logarithm of the gradient's
+    The first 48 features are 16 bins of red, green and blue. The last 16 are bins of the logarithm of the gradient's
     size, between neighbouring pixels of the mean of the channels. Square roots make the differences of frequencies
-    about equally uncertain, whether rare or common. Images are from 0 to 1, of any size; an image one pixel high or
+    about equally uncertain, whether rare or common. Images are from 0 to 1, of any size. An image one pixel high or
     wide has no gradient in that direction. A grey image has three equal channels.
 
     >>> appearance(torch.zeros(2, 3, 8, 8)).shape
@@ -73,14 +73,14 @@ def _gradient(grey: Tensor) -> Tensor:
 def _shares(x: Tensor, edges: Tensor) -> Tensor:
     """Return the share of pixels (N, C, H, W) in each bin, (N, C, bins), the first of them below the first edge."""
     step = max(1, AT_ONCE // max(1, x.numel()))
-    pixels = x.flatten(2).contiguous().unsqueeze(2)  # pixels beside each other in memory: sums are several times faster
+    pixels = x.flatten(2).contiguous().unsqueeze(2)  # pixels next to each other in memory: sums are faster
     shares = [(pixels >= some[:, None]).sum(3, dtype=x.dtype) for some in edges.split(step)]
     above = torch.cat(shares, 2) / pixels.shape[3]
     return pad(above, (1, 0), value=1.0) - pad(above, (0, 1))
 
 
 class Seen(NamedTuple):
-    """What is known of N images before their answer: `appearance` (N, 64), and pooled features (N, C) of each block."""
+    """Inputs of the familiarity of N images: `appearance` (N, 64), and pooled features (N, C) of each block."""
 
     appearance: Tensor
     pooled: tuple[Tensor, ...]
@@ -99,10 +99,10 @@ class Seen(NamedTuple):
 class ImageFading(nn.Module):
     r"""Share of a network's evidence to keep for an image, of shape (N,): :math:`w = \min(1, (r/d)^p)`.
 
-    The features are logarithms of the pooled features of the first three blocks, and :func:`appearance`; each of the
+    The features are logarithms of the pooled features of the first three blocks, and :func:`appearance`. Each of the
     parts is divided by its spread over the training images. d is their Mahalanobis distance from the training images
     (:class:`FeatureDensity`, with the covariance of Ledoit and Wolf), divided by the distance that is usual for such an
-    image. What is usual is a linear function of the first eight principal components, fitted to the logarithms of the
+    image. The usual distance is a linear function of the first eight principal components, fitted to logarithms of the
     training images' own distances, each measured by a density that has not seen it: bare walls are always farther from
     the mean than a room full of things, and would otherwise count as less familiar than a street. The reach r is the
     median of d over validation images, and p is 4. How all this was chosen: ``studies/depth_fading.py``.
@@ -145,18 +145,18 @@ class ImageFading(nn.Module):
     @classmethod
     @torch.no_grad()
     def fit(cls, train: Seen, validation: Seen | None = None, *, power: float = 4.0, quantile: float = 0.5) -> Self:
-        """Return what training and validation images say.
+        """Fit the distances to training and validation images.
 
         Args:
-            train: what is known of at least ten images that the network was trained on.
+            train: features of at least ten images that the network was trained on.
             validation: the same of images that it was not trained on. With fewer than ten of these, or None, the reach
-                is that of the training images, each measured by a density that has not seen it.
+                comes from the training images, each measured by a density without it.
             power: p; 0 keeps all evidence.
             quantile: share of the validation images that keep all evidence.
         """
         count = len(train.appearance)
-        if count < FEWEST:
-            raise InputError(f"a distance from training images needs at least {FEWEST} of them, got {count}")
+        if count < MIN_IMAGES:
+            raise InputError(f"a distance from training images needs at least {MIN_IMAGES} of them, got {count}")
         if not (math.isfinite(power) and power >= 0):
             raise InputError(f"power must be a number of at least 0, got {power}")
         if not 0 < quantile <= 1:
@@ -173,14 +173,14 @@ class ImageFading(nn.Module):
         new.scale.copy_(torch.cat([torch.where(spread > 0, spread, 1.0) for spread in spreads]))
         x = new.features(train)
         unseen = new._set_density(x)
-        enough = validation is not None and len(validation.appearance) >= FEWEST
+        enough = validation is not None and len(validation.appearance) >= MIN_IMAGES
         distances = new.distance(validation) if enough and validation is not None else unseen
         new.reach.copy_(torch.quantile(distances.double(), quantile))
         return new
 
     def _set_density(self, x: Tensor) -> Tensor:
         """Fit density and trend to features (N, D), and return the distances of the rows, each as if it were new."""
-        if bool((x == x[0]).all()):  # images that do not differ tell nothing: every distance is 0
+        if bool((x == x[0]).all()):  # equal images: every distance is 0
             for buffer in (self.density.mean, self.density.whiten, self.directions, self.trend):
                 buffer.zero_()
             return x.new_zeros(len(x))
@@ -197,7 +197,7 @@ class ImageFading(nn.Module):
         self.directions.zero_()
         self.directions[:, :used] = directions[:used].mT / spreads[:used]
         z = torch.cat([x.new_ones(len(x), 1), self._components(x)], 1)
-        penalty = FEWEST * torch.eye(TREND + 1, dtype=x.dtype, device=x.device)
+        penalty = MIN_IMAGES * torch.eye(TREND + 1, dtype=x.dtype, device=x.device)
         penalty[0, 0] = 1e-9
         log = unseen.clamp(min=1e-12).log()
         self.trend.copy_(torch.linalg.solve(z.mT @ z + penalty, z.mT @ log))
@@ -218,7 +218,7 @@ class ImageFading(nn.Module):
         return ((x - self.density.mean) @ self.directions).clamp(-SHARPEST, SHARPEST)
 
     def distance(self, seen: Seen) -> Tensor:
-        """Return the distances of images from the training images, in units of what is usual, (N,)."""
+        """Return the distances of images from the training images, in units of the usual distance, (N,)."""
         with torch.autocast(seen.appearance.device.type, enabled=False):
             x = self.features(seen)
             usual = torch.exp(self._components(x) @ self.trend[1:] + self.trend[0])

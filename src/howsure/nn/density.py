@@ -93,8 +93,9 @@ def check_finite(features: Tensor) -> None:
     bad = ~features.isfinite().all(1)
     if bool(bad.any()):
         raise InputError(
-            f"features must be finite: {int(bad.sum())} of {len(bad)} rows have NaN or infinite values, the first is "
-            f"row {int(bad.nonzero()[0])}; leave them out, or look for the network that made them"
+            f"features must be finite: {int(bad.sum())} of {len(bad)} rows have NaN or infinite values",
+            row=int(bad.nonzero()[0]),
+            hint="leave them out, or look for the network that made them",
         )
 
 

@@ -32,7 +32,7 @@ from howsure.nn.checks import check_features
 __all__ = ["ConjugateEvidence", "FeatureBasis", "FeatureSums"]
 
 UNIT_FLOOR = 0.1  # of a unit's variance, as a share of the mean variance of its layer: silent units may wake up
-SMALLEST_VARIANCE = 1e-12  # of features that do not vary at all
+MIN_VARIANCE = 1e-12  # of features that do not vary at all
 
 
 class FeatureSums:
@@ -67,7 +67,7 @@ class FeatureBasis(NamedTuple):
     """Eigenbasis of the weighted moments of scaled training features, largest first, for any ridge.
 
     Args:
-        mean, scale: what is subtracted from each feature, and what it is divided by, (…, D).
+        mean, scale: shift and divisor of each feature, (…, D).
         values, directions: eigenvalues (…, D) and eigenvectors (…, D, D).
         rows: weighted number of training rows, (…).
     """
@@ -163,7 +163,7 @@ class ConjugateEvidence(nn.Module):
             ridge: λ, one number or one for each network.
             layers: number of features of each layer, which add up to D. None: all features are one layer.
             rank: number of directions; None is D.
-            rows: number of training rows, if the features are those of some of them.
+            rows: number of training rows, if the features belong to only some of them.
 
         Raises:
             InputError: if there are no features, or some are not finite.
@@ -174,7 +174,7 @@ class ConjugateEvidence(nn.Module):
     @classmethod
     @torch.no_grad()
     def of(cls, basis: "FeatureBasis", ridge: float | Tensor, *, rank: int | None = None) -> Self:
-        """Return the leverage in a basis of features; the arguments are those of :meth:`fit`."""
+        """Return the leverage in a basis of features. The arguments are as for :meth:`fit`."""
         size = basis.mean.shape[-1]
         penalty = torch.as_tensor(ridge, dtype=torch.float64, device=basis.mean.device)[..., None]
         inverse = 1 / (basis.values + penalty)
@@ -223,13 +223,13 @@ class ConjugateEvidence(nn.Module):
 
 
 def _unit_scale(sums: FeatureSums, layers: Sequence[int]) -> Tensor:
-    """Return what each unit is divided by: its deviation, with a floor relative to its layer's mean variance."""
+    """Return the divisor of each unit: its deviation, with a floor relative to its layer's mean variance."""
     if sum(layers) != sums.mean.shape[-1]:
         raise InputError(f"layers of {sum(layers)} features do not match {sums.mean.shape[-1]} features")
     assert sums.count is not None
     variance = sums.moments.diagonal(dim1=-2, dim2=-1) / sums.count.unsqueeze(-1)
     parts = [part + UNIT_FLOOR * part.mean(-1, keepdim=True) for part in variance.split(list(layers), -1)]
-    return torch.cat(parts, -1).clamp(min=SMALLEST_VARIANCE).sqrt()
+    return torch.cat(parts, -1).clamp(min=MIN_VARIANCE).sqrt()
 
 
 def _check_batch(features: Tensor) -> None:

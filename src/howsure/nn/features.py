@@ -172,7 +172,7 @@ def _appending(called: list[_Call], name: str) -> Callable[..., None]:
 def _last_hidden(called: Sequence[_Call]) -> tuple[str, ...]:
     """Return the layers that the last two hidden layers enter; only the last if both are too wide together."""
     last = called[-1]
-    for earlier in reversed(called[1:-1]):  # the input of the first layer is that of the network
+    for earlier in reversed(called[1:-1]):  # the input of the first layer is the input of the network
         if earlier.entering is last.entering:  # two heads on the same features
             continue
         width = sum(call.entering.shape[call.channels] for call in (earlier, last))

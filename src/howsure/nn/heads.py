@@ -55,14 +55,18 @@ class _Head(nn.Module):
         raise NotImplementedError
 
     def raw(self, x: Tensor) -> Tensor:
-        """Return the raw outputs as a plain tensor, from which ``from_raw(raw, dim=head.dim)`` makes the distribution.
+        """Return the raw outputs as a tensor, from which ``from_raw(raw, dim=head.dim)`` makes the distribution.
 
         Args:
-            x: features, (…, F); for convolutions maps, (N, C, …) or (C, …).
+            x: features (…, F), or maps (N, C, …) or (C, …) for convolutions.
 
         Returns:
-            (…, P) with P outputs per target, or (…, T, P) with ``targets=T``; for convolutions (N, P, …) or
+            (…, P) with P outputs per target, or (…, T, P) with ``targets=T``. For convolutions (N, P, …) or
             (N, T, P, …).
+
+        Raises:
+            InputError: if x has the wrong number of features.
+            InputTypeError: if x is not a floating-point tensor.
         """
         self._check(x)
         out = call_exactly(self._layer, x)
@@ -95,6 +99,7 @@ class _Evidential(_Head):
     parameters_per_target = 4
 
     def forward(self, x: Tensor) -> NormalInverseGamma:
+        """Return the distributions for features ``x``, as :meth:`raw` takes them."""
         return NormalInverseGamma.from_raw(self.raw(x), dim=self.dim)
 
     @staticmethod
@@ -111,6 +116,7 @@ class _Normal(_Head):
     parameters_per_target = 2
 
     def forward(self, x: Tensor) -> Normal:
+        """Return the distributions for features ``x``, as :meth:`raw` takes them."""
         return Normal.from_raw(self.raw(x), dim=self.dim)
 
     @staticmethod
@@ -149,6 +155,9 @@ class _Dense(_Head):
             squeeze: whether the distribution of an old layer with one output has the shape (…,) and not (…, 1).
             freeze: a module whose parameters stop learning, such as the model that the old layer comes from. The
                 parameters of the head are new, and learn.
+
+        Raises:
+            InputError: for another layer, or a standard deviation that does not fit.
 
         >>> old, x = nn.Linear(64, 1), torch.randn(8, 64)
         >>> head = NIGHead.from_linear(old, std=0.3)
@@ -197,8 +206,12 @@ class NIGHead(_Dense, _Evidential):
 class NormalHead(_Dense, _Normal):
     """Linear layer that maps features (…, F) to a :class:`~howsure.Normal`.
 
-    Arguments as in :class:`NIGHead`. The standard deviation is the softplus of the second raw output plus
-    1e-6.
+    The standard deviation is the softplus of the second raw output plus 1e-6.
+
+    Args:
+        in_features: F.
+        targets: None for one target and the shape (…,), or the number T of targets for the shape (…, T).
+        device, dtype: of the parameters, as in ``nn.Linear``.
 
     >>> NormalHead(64)(torch.zeros(8, 64)).loc.shape
     torch.Size([8])

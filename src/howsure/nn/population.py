@@ -106,7 +106,7 @@ class Population(nn.Module):
         return self._pass(self._inputs(x), self.weights, self.biases)
 
     def _inputs(self, x: Tensor) -> Tensor:
-        """Return what the first layer sees of the features, or raise an error if they do not fit."""
+        """Return the inputs of the first layer, or raise an error if the features do not fit."""
         x = self._checked(x)
         return x if self.embedding is None else self.embedding(x)
 

@@ -16,7 +16,7 @@ __all__ = ["checked_coverages", "checked_levels", "draw_some", "real_numbers"]
 def real_numbers(name: str, values: Any) -> NDArray[np.float64]:
     """Return values as a new float64 array with NaN where they are masked or missing; raise for dates, text and others.
 
-    A new one, because what pandas hands out cannot be written to, which torch warns about.
+    A new one, because arrays of pandas are read-only, which causes a warning of torch.
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu().double().numpy()

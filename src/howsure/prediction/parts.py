@@ -37,12 +37,12 @@ __all__ = [
 
 Answer = NormalInverseGamma | StudentT | Normal
 Predictive = Mixture | Transformed | Discrete | WithAtom
-PART = 1 << 22  # numbers of an answer that are worked on at once
-CPU_PART = (1 << 14) - 1  # the same on a CPU, whose cache holds all that is computed from these
+PART = 1 << 22  # numbers of a distribution that are processed at once
+CPU_PART = (1 << 14) - 1  # the same on a CPU, limited by its cache
 
 
 def members_first(answer: Any, members: Any) -> Answer:
-    """Return an answer with its members in dimension 0, after checking that it has such a dimension."""
+    """Return a distribution with its members in dimension 0, after checking that it has this dimension."""
     if not isinstance(answer, Answer):
         raise InputError(
             f"Prediction takes a NormalInverseGamma, a Normal, a StudentT or a Mixture, not {class_name(answer)}"
@@ -54,20 +54,20 @@ def members_first(answer: Any, members: Any) -> Answer:
     shape = tuple(answer.batch_shape)
     if not -len(shape) <= members < len(shape) or shape[members] == 0:
         raise InputError(
-            f"members= says which dimension of the answer is that of the networks; an answer of shape {shape} has no "
+            f"members= is the dimension of the networks: an output of shape {shape} has no "
             f"dimension {members} with at least one network"
         )
     return on_leaves(lambda p: p.movedim(members, 0), answer)
 
 
 def on_leaves(change: Callable[[Tensor], Tensor], answer: Answer) -> Answer:
-    """Return an answer with every tensor changed."""
+    """Return a distribution with every tensor changed."""
     changed: Answer = _pytree.tree_map(change, answer)
     return changed
 
 
 def join(answers: Sequence[Answer]) -> Answer:
-    """Return the answers to several parts of the rows as one, members in dimension 0."""
+    """Return the distributions of several parts of the rows as one, members in dimension 0."""
     if len(answers) == 1:
         return answers[0]
     joined: Answer = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
@@ -75,12 +75,12 @@ def join(answers: Sequence[Answer]) -> Answer:
 
 
 def first_leaf(answer: Answer) -> Any:
-    """Return the first tensor of an answer; None if tree functions put nothing there."""
+    """Return the first tensor of a distribution. It is None if tree functions removed it."""
     return getattr(answer, answer.leaves[0], None)
 
 
 def device_of(answer: Answer) -> torch.device:
-    """Return the device of an answer."""
+    """Return the device of a distribution."""
     device: torch.device = first_leaf(answer).device
     return device
 
@@ -103,7 +103,7 @@ def on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
 
 
 def stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
-    """Return an answer stretched about a mean, which has no dimension of members."""
+    """Return a distribution stretched about a mean, which has no dimension of members."""
     leaves: tuple[Tensor, ...]
     if isinstance(answer, NormalInverseGamma):
         around = answer.gamma + (factor - 1) * (answer.gamma - mean)  # exact for a factor of 1
@@ -121,7 +121,7 @@ def quantiles(mixture: Predictive, tails: Sequence[tuple[float, bool]]) -> Tenso
 
     Args:
         mixture: a mixture, its transform, or one with an atom.
-        tails: probabilities, each with whether it is that of the upper tail; else it is that of the lower one.
+        tails: pairs (probability, upper): the probability lies above the quantile if ``upper``, else below it.
     """
     base = mixture.base if isinstance(mixture, Transformed | Discrete) else mixture
     loc = base.components.loc

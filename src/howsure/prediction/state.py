@@ -31,7 +31,7 @@ from howsure.prediction.parts import (
 
 __all__ = ["State", "members_of_weights_first"]
 
-Array = NDArray[Any]  # of floats: float64, or float32 as the answer is
+Array = NDArray[Any]  # of floats: float64 or float32
 
 
 class State:
@@ -39,7 +39,7 @@ class State:
 
     answers: Answer  # the distribution of each member, with the members in dimension 0
     _weights: Tensor | None = None  # of sum 1, float64 on the CPU
-    atom: float | None = None  # a value with a probability of its own
+    atom: float | None = None  # a value with positive probability
     _gate: Tensor | None = None  # that probability by each member, (members, *shape)
     guarantee: Any = None  # of its intervals, such as :class:`howsure.conformal.ConformalIntervals`
 
@@ -55,7 +55,7 @@ class State:
         gate: Tensor | None = None,
     ) -> None:
         self.transform = transform
-        self.index: Any = None  # of the rows and names of the targets, where the caller knows them
+        self.index: Any = None  # of the rows and names of the targets, if the caller has them
         self.names: Sequence[str] | None = None
         if isinstance(answer, Transformed | Discrete):
             if transform is not None:
@@ -63,13 +63,13 @@ class State:
             self.transform, answer = answer.transform, answer.base
         if isinstance(answer, Mixture):
             if members is not None:
-                raise InputError("a Mixture knows which dimension is that of its members; leave out members=")
+                raise InputError("a Mixture has its own dimension of members: leave out members=")
             if weights is not None:
                 raise InputError("a Mixture has the weights of its members; leave out weights=, or give them to it")
             self._weights = None if answer.weights is None else members_of_weights_first(answer.weights)
             answer, members = answer.components, answer.dim  # type: ignore[assignment]
         elif weights is not None and members is None:
-            raise InputError("weights= says how much each member counts; say with members= along which dimension")
+            raise InputError("weights= requires members=, the dimension of the networks")
         # with the members in dimension 0
         self.answers: Answer = members_first(answer, members)
         self.members, *shape = self.answers.batch_shape
@@ -81,7 +81,7 @@ class State:
         self._set_atom(atom, gate)
 
     def _set_weights(self, weights: Any) -> None:
-        """Keep the weights of the members, if any are given; that of a single one says nothing."""
+        """Store the weights of the members, except for a single member."""
         if weights is not None:
             given = weights if isinstance(weights, Tensor) else torch.from_numpy(real_numbers("weights", weights))
             if given.ndim > 1:
@@ -102,7 +102,7 @@ class State:
         return (weights.double() / total).cpu()
 
     def _set_atom(self, atom: float | None, gate: Tensor | None) -> None:
-        """Keep the value with a probability of its own, and that probability, after checking both."""
+        """Store the atom and its probability, after checking both."""
         if (atom is None) != (gate is None):
             raise InputError("atom= and gate= belong together")
         if atom is None or gate is None:
@@ -132,7 +132,7 @@ class State:
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """How much each member counts, (members,) or (members, *shape), of sum 1; None: all count the same."""
+        """Weights of the members, (members,) or (members, *shape), of sum 1. None: equal weights."""
         return None if self._weights is None else self._weights.detach().numpy().copy()
 
     @property
@@ -143,7 +143,7 @@ class State:
         return bool(((self._weights > 0).sum(0) > 1).any())
 
     def mean_over_members(self, x: Tensor) -> Tensor:
-        """Return the mean of something that each member has, with the members in dimension 0."""
+        """Return the weighted mean over the members, which are dimension 0."""
         return mixtures.mean(x, self.weights_like(x))
 
     def weights_like(self, x: Tensor) -> Tensor | None:
@@ -170,7 +170,7 @@ class State:
 
     @property
     def continuous(self) -> bool:
-        """Whether no value of y has a probability of its own."""
+        """Whether no value of y has positive probability."""
         return self.transform is None and self.atom is None
 
     def without_transform(self) -> Self:
@@ -180,13 +180,13 @@ class State:
         return new
 
     def before_transform(self, y: Array) -> Array:
-        """Return the variable before the transform for targets; −∞ for those that the transform cannot have."""
+        """Return the variable before the transform for targets, −∞ for targets outside of its range."""
         return y if self.transform is None else self.transform.inverse(torch.from_numpy(np.array(y))).numpy()
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> Iterator[Self]:
-        """Yield the prediction a few rows at a time, to bound the memory of what is computed from it."""
+        """Yield the prediction a few rows at a time, to bound the memory of computations."""
         if not self.shape or not len(self):
             yield self
             return
@@ -253,7 +253,14 @@ class State:
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
-        """Return the prediction on this device, or in float32 or float64."""
+        """Return the prediction on another device, or in another dtype.
+
+        Args:
+            target: a device such as ``"cuda"``, or ``torch.float32`` or ``torch.float64``.
+
+        Raises:
+            InputTypeError: for another dtype.
+        """
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
             raise InputTypeError(f"a prediction computes in float32 or float64, not {target}")
         return self._apply_to_all(lambda p: p.to(target))
@@ -263,17 +270,21 @@ class State:
         return self.to("cpu")
 
     def detach(self) -> Self:
-        """Return the prediction without the graph that made it."""
+        """Return the prediction without the graph of gradients."""
         new = self._apply_to_all(Tensor.detach)
         new._weights = None if self._weights is None else self._weights.detach()
         return new
 
     @classmethod
     def cat(cls, predictions: Iterable[Self]) -> Self:
-        """Return several predictions as one, row after row; they have as many members and one kind of answer.
+        """Return several predictions as one, row after row.
 
-        Their members have the same weights, or weights that differ between rows. Either all of them have a familiarity
-        or none.
+        Args:
+            predictions: at least one, of the same kind, with the same members and weights, or with weights that differ
+                between rows. All of them have a familiarity and a guarantee, or none has.
+
+        Raises:
+            InputError: if they do not fit together.
         """
         parts = list(predictions)
         if not parts or not all(isinstance(p, State) and p.shape for p in parts):
@@ -303,7 +314,7 @@ class State:
 
     @property
     def _kind(self) -> tuple[Any, ...]:
-        """What predictions that can be joined have in common."""
+        """Properties that are equal in predictions that can be joined."""
         kind = self.transform and self.transform.kind
         given = (self._familiarity is None, self.guarantee is None)
         return self.members, self.shape[1:], type(self.answers), kind, self.atom, given
@@ -316,8 +327,7 @@ class State:
         the transform, about the mean of that variable. A guarantee of the intervals is lost.
 
         Args:
-            factor: > 0; a number, one for each row, or an array with the dimensions of the prediction whose sizes are
-                those of the prediction or 1.
+            factor: > 0: a number, one for each row, or an array that broadcasts to the shape of the prediction.
 
         >>> from howsure import Normal
         >>> p = Prediction(Normal(torch.tensor([1.0, 2.0]), 1.0)).scaled([1.0, 3.0])

@@ -1,4 +1,4 @@
-"""What chance alone explains: ranges that hold a whole curve or table of a calibrated model with 95% probability.
+"""Ranges that contain a whole curve or table of a calibrated model with 95% probability.
 
 The ranges are simultaneous: with the stated probability no point of the curve and no row of the table lies outside, so
 that a single one outside counts.

@@ -13,7 +13,7 @@ __all__ = ["calibration_chart", "parts_chart", "predicted_chart", "retention_cha
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
-MOST_DECADES = 6  # of a logarithmic axis: smaller values lie at its edge
+MAX_DECADES = 6  # of a logarithmic axis: smaller values lie at its edge
 
 
 def predicted_chart(result: TargetResult, rows: Rows, labels: Sequence[str]) -> Chart:
@@ -145,7 +145,7 @@ def _shown(result: TargetResult, rows: Rows) -> str:
 
 
 def _picture(result: TargetResult) -> tuple[float, float, float, float]:
-    """Return the ends of the axis of true values, and of that of predictions.
+    """Return the ends of the axis of true values, and of the axis of predictions.
 
     The latter holds most intervals, unless these would make it twice as long.
     """
@@ -163,4 +163,4 @@ def _ends(values: Array) -> tuple[float, float]:
     if not len(good):
         return 0.1, 10.0
     high = 1.2 * float(good.max())
-    return max(float(good.min()) / 1.2, high / 10**MOST_DECADES), high
+    return max(float(good.min()) / 1.2, high / 10**MAX_DECADES), high

@@ -18,10 +18,10 @@ __all__ = ["COVERAGE", "Group", "TargetResult", "by_familiarity", "by_group", "e
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 COVERAGE = 0.9  # of the intervals of a report
-MOST_GROUPS = 12  # of one column; the others are taken together
+MAX_GROUPS = 12  # of one column. The others are taken together
 TYPICAL_FAMILIARITY = 0.5  # the leverage of a row is at most twice the median
 MIN_ROWS_FOR_CHANCE = 5  # of a group whose coverage is compared with chance
-LARGEST = 1e140  # in place of infinity where squares are summed
+MAX_VALUE = 1e140  # instead of infinity where squares are summed
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TargetResult:
 
     @cached_property
     def has_mean(self) -> bool:
-        """Whether the prediction has a mean; a target that was learned by its logarithm has a median alone."""
+        """Whether the prediction has a mean. A target under the transform "log" has only a median."""
         return self.p.transform is None or self.p.transform.has_moments
 
     @cached_property
@@ -83,7 +83,7 @@ class TargetResult:
     @cached_property
     def error(self) -> Array:
         """Predicted minus true value, finite so that it has a square."""
-        return np.clip(np.nan_to_num(self.point - self.y, nan=LARGEST), -LARGEST, LARGEST)
+        return np.clip(np.nan_to_num(self.point - self.y, nan=MAX_VALUE), -MAX_VALUE, MAX_VALUE)
 
     @cached_property
     def parts(self) -> tuple[Array, Array] | None:
@@ -150,7 +150,7 @@ class TargetResult:
         return distinct if distinct <= 20 and len(self.y) >= 5 * distinct else 0
 
     def kept(self) -> tuple[Array, Array]:
-        """Return shares of the rows from all to few, and the RMSE of so many rows with the narrowest intervals."""
+        """Return shares of the rows, and the RMSE of each share with the narrowest intervals."""
         squares = np.cumsum(self.error[self.widest[::-1]] ** 2)
         counts = np.unique(np.ceil(np.linspace(0.05, 1, 20) * len(self.y)).astype(int))[::-1]
         return counts / len(self.y), np.sqrt(squares[counts - 1] / counts)
@@ -197,7 +197,7 @@ def _targets(p: Prediction, y: ArrayLike) -> Array:
     if values.ndim == 2 and values.shape[1] == 1 and len(p.shape) == 1:
         values = values[:, 0]
     if values.shape != p.shape:
-        raise InputError(f"y has shape {values.shape} but the prediction {p.shape}; they must be equal")
+        raise InputError(f"y has shape {values.shape} but the prediction {p.shape}")
     if np.isinf(values).any():
         raise InputError("y has an infinite value", row=int(np.argwhere(np.isinf(values))[0][0]))
     return values.reshape(len(values), -1)
@@ -254,7 +254,7 @@ def by_group(result: TargetResult, labels: NDArray[Any]) -> list[Group]:
     """Return how well intervals hold in each group, the largest first; ``labels`` has the group of every row."""
     each = np.asarray(labels).astype(str)
     names, counts = np.unique(each, return_counts=True)
-    largest = names[np.argsort(-counts, kind="stable")][:MOST_GROUPS]
+    largest = names[np.argsort(-counts, kind="stable")][:MAX_GROUPS]
     parts = [(str(name), each == name) for name in largest]
     if len(names) > len(largest):
         parts.append((f"the other {len(names) - len(largest)}", ~np.isin(each, largest)))

@@ -52,7 +52,7 @@ def write_report(
         by: the name of a column of X, or a value for every row: intervals are checked in each group of equal values.
             Numbers with many values are divided into quarters.
         title: of the page.
-        replace: whether a file that this function did not write is replaced; its own are.
+        replace: whether a file that this function did not write is replaced. Reports are always replaced.
         notes: sentences to show below the summary.
 
     Returns:
@@ -60,7 +60,14 @@ def write_report(
 
     Raises:
         InputTypeError: if the model is not a regressor of a table.
-        InputError: if rows and targets do not fit, the file is someone else's, or jinja2 is missing.
+        InputError: if rows and targets do not fit, the file is not a report, or jinja2 is missing (extra ``report``).
+
+    >>> import tempfile
+    >>> import howsure as hs
+    >>> X, y = np.random.default_rng(0).random((60, 3)), np.arange(60.0)
+    >>> model = hs.EvidentialRegressor(members=2, steps=20, random_state=0).fit(X[:40], y[:40])
+    >>> write_report(model, X[40:], y[40:], tempfile.mkdtemp() + "/report.html").name
+    'report.html'
     """
     if not isinstance(model, Regressor):
         raise InputTypeError(f"a report needs a regressor of a table, not a {type(model).__name__}")

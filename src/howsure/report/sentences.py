@@ -131,7 +131,7 @@ def score_lines(result: TargetResult) -> list[ScoreLine]:
 
 
 def notes(result: TargetResult, rows: int) -> list[str]:
-    """Return what limits the numbers of a target.
+    """Return the limitations of the numbers of a target.
 
     Args:
         result: of the target.

@@ -78,7 +78,7 @@ class Chart:
         name: of the chart, unique on its page and free of special characters.
         title: above the chart.
         reading: one sentence on how to read it.
-        seen: what it shows, with the numbers: the accessible text of the drawing.
+        seen: its content with the numbers: the accessible text of the drawing.
         x, y: the axes.
         keys: samples and texts of the legend.
     """

@@ -1,4 +1,4 @@
-"""Targets of which only a bound is known: what fits take, and their likelihood by a distribution."""
+"""Censored targets: their description for fits, and their likelihood."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 def read_censored(
     censored: Any, y: NDArray[np.float64], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.int8] | None:
-    """Return what is known of each target, of the shape of y: 0 its value, 1 that it is at least y, −1 at most.
+    """Return 0 for targets that are values, 1 for lower bounds and −1 for upper bounds, of the shape of y.
 
     Returns None if all targets are values.
 
@@ -29,7 +29,7 @@ def read_censored(
         rows: those that count; None counts all.
 
     Raises:
-        InputTypeError: for what are not numbers.
+        InputTypeError: for entries that are not numbers.
         InputError: for a wrong shape, other numbers, or a target without any value.
     """
     if censored is None:
@@ -46,8 +46,8 @@ def read_censored(
         raise InputError(f"censored must have shape {y.shape[:1]}{also}, as y has, got {table.shape}")
     wrong = ~np.isin(table, (-1, 0, 1))
     if wrong.any():
-        first = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise InputError(f"censored must be -1, 0 or 1, got {table[first]} in row {first[0]}: {MEANING}")
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise InputError(f"censored must be -1, 0 or 1, got {table[at]}", row=at[0], value=table[at], hint=MEANING)
     known = np.broadcast_to(table.reshape(len(y), *(-1,) * (y.ndim - 1)), y.shape).astype(np.int8)
     counted = known.reshape(len(y), -1) if rows is None else known.reshape(len(y), -1)[rows]
     without = np.flatnonzero((counted != 0).all(0))

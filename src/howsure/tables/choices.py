@@ -1,4 +1,4 @@
-"""Choose by training rows what becomes of a column: what is left out, means of targets, cycles of dates."""
+"""Choose the encoding of a column by training rows: left out, means of targets, cycles of dates."""
 
 import re
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ __all__ = ["TargetMeans", "date_cycles", "reason_to_leave_out", "target_means"]
 
 Array = NDArray[np.float64]
 
-MIN_ROWS_TO_LEAVE_OUT = 20  # with a value; with fewer, that all values differ says little about a column
+MIN_ROWS_TO_LEAVE_OUT = 20  # with a value. With fewer, different values are common in ordinary columns
 FOLDS = 10  # the means of a fold's rows are learned from the others
 MIN_STANDARD_ERRORS = 3.0  # by which means must explain the targets
 
 
-# What is left out -----------------------------------------------------------------------------------------------------
+# Columns to leave out -------------------------------------------------------------------------------------------------
 
 
 def reason_to_leave_out(column: Column) -> str:
     """Return why a column is an identifier, a name or free text, from which nothing can be learned; empty if it is not.
 
     Text that is different in nine of ten rows has no categories: a network could only learn its rows by heart. Whole
-    numbers that are all different may as well be quantities, such as prices, so that the name must also say it.
+    numbers that are all different may as well be quantities, such as prices, so that the name must also match.
     """
     if column.kind == "category" and column.content == "text" and not column.declared:
         texts = [text for text in column.values if text is not None]
@@ -46,7 +46,7 @@ def reason_to_leave_out(column: Column) -> str:
 
 
 _WHOLE_NAMES = frozenset(("index", "idx", "row", "rows", "rowid", "rownum", "rowname", "rownames", "record", "serial"))
-_JOINED_NAMES = re.compile(  # "id" at the end of a word says nothing by itself: bid, paid, grid
+_JOINED_NAMES = re.compile(  # "id" at the end of a word is not enough: bid, paid, grid
     "unnamed[0-9]+|rownumber"
     "|(?:user|customer|client|order|item|product|case|patient|subject|sample|record|object|listing|house|movie)id"
 )
@@ -62,10 +62,10 @@ _NUMBERED = frozenset(  # a house number or a floor number is a quantity, or may
 
 
 def _is_named_as_identifier(name: str) -> bool:
-    """Return whether a name is that of an identifier: id, customer_id, PassengerId, Serial No., Unnamed: 0 or index."""
+    """Return whether a name belongs to an identifier: id, customer_id, PassengerId, Serial No., Unnamed: 0 or index."""
     parts = name_parts(name)
     if not parts:
-        return not name.strip()  # what pandas writes above its index
+        return not name.strip()  # pandas writes this above its index
     joined = "".join(parts)
     if parts[-1] in ("no", "nr"):
         return parts[:-1] == [] or parts[-2] in _NUMBERED

@@ -1,9 +1,9 @@
-"""Decide what a column of a table is, and read it as that: numbers, booleans, categories or dates.
+"""Choose the type of a column of a table and read it: numbers, booleans, categories or dates.
 
 A column of text is a column of numbers, booleans, durations or dates if at least 95% of its cells and more than half of
 its different texts can be read as such. Its other cells are then missing, and a warning counts them. Texts such as "?"
 or "n/a" (`howsure.tables.values.MISSING_TEXTS`) do not count at all. If more than half of the different texts can be
-read, but too few cells, the column raises an `InputError`, unless it has few different texts; then it is a category.
+read, but too few cells, the column raises an `InputError`, unless it has few different texts and is a category.
 """
 
 import datetime
@@ -72,7 +72,7 @@ def name_parts(name: str) -> list[str]:
     return [part.lower() for part in re.split(r"[^A-Za-z0-9]+", spaced) if part]
 
 
-# What a column is -----------------------------------------------------------------------------------------------------
+# Type of a column -----------------------------------------------------------------------------------------------------
 
 
 def decide_kind(name: str, values: Any) -> tuple[Kind, str]:
@@ -206,9 +206,9 @@ def read_column(
     Args:
         name: of the column.
         values: a pandas series or an array, one value per row.
-        kind: what the column is.
-        content: how its values are written.
-        categories: those of the training rows; None for training rows themselves.
+        kind: the type of the column.
+        content: the format of its values.
+        categories: the categories of the training rows. None for training rows themselves.
 
     Raises:
         InputError: for the first value of a wrong type or out of range. Text that cannot be read is missing.
@@ -327,8 +327,8 @@ def _read_categories(
 def _category_finder(name: str, content: str, categories: Sequence[str]) -> Callable[[Any], str]:
     """Return the function from a value to its category, which may be one that training rows did not have.
 
-    A number is the category that spells it, so that 1000 finds "01000". A text is itself; where all categories are
-    numbers it is the number that it spells.
+    A number is the category that spells it, so that 1000 finds "01000". A text is itself. If all categories are
+    numbers, it is the number that it spells.
     """
     spelled: dict[str, list[str]] = {}
     for category in categories:

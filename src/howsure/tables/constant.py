@@ -1,4 +1,4 @@
-"""What a model scores that knows how targets are distributed, and nothing of the features."""
+"""Scores of a model with the distribution of the targets and without features."""
 
 import torch
 from torch import Tensor
@@ -7,9 +7,9 @@ from howsure.formulas import student_t
 
 __all__ = ["constant_score"]
 
-DEGREES = (2.0, 3.0, 5.0, 10.0, 100.0)  # of freedom, of which the best is taken
+DEGREES = (2.0, 3.0, 5.0, 10.0, 100.0)  # of freedom. The best is used
 ROUNDS = 30  # of expectation maximisation, which has converged long before
-MOST = 5000  # targets that are enough
+MAX_TARGETS = 5000  # targets
 
 
 def constant_score(y: Tensor) -> float:
@@ -17,7 +17,7 @@ def constant_score(y: Tensor) -> float:
 
     Location and scale are fitted by expectation maximisation for each of a few degrees of freedom.
     """
-    some = y[:: max(1, len(y) // MOST)].double().cpu()
+    some = y[:: max(1, len(y) // MAX_TARGETS)].double().cpu()
     df = torch.tensor(DEGREES, dtype=torch.float64, device="cpu").view(-1, 1, 1)
     loc, square = some.mean(0).expand(len(df), 1, -1), some.var(0, correction=0).clamp(min=1e-12).expand(len(df), 1, -1)
     for _ in range(ROUNDS):

@@ -42,7 +42,7 @@ _DURATION = r"(?:-?\d+ days? )?[-+]?\d{1,3}:\d\d(?::\d\d(?:\.\d+)?)?"
 
 
 def date_forms(texts: "pd.Series[str]") -> list[str]:
-    """Return the form that reads most of the texts, none if no form reads any, and two if day and month are in doubt.
+    """Return the form that reads most of the texts, none if no form reads any, and two if day and month are ambiguous.
 
     >>> date_forms(pd.Series(["31/12/2020", "01/02/2021"])), date_forms(pd.Series(["01/02/2021"]))
     (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])

@@ -23,7 +23,7 @@ __all__ = ["ColumnEncoder", "Encoding", "Scaling"]
 
 Array = NDArray[np.float64]
 
-MIN_ROWS_OF_CATEGORY = 5  # for a feature of its own, in a column with many categories
+MIN_ROWS_OF_CATEGORY = 5  # for a separate feature, in a column with many categories
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Encoding:
     def fit_transform(cls, table: Table, y: Array | None, seed: int = 0) -> tuple[Self, Array]:
         """Return the encoding that a table and its targets teach, and the features of its rows, (rows, features).
 
-        Pass training rows only. Their own features are not those of :meth:`transform` where a category is encoded by
-        its targets: a row's own target must not be in them, so that they were learned without its fold.
+        Pass training rows only. Their features differ from :meth:`transform` where a category is encoded by
+        its targets: a row's own target must not be in them, so that they are learned without its fold.
 
         Args:
             table: the training rows.
@@ -99,16 +99,16 @@ class Encoding:
         return "; ".join(sentences)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a pandas frame that says for every column what it was taken for, and why."""
+        """Return a pandas frame with the type of every column, and the reason."""
         rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
         index = pd.Index(self.names, name="column")
         return pd.DataFrame(rows, columns=["taken for", "features", "missing", "why"], index=index)
 
     def read(self, x: Any) -> Table:
-        """Return the table of an array, a pandas, polars or Arrow table, its columns as what they were in training.
+        """Return the table of an array, a pandas, polars or Arrow table, its columns with their types in training.
 
-        What a column is was decided by the training rows, so that a row's numbers never depend on the rows it comes
-        with: the text "01" stays text in a batch that has nothing but such codes.
+        The type of a column is fixed by the training rows, so that a row's numbers never depend on the rows it comes
+        with: the text "01" stays text in a batch that has only such codes.
         """
         opened = open_table(x)
         order = self._order(opened.names, opened.named)
@@ -140,15 +140,16 @@ class Encoding:
         known = set(self.names)
         for problem, some in (
             ("lacks", [n for n in self.names if n not in position]),
-            ("has, beyond those of training,", [n for n in names if n not in known]),
+            ("has, in addition to the training columns,", [n for n in names if n not in known]),
         ):
             if some:
-                raise InputError(f"the table {problem} the column{'s' if len(some) > 1 else ''} {listed(some)}")
+                plural = "s" if len(some) > 1 else ""
+                raise InputError(f"the table {problem} the column{plural} {listed(some)}", column=some[0])
         return [position[name] for name in self.names]
 
 
 def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetMeans | None]:
-    """Return what a column teaches, and the means of the targets if it is encoded by them."""
+    """Return the encoding of a column, and the means of the targets if it is encoded by them."""
     reason = reason_to_leave_out(column)
     if reason:
         return _left_out(column, reason), None
@@ -195,7 +196,7 @@ def _keep_category(column: Column) -> Encoder:
     missing, distinct = len(column.values) - sum(counts.values()), len(counts)
     why = "declared a category" if column.declared else "text"
     if distinct > len(frequent):
-        why += f"; the {len(frequent)} most frequent values have a feature each"
+        why += f", a feature for each of the {len(frequent)} most frequent values"
     return replace(_counted(column, missing, distinct, why), categories=tuple(sorted(frequent)))
 
 
@@ -219,7 +220,7 @@ def _keep_numbers(column: Column) -> Encoder:
 
 
 def _median(values: Array) -> float:
-    """Return the median; the mean of the middle two does not overflow."""
+    """Return the median, without overflow in the mean of the middle two."""
     low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
     return float(low if low == high else low / 2 + high / 2)
 

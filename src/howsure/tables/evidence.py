@@ -46,7 +46,7 @@ NETWORKS_PER_FOLD = 2
 LEFT_OUT_SHARE = 1 / 3  # of the rows, in both ends together
 FOLD_STEPS = 500
 RIDGES = tuple(float(v) for v in np.geomspace(1e-3, 1e5, 17))
-WORST_NLL = 1e4  # of a left-out row: more says nothing about λ
+WORST_NLL = 1e4  # of a left-out row: larger values do not help to choose λ
 EDGE_RIDGE = 1e-4  # without folds: of the mean eigenvalue
 MIN_RIDGE = 1e-8  # for features that do not vary: their eigenvalues are 0
 EDGE_QUANTILE = 0.9  # of the leverage of held-out rows, beyond which the variance grows without folds
@@ -56,7 +56,7 @@ BATCH_ROWS = 500  # whose features are computed at once
 SCALE_QUANTILES = (0.01, 0.99)  # of a network's scale on training rows, which bound it everywhere
 PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_EXCESS_DF = 1.0  # df − 2: the standard deviation of a Student t is then at most 1.74 scales
-MIN_EVIDENCE = 1e-3  # ν where the scale that a network states is below that of its mean
+MIN_EVIDENCE = 1e-3  # smallest ν
 UNFAMILIAR_SHARE = 0.01  # of rows like the training rows that are flagged
 MIN_ROWS_FOR_THRESHOLD = 50  # held-out rows; of new rows, one in 51 is then flagged
 
@@ -132,7 +132,7 @@ class TableEvidence(nn.Module):
 
 
 class _Learned(NamedTuple):
-    """What training rows show of each network: the basis of its features, and its scales."""
+    """Statistics of the training rows for each network: the basis of its features, and its scales."""
 
     basis: FeatureBasis
     typical: Tensor
@@ -144,7 +144,7 @@ class _Learned(NamedTuple):
 
 @torch.no_grad()
 def _learn(model: Any, views: Views) -> _Learned:
-    """Return what the training rows of each network show, from at most ``MAX_TRAIN_ROWS`` of them."""
+    """Return the statistics for each network, from at most ``MAX_TRAIN_ROWS`` training rows."""
     table, members = views.table, views.members
     train, held_out = _equally_many([m.train for m in members]), _equally_many([m.validation for m in members])
     if train.shape[1] < 2:  # one row has no spread
@@ -192,7 +192,7 @@ def add_evidence(model: Any, views: Views, ridge: float | None) -> Any:
 
     Args:
         model: a trained model.
-        views: what its networks saw of all rows.
+        views: the inputs of its networks for all rows.
         ridge: λ; None: the variance grows relative to the edge of the training rows.
     """
     learned = _learn(model, views)
@@ -296,7 +296,7 @@ def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) 
 def extrapolation_folds(x: Array, rows: Rows, seed: int) -> list[Fold]:
     """Return folds along several directions: half of them features, the others random.
 
-    Of more than ``MAX_FOLD_ROWS`` rows, as many are drawn first. A table with one feature has one direction.
+    Of more than ``MAX_FOLD_ROWS`` rows, this number is drawn first. A table with one feature has one direction.
     """
     random = np.random.default_rng([seed, 2])
     own = np.sort(random.choice(rows, MAX_FOLD_ROWS, replace=False)) if len(rows) > MAX_FOLD_ROWS else rows

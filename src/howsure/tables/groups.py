@@ -1,4 +1,4 @@
-"""Which networks of a population train together, each group in a thread of its own."""
+"""Which networks of a population train together, each group in a separate thread."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from howsure.tables.members import Member
 
 __all__ = ["groups_of_members"]
 
-WORTH_A_THREAD = 4e7  # multiplications of a training step; below, Python itself is what takes the time
+WORTH_A_THREAD = 4e7  # multiplications of a training step; below, Python itself takes the time
 
 
 def groups_of_members(
@@ -16,7 +16,7 @@ def groups_of_members(
 ) -> tuple[list[list[int]], int]:
     """Return which members train together, and how many threads are worth having.
 
-    Members that see bins have a larger first layer than others, and are a group of their own. Where a step is much
+    Members that see bins have a larger first layer than others, and are a separate group. Where a step is much
     work, groups are divided among threads. But for rounding, a member does not depend on its group. Members that draw
     noise share a generator: one group.
     """

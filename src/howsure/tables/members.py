@@ -13,12 +13,12 @@ from howsure.tables.splits import random
 __all__ = ["Member", "hold_in_turn", "hold_out", "kinds_of"]
 
 
-MOST_HELD_OUT = 10_000  # rows, which are predicted at every evaluation: more would take longer than the training
+MAX_HELD_OUT = 10_000  # rows, which are predicted at every evaluation: more would take longer than the training
 
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a population: the rows it learns from, the rows that tell it when to stop, and its seed.
+    """One network of a population: the rows it learns from, the rows of early stopping, and its seed.
 
     Without validation rows (in none of the members) the last weights are kept.
 
@@ -26,8 +26,8 @@ class Member:
         train: rows to learn from.
         validation: rows that decide which weights are kept.
         seed: of the initial weights and of the batches.
-        bins: whether the network sees the places of numbers in bins, beside the numbers.
-        trees: whether it sees what trees predict.
+        bins: whether the network sees the places of numbers in bins, next to the numbers.
+        trees: whether it sees the predictions of trees.
     """
 
     train: Tensor
@@ -45,7 +45,7 @@ def kinds_of(members: Sequence[Member]) -> list[int]:
 
 
 def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[Member]:
-    """Return one member per seed, each of which keeps its own share of these rows for validation.
+    """Return one member per seed, each with a separate share of these rows for validation.
 
     With a share of 0 they learn from all rows, and train to the end.
     """
@@ -60,7 +60,7 @@ def hold_out(rows: ArrayLike, seeds: Sequence[int], share: float = 0.1) -> list[
 
 
 def hold_in_turn(rows: ArrayLike, count: int, seed: int, share: float = 0.1) -> list[tuple[Tensor, Tensor]]:
-    """Return training and validation rows of so many networks, of which each holds out another part of the rows.
+    """Return training and validation rows of ``count`` networks. Each holds out another part of the rows.
 
     So all of them together have been tested on most rows. After 1/share networks, the rows are dealt anew.
 
@@ -73,7 +73,7 @@ def hold_in_turn(rows: ArrayLike, count: int, seed: int, share: float = 0.1) -> 
     table = torch.as_tensor(np.asarray(rows), dtype=torch.int64, device="cpu")
     if share == 0:
         return [(table, table[:0])] * count
-    size = min(max(1, round(share * len(table))), len(table) - 1, MOST_HELD_OUT)
+    size = min(max(1, round(share * len(table))), len(table) - 1, MAX_HELD_OUT)
     rounds = max(1, len(table) // size)
     generator = np.random.default_rng([seed, 4])
     parts = []

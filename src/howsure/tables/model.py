@@ -85,7 +85,7 @@ class TableModel(nn.Module):
         return self.with_linear(self.views(self.features(x)))
 
     def with_linear(self, views: Tensor) -> tuple[Answer, Tensor | None]:
-        """Return what ``forward`` returns for views (N, V): the networks, and last the linear expert if any."""
+        """Return the result of ``forward`` for views (N, V): the networks, and last the linear expert if any."""
         answer, familiarity = self.from_views(views)
         if self.linear is None:
             return answer, familiarity
@@ -123,7 +123,7 @@ class TableModel(nn.Module):
         return features if self.trees is None else torch.cat([features, self.trees(features)], 1)
 
     def from_views(self, views: Tensor) -> tuple[Answer, Tensor | None]:
-        """Return what ``forward`` returns, for views (N, V), or (M, N, V) with other rows for each network."""
+        """Return the result of ``forward`` for views (N, V), or (M, N, V) with other rows for each network."""
         answer, features = self.before_evidence(views)
         familiarity = None
         if self.evidence is not None:
@@ -136,7 +136,7 @@ class TableModel(nn.Module):
     def before_evidence(self, views: Tensor) -> tuple[Any, Tensor]:
         """Return the distributions that the networks output for scaled targets, and their hidden features (M, N, D)."""
         raw, features = self.networks.with_features(self.scale_x(views).to(self.networks.weights[0].dtype))
-        raw = raw.to(self.scale_y.loc.dtype)  # what follows is cheap
+        raw = raw.to(self.scale_y.loc.dtype)  # the next steps are cheap
         return self.method.answer(raw.unflatten(-1, (-1, self.method.outputs))), features
 
     # Predictions ------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class TableModel(nn.Module):
 
     @torch.no_grad()
     def evaluate(self, x: ArrayLike | Tensor) -> tuple[Answer, Tensor | None]:
-        """Return what ``forward`` returns, on the CPU and computed in parts; (M, N) for a single target."""
+        """Return the result of ``forward``, on the CPU and computed in parts: (M, N) for a single target."""
         rows = x.detach().cpu().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=float))
         if rows.ndim != 2 or rows.shape[1] != self.columns_in:
             raise InputError(f"x must have shape (N, {self.columns_in}), got {tuple(rows.shape)}")
@@ -268,7 +268,7 @@ class TableModel(nn.Module):
     ) -> "TableModel":
         """Return the model with this state dict, on the CPU.
 
-        The sizes of its parts are those of its tensors, so that a file cannot make it larger than itself.
+        The sizes of its parts are the sizes of its tensors, so that a file cannot make it larger than itself.
 
         Raises:
             InputError: if the tensors do not fit together, or are not finite.

@@ -1,4 +1,4 @@
-"""Which networks a fit trains, and which of the trained ones are of use."""
+"""The networks that a fit trains, and the selection of networks that learned something."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from howsure.tables.views import Views
 __all__ = ["ALL_KINDS", "choose_members", "count_networks", "kinds_of_inputs", "usable"]
 
 Array = NDArray[np.float64]
-KINDS = ("numbers", "bins", "trees", "bins+trees")  # what a network may see of a row
-ALL_KINDS = KINDS[:3]  # that networks of "auto" see
+KINDS = ("numbers", "bins", "trees", "bins+trees")  # inputs of a network
+ALL_KINDS = KINDS[:3]  # inputs of "auto"
 MIN_ROWS_FOR_TREES = 50  # and for bins
-MANY_ROWS = 10_000  # from which a network takes long, and knows more
-MIN_SCORED_ROWS = 5  # a row or two say little about a network
+MAX_ROWS_FOR_ALL = 10_000  # with more rows, fewer networks are trained
+MIN_SCORED_ROWS = 5  # with fewer rows a network is not judged
 TOO_BAD = 5.0  # nats above the score of a constant
 
 
 def count_networks(members: int | None, rows: int) -> int:
     """Return how many networks to train on a table with this number of rows."""
-    return (12 if rows < MANY_ROWS else 9) if members is None else int(members)
+    return (12 if rows < MAX_ROWS_FOR_ALL else 9) if members is None else int(members)
 
 
 def kinds_of_inputs(inputs: Any, members: int, rows: int) -> list[str]:
-    """Return the kinds of networks, by what they see, after checking that they are known."""
+    """Return the names of the inputs of the networks, after checking them."""
     auto = isinstance(inputs, str) and inputs == "auto"
     kinds = list(ALL_KINDS) if auto else list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if not kinds or not all(isinstance(kind, str) and kind in KINDS for kind in kinds):
@@ -43,11 +43,11 @@ def kinds_of_inputs(inputs: Any, members: int, rows: int) -> list[str]:
 
 
 def choose_members(rows: NDArray[np.int64], kinds: Sequence[str], count: int, seed: int, share: float) -> list[Member]:
-    """Return ``count`` networks to train on some rows, equally many of each kind.
+    """Return ``count`` networks to train on some rows, in equal numbers for each of the inputs.
 
     Args:
         rows: that count.
-        kinds: what the networks see.
+        kinds: inputs of the networks.
         count: number of networks.
         seed: of the networks and of the rows that they hold out.
         share: of the rows that each network holds out.
@@ -64,7 +64,7 @@ def choose_members(rows: NDArray[np.int64], kinds: Sequence[str], count: int, se
 def usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel, Views]:
     """Return the model without the networks that learned nothing, and the views of those that are left.
 
-    A warning says how many there were; it is an error if none is left. Validation scores are compared with those of a
+    A warning has their number. Raise if none is left. Validation scores are compared with the score of a
     constant only where they are comparable: not if rows are weighted or targets censored.
     """
     result, count = model.result, model.members
@@ -83,7 +83,7 @@ def usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel,
 
 
 def _worse_than_a_constant(model: TableModel, members: Sequence[Member], y: Array) -> int:
-    """Count networks whose validation score is far above that of a standard normal for scaled targets."""
+    """Count networks whose validation score is far worse than a standard normal for scaled targets."""
     if len(members[0].validation) < MIN_SCORED_ROWS:
         return 0
     rows = zip(model.scale_y(torch.from_numpy(np.array(y))), members, strict=True)

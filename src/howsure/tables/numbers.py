@@ -1,8 +1,8 @@
 """Read numbers that are written as text: thousands separators, currency signs, percent signs and decimal commas.
 
-The *form* of a column says how its texts write numbers. It is ``PLAIN`` for a decimal point without a sign. Any other
-form is the number 1000 as the column would write it, without separators and with the sign at the end: "1000.0 $",
-"1000,0" or "1000.0 %".
+The *form* of a column is the notation of its numbers. It is ``PLAIN`` for a decimal point without a sign. Any other
+form is the number 1000 as the column would write it, without separators and with the sign at the end: ``"1000.0 $"``,
+``"1000,0"`` or ``"1000.0 %"``.
 """
 
 import re

@@ -26,8 +26,8 @@ class ScaledTable:
         y: targets (N, T).
         row_weights: of mean 1, or None.
         cells: lower and upper ends of the targets' cells (N, T, 2), equal where y is the value; or None.
-        own_x: from x to what each member sees.
-        own_y: likewise of y.
+        own_x: from x to the inputs of each member.
+        own_y: the same of y.
         validation: validation rows of each member (M, V), padded to one length.
         validation_weights: of these rows, with sum 1 for each member and 0 for padding.
     """
@@ -111,7 +111,7 @@ class ScaledTable:
 
 
 def _common(own: Scaling) -> Scaling:
-    """Return the first member's scaling, or where it ignores a column, that of a member that does not."""
+    """Return the first member's scaling, or where it ignores a column, the scaling of a member that uses it."""
     varies = own.scale.argmin(0, keepdim=True)
     first, other = own.select([0]), Scaling(own.loc.gather(0, varies), own.scale.gather(0, varies))
     loc, scale = (torch.where(first.ignored, a, b) for a, b in ((other.loc, first.loc), (other.scale, first.scale)))

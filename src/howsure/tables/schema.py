@@ -17,7 +17,7 @@ __all__ = ["CYCLES", "DIGITS", "MAX_CATEGORIES", "PERIODS", "Encoder"]
 
 Array = NDArray[np.float64]
 
-MAX_CATEGORIES = 50  # that have a feature each; the rarer ones of a column have the features of an unseen one: zeros
+MAX_CATEGORIES = 50  # that have a feature each. Rarer ones have the features of an unseen one: zeros
 CYCLES = ("year", "week", "day")
 PERIODS = {"year": 31_556_952, "week": 604_800, "day": 86_400}  # in seconds
 DIGITS = 12  # of a sine: processors and libraries differ in the last one, and trees divide whatever differs
@@ -34,16 +34,16 @@ class Encoder:
         fill: the number that replaces a missing one: the median of the training rows.
         low, high: the lowest and the highest number of the training rows. The time of a date is clipped to them.
         mean, std: mean and standard deviation of the numbers of the training rows.
-        flags_missing: whether a feature says that a value is missing.
-        categories: of a category; one feature each, or one row of ``means`` each.
-        cycles: of a date, those of `CYCLES` that are features.
+        flags_missing: whether a feature marks missing values.
+        categories: of a category: one feature each, or one row of ``means`` each.
+        cycles: of a date: the `CYCLES` that are features.
         means: of a category that is encoded by its targets: their means in each category, where the value is missing,
             and where it was not seen in training, (categories + 2, targets).
-        frequent: those of the categories that have a feature each next to the means.
-        left_out: whether it is left out: no feature is made of it, and its values are not looked at.
+        frequent: the categories that have a feature each next to the means.
+        left_out: whether it is left out: it has no feature, and its values are not read.
         missing: number of training rows without a value.
         distinct: number of different values of the training rows.
-        why: why it was taken for what it is.
+        why: the reason for its type.
         unreadable: how many cells of the training table could not be read, and the first one, in words.
     """
 
@@ -89,7 +89,7 @@ class Encoder:
         return [*names, f"{self.name} missing"] if self.flags_missing else names
 
     def read(self, values: Any, rows: int) -> Column:
-        """Return a pandas series or an array, read as what this column was in training, or raise."""
+        """Return a pandas series or an array, read with the type of this column in training, or raise."""
         if self.left_out:
             return Column(self.name, self.kind, np.full(rows, None), self.content)
         column = read_column(self.name, values, self.kind, self.content, self.categories)
@@ -111,7 +111,7 @@ class Encoder:
 
     @property
     def taken_for(self) -> str:
-        """What the column was taken for, in a few words."""
+        """The type of the column, in a few words."""
         if self.left_out:
             return "identifier, left out" if self.kind == "number" else "names or free text, left out"
         if self.kind == "category":

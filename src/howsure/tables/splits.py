@@ -23,7 +23,7 @@ def random(n: int, test: float = 0.1, seed: int = 0) -> Split:
     if n < 2:
         raise InputError(f"cannot split {n} row{'' if n == 1 else 's'}; at least 2 are needed")
     if not 0 < test < 1:
-        raise InputError(f"the share of test rows must lie between 0 and 1, got {test}")
+        raise InputError(f"the share of test rows must lie between 0 and 1, got {test}", value=test)
     size = min(n - 1, max(1, round(n * test)))
     order = np.random.default_rng(seed).permutation(n)
     return np.sort(order[size:]), np.sort(order[:size])

@@ -52,14 +52,14 @@ def stacking_weights(log_densities: Array, row_weights: Array | None = None) -> 
 
 
 def stacked(model: TableModel, views: Views, target: Target, linear: bool = False) -> TableModel:
-    """Return the model whose networks are weighted by what they see, and a linear expert if that has a weight.
+    """Return the model with weights of its networks by their inputs, and a linear expert if that has a weight.
 
     All networks that see the same have the same weight. It follows from the likelihood of validation rows, each
     predicted by the networks that held it out. The linear expert predicts each of these rows as left out.
 
     Args:
         model: the networks.
-        views: what they see.
+        views: the inputs of the networks.
         target: as they learned it.
         linear: whether a linear expert may join them.
     """
@@ -93,7 +93,7 @@ def stacked(model: TableModel, views: Views, target: Target, linear: bool = Fals
 def _is_enough(log_densities: Array, weights: Array) -> bool:
     """Return whether the last expert alone is as likely as the mixture, up to one standard error over rows.
 
-    The networks were stopped by the rows that are compared, which flatters them; the linear expert was not.
+    The networks were stopped by the rows that are compared, which favors them over the linear expert.
     """
     largest = log_densities.max(1, keepdims=True)
     whole = np.log(np.exp(log_densities - largest) @ weights) + largest[:, 0]

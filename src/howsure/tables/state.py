@@ -1,4 +1,4 @@
-"""Plain values for what a fitted model knows beside its tensors, and back, after checking them: no class is stored."""
+"""Plain values for the state of a fitted model without its tensors, and back, after checks. No class is stored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -22,7 +22,7 @@ METHODS: Mapping[str, type[Method]] = {cls.__name__: cls for cls in (Evidential,
 
 @dataclass(frozen=True)
 class TableHeader:
-    """What a model file holds of a regressor besides tensors."""
+    """Header of a model file of a regressor."""
 
     estimator: str
     parameters: dict[str, Any]
@@ -41,7 +41,7 @@ class TableHeader:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The result of a training as plain values; the fields are those of :class:`howsure.training.Training`."""
+    """The result of a training as plain values, with the fields of :class:`howsure.training.Training`."""
 
     best_score: list[Any]  # numbers, also infinite ones
     best_step: list[int]

@@ -51,7 +51,7 @@ class OpenTable:
 
 
 def read_table(x: Any) -> Table:
-    """Return the table of a 2-D array, a pandas, polars or Arrow table, and decide what each column is.
+    """Return the table of a 2-D array, a pandas, polars or Arrow table, and choose the type of each column.
 
     An error names the column, the first value that is in the way and its row.
 
@@ -87,8 +87,8 @@ def _as_frame(x: Any) -> Any:
     if isinstance(x, pd.DataFrame):
         return x
     if isinstance(x, pd.Series):
-        raise InputError("x must have two dimensions; a single column is x.to_frame()")
-    # a library that x does not come from need not be imported
+        raise InputError("x must have two dimensions: use x.to_frame() for a single column")
+    # only the library of x is imported
     libraries = {cls.__module__.partition(".")[0] for cls in type(x).__mro__}
     if "polars" in libraries:
         return _from_polars(x)
@@ -104,7 +104,7 @@ def _from_polars(x: Any) -> Any:
     if isinstance(x, polars.LazyFrame):
         raise InputTypeError("x is a polars LazyFrame; collect() it first")
     if not isinstance(x, polars.DataFrame):
-        raise InputTypeError(f"x is a polars {type(x).__name__}; a table is a polars DataFrame")
+        raise InputTypeError(f"x is a polars {type(x).__name__}: expected a polars DataFrame")
     columns = {
         # otherwise categories that look like numbers would become numbers
         name: pd.Categorical(x[name].to_list()) if dtype in (polars.Categorical, polars.Enum) else x[name].to_list()
@@ -114,9 +114,9 @@ def _from_polars(x: Any) -> Any:
 
 
 def _from_arrow(x: Any) -> Any:
-    pyarrow: Any = sys.modules["pyarrow"]  # has no types of its own
+    pyarrow: Any = sys.modules["pyarrow"]  # has no type annotations
     if not isinstance(x, pyarrow.Table | pyarrow.RecordBatch):
-        raise InputTypeError(f"x is an Arrow {type(x).__name__}; a table is an Arrow Table or RecordBatch")
+        raise InputTypeError(f"x is an Arrow {type(x).__name__}: expected an Arrow Table or RecordBatch")
     try:
         return x.to_pandas()
     except (pyarrow.ArrowException, ValueError, TypeError) as error:

@@ -22,7 +22,7 @@ NARROWEST_CELL = 0.05  # of the standard deviation: width of a value of several 
 
 @dataclass(frozen=True)
 class Atom:
-    """A value with a probability of its own, which networks learn as a second target: 1 for the value, 0 for others.
+    """A value with a separate probability, which networks learn as a second target: 1 for the value, 0 for others.
 
     Args:
         value: the value.
@@ -32,7 +32,7 @@ class Atom:
     kind = "atom"
 
     def split(self, p: Prediction) -> Prediction:
-        """Return the prediction of the target from that of both targets, (rows, 2)."""
+        """Return the prediction of the target from the prediction of both targets, (rows, 2)."""
         gate = p[:, 1].answers.predictive().sf(torch.tensor(0.5, dtype=torch.float64, device="cpu"))
         own = p[:, 0]
         return Prediction(
@@ -45,7 +45,7 @@ class Atom:
         )
 
     def fits(self, targets: int) -> bool:
-        """Return whether a model with so many targets can have the atom."""
+        """Return whether a model with this number of targets can have the atom."""
         return targets == 2
 
     def to_dict(self) -> dict[str, Any]:

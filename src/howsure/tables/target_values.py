@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length
 
-from howsure.errors import InputError, InputTypeError
+from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.prediction import real_numbers
 
 __all__ = ["SharedValues", "check_sign", "find_atom", "find_shared_values", "positive_numbers", "read_target"]
 
 Array = NDArray[np.float64]
-LARGEST = 1e140  # of targets and, inverted, their smallest spread: variances are squares, and float64 ends at 1e308
+MAX_TARGET = 1e140  # largest target, and inverse of the smallest spread: squares must be finite in float64
 ROWS_PER_VALUE = 5  # on average, from which on rows share values
 MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
-COARSE_STEP = 0.05  # of a grid, in standard deviations of the target, which are at least those of the noise
+COARSE_STEP = 0.05  # of a grid, in standard deviations of the target
 BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour's
 MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
 GRID_MARGIN = 0.5  # of the values of a regular grid, by which it continues beyond an end
@@ -26,10 +26,10 @@ GRID_TOLERANCE = 1e-6
 MIN_ATOM_ROWS = 10
 MIN_ATOM_SHARE = 0.02  # of the rows
 MIN_ATOM_RATIO = 5  # of the number of rows with the second most frequent value
-LOWEST = 0.05  # of positive values: this quantile is what counts as a small one
+SMALL_QUANTILE = 0.05  # of positive values: this quantile counts as a small one
 
 
-# What regressors take ------------------------------------------------------------------------------------------------
+# Targets of regressors ---------------------------------------------------------------------------------------------
 
 
 def read_target(y: Any, rows: int) -> Array:
@@ -47,28 +47,28 @@ def read_target(y: Any, rows: int) -> Array:
         raise InputError(f"y must have shape (rows,) or (rows, targets), got {target.shape}")
     check_consistent_length(target, np.empty(rows))
     size, spread = np.abs(target).max(), np.ptp(target, axis=0)
-    if size > LARGEST or ((spread > 0) & (spread < 1 / LARGEST)).any():
-        why = f"has values of {size:.3g}" if size > LARGEST else f"varies by {spread[spread > 0].min():.3g} only"
+    if size > MAX_TARGET or ((spread > 0) & (spread < 1 / MAX_TARGET)).any():
+        why = f"has values of {size:.3g}" if size > MAX_TARGET else f"varies by {spread[spread > 0].min():.3g} only"
         raise InputError(f"y {why}: float64 cannot hold its variance; pass y in other units")
     return target
 
 
 def _check_numbers(y: Any) -> Any:
-    """Return targets whose text, if there is any, has become numbers; raise for targets that are no quantities."""
+    """Return targets as numbers. Raise for targets that are not quantities."""
     array = np.asarray(y)
     if array.dtype.kind == "b":
-        raise InputTypeError(_no_quantity("True and False", array, "pass y.astype(float) if you mean 0 and 1"))
+        raise _no_quantity(InputTypeError, "True and False", array, "pass y.astype(float) if you mean 0 and 1")
     if array.dtype.kind in "mM":
         kind, advice = ("dates", "days since a fixed date") if array.dtype.kind == "M" else ("durations", "seconds")
-        raise InputTypeError(_no_quantity(kind, array, f"pass numbers, such as {advice}"))
+        raise _no_quantity(InputTypeError, kind, array, f"pass numbers, such as {advice}")
     if array.dtype.kind not in "OUS":
         return y
     values = np.empty(array.shape, dtype=object)
     for index, value in np.ndenumerate(array):
         if isinstance(value, bool | np.bool_):
-            raise InputTypeError(_no_quantity("True and False", array, "pass 0 and 1 if you mean these", index))
+            raise _no_quantity(InputTypeError, "True and False", array, "pass 0 and 1 if you mean these", index)
         if isinstance(value, dt.date | dt.timedelta | np.datetime64 | np.timedelta64):
-            raise InputTypeError(_no_quantity("dates or durations", array, "pass numbers", index))
+            raise _no_quantity(InputTypeError, "dates or durations", array, "pass numbers", index)
         values[index] = _number(value, array, index) if isinstance(value, str | bytes) else value
     return values
 
@@ -77,14 +77,16 @@ def _number(value: str | bytes, array: NDArray[Any], index: tuple[int, ...]) -> 
     try:
         return float(value)
     except ValueError:
-        advice = "for classes use a classifier; where the text has units or separators, take the numbers out of it"
-        raise InputError(_no_quantity("text", array, advice, index)) from None
+        advice = "use a classifier for classes, and remove units and separators from numbers"
+        raise _no_quantity(InputError, "text", array, advice, index) from None
 
 
-def _no_quantity(kind: str, array: NDArray[Any], advice: str, index: tuple[int, ...] | None = None) -> str:
+def _no_quantity(error: type[HowsureError], kind: str, array: Any, advice: str, index: Any = None) -> HowsureError:
     index = (0,) * array.ndim if index is None else index
-    first = f" (first: {str(array[index])!r} in row {index[0]})" if array.size else ""
-    return f"this is a regressor, which predicts numbers, and y must be real numbers: y holds {kind}{first}; {advice}"
+    value, row = (array[index], (*index, 0)[0]) if array.size else (None, None)
+    first = "" if value is None else f" (first: {str(value)!r})"
+    message = f"this is a regressor, which predicts numbers, and y must be real numbers: y holds {kind}{first}"
+    return error(message, row=row, value=value, hint=advice)
 
 
 # Shared values --------------------------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ class SharedValues:
     """Values of a target that rows share.
 
     Args:
-        values: in increasing order; those of a regular grid continue beyond the rows.
+        values: in increasing order. A regular grid continues beyond the rows.
         possible: whether a new row has one of these values too.
     """
 
@@ -128,7 +130,7 @@ def find_shared_values(y: Array) -> SharedValues | None:
 
 
 def _is_bound(end: int, neighbour: int) -> bool:
-    """Return whether an end of a grid with so many rows is a bound of its values."""
+    """Return whether an end of a grid with ``end`` rows is a bound of its values."""
     return bool(end >= ROWS_PER_VALUE and end > BOUND_RATIO * neighbour)
 
 
@@ -171,7 +173,10 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
     )
     raise InputError(
         f'target_transform="{kind}" needs {name} {rule}, and {int(wrong.sum())} of {len(y)} values are not '
-        f"(first: {y[first]:g} in row {int(rows[first])}); {advice}"
+        f"(first: {y[first]:g})",
+        row=int(rows[first]),
+        value=float(y[first]),
+        hint=advice,
     )
 
 
@@ -179,8 +184,8 @@ def positive_numbers(y: Array) -> tuple[float, float]:
     """Return scale and shift of the transform "positive" for a target, (rows,), that is never negative.
 
     The scale is the largest value, so that the transform is almost a logarithm for the values of training, but no more
-    than three times their 95 % quantile: a single large value would otherwise decide the means of all rows. The shift
-    is 0 unless there are zeros; then it is half of a small positive value.
+    than three times their 95% quantile: a single large value would otherwise decide the means of all rows. The shift
+    is 0 without zeros, and otherwise half of a small positive value.
     """
     above = y[y > 0]
     if not len(above):
@@ -188,4 +193,4 @@ def positive_numbers(y: Array) -> tuple[float, float]:
     scale = float(min(above.max(), 3 * np.quantile(above, 0.95)))
     if len(above) == len(y):
         return scale, 0.0
-    return scale, 0.5 * float(np.quantile(above, LOWEST))
+    return scale, 0.5 * float(np.quantile(above, SMALL_QUANTILE))

@@ -51,7 +51,7 @@ def fit(
         members: one entry per network; :func:`hold_out` makes them.
         recipe: network, settings and batch size; None: from the number of rows.
         sample_weight: (N,), non-negative; weighs the rows in the loss and in the validation score.
-        censored: (N,) or of the shape of y, for targets of which only a bound is known: 0 or False where y is the
+        censored: (N,) or of the shape of y, for targets that are bounds: 0 or False where y is the
             value, 1 or True where the value is at least y, −1 where it is at most y. Bounds count by their
             probability, in the loss and in the validation score.
         **options: of :func:`train`.
@@ -85,11 +85,11 @@ def train(
 
     Args:
         method, recipe: see :func:`fit`.
-        views: what each network sees.
-        target: as networks learn it.
+        views: the inputs of each network.
+        target: the target in the units of the networks.
         device: "auto", "cpu", "cuda" or "mps".
         standardize: if False, networks see features and targets as they are, and λ has the unit 1/y.
-        validate: a score of each member that replaces that of its validation rows; smaller is better.
+        validate: a score of each member that replaces the NLL of its validation rows. Smaller is better.
         fast_steps: returns a replacement for the loop's steps, as ``fast_steps`` of :func:`howsure.training.train`, or
             None. It is called with the method, networks, batches, scaled table and recipe.
         checkpoint: a file to continue from, as in :func:`howsure.training.train`; one of another fit raises.
@@ -118,7 +118,7 @@ def train(
             for model, group in zip(models, groups, strict=True)
         ]
         identity = "" if checkpoint is None else _identity(method, views, target, recipe)
-        # the settings say what precision is used, not the caller's context
+        # the settings choose the precision, not the caller's context
         with torch.autocast(target_device.type, enabled=False):
             results = train_parts(parts, recipe.settings, checkpoint, identity, progress, threads)
     return _join(fitted, models, groups, results)
@@ -164,7 +164,7 @@ def _part(
     validate: Callable[[TableModel], Tensor] | None,
     fast_steps: FastStepsFor | None,
 ) -> Part:
-    """Return what the loop needs to train the networks of a model."""
+    """Return the inputs of the training loop for the networks of a model."""
     method, population, rows = model.method, model.networks, [m.train for m in members]
     batches = TableBatches(table.tensors, rows, [m.seed for m in members], recipe.batch_size)
     counts = torch.tensor([len(r) for r in rows], device=table.x.device)
@@ -200,7 +200,7 @@ def _join(
 
 
 def _identity(method: Method, views: Views, target: Target, recipe: Recipe) -> str:
-    """Return a hash of everything that a training depends on besides its settings."""
+    """Return a hash of everything that a training depends on, except its settings."""
     rows = [part for m in views.members for part in (m.train, m.validation)]
     tables = [None if t is None else torch.from_numpy(t) for t in (views.x, target.table, target.weights)]
     cells = [] if target.cells is None else [torch.from_numpy(target.cells)]
@@ -209,7 +209,7 @@ def _identity(method: Method, views: Views, target: Target, recipe: Recipe) -> s
 
 
 def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], Tensor]:
-    """Return (module, batch) → what each member minimises; a complexity counts once for all of its training rows."""
+    """Return (module, batch) → loss of each member. A complexity counts once for all of its training rows."""
     method = fitted.method
 
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
@@ -226,7 +226,7 @@ def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.
 def _score(
     table: ScaledTable, fitted: TableModel, members: Sequence[Member], validate: Callable[[TableModel], Tensor] | None
 ) -> Callable[[nn.Module], Tensor] | None:
-    """Return what decides which weights are kept: a score that was given, the validation rows' NLL, or nothing."""
+    """Return the score that chooses the weights: the given one, the validation rows' NLL, or None."""
     if validate is not None:
         return lambda _: validate(fitted)
     if not any(len(m.validation) for m in members):

@@ -1,4 +1,4 @@
-"""What networks see of a row besides its features: predictions of trees, and places of numbers in bins."""
+"""Inputs of networks: features of a row, predictions of trees, and places of numbers in bins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Views:
-    """What the networks of a fit see of all rows.
+    """Inputs of the networks of a fit for all rows.
 
     Args:
-        x: features of all rows, followed by what trees that have not learned from a row predict of it, (N, V).
+        x: features of all rows, followed by out-of-fold predictions of trees, (N, V).
         members: rows and kind of each network.
         edges: of the bins of each column of x; columns of trees have none.
         trees: from features to these predictions, for new rows; None if there are none.
@@ -37,12 +37,12 @@ class Views:
 
     @classmethod
     def fit(cls, x: Array, target: Target, members: Sequence[Member], seed: int) -> "Views":
-        """Return what these members see.
+        """Return the inputs of these members.
 
         Args:
             x: features (N, F).
             target: as networks learn it.
-            members: networks, of which some may see neither bins nor trees.
+            members: networks. Some may see neither bins nor trees.
             seed: of the folds of the trees.
         """
         rows, weights = target.rows, target.weights
@@ -62,7 +62,7 @@ class Views:
 
     @property
     def table(self) -> Tensor:
-        """What networks see, as a tensor."""
+        """Inputs of the networks, as a tensor."""
         return torch.from_numpy(self.x)
 
     @property
@@ -76,7 +76,7 @@ class Views:
         return 0 if self.trees is None else self.trees.outputs
 
     def select(self, members: Sequence[int]) -> "Views":
-        """Return what some of the networks see."""
+        """Return the inputs of some of the networks."""
         return replace(self, members=[self.members[k] for k in members])
 
     def hide(self, scale_x: Scaling) -> Scaling:

@@ -40,7 +40,7 @@ MIN_ROWS = 20  # held-out rows of a factor
 MAX_ROWS = 5000
 PRIOR_ROWS = 50  # n₀
 NARROWEST, WIDEST = 0.5, 2.0  # bounds of the factor
-LARGEST_FACTOR = 100.0  # s₁ that is looked for
+MAX_FACTOR = 100.0  # largest s₁
 TAILS = (1.0, 2.0, 4.0)  # factors of α − 1 that are tried
 
 
@@ -106,13 +106,13 @@ def _best_factor(p: Prediction, y: Tensor, cells: Tensor | None) -> tuple[float,
         mixture = cast(Mixture, p.scaled(math.exp(log_factor)).distribution)
         return -float(log_likelihood(mixture, y, cells).mean())
 
-    bounds = (-math.log(LARGEST_FACTOR), math.log(LARGEST_FACTOR))
+    bounds = (-math.log(MAX_FACTOR), math.log(MAX_FACTOR))
     found = minimize_scalar(surprise, bounds=bounds, method="bounded", options={"xatol": 1e-3})
     return math.exp(found.x), found.fun
 
 
 def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int) -> tuple[NDArray[np.int64], Tensor]:
-    """Return rows that a network of every kind held out, and which network that was, (kinds, rows)."""
+    """Return at most ``MAX_ROWS`` rows that networks of all kinds held out, and these networks, (kinds, rows)."""
     holder = np.full((kinds, rows), -1)
     for k, member in enumerate(members):
         holder[int(kind_of[k]), member.validation.numpy()] = k

@@ -41,7 +41,7 @@ def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # torch.load raises many types of errors for other files
-        raise InputError(f"checkpoint {path} cannot be read ({error!r}); delete it to start anew") from error
+        raise InputError(f"checkpoint {path} cannot be read ({error!r})", hint="delete it to start anew") from error
     if not isinstance(state, dict) or not {"generator", "batches", "settings", "shapes"} <= state.keys():
         raise InputError(f"{path} is not a checkpoint of a training; delete it, or name another file")
     # torch keeps the states of generators on the CPU

@@ -447,8 +447,8 @@ class _Run:
                 raise InputError(f"the checkpoint belongs to another run: its {key} are {state[key]}, not {own[key]}")
         if state.get("identity") != self.identity:
             raise InputError(
-                "the checkpoint belongs to another run, with other data, seeds or method; delete it to start anew, or "
-                "name another file"
+                "the checkpoint belongs to another run, with other data, seeds or method",
+                hint="delete it to start anew, or name another file",
             )
         with torch.no_grad():
             restored = (self.parameters, "weights"), (self.best, "best"), (self.averages, "averages")

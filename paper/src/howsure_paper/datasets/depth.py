@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from howsure.errors import InputError
 from howsure.images.folders import (
     BILINEAR,
-    LARGEST_SET,
+    MAX_SET,
     Files,
     check_complete,
     files_by_key,
@@ -168,7 +168,9 @@ def _read_index(content: str, where: str) -> dict[int, tuple[str, str]]:
     """Return scene and official split (or "") by frame number."""
     reader = csv.DictReader(io.StringIO(content))
     if "scene" not in (reader.fieldnames or ()):
-        raise InputError(f"{where} lacks the column scene, it has {reader.fieldnames}; without it no fair split")
+        raise InputError(
+            f"{where} lacks the column scene, it has {reader.fieldnames}; without it no fair split", column="scene"
+        )
     rows: dict[int, tuple[str, str]] = {}
     for k, row in enumerate(reader):
         frame = row.get("file_index0") or str(k)
@@ -214,7 +216,7 @@ def _check_dataset(dataset: Any, name: str, path: Path) -> Any:
         raise InputError(f"{path}: {name} lies in another file, or may; copy its values into this one")
     item = dataset.dtype.itemsize
     largest = max(dataset.size, math.prod(dataset.chunks or ())) * item  # a chunk is read whole
-    check_size(f"{path}: {name}", largest, LARGEST_SET)
+    check_size(f"{path}: {name}", largest, MAX_SET)
     stored = dataset.id.get_storage_size()
     if largest > DEFLATED * stored:  # what was never written reads as zeros
         raise InputError(f"{path}: {name} declares {largest:,} bytes of values but holds {stored:,}; is it incomplete?")
@@ -247,7 +249,7 @@ def _load_labelled(file: Any, path: Path) -> DepthSet:
     if images.shape != (count, 3, *plane) or images.dtype != np.uint8 or depths.shape != (count, *plane):
         got = f"images {images.dtype} {images.shape}, depths {depths.shape}, {count} scenes"
         raise InputError(f"{path}: needed are images (N, 3, W, H) of bytes, depths (N, W, H) and N scenes, got {got}")
-    check_size(f"{path}: {count} frames of {_SIZE[1]}×{_SIZE[0]} pixels", count * math.prod(_SIZE) * 7, LARGEST_SET)
+    check_size(f"{path}: {count} frames of {_SIZE[1]}×{_SIZE[0]} pixels", count * math.prod(_SIZE) * 7, MAX_SET)
     names = np.array([_text(file[reference], f"scene {k}", path) for k, reference in enumerate(scenes)])
     image, disparity = np.empty((count, *_SIZE, 3), np.uint8), np.empty((count, *_SIZE), np.float32)
     for k in range(count):

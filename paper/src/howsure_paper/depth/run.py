@@ -17,7 +17,7 @@ from torch import Tensor
 from howsure.errors import InputError
 from howsure.images import CompiledLosses, fit_images, to_network
 from howsure.metrics import auroc
-from howsure.nn.appearance import FEWEST
+from howsure.nn.appearance import MIN_IMAGES
 from howsure.prediction import Prediction
 from howsure.storage import is_model
 from howsure.training import resolve_device
@@ -199,7 +199,7 @@ def _study(model: DepthModel, name: str, trial: int, data: DepthData) -> tuple[d
         distance, blocks = density_scores(network, data.train.images, data.validation.images, images)
         unfamiliar["feature distance"] = _sides(distance["inside"], distance["outside"])
         result["auroc of every block"] = [auroc(block["inside"], block["outside"]) for block in blocks]
-        if name == FADED and len(data.train) >= FEWEST:
+        if name == FADED and len(data.train) >= MIN_IMAGES:
             result |= _study_fading(model, data)
         if len(network.head) > 1:
             result["alive channels"] = alive_channels(network, data.test.images)

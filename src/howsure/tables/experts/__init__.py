@@ -1,1 +1,1 @@
-"""Experts of a table model besides its networks."""
+"""Experts of a table model that are not networks."""

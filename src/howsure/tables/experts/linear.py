@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 MIN_ROWS = 5  # so that a left-out row has a predictive distribution with a variance
 MAX_FEATURES = 1000  # the solution takes the cube of this number of operations
 LOG_RIDGES = (-46.0, 12.0)  # bounds of ln(λ/n): beyond them a prior is flat, or leaves nothing but the mean
-LEAST_VARIANCE = 1e-20  # of residuals, in variances of the target: rounding leaves no less
+MIN_VARIANCE = 1e-20  # of residuals, in variances of the target: rounding leaves no less
 
 
 class LinearExpert(nn.Module):
@@ -88,7 +88,7 @@ class LinearExpert(nn.Module):
         projected = z @ vectors
         moment = projected.T @ (w[:, None] * target)  # (K, T)
         total = w @ target**2
-        floor = 0.5 * LEAST_VARIANCE * np.maximum(total, 1e-300)
+        floor = 0.5 * MIN_VARIANCE * np.maximum(total, 1e-300)
         alpha = 0.5 * (n - 1)
         ridge = np.array([_best_ridge(values, own, whole, n) for own, whole in zip(moment.T, total, strict=True)])
         inverse = 1 / (values[:, None] + ridge)
@@ -119,7 +119,7 @@ class LinearExpert(nn.Module):
 def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:
     """Return the λ with the largest marginal likelihood of a target with this sum of squares."""
     alpha = 0.5 * (rows - 1)
-    least = LEAST_VARIANCE * max(total, 1e-300)
+    least = MIN_VARIANCE * max(total, 1e-300)
 
     def cost(log_ridge: float) -> float:
         ridge = rows * np.exp(log_ridge)

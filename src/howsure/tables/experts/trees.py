@@ -3,7 +3,7 @@
 Trees of `sklearn.ensemble.HistGradientBoostingRegressor` predict targets that jump or depend on few columns better than
 a network does, and a network that sees their prediction as a feature takes it from there. The forest of
 `sklearn.ensemble.ExtraTreesRegressor` is a second such feature. Its leaves hold one row each, so its mean is an average
-over near neighbours. A file with a forest therefore tells as much about the targets as a table of neighbours would.
+over near neighbours. A file with a forest therefore reveals as much about the targets as a table of neighbours would.
 
 A network must not see predictions of trees for rows that these trees have learned from, because these are too good. So
 the rows are divided into folds, and each fold is predicted by trees that learned from the others. New rows are
@@ -26,8 +26,8 @@ __all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "
 
 Array = NDArray[np.float64]
 
-LARGEST = 1e300  # values of x beyond it, infinite ones too, count as ±it: so all differences are finite
-MAX_ROWS = 50_000  # that trees learn from: more rows change 100 trees of 31 leaves little, and cost in step
+MAX_VALUE = 1e300  # values of x beyond it, infinite ones too, count as ±it: so all differences are finite
+MAX_ROWS = 50_000  # that trees learn from: more rows cost more and change 100 trees of 31 leaves little
 MAX_COLUMNS = 100  # that trees look at: each costs as much as 10,000 rows, and useless ones do harm
 MAX_RANKED_VALUES = 5_000_000  # that are ranked to choose columns: half a second
 
@@ -39,11 +39,11 @@ MAX_FOREST_TREES = 32  # for a target: more are a little better still, but all c
 MIN_FOREST_TREES = 12  # for a target of a large table, where each tree takes long
 TREES_TIMES_ROWS = 600_000  # between the two: a product that takes about two seconds
 MAX_DEPTH = 64  # of a tree: 50 is usual for 50,000 rows
-ALL_COLUMNS = 16  # up to so many are tried at each split of a forest; of more a third, as each costs the same
-FOREST_RANGE = 8.0  # in units of a column's spread: outliers are no further away, or random thresholds find only them
+ALL_COLUMNS = 16  # up to this number, all are tried at each split of a forest. Of more, a third
+FOREST_RANGE = 8.0  # in units of a column's spread: outliers are clipped, or random thresholds separate only them
 MAX_EXPONENT = 1000  # of the powers of two of a forest's units
 
-PLACE_BITS = 32  # of a step that are the column; the others are the distance
+PLACE_BITS = 32  # of a step that are the column. The others are the distance
 PLACES = (1 << PLACE_BITS) - 1
 STEPS = 4  # after which pairs that have arrived at a leaf are put aside
 BLOCK = 1 << 18  # pairs of a tree and a row that take their steps together: they stay in a core's cache
@@ -55,7 +55,7 @@ DTYPES = {  # of the buffers of an ensemble; the numbers of nodes keep theirs
     "number": None,
 }
 
-# set while an exporter records a model: called with an ensemble and its input in the place of the evaluation
+# set while an exporter records a model: called with an ensemble and its input instead of the evaluation
 RECORDED: ContextVar[Any] = ContextVar("RECORDED", default=None)
 
 
@@ -94,7 +94,13 @@ class TreeEnsemble(nn.Module):
         super().__init__()
         each = np.shape(values["columns"])
         one, zero = torch.ones(each[0]), torch.zeros(each[0])
-        known = {"centre": torch.zeros(each), "unit": torch.ones(each), "limit": LARGEST, "start": zero, "offset": zero}
+        known = {
+            "centre": torch.zeros(each),
+            "unit": torch.ones(each),
+            "limit": MAX_VALUE,
+            "start": zero,
+            "offset": zero,
+        }
         known |= {"divisor": one, "factor": one} | values
         for name, dtype in DTYPES.items():
             self.register_buffer(name, torch.as_tensor(known[name], dtype=dtype, device="cpu"))
@@ -128,11 +134,10 @@ class TreeEnsemble(nn.Module):
         self.register_buffer("threshold", threshold, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        record = RECORDED.get()
-        if record is not None:
-            total: Tensor = record(self, self.units(x))
-        elif torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             total = self._sums(x)
+        elif record := RECORDED.get():
+            total = record(self, self.units(x))
         else:
             size = max(1, BLOCK // max(1, self.roots.numel()))
             total = (
@@ -142,7 +147,7 @@ class TreeEnsemble(nn.Module):
 
     def units(self, x: Tensor) -> Tensor:
         """Return the values that nodes compare, (N, T · C)."""
-        known = x.clamp(-LARGEST, LARGEST).index_select(1, self.columns.flatten())
+        known = x.clamp(-MAX_VALUE, MAX_VALUE).index_select(1, self.columns.flatten())
         z = (known - self.centre.flatten()) * self.unit.flatten()
         return z.clamp(-self.limit, self.limit).to(self.number.dtype)
 
@@ -176,7 +181,7 @@ class TreeEnsemble(nn.Module):
         return arrived
 
     def _step(self, z: Tensor, node: Tensor, row: Tensor) -> Tensor:
-        """Return the child of each node to which the row goes; the node itself if it is a leaf."""
+        """Return the child of each node to which the row goes, or the node itself if it is a leaf."""
         step = self.step.index_select(0, node)
         right = z.index_select(0, row + (step & PLACES)) > self.threshold.index_select(0, node)
         return node + 1 + right * (step >> PLACE_BITS)
@@ -324,8 +329,8 @@ def _fit_boosted(
 ) -> tuple[TreeEnsemble, Array]:
     """Return boosted trees that learned from all rows, and out-of-fold predictions."""
     out = np.empty(y.shape)
-    seen = np.clip(x, -LARGEST, LARGEST)
-    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 has no rows of its own to leave out
+    seen = np.clip(x, -MAX_VALUE, MAX_VALUE)
+    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 leaves out no rows
         rows = _sample(rng, np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0)))
         columns, weight = _promising_columns(x, y, rows), _around_one(weights[rows])
         models = [
@@ -361,14 +366,14 @@ def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], e
     """Return the trees of scikit-learn's models, one for each target.
 
     scikit-learn has no public access to them. ``_baseline_prediction`` and ``_predictors[i][k].nodes``, whose order is
-    that of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
+    the order of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
     """
     try:
         trees = [[tree.nodes for (tree,) in model._predictors] for model in models]
         nodes = np.concatenate([tree for own in trees for tree in own])
         leaf = nodes["is_leaf"] == 1
         # infinite where only missing values would go right
-        threshold = np.minimum(nodes["num_threshold"], LARGEST)
+        threshold = np.minimum(nodes["num_threshold"], MAX_VALUE)
         return TreeEnsemble(
             columns=np.stack(columns),
             leaves=np.array([[(tree["is_leaf"] == 1).sum() for tree in own] for own in trees]),
@@ -433,7 +438,7 @@ def _grow_forest(
 
     scikit-learn compares float32, calls columns constant that vary by less than 1e-7, and leaves pure whose variance is
     below 2e-16. So each column is moved by its median and divided by a power of two near its spread before it becomes
-    float32, and each target likewise.
+    float32, and each target, too.
     """
     parts = []
     for target, known in enumerate(columns):
@@ -456,10 +461,10 @@ def _grow_forest(
 
 def _units_of(x: Array) -> tuple[Array, NDArray[np.int64]]:
     """Return the centre of each column, and the exponent of the power of two near its spread."""
-    x = np.clip(x, -LARGEST, LARGEST)
+    x = np.clip(x, -MAX_VALUE, MAX_VALUE)
     bottom, low, centre, high, top = np.quantile(x, [0.01, 0.1, 0.5, 0.9, 0.99], axis=0, method="nearest")
     spread = np.maximum(high - low, top / FOREST_RANGE - bottom / FOREST_RANGE)
-    # most values may be one and the same; then what differs from it counts
+    # most values may be equal: then only the others count
     spread = np.where(spread > 0, spread, np.max(np.abs(x - centre), axis=0))
     return centre, np.clip(np.frexp(spread)[1], -MAX_EXPONENT, MAX_EXPONENT).astype(np.int64)
 
@@ -467,7 +472,7 @@ def _units_of(x: Array) -> tuple[Array, NDArray[np.int64]]:
 def _in_units(x: Array, centre: Array, shift: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return columns (N, C) as the trees of a forest see them, contiguous and finite."""
     with np.errstate(over="ignore"):
-        z = np.clip(np.ldexp(np.clip(x, -LARGEST, LARGEST) - centre, -shift), -FOREST_RANGE, FOREST_RANGE)
+        z = np.clip(np.ldexp(np.clip(x, -MAX_VALUE, MAX_VALUE) - centre, -shift), -FOREST_RANGE, FOREST_RANGE)
     return z.astype(np.float32, order="C")
 
 
