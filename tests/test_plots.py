@@ -197,6 +197,4 @@ try:
 except hs.InputError as error:
     print(error)
 """
-    assert run(code) == (
-        'figures need matplotlib, which is not installed: pip install ".[plot]" in a checkout of howsure'
-    )
+    assert run(code) == 'matplotlib is not installed; install it with pip install ".[plot]" in a checkout of howsure'

@@ -330,7 +330,7 @@ class Summaries:
         return self.of_members(_on_leaves(lambda p: p.unsqueeze(0), answer))
 
     def of_members(self, plain: Any, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the named tensors of a distribution with members in dimension 0, and weights that broadcast with it."""
+        """Return the named tensors of a distribution with members in dimension 0 and weights that broadcast."""
         several = plain.batch_shape[0] > 1
 
         def over_members(x: Tensor) -> Tensor:

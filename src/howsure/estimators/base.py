@@ -412,10 +412,14 @@ class Regressor(_ScikitLearn):
 
     def _check_parameters(self) -> None:
         """Raise for a parameter that cannot be used, before anything is learned with the others."""
+        given = self.get_params()
         try:
-            validate_parameter_constraints(CONSTRAINTS, self.get_params(), type(self).__name__)
+            validate_parameter_constraints(CONSTRAINTS, given, type(self).__name__)
         except InvalidParameterError as error:
             raise InputError(str(error)) from None
+        for name, value in given.items():
+            if isinstance(value, bool | np.bool_) and name not in ("calibrated", "verbose"):
+                raise InputError(f"{name} must be a number, got {value}")
         kinds_of_inputs(getattr(self, "inputs", "numbers"), 1, 0)
         _layers(self.hidden)
         resolve_device(self.device)

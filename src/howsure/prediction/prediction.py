@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils import _pytree
 
-from howsure.distributions import Discrete, Normal, NormalInverseGamma, StudentT, Support, Transformed
+from howsure.distributions import NormalInverseGamma, Support
 from howsure.distributions._base import fit_shape
 from howsure.errors import InputError
 from howsure.formulas import mixture as mixtures
 from howsure.plots import Predicted, draw
 from howsure.prediction.checks import checked_coverages, checked_levels, draw_some, real_numbers
+from howsure.prediction.moments import Moments, moments_of
 from howsure.prediction.parts import PART, Answer, device_of, first_leaf, on_leaves, quantiles, sample_members
 from howsure.prediction.state import State, members_of_weights_first
 from howsure.threads import one_thread
@@ -38,20 +39,6 @@ class Decomposition(NamedTuple):
 
     aleatoric: Array | None
     epistemic: Array | None
-
-
-class Moments(NamedTuple):
-    """Means and variances of a prediction: of the mixture, and by the paper's formula if there is one."""
-
-    mean: Tensor
-    within: Tensor
-    between: Tensor
-    aleatoric: Tensor | None
-    epistemic: Tensor | None
-
-    @property
-    def variance(self) -> Tensor:
-        return self.within + self.between
 
 
 class Prediction(State):
@@ -143,7 +130,7 @@ class Prediction(State):
         if computed and isinstance(self.answers, NormalInverseGamma) and self.transform is None:
             return "paper"
         familiar = self.transform is not None and self._familiarity is not None
-        return "identified" if self._several or familiar else "paper"
+        return "identified" if self.several or familiar else "paper"
 
     def decompose(self, decomposition: str | None = None) -> Decomposition:
         """Return aleatoric and epistemic variance, which add up to :attr:`variance`.
@@ -174,14 +161,14 @@ class Prediction(State):
             aleatoric = found.variance * (share.aleatoric / share.variance)
             epistemic = found.variance - aleatoric
         else:
-            aleatoric, epistemic = found.within, found.between if self._several else None
+            aleatoric, epistemic = found.within, found.between if self.several else None
         return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
 
     @cached_property
     def moments(self) -> Moments:
         """Everything that means and variances are made of, in one pass over the rows."""
         with torch.no_grad():
-            return Moments(*self._in_one_pass(_moments_of))
+            return Moments(*self._in_one_pass(moments_of))
 
     @property
     def familiarity(self) -> Array | None:
@@ -220,8 +207,8 @@ class Prediction(State):
             index = self.transform.index(torch.from_numpy(np.asarray(y, dtype=float)))[0]
             before = self.transform.values[(index - 1).clamp(min=0)].numpy()
             return np.where(index.numpy() > 0, self.cdf(before), 0.0)
-        if self.atom is not None and self._gate is not None:
-            probability = _numpy(self.mean_over_members(self._gate.double()))
+        if self.atom is not None and self.gate is not None:
+            probability = _numpy(self.mean_over_members(self.gate.double()))
             return np.where(y == self.atom, at - probability, at)
         return at if self.transform is None else np.where(y <= 0, 0.0, at)
 
@@ -314,7 +301,7 @@ class Prediction(State):
             predictive = part.answers.predictive()
             steps = None if part._weights is None else mixtures.steps(part._weights.detach()).to(device)
             for k in range(0, int(n), step):
-                drawn = sample_members(predictive, min(step, int(n) - k), generator, steps, part._gate, part.atom)
+                drawn = sample_members(predictive, min(step, int(n) - k), generator, steps, part.gate, part.atom)
                 if part.transform is not None:
                     drawn = part.transform.forward(drawn).to(drawn.dtype)
                 rows[k : k + step] = _numpy(drawn)
@@ -542,36 +529,6 @@ def as_prediction(answer: Any) -> Prediction:
     return answer if isinstance(answer, Prediction) else Prediction(answer)
 
 
-def _moments_of(p: Prediction) -> Moments:
-    """Return means and variances: from the parameters alone, or in the units of y where there is a transform."""
-    answer = p.answers
-    if p.transform is not None:
-        mixture = cast(Transformed | Discrete, p.distribution)
-        within, between = mixture.within_variance, mixture.between_variance
-        aleatoric = within if isinstance(answer, Normal) else None
-        epistemic = between if isinstance(answer, Normal) and p._several else None
-        return Moments(mixture.mean, within, between, aleatoric, epistemic)
-    if isinstance(answer, NormalInverseGamma):
-        noise, means = answer.aleatoric_variance, answer.gamma
-        doubt: Tensor | None = noise / answer.nu
-    else:
-        noise, means, doubt = answer.variance, answer.mean, None
-    if p._gate is not None:
-        gate, distance = p._gate.to(means.dtype), means - float(p.atom or 0)
-        doubt = None if doubt is None else (1 - p._gate) * doubt
-        means, noise = means - gate * distance, (1 - gate) * (noise + gate * distance.square())
-    within = aleatoric = p.mean_over_members(noise)
-    between = mixtures.spread_of_means(means, p.weights_like(means))
-    parts = [between] if p._several else []
-    if doubt is not None:
-        parts.insert(0, p.mean_over_members(doubt))
-        within = aleatoric + parts[0]
-    mean = p.mean_over_members(means)
-    if isinstance(answer, StudentT):
-        return Moments(mean, within, between, None, None)
-    return Moments(mean, within, between, aleatoric, sum(parts[1:], parts[0]) if parts else None)
-
-
 def _numpy(x: Tensor) -> Array:
     array: Array = x.detach().cpu().numpy()
     return array
@@ -590,7 +547,7 @@ def _flatten(p: Prediction) -> tuple[list[Any], Any]:
     answer, members = p.answers, cast(int | None, -1 - len(p.shape))
     if p.members == 1 and isinstance(first_leaf(answer), Tensor):
         answer, members = on_leaves(lambda leaf: leaf.squeeze(0), answer), None
-    gate = p._gate.squeeze(0) if members is None and isinstance(p._gate, Tensor) else p._gate
+    gate = p.gate.squeeze(0) if members is None and isinstance(p.gate, Tensor) else p.gate
     weights = p._weights.movedim(0, -1) if isinstance(p._weights, Tensor) else p._weights
     optional = (weights, p._familiarity, gate)
     present = tuple(part is not None for part in optional)
@@ -605,12 +562,12 @@ def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
         new = Prediction(answer, members, transform=transform)
         new._weights = members_of_weights_first(weights) if isinstance(weights, Tensor) else None
         new._familiarity = familiarity
-        new.atom, new._gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
+        new.atom, new.gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
         return new
     new = Prediction.__new__(Prediction)  # of the objects that tree functions put instead of tensors
     new.__dict__ = {"answers": answer, "index": None, "names": None, "shape": (), "members": 1}
     new.transform, new._weights, new._familiarity = transform, weights, familiarity
-    new.atom, new._gate = atom, gate
+    new.atom, new.gate = atom, gate
     return new
 
 

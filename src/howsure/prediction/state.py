@@ -40,7 +40,7 @@ class State:
     answers: Answer  # the distribution of each member, with the members in dimension 0
     _weights: Tensor | None = None  # of sum 1, float64 on the CPU
     atom: float | None = None  # a value with positive probability
-    _gate: Tensor | None = None  # that probability by each member, (members, *shape)
+    gate: Tensor | None = None  # that probability by each member, (members, *shape)
     guarantee: Any = None  # of its intervals, such as :class:`howsure.conformal.ConformalIntervals`
 
     def __init__(
@@ -115,7 +115,7 @@ class State:
             raise InputError(f"gate must have shape {(self.members, *self.shape)}, got {tuple(gate.shape)}")
         if not bool(((gate >= 0) & (gate <= 1)).all()):
             raise InputError("gate must hold probabilities, numbers from 0 to 1")
-        self.atom, self._gate = float(atom), gate
+        self.atom, self.gate = float(atom), gate
 
     def _mean_familiarity(self, familiarity: Tensor | None) -> Tensor | None:
         """Return the familiarity of each row, (rows,), after checking its shape."""
@@ -136,7 +136,7 @@ class State:
         return None if self._weights is None else self._weights.detach().numpy().copy()
 
     @property
-    def _several(self) -> bool:
+    def several(self) -> bool:
         """Whether more than one member counts, so that their means can differ."""
         if self._weights is None:
             return self.members > 1
@@ -155,9 +155,9 @@ class State:
     def distribution(self) -> Predictive:
         """The predictive distribution as a torch object."""
         each = self.answers.predictive()
-        if self._gate is not None and self.atom is not None:
+        if self.gate is not None and self.atom is not None:
             # members that give the atom a large probability count less for other values
-            gate = self._gate.double().clamp(max=1 - 1e-12)
+            gate = self.gate.double().clamp(max=1 - 1e-12)
             shares = self.weights_like(gate)
             others = (1 - gate) if shares is None else shares * (1 - gate)
             mixture = Mixture(each, dim=0, weights=others, validate_args=False)
@@ -243,7 +243,7 @@ class State:
         new = type(self).__new__(type(self))
         new.__dict__ = {k: v for k, v in self.__dict__.items() if k != "moments"}
         new.answers = on_leaves(change, self.answers)
-        new._gate = None if self._gate is None else change(self._gate)
+        new.gate = None if self.gate is None else change(self.gate)
         return new
 
     def _apply_to_all(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -301,8 +301,8 @@ class State:
         joined.atom, joined.names, joined._weights = first.atom, first.names, first._weights
         if first._weights is not None and first._weights.ndim > 1:
             joined._weights = torch.cat([cast(Tensor, p._weights) for p in parts], 1)
-        if first._gate is not None:
-            joined._gate = torch.cat([cast(Tensor, p._gate) for p in parts], 1)
+        if first.gate is not None:
+            joined.gate = torch.cat([cast(Tensor, p.gate) for p in parts], 1)
         if first._familiarity is not None:
             joined._familiarity = torch.cat([cast(Tensor, p._familiarity) for p in parts])
         if first.guarantee is not None:

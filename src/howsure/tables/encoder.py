@@ -92,10 +92,7 @@ class Encoding:
         sentences = [encoder.unreadable for encoder in self.encoders if encoder.unreadable]
         if left_out:
             named = ", ".join(f"{encoder.name!r} ({encoder.why})" for encoder in left_out)
-            keep = (
-                "To keep text, make it a category with .astype('category'); to keep whole numbers, rename the column."
-            )
-            sentences.append(f"left out as identifiers, names or free text: {named}. {keep}")
+            sentences.append(f"left out as identifiers, names or free text: {named}. {_how_to_keep(left_out)}")
         return "; ".join(sentences)
 
     def to_frame(self) -> pd.DataFrame:
@@ -169,6 +166,16 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
         reason = f"{encoder.distinct} different texts in {present} rows, which do not explain the target"
         return _left_out(column, reason), None
     return replace(encoder, categories=frequent, why=f"{features}; values do not clearly explain the target"), None
+
+
+def _how_to_keep(left_out: Sequence[Encoder]) -> str:
+    """Return the hint how to keep columns that are left out."""
+    ways = {
+        "text, make it a category with .astype('category')": "category",
+        "whole numbers, give their column another name": "number",
+    }
+    kinds = {encoder.kind for encoder in left_out}
+    return f"To keep {'; '.join(way for way, kind in ways.items() if kind in kinds)}."
 
 
 def _left_out(column: Column, reason: str) -> Encoder:
