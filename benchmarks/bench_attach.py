@@ -22,7 +22,7 @@ import howsure as hs
 from devices import device_label
 from howsure.errors import FewLabelsWarning
 from howsure.nn.evidence import FeatureSums
-from howsure.tables import splits
+from howsure_paper import splits
 from howsure_paper.datasets import uci
 from howsure_paper.depth import data as depth
 from howsure_paper.record import environment, find_record, write_record

@@ -307,7 +307,7 @@ def test_map_raises_for_moments_and_density():
     for coverage in (0, 1, 2, math.nan):
         with pytest.raises(hs.InputError, match="coverage"):
             after.interval(coverage)
-    with pytest.raises(hs.InputTypeError, match="coverage"):
+    with pytest.raises(hs.InputError, match="coverage"):
         after.interval("0.9")
     with pytest.raises(hs.InputError, match='"isotonic"'):
         _ = after.calibration.factors

@@ -411,7 +411,7 @@ def test_full_disk_is_one_sentence_with_the_folder(table, tmp_path, capsys, monk
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("howsure.estimators.save_model", full)
+    monkeypatch.setattr("howsure.estimators.base.save_model", full)
     said = shell(capsys, "fit", table, "--target", "price", *DROP, "-o", tmp_path / "m", *SWIFT)
     assert said.code == 2, said
     last = said.error.splitlines()[-1]

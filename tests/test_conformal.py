@@ -1,6 +1,7 @@
 """Conformal calibration of predictions and regressors."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from scipy import stats
 import howsure as hs
 from howsure.conformal import ConformalCalibration, min_rows, quantile_of_scores
 from howsure.distributions import Transform
+from howsure.storage import checked_header
 from howsure.tables.table import read_table
 
 
@@ -35,7 +37,7 @@ def test_coverage_outside_the_unit_interval_raises(coverage):
 
 @pytest.mark.parametrize("coverage", [None, "0.9", True])
 def test_coverage_that_is_not_a_number_raises(coverage):
-    with pytest.raises(hs.InputTypeError):
+    with pytest.raises(hs.InputError):
         min_rows(coverage)
 
 
@@ -174,13 +176,18 @@ def test_groups_that_are_not_columns_raise(columns):
             ConformalCalibration.learn(p, np.arange(20.0), table, columns)
 
 
+def through_json(made):
+    values = json.loads(json.dumps(asdict(made), default=np.ndarray.tolist))
+    return checked_header(ConformalCalibration, values)
+
+
 def test_calibration_survives_its_plain_values():
     random = np.random.default_rng(7)
     table = read_table(pd.DataFrame({"g": np.repeat(["a", "b"], 30), "x": np.arange(60.0)}))
     made = ConformalCalibration.learn(
         normal_prediction(np.zeros((60, 2)), 1.0), random.normal(size=(60, 2)), table, "g"
     )
-    again = ConformalCalibration.from_dict(json.loads(json.dumps(made.to_dict())))
+    again = through_json(made)
     assert again.groups == made.groups
     assert np.array_equal(again.factors(0.9), made.factors(0.9))
 
@@ -198,9 +205,9 @@ def test_calibration_survives_its_plain_values():
     ],
 )
 def test_forged_calibration_raises(change):
-    made = ConformalCalibration(np.ones((60, 1)), np.full(60, -1)).to_dict()
+    made = asdict(ConformalCalibration(np.ones((60, 1)), np.full(60, -1), None))
     with pytest.raises(hs.InputError):
-        ConformalCalibration.from_dict(made | change)
+        checked_header(ConformalCalibration, made | change)
 
 
 # Regressors -----------------------------------------------------------------------------------------------------------
@@ -267,7 +274,7 @@ def test_conformal_with_a_mask_calibrates_each_target_by_its_own_labels():
     for t in range(2):
         own = hs.calibrate(p[mask[:, t], t], y[mask[:, t], t], method="conformal")
         assert found.factors(0.8)[0, t] == pytest.approx(own.factors(0.8)[0, 0], rel=1e-12)
-    again = ConformalCalibration.from_dict(json.loads(json.dumps(found.to_dict())))
+    again = through_json(found)
     np.testing.assert_array_equal(again.factors(0.9), found.factors(0.9))
     np.testing.assert_array_equal(again.apply(p).interval(0.9), found.apply(p).interval(0.9))
 

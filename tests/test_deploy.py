@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.deploy import OPSET, ExportedNetwork, Summaries, summaries
+from howsure.deploy import OPSET, ExportedNetwork, Summaries
 from howsure.nn import UNet
 
 NAMES = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper"]
@@ -134,14 +134,9 @@ def test_mixture_of_networks(weights):
 
 
 @torch.no_grad()
-def test_summaries_of_members_along_a_dimension_with_weights():
-    answer = together([network(k) for k in range(4)], torch.randn(9, 5))
-    weights = [3.0, 0.0, 1.0, 1.0]
-    assert_agrees(summaries(answer, members=0, weights=weights), hs.Prediction(answer, 0, weights))
-    # one that counts is one network, whatever the others say
-    one = hs.Prediction(answer, 0, [0.0, 0.0, 1.0, 0.0])
-    answer.gamma[0] = answer.nu[1] = torch.nan
-    assert_agrees(summaries(answer, members=0, weights=[0.0, 0.0, 1.0, 0.0]), one)
+def test_summaries_of_members_with_weights():
+    answer, weights = together([network(k) for k in range(4)], torch.randn(9, 5)), torch.tensor([0.6, 0.0, 0.2, 0.2])
+    assert_agrees(Summaries().of_members(answer, weights.view(-1, 1)), hs.Prediction(answer, 0, weights))
 
 
 @torch.no_grad()
@@ -157,7 +152,7 @@ def test_summaries_from_parameters_equal_those_of_a_prediction():
     answer = together([network(k) for k in range(3)], torch.randn(9, 5))
     known = hs.Prediction(answer, members=0, familiarity=torch.rand(9))
     assert known.default_decomposition == "paper"
-    found = Summaries(members=0, from_parameters=True)(answer)
+    found = Summaries(from_parameters=True).of_members(answer)
     assert_agrees({**found, "familiarity": known.familiarity}, known)
 
 
@@ -166,19 +161,19 @@ def test_mixture_and_student_t_as_output():
     each = together([network(k) for k in range(3)], torch.randn(9, 5)).predictive()
     for weights in (None, torch.tensor([1.0, 2.0, 3.0])):
         mixture = hs.Mixture(each, weights=weights)
-        assert_agrees(summaries(mixture), hs.Prediction(mixture))
+        assert_agrees(Summaries()(mixture), hs.Prediction(mixture))
     one = hs.StudentT(5.0, torch.randn(4), 2.0)
-    assert list(summaries(one)) == ["mean", "std", "lower", "upper"]
-    assert_agrees(summaries(one), hs.Prediction(one))
+    assert list(Summaries()(one)) == ["mean", "std", "lower", "upper"]
+    assert_agrees(Summaries()(one), hs.Prediction(one))
 
 
 @torch.no_grad()
 def test_maps_and_shapes():
     net, x = Maps(), torch.randn(2, 3, 16, 24)
     assert_agrees(ExportedNetwork(net)(x), hs.Prediction(net(x)))
-    assert summaries(hs.NormalInverseGamma(0.0, 1.0, 2.0, 1.0))["lower"].shape == ()
-    assert summaries(hs.Normal(torch.empty(0), torch.empty(0)))["upper"].shape == (0,)
-    assert "lower" not in summaries(net(x), coverage=None)
+    assert Summaries()(hs.NormalInverseGamma(0.0, 1.0, 2.0, 1.0))["lower"].shape == ()
+    assert Summaries()(hs.Normal(torch.empty(0), torch.empty(0)))["upper"].shape == (0,)
+    assert "lower" not in Summaries(coverage=None)(net(x))
 
 
 @torch.no_grad()
@@ -209,12 +204,6 @@ def test_it_stays_in_evaluation_mode_and_pickles():
         {"coverage": 1.0},
         {"coverage": "0.9"},
         {"coverage": float("nan")},
-        {"weights": [1.0]},
-        {"members": 0, "weights": [0.0, 0.0]},
-        {"members": 0, "weights": [1.0, -1.0]},
-        {"members": True},
-        {"members": 0, "weights": "ab"},
-        {"members": 0, "weights": [[1.0, 2.0]]},
     ],
 )
 def test_summaries_of_wrong_arguments_raise(arguments):
@@ -228,12 +217,6 @@ def test_wrong_networks_and_outputs_raise():
         ExportedNetwork(lambda x: x)
     with pytest.raises(hs.InputTypeError):
         ExportedNetwork(nn.Linear(5, 4))(x)
-    with pytest.raises(hs.InputError):
-        Summaries(members=0, weights=[1.0, 1.0])(hs.Normal(torch.zeros(3, 2), 1.0))
-    with pytest.raises(hs.InputError):
-        Summaries(members=1)(network()(x))
-    with pytest.raises(hs.InputError):
-        summaries(hs.Mixture(hs.Normal(torch.zeros(3), 1.0)), members=0)
 
 
 @pytest.mark.parametrize(

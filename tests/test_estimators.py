@@ -291,7 +291,7 @@ def test_diverged_networks_warn():
 
 
 def test_diverged_network_is_left_out(monkeypatch):
-    import howsure.estimators as room
+    import howsure.estimators.base as room
 
     real = room.train
 

@@ -247,17 +247,13 @@ def calibrated(transform, method, targets):
     return fitted if method is None else hs.calibrate(fitted, x[80:], y[80:], method=method), x
 
 
-@pytest.mark.parametrize("groups", [["town"], ["town", "new"]])
-def test_groups_of_a_conformal_calibration_are_inside(groups, tmp_path):
+def test_calibration_by_groups_is_not_exported(tmp_path):
     frame, y = mixed_table()
-    frame = frame[["size", "town", "new", "sold"]]
-    fitted = hs.EvidentialRegressor(members=3, steps=40, random_state=0).fit(frame[:80], y[:80])
-    fitted = hs.calibrate(fitted, frame[80:], y[80:], method="conformal", groups=groups)
-    path = hs.export(fitted, tmp_path / "model.onnx", coverage=0.6)
-    new = frame.copy()
-    new.loc[:20, "town"] = None
-    codes = fitted.encoding_.codes(fitted.read(new))
-    check(run(path, codes), fitted.predict_distribution(new), 0.6)
+    frame = frame[["size", "town"]]
+    fitted = hs.EvidentialRegressor(members=2, steps=20, random_state=0).fit(frame[:80], y[:80])
+    fitted = hs.calibrate(fitted, frame[80:], y[80:], method="conformal", groups="town")
+    with pytest.raises(hs.InputError):
+        hs.export(fitted, tmp_path / "model.onnx")
 
 
 def test_network_without_hidden_layers_is_exported(tmp_path):
@@ -317,7 +313,7 @@ def test_value_without_a_number_raises_with_its_column(values):
 
 
 def test_other_objects_than_regressors_raise(tmp_path):
-    with pytest.raises(InputTypeError, match="Deploy"):
+    with pytest.raises(InputTypeError):
         hs.export(torch.nn.Linear(1, 1), tmp_path / "model.onnx")
     with pytest.raises(InputTypeError):
         hs.export("model", tmp_path / "model.onnx")

@@ -6,7 +6,6 @@ import torch
 from scipy import stats
 from sklearn.linear_model import BayesianRidge, Ridge
 
-from howsure import InputError
 from howsure.tables.experts.linear import LinearExpert
 
 
@@ -110,14 +109,10 @@ def test_tables_without_a_fit_return_none(x):
     assert LinearExpert.fit(x, np.arange(len(x), dtype=float)[:, None]) is None
 
 
-def test_saved_tensors_give_the_same_expert_and_other_shapes_raise():
+def test_saved_tensors_give_the_same_expert():
     x, y = table()
     expert, _ = LinearExpert.fit(x, y)
     saved = expert.state_dict()
-    again = LinearExpert.like(saved, 4, 2)
-    again.load_state_dict(saved)
+    again = LinearExpert(**saved)
     new = torch.from_numpy(x)
     assert torch.equal(again(new).gamma, expert(new).gamma)
-    for wrong in ({"beta": torch.ones(1)}, {"inverse": torch.ones(3, 2)}, {"more": torch.ones(2)}):
-        with pytest.raises(InputError):
-            LinearExpert.like(saved | wrong, 4, 2)

@@ -124,7 +124,7 @@ def test_quantiles_do_not_depend_on_how_many_are_found_at_once(monkeypatch):
     p = hs.Prediction(random_students(50), members=0)
     levels = [1e-6, 0.1, 0.5, 0.999]
     whole = p.quantile(levels), p.interval(0.8)
-    monkeypatch.setattr("howsure.prediction.CPU_PART", 24)
+    monkeypatch.setattr("howsure.prediction.state.CPU_PART", 24)
     monkeypatch.setattr("howsure.formulas.student_tail.CHUNK", 16)
     for one, other in zip(whole, (p.quantile(levels), p.interval(0.8)), strict=True):
         assert np.allclose(one, other, rtol=1e-11, atol=0)

@@ -455,7 +455,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
         p.to(torch.float64),
         _pytree.tree_map(lambda leaf: leaf + 0.0, p),
         Prediction.cat([p[:10], p[10:]]),
-        Prediction.cat([p[:10], Prediction(p[10:]._given, 0, p.weights, familiarity=p._familiarity[10:])]),
+        Prediction.cat([p[:10], Prediction(p[10:].answers, 0, p.weights, familiarity=p._familiarity[10:])]),
     ):
         assert same.weights == pytest.approx(p.weights, abs=1e-15)
         for name, value in stated(same, y).items():
@@ -466,7 +466,7 @@ def test_parts_indices_copies_and_other_dtypes_have_the_weights(monkeypatch):
         assert p[key].weights.tolist() == p.weights.tolist()
         assert p[key].mean == pytest.approx(p.mean[key])
     draws = p.sample(3, seed=0)
-    monkeypatch.setattr("howsure.prediction.CPU_PART", 24)
+    monkeypatch.setattr("howsure.prediction.state.CPU_PART", 24)
     assert [len(part) for part in p._parts()] == [4] * 7 + [2]
     again = _pytree.tree_map(lambda leaf: leaf + 0.0, p)
     for name, value in stated(again, y).items():

@@ -89,7 +89,7 @@ def test_with_targets_it_shows_outliers_calibration_and_pit(right):
 
 
 def test_many_rows_stay_readable(monkeypatch):
-    monkeypatch.setattr("howsure.prediction.PLOTTED", 600)
+    monkeypatch.setattr("howsure.prediction.prediction.PLOTTED", 600)
     p = hs.Prediction(evidential(2, (1000,)), members=0)
     figure = p.plot(p.sample(1, seed=0)[0])
     ax = figure.axes[0]
@@ -197,6 +197,4 @@ try:
 except hs.InputError as error:
     print(error)
 """
-    assert run(code) == (
-        'figures need matplotlib, which is not installed: pip install ".[plot]" in a checkout of howsure'
-    )
+    assert run(code) == 'matplotlib is not installed; install it with pip install ".[plot]" in a checkout of howsure'

@@ -416,7 +416,7 @@ def test_rows_are_worked_on_in_parts_without_a_change(monkeypatch):
     p = Prediction(evidential(3, (50, 2)), members=0)
     y = np.linspace(-2, 2, 100).reshape(50, 2)
     whole = [p.mean, p.std, p.interval(0.8), p.log_prob(y), p.crps(y), p.entropy(), p.decompose("paper").epistemic]
-    monkeypatch.setattr("howsure.prediction.PART", 60)
+    monkeypatch.setattr("howsure.prediction.state.PART", 60)
     q = Prediction(p.answers, members=0)
     assert [len(part) for part in q._parts()] == [10] * 5
     parts = [q.mean, q.std, q.interval(0.8), q.log_prob(y), q.crps(y), q.entropy(), q.decompose("paper").epistemic]
@@ -450,7 +450,7 @@ def test_draws_follow_from_their_seed_and_leave_torch_alone(monkeypatch):
     assert not np.array_equal(first, p.sample(7, seed=1))
     assert not np.array_equal(p.sample(7), p.sample(7))
     assert torch.equal(before, torch.get_rng_state())
-    monkeypatch.setattr("howsure.prediction.PART", 60)
+    monkeypatch.setattr("howsure.prediction.state.PART", 60)
     assert len(list(p._parts())) == 5
     parts = p.sample(7, seed=0)
     assert parts.shape == (7, 50, 2)
@@ -520,7 +520,7 @@ def test_notebook_shows_the_first_rows_and_computes_no_others():
 
     p = Prediction(evidential(3, (20,)), members=0)
     shown = p._repr_html_()
-    assert "_moments" not in vars(p)
+    assert "moments" not in vars(p)
     assert "Prediction(shape=(20,), members=3)" in shown
     assert re.search(r"\b15\b", shown)
     assert shown.count("<tr") == 6

@@ -57,7 +57,7 @@ def test_ends_of_intervals_are_possible_values():
 def test_probability_below_is_that_of_smaller_values(make):
     p = make()
     y = p.sample(1, seed=3)[0]
-    below = p._strictly_below(y, p.cdf(y))
+    below = p.strictly_below(y, p.cdf(y))
     assert np.allclose(below, p.cdf(y - 1e-6 if make is with_atom else y - 1), atol=1e-5)
 
 

@@ -19,16 +19,6 @@ def test_random_splits():
     assert not np.array_equal(split[1], splits.random(100, 0.2, seed=2)[1])
 
 
-def test_gaps_and_tails():
-    feature = np.random.default_rng(0).permutation(30)
-    train, test = splits.gap(feature)
-    check_partition((train, test), 30)
-    assert sorted(feature[test]) == list(range(10, 20))
-    train, test = splits.tail(feature)
-    check_partition((train, test), 30)
-    assert sorted(feature[test]) == [*range(5), *range(25, 30)]
-
-
 def test_splits_that_cannot_be_made():
     with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
         splits.random(1)

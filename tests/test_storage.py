@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 
 import howsure as hs
 from howsure.errors import InputError
-from howsure.storage import DIGEST, FORMAT, HEADER, _digest, _split, checked_header, is_model, load_model, save_model
+from howsure.storage import DIGEST, FORMAT, HEADER, _digest, checked_header, is_model, load_model, save_model
 
 TENSORS = {"weights": torch.randn(3, 4), "steps": torch.arange(5)}
 
@@ -38,9 +38,11 @@ def names(folder):
 
 def forge(path, header, tensors=None):
     """A file with the right digest, whatever its header holds."""
-    tensors, text = TENSORS if tensors is None else tensors, json.dumps(header)
-    body = _split(save(tensors))[1]
-    save_file(tensors, path, {HEADER: text, DIGEST: _digest(text, body)})
+    tensors, text = (
+        TENSORS if tensors is None else tensors,
+        json.dumps({"format": FORMAT, **header} if isinstance(header, dict) and header else header),
+    )
+    save_file(tensors, path, {HEADER: text, DIGEST: _digest(text, tensors)})
     return path
 
 
@@ -93,10 +95,8 @@ def test_folder_is_never_replaced(tmp_path):
 
 
 def test_failed_save_leaves_the_old_model(path, tmp_path, monkeypatch):
-    with pytest.raises(TypeError):
+    with pytest.raises(InputError):
         save_model(path, TENSORS, Header(more={"what": object()}))
-    with pytest.raises(ValueError):
-        save_model(path, TENSORS, Header(more={"what": float("nan")}))
 
     def full(*arguments, **more):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -149,8 +149,7 @@ def test_header_without_format_raises(tmp_path, header):
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"format": ' + "9" * 5000 + "}", "", '{"format": 3'])
 def test_header_that_is_not_json_raises(tmp_path, text):
-    body = _split(save(TENSORS))[1]
-    save_file(TENSORS, tmp_path / "m", {HEADER: text, DIGEST: _digest(text, body)})
+    save_file(TENSORS, tmp_path / "m", {HEADER: text, DIGEST: _digest(text, TENSORS)})
     with pytest.raises(InputError):
         load_model(tmp_path / "m")
 
@@ -314,7 +313,7 @@ def test_impossible_tensor_raises(parts, tmp_path, name, change):
         {"calibration": {"method": "conformal"}},
         {"calibration": {}},
         {"training": {}},
-        {"columns": {"named": True, "columns": []}},
+        {"columns": {"named": True, "encoders": []}},
         {"columns": {}},
         {"model": "images"},
         {"record": []},
@@ -328,7 +327,7 @@ def test_forged_header_raises(parts, tmp_path, change):
 
 def test_header_for_other_columns_raises(parts, tmp_path):
     tensors, header = parts
-    columns = header["columns"] | {"columns": header["columns"]["columns"][:2]}
+    columns = header["columns"] | {"encoders": header["columns"]["encoders"][:2]}
     with pytest.raises(InputError):
         hs.load(forge(tmp_path / "m", header | {"columns": columns}, tensors))
 

@@ -455,7 +455,7 @@ def test_progress_appears_after_two_seconds(enabled, stream, shown):
     with Progress(100, enabled=enabled, stream=stream) as progress:
         progress.update(10, LATEST)
         assert stream.getvalue() == ""
-        if progress.bar is not None:  # as if twelve seconds had passed
+        if not progress.bar.disable:  # as if twelve seconds had passed
             progress.bar.start_t -= 12
             progress.bar.last_print_t -= 12
         progress.update(50, LATEST)

@@ -9,7 +9,7 @@ import torch
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info
 
-from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.errors import HowsureError, InputError
 from howsure.tables.experts import trees as module
 from howsure.tables.experts.trees import TreeEnsemble, fit_trees, trees_for
 from howsure.threads import in_threads
@@ -223,7 +223,7 @@ def test_memory_does_not_grow_with_the_rows(fitted):
 def test_targets_of_a_fold_do_not_touch_its_predictions(most_columns, monkeypatch):
     monkeypatch.setattr(module, "MAX_COLUMNS", most_columns)
     x, y = table(150, 6)
-    fold_of_row = module._folds(np.random.default_rng(0), np.ones(150, dtype=bool), 3, None)
+    fold_of_row = module._folds(np.random.default_rng(0), np.ones(150, dtype=bool), 3)
     _, before = fit_trees(x, y, 0, folds=3)
     for fold in range(3):
         changed = y.copy()
@@ -265,30 +265,15 @@ def test_fold_learns_from_a_limited_number_of_rows_of_other_folds(models, monkey
         assert any(x[row, 0] not in learned[k] for k in matching)
 
 
-def test_groups_stay_together():
-    x, y = table(60, noise=1)
-    copies = np.repeat(x, 4, axis=0), np.repeat(y, 4, axis=0)
-    _, leaking = fit_trees(*copies, 0)
-    _, grouped = fit_trees(*copies, 0, groups=np.repeat([f"row {k}" for k in range(60)], 4))
-    assert np.std(copies[1] - leaking) < 0.8 * np.std(copies[1] - grouped)
-    assert (grouped[::4] == grouped[3::4]).all()  # one fold, so one model
-    with pytest.raises(InputError, match="groups"):
-        fit_trees(x, y, 0, groups=np.zeros(60))
-    with pytest.raises(InputError, match=r"\(6,\)"):
-        fit_trees(x, y, 0, groups=np.zeros(6))
-    with pytest.raises(InputTypeError, match="groups"):
-        fit_trees(x, y, 0, groups=np.array(["a", None, 3] * 20, dtype=object))
-
-
 def test_folds_are_balanced_and_drawn_from_the_seed():
     rng = np.random.default_rng
     used = np.ones(43, dtype=bool)
-    folds = module._folds(rng(0), used, 8, None)
+    folds = module._folds(rng(0), used, 8)
     assert sorted(np.bincount(folds)) == [5] * 5 + [6] * 3
-    assert (folds == module._folds(rng(0), used, 8, None)).all()
-    assert (folds != module._folds(rng(1), used, 8, None)).any()
+    assert (folds == module._folds(rng(0), used, 8)).all()
+    assert (folds != module._folds(rng(1), used, 8)).any()
     used[:3] = False
-    assert (module._folds(rng(0), used, 8, None)[:3] == -1).all()
+    assert (module._folds(rng(0), used, 8)[:3] == -1).all()
 
 
 # Weights, columns, seeds, threads -------------------------------------------------------------------------------------
@@ -378,47 +363,7 @@ def test_one_thread_of_scikit_learn_fits(monkeypatch):
     assert all(pools and set(pools) == {1} for _, pools in seen)
 
 
-# Arguments ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"x": np.zeros((30, 0))}, r"\bx\b.*\(30, 0\)"),
-        ({"x": np.zeros(30)}, r"\(30,\)"),
-        ({"x": np.zeros((29, 4))}, r"\b29\b.*\b30\b"),
-        ({"y": np.full((30, 1), np.nan)}, "NaN"),
-        ({"y": np.full((30, 1), np.inf)}, "NaN"),
-        ({"y": np.full((30, 1), 1e301)}, "1e300"),
-        ({"y": np.zeros(30)}, r"\by\b"),
-        ({"y": np.zeros((30, 0))}, r"\by\b.*\(30, 0\)"),
-        ({"seed": -1}, "seed"),
-        ({"seed": 0.5}, "seed"),
-        ({"folds": 1}, "folds"),
-        ({"folds": True}, "folds"),
-        ({"weights": np.ones(29)}, "30"),
-        ({"weights": -np.ones(30)}, "weights"),
-        ({"weights": np.full(30, np.nan)}, "weights"),
-        ({"weights": np.zeros(30)}, r"\b0\b"),
-        ({"weights": np.eye(30)[0]}, r"\b1\b"),
-        ({"x": np.zeros((1, 4)), "y": np.zeros((1, 1))}, r"\b1\b"),
-        ({"x": np.zeros((0, 4)), "y": np.zeros((0, 1))}, r"\b0\b"),
-    ],
-)
-def test_arguments_that_do_not_fit_raise(change, message):
-    x, y = table(30)
-    arguments = {"x": x, "y": y, "seed": 0, **change}
-    with pytest.raises(InputError, match=message):
-        fit_trees(arguments.pop("x"), arguments.pop("y"), arguments.pop("seed"), **arguments)
-
-
-def test_numbers_of_another_kind_raise(fitted):
-    x, y = table(30)
-    for wrong in (x.astype(str), x.astype(object), x.astype(complex), x.astype("datetime64[s]")):
-        with pytest.raises(InputTypeError):
-            fit_trees(wrong, y, 0)
-    with pytest.raises(InputTypeError):
-        fit_trees(x, y, 0, weights=np.full(30, "1"))
+# Layouts of scikit-learn ----------------------------------------------------------------------------------------------
 
 
 def in_breadth(model):
@@ -471,9 +416,7 @@ def test_forest_learns_from_other_folds_and_the_last_from_all(models):
 
 def ensemble(feature, leaves, number=None):
     number = np.arange(len(feature), dtype=float) if number is None else number
-    return TreeEnsemble.of(
-        columns=np.zeros((1, 1)), leaves=np.array([leaves]), feature=np.array(feature), number=number
-    )
+    return TreeEnsemble(columns=np.zeros((1, 1)), leaves=np.array([leaves]), feature=np.array(feature), number=number)
 
 
 def test_hand_made_trees_predict_their_leaves():

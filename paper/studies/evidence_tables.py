@@ -25,7 +25,6 @@ import numpy as np
 from howsure import metrics
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.prediction import Prediction
-from howsure.tables import splits
 from howsure.tables.evidence import (
     NETWORKS_PER_FOLD,
     add_evidence,
@@ -40,6 +39,7 @@ from howsure.tables.target import Target, prepare_target
 from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.training import resolve_device
+from howsure_paper import splits
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record
 from shared import device_and_record, new_record, option_parser

@@ -19,6 +19,7 @@ from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import write_record
 from howsure_paper.search import one_standard_error, search
+from howsure_paper.splits import gap
 from howsure_paper.tables import mean_and_error
 from shared import device_and_record, new_record, option_parser, recipe_for
 
@@ -34,7 +35,7 @@ def set_rows_aside(table: uci.UCITable, kind: str, count: int) -> list[splits.Sp
             kept, aside = splits.random(len(train), 0.1, seed=k)
         else:
             varied = [j for j in range(table.x.shape[1]) if len(np.unique(table.x[train, j])) > 10]
-            kept, aside = splits.gap(table.x[train, varied[k % len(varied)]])
+            kept, aside = gap(table.x[train, varied[k % len(varied)]])
         pairs.append((train[kept], train[aside]))
     return pairs
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from howsure import EvidentialRegressor, metrics
-from howsure.tables import splits
 from howsure.training import resolve_device
+from howsure_paper import splits
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record
 from howsure_paper.tables import mean_and_error

@@ -3,17 +3,19 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize_scalar
 
 from howsure.conformal import ConformalCalibration
 from howsure.distributions import Support
 from howsure.errors import FewLabelsWarning, InputError, InputTypeError
 from howsure.metrics.scores import Mask, Predictive, Targets
-from howsure.prediction import Prediction, as_prediction, real_numbers
+from howsure.prediction import Prediction, as_prediction, checked_coverages, checked_levels, draw_some
+from howsure.storage import checked_header
 
 __all__ = ["Calibration", "RecalibratedPrediction", "calibrate"]
 
@@ -36,41 +38,30 @@ def calibrate(
 ) -> Any:
     r"""Return a calibrated model, or the calibration of a prediction, by rows that were not learned from.
 
-    ``calibrate(model, X, y, method=…)`` returns a copy of a fitted regressor. It predicts, saves, loads and reports
-    like any other. ``calibrate(model, loader, method=…)`` returns a copy of a :class:`~howsure.NetworkModel`.
-    ``calibrate(prediction, y, method=…)`` returns a :class:`Calibration`, whose ``apply`` takes predictions of new
-    rows.
+    ``calibrate(model, X, y)`` returns a copy of a fitted regressor, and ``calibrate(model, loader)`` one of a
+    :class:`~howsure.NetworkModel`. It predicts, saves, loads and reports like any other.
+    ``calibrate(prediction, y)`` returns a :class:`Calibration`, whose ``apply`` takes predictions of new rows.
 
     ``"scale"``
         One factor for each target by which predictions are stretched about their means, of the highest likelihood:
-        the s that maximises the mean of :math:`\ln p(m + (y-m)/s) - \ln s`. Mean, shape and the shares of the
-        decomposition stay. Of more than 200,000 targets, 200,000 are drawn. A target with n < 20 labels has the factor
+        the s that maximises the mean of :math:`\ln p(m + (y-m)/s) - \ln s`. A target with n < 20 labels has the factor
         :math:`s^{n/20}`, and one without labels 1; both cause a warning.
     ``"isotonic"``
-        A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018): the calibrated P(Y ≤ y) is the
-        share of these rows whose own P(Y ≤ y) was at most as large. It corrects shapes too, such as skewness, but
-        needs a few hundred rows, and gives no density. For predictions only.
+        A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018), for predictions only. It
+        corrects shapes too, but needs a few hundred rows, and gives no density.
     ``"conformal"``
         Intervals that hold a new target with the stated probability, on average over rows exchangeable with these; see
         :mod:`howsure.conformal`. An interval of 90% needs at least 9 rows, one of 95% at least 19.
 
-    None of them can make up for rows of another kind than those to come.
-
     Args:
-        model: a fitted regressor; a :class:`~howsure.NetworkModel`; or a :class:`~howsure.Prediction`, or the
+        model: a fitted regressor, a :class:`~howsure.NetworkModel`, a :class:`~howsure.Prediction`, or the
             distribution that a network returned.
         *data: the rows X and their targets y for a regressor; batches of inputs and, last, targets for a network, NaN
             where these are missing; y for a prediction.
         method: "scale", "isotonic" or "conformal".
-        groups: a column of X, or a list of columns: rows with equal values there are calibrated separately. For
-            models and ``method="conformal"``. The columns of a network are those in its first
-            input. A group of fewer
-            than 9 rows, and one that is not among these rows, has the factor of all rows.
+        groups: a column of X, or a list of columns: rows with equal values there are calibrated separately. For models
+            and ``method="conformal"``. The columns of a network are in its first input.
         mask: for predictions: True where a target counts. Without it a missing target is an error.
-
-    Returns:
-        A model, or a :class:`Calibration`. Predictions of shape (rows, targets) and (rows, targets, height, width)
-        are calibrated target by target, others as one.
 
     Raises:
         InputError: if there are too few rows, or a target is missing.
@@ -83,31 +74,32 @@ def calibrate(
     """
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"unknown calibration method {method!r}; known are {', '.join(METHODS)}")
-    is_model = hasattr(model, "predict_distribution") or _is_network(model)
-    if groups is not None and (method != "conformal" or not is_model):
+    is_network, is_regressor = _is_network(model), hasattr(model, "predict_distribution")
+    if groups is not None and (method != "conformal" or not (is_network or is_regressor)):
         raise InputError("groups requires a model and method='conformal'")
-    if _is_network(model):
-        if len(data) != 1 or mask is not None:
-            raise InputTypeError("calibrate of a network takes one loader, whose missing targets are NaN")
-        return model.calibrated(data[0], method, groups)
-    wanted = ("X", "y") if hasattr(model, "predict_distribution") else ("y",)
+    if mask is not None and (is_network or is_regressor):
+        raise InputError("mask requires a prediction; leave out rows instead, or pass missing targets as NaN")
+    wanted = ("a loader",) if is_network else ("X", "y") if is_regressor else ("y",)
     if len(data) != len(wanted):
-        first = "a regressor" if len(wanted) == 2 else "a prediction"
-        raise InputTypeError(f"calibrate of {first} takes {' and '.join(wanted)}, got {len(data)} arguments")
-    if len(wanted) == 2:
-        if mask is not None:
-            raise InputError("mask requires a prediction; leave out the rows of X and y instead")
-        if method == "isotonic":
-            raise InputError("isotonic calibration gives no density; apply it to the predictions of the model")
-        return model._calibrated(*data, method, groups)
-    p = as_prediction(model)
+        raise InputTypeError(f"calibrate takes {' and '.join(wanted)} after the first argument, got {len(data)}")
+    if is_network:
+        return model.calibrated(data[0], method, groups)
+    if not is_regressor:
+        return _of_prediction(as_prediction(model), data[0], method, mask)
+    if method == "isotonic":
+        raise InputError("isotonic calibration gives no density; apply it to the predictions of the model")
+    return model._calibrated(*data, method, groups)
+
+
+def _of_prediction(p: Prediction, y: Any, method: str, mask: Mask) -> "Calibration | ConformalCalibration":
+    """Return the calibration of a prediction by its targets."""
     if not p.shape or 0 in p.shape:
         raise InputError(f"no targets to calibrate with: the prediction has the shape {p.shape}")
-    target = np.asarray(p._target(data[0], mask).cpu().numpy(), dtype=float)
+    target = p.target(y, mask).cpu().double().numpy()
     known = np.ones(p.shape, dtype=bool) if mask is None else p.known(mask).cpu().numpy()
     if method == "conformal":
         return ConformalCalibration.learn(p, target, mask=known)
-    stated = _stated(p, target) if method == "isotonic" else None
+    stated = p.randomised_pit(target)[2] if method == "isotonic" else None
     if not known.any():
         raise InputError("there are no targets to calibrate with")
     found: list[Any] = []
@@ -122,8 +114,8 @@ def calibrate(
             found.append(_knots(stated[chosen], trust))
         if trust < 1:
             name = t if p.names is None else p.names[t]
-            warnings.warn(FewLabelsWarning(name, count, LABELS_FOR_FULL_TRUST), stacklevel=2)
-    return Calibration(method, tuple(found))
+            warnings.warn(FewLabelsWarning(name, count, LABELS_FOR_FULL_TRUST), stacklevel=3)
+    return Calibration("isotonic" if method == "isotonic" else "scale", tuple(found))
 
 
 def _is_network(model: Any) -> bool:
@@ -141,8 +133,20 @@ class Calibration:
             increasing from (0, 0) to (1, 1).
     """
 
-    method: str
-    numbers: tuple[Any, ...]
+    method: Literal["scale", "isotonic"]
+    numbers: tuple[float, ...] | tuple[tuple[tuple[float, ...], ...], ...]
+
+    def __post_init__(self) -> None:
+        tables = [np.array(each, dtype=float) for each in self.numbers]
+        if self.method == "scale":
+            good = all(each.ndim == 0 and each > 0 for each in tables)
+        else:
+            good = all(each.ndim == 2 and each.shape[1] == 2 and (np.diff(each, axis=0) > 0).all() for each in tables)
+            good = good and all((each[[0, -1]] == [[0, 0], [1, 1]]).all() for each in tables)
+        if not good or not tables:
+            raise InputError(
+                "a calibration has a factor > 0 for each target, or pairs that increase from (0, 0) to (1, 1)"
+            )
 
     @property
     def factors(self) -> Array:
@@ -170,35 +174,12 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as plain values, which JSON can hold."""
-        if self.method == "scale":
-            return {"method": self.method, "numbers": list(self.numbers)}
-        return {"method": self.method, "numbers": [[list(pair) for pair in knots] for knots in self.numbers]}
+        return asdict(self)
 
     @classmethod
-    def from_dict(cls, saved: Any) -> Any:
+    def from_dict(cls, saved: Any) -> Self:
         """Return the calibration that :meth:`to_dict` described; raise if it cannot be one."""
-        if not isinstance(saved, dict) or set(saved) != {"method", "numbers"} or saved["method"] not in METHODS[:2]:
-            raise InputError("inconsistent calibration: expected the fields 'method' and 'numbers'")
-        numbers = saved["numbers"]
-        if not isinstance(numbers, list) or not numbers:
-            raise InputError("a calibration has numbers for at least one target")
-        if saved["method"] == "scale":
-            if not all(type(n) in (int, float) and 0 < n < math.inf for n in numbers):
-                raise InputError(f"the factors of a calibration are finite and greater than 0, got {numbers!r:.80}")
-            return cls("scale", tuple(float(n) for n in numbers))
-        return cls("isotonic", tuple(_checked_knots(knots) for knots in numbers))
-
-
-def _checked_knots(knots: Any) -> tuple[tuple[float, float], ...]:
-    """Return the pairs of an isotonic map, after checking that it increases from (0, 0) to (1, 1)."""
-    try:
-        table = np.array(knots, dtype=float)
-    except (TypeError, ValueError):
-        table = np.empty(0)
-    good = table.ndim == 2 and table.shape[1:] == (2,) and len(table) >= 2 and bool(np.isfinite(table).all())
-    if not good or not (np.diff(table, axis=0) > 0).all() or table[0].any() or (table[-1] != 1).any():
-        raise InputError("an isotonic map is a list of pairs that increase from (0, 0) to (1, 1)")
-    return tuple((float(a), float(b)) for a, b in table)
+        return checked_header(cls, saved)
 
 
 @dataclass(frozen=True, repr=False)
@@ -230,9 +211,7 @@ class RecalibratedPrediction:
 
     def quantile(self, q: ArrayLike) -> Array:
         """Return one quantile, of the shape of the prediction, or several, along a new last dimension."""
-        levels = real_numbers("q", q)
-        if levels.ndim > 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
-            raise InputError(f"quantiles are a number between 0 and 1, or a list of them, got {q!r}")
+        levels = checked_levels(q)
         many = np.atleast_1d(levels)
         found = np.empty((*self.shape, len(many)))
         for own, knots in zip(_of_targets(self.shape), self.calibration.numbers, strict=True):
@@ -242,16 +221,18 @@ class RecalibratedPrediction:
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Return the central interval that holds a new y with this probability: its ends in a new last dimension."""
-        tail = 0.5 * (1 - _coverage(coverage))
+        (share,) = checked_coverages([coverage])
+        tail = 0.5 * (1 - share)
         return self.quantile([tail, 1 - tail])
 
     def coverage(self, y: Targets, coverage: float = 0.9, *, mask: Mask = None) -> float:
         """Return the share of targets in the central interval that should hold ``coverage`` of them."""
-        tail = 0.5 * (1 - _coverage(coverage))
+        (share,) = checked_coverages([coverage])
+        tail = 0.5 * (1 - share)
         p = self.prediction
-        target = np.asarray(p._target(y, mask).cpu().numpy(), dtype=float)
+        target = p.target(y, mask).cpu().double().numpy()
         stated = np.asarray(p.cdf(target), dtype=float)
-        inside = (self._map(stated) >= tail) & (self._map(p._strictly_below(target, stated)) <= 1 - tail)
+        inside = (self._map(stated) >= tail) & (self._map(p.strictly_below(target, stated)) <= 1 - tail)
         known = inside if mask is None else inside[p.known(mask).cpu().numpy()]
         if not known.size:
             raise InputError("there are no rows to score")
@@ -275,22 +256,6 @@ def _of_targets(shape: Sequence[int]) -> list[tuple[Any, ...]]:
     return [(slice(None), t) for t in range(shape[1])]
 
 
-def _coverage(coverage: float) -> float:
-    if isinstance(coverage, bool) or not isinstance(coverage, int | float | np.floating):
-        raise InputTypeError(f"coverage must be a number between 0 and 1, got {coverage!r}")
-    if not 0 < coverage < 1:
-        raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
-    return float(coverage)
-
-
-def _few(chosen: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], ...]:
-    """Return indices of the chosen targets, or of `count` of them, drawn at random."""
-    flat = np.flatnonzero(chosen)
-    if len(flat) > most:
-        flat = np.sort(np.random.default_rng(0).choice(flat, most, replace=False))
-    return np.unravel_index(flat, chosen.shape)
-
-
 # One scale ------------------------------------------------------------------------------------------------------------
 
 
@@ -298,14 +263,14 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
     """Return the factor of the highest likelihood for the chosen targets."""
     if p.atom is not None:  # the other values alone have a scale
         chosen = chosen & (y != p.atom)
-    rows = _few(chosen, MAX_TARGETS)
+    rows = np.unravel_index(draw_some(np.flatnonzero(chosen), MAX_TARGETS), chosen.shape)
     some = p[rows]
-    z = some._before_transform(y[rows])
-    before = some._without_transform()
+    z = some.before_transform(y[rows])
+    before = some.without_transform()
     if p.atom is not None:
         before = Prediction(some.answers, members=0, weights=some.weights)
     mean = np.asarray(before.mean, dtype=float)
-    half = np.abs(np.diff(before._ends([0.5])[..., 0, :], axis=-1)[..., 0]) / 2
+    half = np.abs(np.diff(before.interval(0.5), axis=-1)[..., 0]) / 2
     distance = np.abs(z - mean)
     if not (np.isfinite(distance) & (half > 0)).all():
         raise InputError(
@@ -327,7 +292,7 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
 
 
 def _smallest(function: Callable[[float], float], guess: float) -> float:
-    """Return where a function is smallest: the best point of a grid about a guess, and then by the golden section.
+    """Return where a function is smallest: the best point of a grid about a guess, and then Brent's method.
 
     The likelihood of a mixture may have several maxima, so a grid comes first.
     """
@@ -336,7 +301,8 @@ def _smallest(function: Callable[[float], float], guess: float) -> float:
         values = [function(float(x)) for x in grid]
         best = int(np.nanargmin(values)) if np.isfinite(values).any() else 0
         if 0 < best < len(grid) - 1:
-            return _golden(function, float(grid[best - 1]), float(grid[best + 1]))
+            bounds = (grid[best - 1], grid[best + 1])
+            return float(minimize_scalar(function, bounds=bounds, method="bounded", options={"xatol": 1e-8}).x)
         guess = float(grid[best])
     raise InputError(
         "the likelihood has no maximum at any scale: more than a few targets are exactly the predicted means, or the "
@@ -344,32 +310,7 @@ def _smallest(function: Callable[[float], float], guess: float) -> float:
     )
 
 
-def _golden(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return the minimum of a function between two points, to 1e-8."""
-    share = (math.sqrt(5) - 1) / 2
-    inner = [high - share * (high - low), low + share * (high - low)]
-    values = [function(x) for x in inner]
-    while high - low > 1e-8:
-        if values[0] <= values[1]:
-            high, inner, values = inner[1], [0.0, inner[0]], [0.0, values[0]]
-            inner[0] = high - share * (high - low)
-            values[0] = function(inner[0])
-        else:
-            low, inner, values = inner[0], [inner[1], 0.0], [values[1], 0.0]
-            inner[1] = low + share * (high - low)
-            values[1] = function(inner[1])
-    return 0.5 * (low + high)
-
-
 # A monotone map -------------------------------------------------------------------------------------------------------
-
-
-def _stated(p: Prediction, y: Array) -> Array:
-    """Return P(Y ≤ y) of every target, or a random value in its step if the target is an atom."""
-    at = np.asarray(p.cdf(y), dtype=float)
-    below = p._strictly_below(y, at)
-    drawn: Array = below + (at - below) * np.random.default_rng(0).random(at.shape)
-    return drawn
 
 
 def _knots(stated: Array, trust: float) -> tuple[tuple[float, float], ...]:

@@ -20,15 +20,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from howsure.distributions import Transform
-from howsure.errors import InputError, InputTypeError
-from howsure.prediction import Prediction
+from howsure.errors import InputError
+from howsure.prediction import Prediction, checked_coverages
 
 __all__ = ["ConformalCalibration", "Groups", "min_rows", "quantile_of_scores"]
 
@@ -39,26 +39,12 @@ REFERENCE_COVERAGE = 0.9  # of the intervals whose half-widths are the unit of s
 MIN_FACTOR = 1e-6  # a model that is right to the last digit still needs a positive scale
 
 
-class Table(Protocol):
-    """Named columns of values, such as :class:`howsure.tables.table.Table`."""
-
-    @property
-    def names(self) -> list[str]: ...
-
-    @property
-    def columns(self) -> tuple[Any, ...]: ...
-
-
 # Ranks ----------------------------------------------------------------------------------------------------------------
 
 
 def _decimal(coverage: float) -> Fraction:
     """Return the coverage as the decimal number that it is written as; in floating point (9+1)·0.9 could exceed 9."""
-    if isinstance(coverage, bool | np.bool_) or not isinstance(coverage, int | float | np.integer | np.floating):
-        raise InputTypeError(f"coverage must be a number between 0 and 1, got {coverage!r}")
-    if not 0 < coverage < 1:
-        raise InputError(f"coverage must lie between 0 and 1, got {coverage}")
-    return Fraction(repr(float(coverage)))
+    return Fraction(repr(checked_coverages([coverage])[0]))
 
 
 def min_rows(coverage: float) -> int:
@@ -106,8 +92,8 @@ class _Frame(NamedTuple):
     @classmethod
     def of(cls, prediction: Prediction) -> "_Frame":
         """Return the frame of a prediction's intervals of ``REFERENCE_COVERAGE``."""
-        before = prediction._without_transform()
-        ends = before._central_ends([REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
+        before = prediction.without_transform()
+        ends = before.central_ends([REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
         lower, upper = ends[..., 0], ends[..., 1]
         quarter = 0.25 * (upper - lower)
         centre = np.clip(np.asarray(before.mean, dtype=float), lower + quarter, upper - quarter)
@@ -139,14 +125,18 @@ class Groups:
     """
 
     columns: tuple[str, ...]
-    keys: tuple[Key, ...]
+    keys: tuple[tuple[str | float | None, ...], ...]
+
+    def __post_init__(self) -> None:
+        if any(len(key) != len(self.columns) for key in self.keys):
+            raise InputError("inconsistent conformal calibration: groups that do not fit their columns")
 
     @classmethod
-    def learn(cls, table: Table, columns: Any) -> "Groups":
+    def learn(cls, table: Any, columns: Any) -> "Groups":
         """Return the groups of a table that are large enough for ``REFERENCE_COVERAGE``.
 
         Args:
-            table: the calibration rows.
+            table: the calibration rows, such as a :class:`howsure.tables.table.Table`.
             columns: name or position of a column, or a list of these.
         """
         names = _column_names(table, columns)
@@ -154,13 +144,13 @@ class Groups:
         least = min_rows(REFERENCE_COVERAGE)
         return cls(names, tuple(sorted((key for key, count in counts.items() if count >= least), key=repr)))
 
-    def codes(self, table: Table) -> Codes:
+    def codes(self, table: Any) -> Codes:
         """Return the position of each row's group in ``keys``; −1 for a row of another group."""
         position = {key: k for k, key in enumerate(self.keys)}
         return np.array([position.get(key, -1) for key in _keys(table, self.columns)], dtype=np.int64)
 
 
-def _column_names(table: Table, columns: Any) -> tuple[str, ...]:
+def _column_names(table: Any, columns: Any) -> tuple[str, ...]:
     several = list(columns) if isinstance(columns, list | tuple) else [columns]
     names = []
     for each in several:
@@ -176,7 +166,7 @@ def _column_names(table: Table, columns: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _keys(table: Table, names: Sequence[str]) -> list[Key]:
+def _keys(table: Any, names: Sequence[str]) -> list[Key]:
     by_name = {column.name: column.values for column in table.columns}
     return list(zip(*(map(_plain, by_name[name].tolist()) for name in names), strict=True))
 
@@ -191,13 +181,6 @@ def _plain(value: Any) -> str | float | None:
 # Calibration ----------------------------------------------------------------------------------------------------------
 
 
-SPECIAL = {None: math.inf, "missing": math.nan}  # scores that JSON has no number for
-
-
-def _as_json(score: float) -> float | str | None:
-    return score if math.isfinite(score) else "missing" if math.isnan(score) else None
-
-
 @dataclass(frozen=True)
 class ConformalCalibration:
     """Scores of calibration rows, and the groups that are calibrated separately.
@@ -210,15 +193,21 @@ class ConformalCalibration:
 
     scores: Array
     codes: Codes
-    groups: Groups | None = None
+    groups: Groups | None
     method = "conformal"
+
+    def __post_init__(self) -> None:
+        known = 0 if self.groups is None else len(self.groups.keys)
+        whole = self.scores.ndim == 2 and not (self.scores < 0).any() and self.codes.shape == self.scores.shape[:1]
+        if not whole or ((self.codes < -1) | (self.codes >= known)).any():
+            raise InputError("inconsistent conformal calibration: scores at least 0, or groups that do not exist")
 
     @classmethod
     def learn(
         cls,
         prediction: Prediction,
         y: Array,
-        table: Table | None = None,
+        table: Any = None,
         groups: Any = None,
         mask: NDArray[np.bool_] | None = None,
     ) -> "ConformalCalibration":
@@ -235,14 +224,14 @@ class ConformalCalibration:
             raise InputError(
                 f"conformal calibration needs the rows of a table, got a prediction of shape {prediction.shape}"
             )
-        z = prediction._before_transform(y)
+        z = prediction.before_transform(y)
         # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
         highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
         scores = _Frame.of(prediction).scores(z, highest).reshape(len(y), -1)
         if mask is not None:
             scores = np.where(mask.reshape(len(y), -1), scores, np.nan)
         if groups is None or table is None:
-            made = cls(scores, np.full(len(y), -1))
+            made = cls(scores, np.full(len(y), -1), None)
         else:
             found = Groups.learn(table, groups)
             made = cls(scores, found.codes(table), found)
@@ -264,7 +253,7 @@ class ConformalCalibration:
             table[code, enough] = quantile_of_scores(own[:, enough], coverage)
         return np.maximum(table, MIN_FACTOR)
 
-    def apply(self, prediction: Prediction, table: Table | None = None) -> Prediction:
+    def apply(self, prediction: Prediction, table: Any = None) -> Prediction:
         """Return the prediction scaled by the factor of ``REFERENCE_COVERAGE``, with conformal intervals.
 
         Args:
@@ -281,38 +270,6 @@ class ConformalCalibration:
         scaled = prediction.scaled(scale)
         scaled.guarantee = ConformalIntervals(self, codes, targets, scale)
         return scaled
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the calibration as plain values for a model file."""
-        groups = None
-        if self.groups is not None:
-            groups = {"columns": list(self.groups.columns), "keys": [list(key) for key in self.groups.keys]}
-        scores = [[_as_json(value) for value in row] for row in self.scores.tolist()]
-        return {"method": self.method, "scores": scores, "codes": self.codes.tolist(), "groups": groups}
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> "ConformalCalibration":
-        """Return the calibration that :meth:`to_dict` described.
-
-        Raises:
-            InputError: if the values cannot be a calibration.
-        """
-        try:
-            scores = np.array([[SPECIAL.get(v, v) for v in row] for row in saved["scores"]], dtype=float)
-            codes = np.array(saved["codes"], dtype=np.int64)
-            groups = None
-            if saved["groups"] is not None:
-                keys = tuple(tuple(map(_plain, key)) for key in saved["groups"]["keys"])
-                groups = Groups(tuple(map(str, saved["groups"]["columns"])), keys)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"inconsistent conformal calibration: {error}") from error
-        known = 0 if groups is None else len(groups.keys)
-        if scores.ndim != 2 or (scores < 0).any() or codes.shape != scores.shape[:1]:
-            raise InputError("inconsistent conformal calibration: scores must be numbers of at least 0, one row each")
-        fits = groups is None or all(len(key) == len(groups.columns) for key in groups.keys)
-        if ((codes < -1) | (codes >= known)).any() or not fits:
-            raise InputError("inconsistent conformal calibration: a row names a group that does not exist")
-        return cls(scores, codes, groups)
 
 
 @dataclass(frozen=True)

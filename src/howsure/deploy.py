@@ -17,12 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from howsure.calibration import Calibration
 from howsure.conformal import REFERENCE_COVERAGE, ConformalCalibration
 from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
 from howsure.distributions._base import class_name
-from howsure.distributions.mixture import normalised_weights
-from howsure.errors import InputError, InputTypeError, install_hint
+from howsure.errors import InputError, InputTypeError, import_extra
 from howsure.files import write_whole
 from howsure.formulas import quick_quantile
 from howsure.network import NetworkModel
@@ -30,7 +28,17 @@ from howsure.network import NetworkModel
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["OPSET", "ExportedNetwork", "Summaries", "export_network", "summaries", "write_onnx"]
+__all__ = [
+    "OPSET",
+    "ExportedNetwork",
+    "Summaries",
+    "calibrated",
+    "calibration_factors",
+    "export_network",
+    "export_path",
+    "mixture_interval",
+    "write_onnx",
+]
 
 OPSET = 18  # of ONNX: the one for which torch writes its operators
 MAX_COVERAGE = 0.999999  # the largest for which the quick quantile is right to 1e-5
@@ -49,9 +57,15 @@ class ExportedNetwork(nn.Module):
         super().__init__()
         if not isinstance(network, nn.Module):
             raise InputTypeError(f"export takes a torch module, not {type(network).__name__}")
-        self.network, self.stretch = network, None if coverage is None else _conformal_factors(network, coverage)
-        self.summaries = Summaries(coverage if self.stretch is None else REFERENCE_COVERAGE)
+        self.network = network
+        factor, stretch = calibration_factors(getattr(network, "calibration", None), coverage)
+        self.register_buffer("factor", None if stretch is None else factor)  # the network has its scale inside
+        self.register_buffer("stretch", stretch)
+        self.summaries = Summaries(coverage if stretch is None or coverage is None else REFERENCE_COVERAGE)
         self.eval()
+
+    factor: Tensor | None
+    stretch: Tensor | None
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
         """Stay in evaluation mode."""
@@ -64,8 +78,8 @@ class ExportedNetwork(nn.Module):
                 return self.summaries(_on_leaves(Tensor.detach, self.network(*inputs)))
             answer, familiarity = self.network.with_familiarity(*inputs)
             found = self.summaries(_on_leaves(Tensor.detach, answer))
-            if self.stretch is not None:
-                found = _stretched(found, *self.stretch)
+            if self.factor is not None and self.summaries.has_interval:
+                found = calibrated(found, self.factor, self.stretch)
             return {**found, "familiarity": familiarity.detach()}
 
     def program(self, *example: Tensor, dynamic: Sequence[Any] = (0,)) -> "ExportedProgram":
@@ -78,7 +92,7 @@ class ExportedNetwork(nn.Module):
 def export_network(
     network: nn.Module,
     path: str | os.PathLike[str],
-    example: Tensor | Sequence[Tensor],
+    example: Tensor | Sequence[Tensor] = (),
     *,
     coverage: float | None = 0.9,
     dynamic: Sequence[Any] = (0,),
@@ -104,13 +118,10 @@ def export_network(
     Raises:
         InputError: if the calibration or the features cannot be exported, and for a file that exists.
     """
-    path = Path(path)
-    if path.suffix not in (".onnx", ".pt2"):
-        raise InputError(f"the name of an exported network ends in .onnx or .pt2, got {path.name!r}")
-    if path.exists() and (not overwrite or not path.is_file()):
-        raise InputError(f"{path} exists", hint="name another file, or pass overwrite=True")
+    path = export_path(path, overwrite)
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
-    names = list(input_names) if input_names is not None else _input_names(len(inputs))
+    own = ["x"] if len(inputs) == 1 else [f"x{k}" for k in range(len(inputs))]
+    names = own if input_names is None else list(input_names)
     if len(names) != len(inputs) or len(set(names)) < len(names):
         raise InputError(f"expected {len(inputs)} different input names, got {names}")
     if isinstance(network, NetworkModel) and not network.reader.layers:
@@ -124,27 +135,52 @@ def export_network(
     return path
 
 
-def _conformal_factors(network: nn.Module, coverage: float) -> tuple[list[float], list[float]] | None:
-    """Return the conformal factors of the scales and of the interval, one for each target; None if there are none."""
-    calibration = getattr(network, "calibration", None)
-    if isinstance(calibration, Calibration) and calibration.method == "isotonic":
-        raise InputError(
-            "an isotonic calibration cannot be exported", hint='calibrate with method="scale" or "conformal"'
-        )
-    if not isinstance(calibration, ConformalCalibration):
-        return None
-    if calibration.groups is not None:
-        raise InputError("a calibration by groups cannot be exported", hint="calibrate without groups=")
-    factors = (calibration.factors(c)[-1].tolist() for c in (REFERENCE_COVERAGE, coverage))
-    return next(factors), next(factors)
+def export_path(path: str | os.PathLike[str], overwrite: bool) -> Path:
+    """Return the path of a file to write, after checking its suffix and whether it may be replaced."""
+    path = Path(path)
+    if path.suffix not in (".onnx", ".pt2"):
+        raise InputError(f"the name of an exported model ends in .onnx or .pt2, got {path.name!r}")
+    if path.exists() and (not overwrite or not path.is_file()):
+        raise InputError(f"{path} exists", hint="name another file, or pass overwrite=True")
+    return path
 
 
-def _stretched(found: dict[str, Tensor], scales: list[float], interval: list[float]) -> dict[str, Tensor]:
-    """Return named tensors with every deviation multiplied by ``scales``, and the interval stretched about the mean."""
-    mean = found["mean"]
-    by, width = (mean.new_tensor(factors) if len(factors) > 1 else factors[0] for factors in (scales, interval))
-    ends = {name: mean + width * (found[name] - mean) for name in ("lower", "upper")}
-    return {"mean": mean, **{name: by * x for name, x in found.items() if name.endswith("std")}, **ends}
+def calibration_factors(calibration: Any, coverage: float | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return factors of all deviations, and factors of the half-widths of a conformal interval, one for each target.
+
+    Args:
+        calibration: by a scale or conformal; None: there are no factors.
+        coverage: of the interval.
+    """
+    if isinstance(calibration, ConformalCalibration):
+        if calibration.groups is not None:
+            raise InputError("a calibration by groups cannot be exported", hint="calibrate without groups=")
+        scale, interval = (calibration.factors(c)[-1] for c in (REFERENCE_COVERAGE, coverage or REFERENCE_COVERAGE))
+        return torch.from_numpy(scale), torch.from_numpy(interval)
+    if calibration is not None and calibration.method == "isotonic":
+        hint = 'calibrate with method="scale" or "conformal"'
+        raise InputError("an isotonic calibration cannot be exported", hint=hint)
+    return None if calibration is None else torch.from_numpy(calibration.factors), None
+
+
+def calibrated(found: dict[str, Tensor], factor: Tensor, stretch: Tensor | None) -> dict[str, Tensor]:
+    """Return outputs stretched about the mean; with ``stretch`` the interval is stretched conformally instead.
+
+    Args:
+        found: outputs. With ``stretch`` the interval has ``REFERENCE_COVERAGE``.
+        factor: of all deviations, (T,).
+        stretch: of the half-widths of the interval, see :mod:`howsure.conformal`.
+    """
+    mean, lower, upper = (found[name] for name in ("mean", "lower", "upper"))
+    factor = factor.to(mean.dtype)
+    moved = {name: mean + factor * (x - mean) for name, x in found.items() if name in ("median", "lower", "upper")}
+    wider = {name: factor * x for name, x in found.items() if name.endswith("std")}
+    if stretch is not None:
+        stretch, quarter = stretch.to(mean.dtype), 0.25 * (upper - lower)
+        centre = torch.minimum(torch.maximum(mean, lower + quarter), upper - quarter)
+        middle = mean + factor * (centre - mean)
+        moved |= {"lower": middle - stretch * (centre - lower), "upper": middle + stretch * (upper - centre)}
+    return found | wider | moved
 
 
 def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_names: Sequence[str]) -> None:
@@ -153,10 +189,7 @@ def write_onnx(program: "ExportedProgram", path: str | os.PathLike[str], input_n
     The logarithm of 1 + x and the softplus, which ONNX does not have or whose runtimes lose the digits of small
     results, are written so that float32 keeps them.
     """
-    try:
-        import onnxscript
-    except ImportError as error:
-        raise InputError(f"an ONNX file needs the packages onnx and onnxscript: {install_hint('onnx')}") from error
+    onnxscript = import_extra("onnxscript", "onnx")
     result = program.call_spec.out_spec
     assert result is not None
     places: dict[str, int] = _pytree.tree_unflatten(list(range(result.num_leaves)), result)
@@ -237,10 +270,6 @@ def _dynamic(example: Sequence[Any], dynamic: Sequence[Any]) -> tuple[tuple[Tens
     return tuple(inputs), tuple(shapes)
 
 
-def _input_names(count: int) -> list[str]:
-    return ["x"] if count == 1 else [f"x{k}" for k in range(count)]
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the messages of torch's exporters about deprecations and missing packages."""
@@ -248,18 +277,10 @@ def _quiet() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)
-
-
-def _unknown_answer(answer: Any) -> InputTypeError:
-    return InputTypeError(
-        f"the network must output a NormalInverseGamma, a Normal, a StudentT or a Mixture, not {class_name(answer)}"
-    )
 
 
 class Summaries:
@@ -277,8 +298,6 @@ class Summaries:
 
     Args:
         coverage: probability of the interval, at most 0.999999; None leaves it out.
-        members: the dimension of several networks in the output. None: one network, or a Mixture.
-        weights: how much each of them counts, numbers ≥ 0, not all 0. None: all count the same.
         from_parameters: whether ν divides the variance of several members too, as for a
             :class:`~howsure.Prediction` with a familiarity.
 
@@ -288,76 +307,30 @@ class Summaries:
     {'mean': 0.0, 'std': 1.7321, 'aleatoric_std': 1.4142, 'epistemic_std': 1.0, 'lower': -1.0148, 'upper': 1.0148}
     """
 
-    coverage: float | None
-    members: int | None
-    weights: tuple[float, ...] | None
-
-    def __init__(
-        self,
-        coverage: float | None = 0.9,
-        members: int | None = None,
-        weights: Tensor | Sequence[float] | None = None,
-        from_parameters: bool = False,
-    ) -> None:
-        self.from_parameters = from_parameters
-        if coverage is not None and (
-            isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0 < coverage <= MAX_COVERAGE
-        ):
+    def __init__(self, coverage: float | None = 0.9, from_parameters: bool = False) -> None:
+        real = isinstance(coverage, Real) and not isinstance(coverage, bool)
+        if coverage is not None and not (real and 0 < coverage <= MAX_COVERAGE):
             raise InputError(f"coverage must be a number between 0 and {MAX_COVERAGE}, or None, got {coverage!r}")
-        if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
-            raise InputTypeError(f"members is the dimension of the networks, a whole number or None, not {members!r}")
-        if weights is not None and members is None:
-            raise InputError("weights= requires members=, the dimension of the networks")
-        self.coverage, self.members = None if coverage is None else float(coverage), members
-        self.weights = None if weights is None else _checked_weights(weights)
+        self.from_parameters, self.has_interval = from_parameters, coverage is not None
         # made here, because exporters do not support the exact quantiles
         self._student = None if coverage is None else quick_quantile.StudentQuantile(0.5 * (1 - float(coverage)))
 
     def __call__(self, answer: Any) -> dict[str, Tensor]:
-        """Return the named tensors of an output distribution."""
+        """Return the named tensors of an output distribution of one network, or of a mixture."""
         if isinstance(answer, Mixture):
-            return self._of_mixture(answer)
+            each, weights = answer.components, answer.weights
+            if weights is not None:
+                if weights.ndim > 1:
+                    raise InputError("the members of a mixture have the same weights in all rows, and these differ")
+                weights = weights.to(each.loc.dtype).view(-1, *[1] * (len(each.batch_shape) - 1))
+            return self.of_members(_on_leaves(lambda p: p.movedim(answer.dim, 0), each), weights)
         if not isinstance(answer, NormalInverseGamma | Normal | StudentT):
-            raise _unknown_answer(answer)
-        if self.members is None:
-            return self._of_members(_on_leaves(lambda p: p.unsqueeze(0), answer), None)
-        shape = tuple(answer.batch_shape)
-        if not -len(shape) <= self.members < len(shape):
-            raise InputError(f"members={self.members}: the output of shape {shape} has no such dimension")
-        return self._of_members(*self._counted(_on_leaves(lambda p: p.movedim(self.members, 0), answer)))
+            kinds = "a NormalInverseGamma, a Normal, a StudentT or a Mixture"
+            raise InputTypeError(f"the network must output {kinds}, not {class_name(answer)}")
+        return self.of_members(_on_leaves(lambda p: p.unsqueeze(0), answer))
 
-    def _of_mixture(self, answer: Mixture) -> dict[str, Tensor]:
-        if self.members is not None:
-            raise InputError("a Mixture has its own dimension of members: leave out members=")
-        each, weights = answer.components, answer.weights
-        if weights is not None:
-            if weights.ndim > 1:
-                raise InputError("the members of a mixture have the same weights in all rows, and these differ")
-            weights = weights.to(each.loc.dtype).view(-1, *[1] * (len(each.batch_shape) - 1))
-        return self._of_members(_on_leaves(lambda p: p.movedim(answer.dim, 0), each), weights)
-
-    def _counted(self, given: Any) -> tuple[Any, Tensor | None]:
-        """Return the members that count, which lie in dimension 0, and their weights as a tensor that broadcasts."""
-        members, *rest = given.batch_shape
-        if self.weights is None:
-            if members == 0:
-                raise InputError("the output has no members: at least one network is needed")
-            return given, None
-        if len(self.weights) != members:
-            raise InputError(f"there are {len(self.weights)} weights, and the output has {members} members")
-        # members of weight 0 are left out, so that they may even be NaN
-        chosen = [k for k, weight in enumerate(self.weights) if weight > 0]
-        if len(chosen) < members:
-            given = _on_leaves(lambda p: torch.stack([p[k] for k in chosen]), given)
-        first = _first_leaf(given)
-        shares = [self.weights[k] for k in chosen]
-        if len(chosen) == 1:
-            return given, None
-        return given, torch.tensor(shares, dtype=first.dtype, device=first.device).view(-1, *[1] * len(rest))
-
-    def _of_members(self, given: Any, weights: Tensor | None) -> dict[str, Tensor]:
-        """Return the summaries of distributions with the members in dimension 0."""
-        plain = given
+    def of_members(self, plain: Any, weights: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the named tensors of a distribution with members in dimension 0 and weights that broadcast."""
         several = plain.batch_shape[0] > 1
 
         def over_members(x: Tensor) -> Tensor:
@@ -389,49 +362,32 @@ class Summaries:
             if found:
                 result["epistemic_std"] = sum(found[1:], found[0]).sqrt()
         if self._student is not None:
-            result["lower"], result["upper"] = _ends(given.predictive(), self._student, weights)
+            ends = mixture_interval(plain.predictive(), self._student.q, self._student, weights)
+            result["lower"], result["upper"] = ends
         return result
 
 
-def _ends(
-    each: StudentT | Normal, student: quick_quantile.StudentQuantile, weights: Tensor | None
+def mixture_interval(
+    each: StudentT | Normal, q: float, student: Callable[[Tensor], Tensor], weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the ends of the central interval of the mixture of all members, which lie in dimension 0."""
+    """Return the points with the probability q below and above them, of the mixture of members in dimension 0.
+
+    Args:
+        each: the members.
+        q: the probability, at most ½.
+        student: from df to the quantile of a standard Student t.
+        weights: of the members, of a shape that broadcasts with them; None: all count the same.
+    """
     if isinstance(each, StudentT):
         df, quantile = each.df, student(each.df)
     else:
         df = torch.full_like(each.loc, quick_quantile.NORMAL_DF)
-        quantile = torch.full_like(each.loc, quick_quantile.normal_quantile(student.q))
+        quantile = torch.full_like(each.loc, quick_quantile.normal_quantile(q))
     if each.batch_shape[0] == 1:
         loc, half = each.loc.squeeze(0), (each.scale * quantile).squeeze(0)
         return loc - half, loc + half
-    return quick_quantile.mixture_ends(df, each.loc, each.scale, quantile, student.q, weights)
-
-
-def summaries(
-    answer: Any,
-    *,
-    coverage: float | None = 0.9,
-    members: int | None = None,
-    weights: Tensor | Sequence[float] | None = None,
-) -> dict[str, Tensor]:
-    """Return the mean, deviations and interval of an output distribution, as `Summaries` computes them."""
-    return Summaries(coverage, members, weights)(answer)
-
-
-def _checked_weights(weights: Any) -> tuple[float, ...]:
-    """Return weights as numbers that sum to 1."""
-    try:  # on the CPU by name: torch's device context would decide otherwise
-        given = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(f"weights must be numbers, one for each member, got {weights!r}") from error
-    return tuple(normalised_weights("Summaries", given.detach(), given.numel(), validate=True).tolist())
+    return quick_quantile.mixture_ends(df, each.loc, each.scale, quantile, q, weights)
 
 
 def _on_leaves(change: Any, answer: Any) -> Any:
     return _pytree.tree_map(change, answer)
-
-
-def _first_leaf(answer: Any) -> Tensor:
-    leaf: Tensor = _pytree.tree_leaves(answer)[0]
-    return leaf

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from howsure import metrics
 from howsure.errors import InputError
-from howsure.plots import COLOURS, legend, new_figure
+from howsure.plots import COLOURS, draw_coverage, figure_of, legend, new_figure
 from howsure.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _Drawn:
         if ax is None:
             ax = new_figure(1, 1, size)[1][0, 0]
         self.ax_ = ax
-        self.figure_ = ax.get_figure(root=True) if hasattr(ax.figure, "figure") else ax.figure  # type: ignore[assignment]
+        self.figure_ = figure_of(ax)
         return ax
 
 
@@ -183,13 +183,8 @@ class CalibrationDisplay(_Display):
     def plot(self, ax: "Axes | None" = None) -> Self:
         """Draw into ``ax``, or into a new figure, and return the display."""
         ax = self._axes(ax)
-        ideal = self.coverage
-        chance = 1.96 * np.sqrt(ideal * (1 - ideal) / max(1, self.rows))
-        low, high = np.clip(ideal - chance, 0, 1), np.clip(ideal + chance, 0, 1)
-        ax.fill_between(ideal, low, high, color=COLOURS["range"], lw=0, label="ideal ± chance (95%)")
-        ax.plot([0, 1], [0, 1], color=COLOURS["data"], lw=1, ls="--", label="ideal")
-        ax.plot(self.coverage, self.observed, color=COLOURS["epistemic"], lw=1.8, label="observed")
-        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="coverage of the interval", ylabel="share of targets inside")
+        draw_coverage(ax, self.coverage, self.observed, self.rows)
+        ax.set(xlabel="coverage of the interval", ylabel="share of targets inside")
         legend(ax, loc="upper left")
         return self
 

@@ -1,8 +1,17 @@
 """Exceptions of howsure. Each one is about something that the caller can correct."""
 
+from importlib import import_module
 from typing import Any
 
-__all__ = ["FewLabelsWarning", "HowsureError", "InputError", "InputTypeError", "UnreadableCellsWarning", "install_hint"]
+__all__ = [
+    "FewLabelsWarning",
+    "HowsureError",
+    "InputError",
+    "InputTypeError",
+    "UnreadableCellsWarning",
+    "import_extra",
+    "install_hint",
+]
 
 
 class HowsureError(Exception):
@@ -110,3 +119,12 @@ def install_hint(extra: str) -> str:
     'pip install ".[onnx]" in a checkout of howsure'
     """
     return f'pip install ".[{extra}]" in a checkout of howsure'
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return a module of a package that an extra installs, or raise an InputError with the extra to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise InputError(f"{package} is not installed", hint=f"install it with {install_hint(extra)}") from error

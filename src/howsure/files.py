@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import glob
 import os
 import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from howsure.errors import InputError
 
@@ -18,12 +19,10 @@ except ImportError:  # Windows: writers do not exclude each other there, and the
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "check_schema",
     "listed",
     "locked",
     "new_folder",
     "read_plain",
-    "reading_json",
     "scratch_folder",
     "write_text",
     "write_whole",
@@ -106,7 +105,7 @@ def _remove_parts(path: Path) -> None:
     """Remove the parts that killed writers of this file left: those on which nobody holds a lock."""
     if fcntl is None:
         return
-    for part in path.parent.glob(f".{_escape_pattern(_short_name(path))}.????????.part"):
+    for part in path.parent.glob(f".{glob.escape(_short_name(path))}.????????.part"):
         with contextlib.suppress(OSError):
             handle = os.open(part, os.O_RDWR)
             try:
@@ -118,11 +117,6 @@ def _remove_parts(path: Path) -> None:
 
 def _short_name(path: Path) -> str:
     return path.name[:60]  # so that the name of a part is no longer than a file system allows
-
-
-def _escape_pattern(name: str) -> str:
-    """Return the pattern for `Path.glob` that matches just this name."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _lock(handle: int, wait: bool) -> bool | None:
@@ -192,7 +186,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     """Yield a new hidden folder next to ``path``, and remove it and folders of killed processes at the end."""
     path = path.resolve()
     _make_folder(path.parent)
-    for left in path.parent.glob(f".{_escape_pattern(_short_name(path))}.????????.scratch"):
+    for left in path.parent.glob(f".{glob.escape(_short_name(path))}.????????.scratch"):
         with contextlib.suppress(OSError, InputError), locked(left, wait=False) as held:  # raises if its owner lives
             if held:
                 shutil.rmtree(left)
@@ -226,10 +220,10 @@ def new_folder(path: Path, check_old: Callable[[Path], None] | None = None) -> I
         yield whole
         _refuse_existing(path, check_old)
         try:
-            if path.is_dir() and any(path.iterdir()):
-                _exchange(whole, path)  # the old folder is removed with the scratch folder
-            else:
+            if not (path.is_dir() and any(path.iterdir())):
                 whole.rename(path)
+            else:
+                _replace_folder(whole, path, scratch / "old")  # which is removed with the scratch folder
         except OSError as error:  # someone else was quicker
             raise InputError(f"{path} cannot be written: {error.strerror}; choose another name") from error
 
@@ -243,18 +237,8 @@ def _refuse_existing(path: Path, check_old: Callable[[Path], None] | None) -> No
     check_old(path)
 
 
-def _exchange(new: Path, old: Path) -> None:
-    """Exchange the names of two folders: in one step on Linux, so that a kill loses neither; else in two."""
-    try:
-        import ctypes
-
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-        here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of the kernel
-        if rename(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0:
-            return
-    except (ImportError, OSError, AttributeError, TypeError):  # another system, or a C library before 2018
-        pass
-    aside = new.with_name("old")
+def _replace_folder(new: Path, old: Path, aside: Path) -> None:
+    """Move the old folder aside and give its name to the new one, or leave both if that fails."""
     old.rename(aside)
     try:
         new.rename(old)
@@ -278,38 +262,6 @@ def read_plain(path: Path) -> bytes:
     if not plain:
         raise InputError(f"{path} is not a file")
     return path.read_bytes()
-
-
-@contextlib.contextmanager
-def reading_json(path: Path, if_missing: str, if_damaged: str) -> Iterator[None]:
-    """Turn the errors of a missing or damaged JSON file into one InputError that names the file."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"{path} {if_missing}") from None
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise InputError(f"{path} is not valid JSON ({error}); {if_damaged}") from error
-
-
-def check_schema(path: Path, content: Any, known: int, otherwise: str) -> dict[str, Any]:
-    """Return the content of a JSON file of howsure, or raise unless this version supports its schema.
-
-    Args:
-        path: of the file, for errors.
-        content: of the file.
-        known: the latest schema that this version supports.
-        otherwise: the end of the error about a file without a schema.
-    """
-    if not isinstance(content, dict) or type(content.get("schema")) is not int or content["schema"] < 1:
-        raise InputError(f"{path} {otherwise}")
-    if content["schema"] > known:
-        raise InputError(
-            f"{path} is from a newer version of howsure (schema {content['schema']}, this one supports {known}); "
-            "update it"
-        )
-    return content
 
 
 def listed(names: list[str], most: int = 5) -> str:

@@ -12,7 +12,7 @@ of the network do not change.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,10 +228,8 @@ class NetworkHeader:
 
     model: str
     network: str  # hash of the weights
-    layers: list[str]
-    entering: bool
-    target_dim: int | None
-    calibration: dict[str, Any] | None
+    reader: FeatureReader
+    calibration: Calibration | ConformalCalibration | None
 
 
 # The model ------------------------------------------------------------------------------------------------------------
@@ -362,9 +360,7 @@ class NetworkModel(nn.Module):
             path: of the file. An older model there is replaced.
             overwrite: whether to replace a file that is not a model.
         """
-        calibration = None if self.calibration is None else self.calibration.to_dict()
-        layers, entering, target_dim = astuple(self.reader)
-        header = NetworkHeader("network", fingerprint(self.network), list(layers), entering, target_dim, calibration)
+        header = NetworkHeader("network", fingerprint(self.network), self.reader, self.calibration)
         return save_model(Path(path), self.evidence.state_dict(), header, overwrite)
 
     def extra_repr(self) -> str:
@@ -438,15 +434,12 @@ def load_network(path: str | PathLike[str], network: nn.Module) -> NetworkModel:
         )
     with reading_model(path if isinstance(path, str) else Path(path)):
         header = checked_header(NetworkHeader, values)
-        if not set(header.layers) <= set(dict(network.named_modules())) or header.target_dim not in (None, 1, -1):
-            raise InputError(f"the network has no layers {header.layers!r:.80}")
+        reader = header.reader
+        if not set(reader.layers) <= set(dict(network.named_modules())) or reader.target_dim not in (None, 1, -1):
+            raise InputError(f"the network has no layers {reader.layers!r:.80}")
         evidence = NetworkEvidence(*tensors["noise_weight"].shape)
         evidence.load_state_dict(tensors)
-        saved = header.calibration
-        kind = ConformalCalibration if saved and saved.get("method") == "conformal" else Calibration
-        reader = FeatureReader(tuple(header.layers), header.entering, header.target_dim)
-        calibration = None if saved is None else kind.from_dict(saved)
-    return NetworkModel(network, reader, evidence.to(device_of(network)), calibration)
+    return NetworkModel(network, reader, evidence.to(device_of(network)), header.calibration)
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ Matplotlib is imported when a figure is drawn, not before: the library works wit
 """
 
 import functools
-import importlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.errors import InputError, install_hint
+from howsure.errors import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["COLOURS", "Predicted", "add_axes", "draw", "import_matplotlib", "legend", "new_figure"]
+__all__ = ["COLOURS", "Predicted", "add_axes", "draw", "draw_coverage", "figure_of", "legend", "new_figure"]
 
 # Okabe and Ito's palette, safe for colour-blind readers
 COLOURS: Mapping[str, str] = MappingProxyType(
@@ -73,8 +72,7 @@ def draw(targets: Sequence[Predicted], coverage: float, ax: Any = None) -> "Figu
     """
     if ax is not None:
         draw_intervals(ax, targets[0], coverage)
-        figure: Figure = ax.get_figure(root=True) if hasattr(ax.figure, "figure") else ax.figure
-        return figure
+        return figure_of(ax)
     with_y = targets[0].y is not None
     columns, width = (3, 12.0) if with_y else (1, 6.4)
     figure, axes = new_figure(len(targets), columns, (width, 3.7 * len(targets)))
@@ -154,11 +152,7 @@ def draw_calibration(ax: Any, target: Predicted, coverage: float) -> None:
     inside = np.sort(target.depth)
     count = max(1, len(inside))
     observed = np.searchsorted(inside, levels, side="right") / count
-    chance = 1.96 * np.sqrt(levels * (1 - levels) / count)
-    low, high = np.clip(levels - chance, 0, 1), np.clip(levels + chance, 0, 1)
-    ax.fill_between(100 * levels, 100 * low, 100 * high, color=COLOURS["range"], lw=0, label="ideal ± chance (95%)")
-    ax.plot([0, 100], [0, 100], color=COLOURS["data"], lw=1, ls="--", label="ideal")
-    ax.plot(100 * levels, 100 * observed, color=COLOURS["epistemic"], lw=1.8, label="observed")
+    draw_coverage(ax, levels, observed, count, 100)
     at = float(np.searchsorted(inside, coverage, side="right") / count)
     told = f"{100 * at:.3g}% in the {_percent(coverage)} intervals"
     ax.plot([100 * coverage], [100 * at], "o", color=COLOURS["epistemic"], ms=5, label=told, clip_on=False)
@@ -166,11 +160,28 @@ def draw_calibration(ax: Any, target: Predicted, coverage: float) -> None:
     words: dict[str, Any] = {"fontsize": 8, "color": COLOURS["data"], "style": "italic"}
     ax.text(3, 88 if wide else 60, "intervals\ntoo wide", **words)
     ax.text(97, 33 if wide else 4, "intervals\ntoo narrow", ha="right", **words)
-    ax.set(xlim=(0, 100), ylim=(0, 100))
     ax.set_xlabel("stated probability of the interval, %", fontsize=9)
     ax.set_ylabel(f"{target.unit} with {target.name} inside, %", fontsize=9)
     ax.set_title("Calibration", fontsize=10)
     legend(ax, loc="lower right" if wide else "upper left")
+
+
+def draw_coverage(ax: Any, levels: Array, observed: Array, count: int, whole: float = 1.0) -> None:
+    """Draw the share of ``count`` targets inside intervals by their probability, and the range that chance explains.
+
+    Args:
+        ax: matplotlib axes.
+        levels: probabilities of the intervals.
+        observed: share of the targets in each.
+        count: number of targets.
+        whole: length of both axes, 1 for shares and 100 for percent.
+    """
+    chance = 1.96 * np.sqrt(levels * (1 - levels) / max(1, count))
+    low, high = (whole * np.clip(levels + sign * chance, 0, 1) for sign in (-1, 1))
+    ax.fill_between(whole * levels, low, high, color=COLOURS["range"], lw=0, label="ideal ± chance (95%)")
+    ax.plot([0, whole], [0, whole], color=COLOURS["data"], lw=1, ls="--", label="ideal")
+    ax.plot(whole * levels, whole * observed, color=COLOURS["epistemic"], lw=1.8, label="observed")
+    ax.set(xlim=(0, whole), ylim=(0, whole))
 
 
 def draw_pit(ax: Any, target: Predicted) -> None:
@@ -242,18 +253,6 @@ def _png(figure: "Figure") -> bytes:
 # Parts of all figures -------------------------------------------------------------------------------------------------
 
 
-def import_matplotlib(module: str = "matplotlib") -> Any:
-    """Return matplotlib, or a module of it such as ``"matplotlib.figure"``.
-
-    Raises:
-        InputError: if matplotlib is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise InputError(f"figures need matplotlib, which is not installed: {install_hint('plot')}") from error
-
-
 def new_figure(rows: int, columns: int, size: tuple[float, float], **options: Any) -> "tuple[Figure, Any]":
     """Return a figure and its grid of axes, which have no line at the top and on the right. No display is needed.
 
@@ -266,7 +265,7 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], **options: An
     Raises:
         InputError: if matplotlib is not installed.
     """
-    figure = import_matplotlib("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    figure = import_extra("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
     return figure, add_axes(figure, rows, columns, **options)
 
 
@@ -277,6 +276,12 @@ def add_axes(part: "Figure | SubFigure", rows: int, columns: int, **options: Any
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=8)
     return axes
+
+
+def figure_of(ax: Any) -> "Figure":
+    """Return the figure of axes, also of those in a part of it."""
+    figure: Figure = ax.get_figure(root=True) if hasattr(ax.figure, "figure") else ax.figure
+    return figure
 
 
 def legend(ax: Any, **options: Any) -> None:

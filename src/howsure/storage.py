@@ -1,17 +1,21 @@
 """Model files: one safetensors file, with everything that is not a tensor as JSON in its header. No pickle, no code.
 
+Python's ``json`` writes NaN and infinity too, such as scores of networks that diverged.
+
 A file is written next to its place, synced and renamed, so that a killed writer leaves the old file whole.
 """
 
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,9 +54,8 @@ def save_model(path: str | Path, tensors: dict[str, Tensor], header: Any, overwr
         hint = "choose another name" if path.is_dir() else "choose another name, or pass overwrite=True"
         raise InputError(f"{path} exists and {NOT_OURS}", hint=hint)
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    text = json.dumps({"format": FORMAT, **asdict(header)}, allow_nan=False, default=_plain)
-    body = _split(save(plain))[1]
-    data = save(plain, {HEADER: text, DIGEST: _digest(text, body)})
+    text = json.dumps({"format": FORMAT, **asdict(header)}, default=_plain)
+    data = save(plain, {HEADER: text, DIGEST: _digest(text, plain)})
     write_whole(path, lambda file: file.write(data))
     return path
 
@@ -68,18 +71,19 @@ def load_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = Path(path)
     data = _read(path)
     try:
-        metadata, body = _split(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         text, digest = metadata[HEADER], metadata[DIGEST]
         header = json.loads(text)
-        version = header["format"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        version = header.pop("format")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{path} {NOT_OURS}, or it is truncated") from None
     if version != FORMAT:
         raise InputError(f"{path} has the format {version!r}, this version of howsure reads {FORMAT}")
     with reading_model(path):
-        if digest != _digest(text, body):
+        tensors = load(data)
+        if digest != _digest(text, tensors):
             raise InputError("it was truncated or changed", hint="save the model again")
-        return load(data), header
+        return tensors, header
 
 
 def is_model(path: str | Path) -> bool:
@@ -105,29 +109,53 @@ def reading_model(path: str | Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be loaded: {' '.join(why.split())}", hint="save the model again") from error
 
 
-def checked_header(kind: type[Header], values: dict[str, Any]) -> Header:
-    """Return a header from the values of a file, after checking the names and the types of its fields.
+def checked_header(kind: type[Header], values: Any) -> Header:
+    """Return a dataclass from the plain values of a file, after checking the names and the types of its fields.
 
     Args:
-        kind: a dataclass. The annotation of a field is a type or a union of types.
-        values: of all its fields, and of "format".
+        kind: a dataclass. The annotation of a field is a type, a list, a tuple or a union of types, or a dataclass.
+        values: of all its fields, as JSON has them.
     """
     known = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
-    if set(values) != {*known, "format"}:
-        odd = sorted(set(values).symmetric_difference({*known, "format"}))
+    if not isinstance(values, dict) or set(values) != set(known):
+        odd = sorted(set(values).symmetric_difference(known)) if isinstance(values, dict) else sorted(known)
         raise InputError(f"inconsistent model file: missing or unknown entries {', '.join(odd)}")
+    made = {}
     for name, expected in known.items():
-        if not _is(values[name], expected):
-            raise InputError(f"inconsistent model file: {name} is {values[name]!r:.60}")
-    return kind(**{name: values[name] for name in known})
+        try:
+            made[name] = _typed(values[name], expected)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"inconsistent model file: {name} is {values[name]!r:.60}") from None
+    return kind(**made)
 
 
-def _is(value: Any, expected: Any) -> bool:
-    """Return whether a value has the type of an annotation. The types of elements are not checked."""
-    if isinstance(expected, UnionType):
-        return any(_is(value, each) for each in get_args(expected))
-    kind = get_origin(expected) or expected
-    return isinstance(value, kind) and (not isinstance(value, bool) or kind is bool)
+def _typed(value: Any, kind: Any) -> Any:
+    """Return a value of JSON with the type of an annotation, or raise a TypeError."""
+    origin, parts = get_origin(kind) or kind, get_args(kind)
+    if kind is Any:
+        return value
+    if origin is UnionType:
+        for part in parts:
+            with contextlib.suppress(TypeError, InputError):
+                return _typed(value, part)
+    elif origin is Literal:
+        if value in parts:
+            return value
+    elif origin in (list, tuple):
+        if isinstance(value, list | tuple):
+            return origin(_typed(each, parts[0]) for each in value)
+    elif origin is np.ndarray:
+        return np.array(value, get_args(parts[1])[0])
+    elif is_dataclass(origin) and isinstance(origin, type):
+        return checked_header(origin, value)
+    elif origin is float:
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return value
+    elif isinstance(value, origin) and (not isinstance(value, bool) or origin is bool):
+        return value
+    raise TypeError(f"{value!r:.60} is not {kind}")
 
 
 def _read(path: Path) -> bytes:
@@ -139,18 +167,13 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _split(data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the metadata of a safetensors file, and the rest of it: names, places and bytes of its tensors."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    if end > len(data):
-        raise ValueError("truncated")
-    header = json.loads(data[8:end])
-    metadata = header.pop("__metadata__", {})
-    return metadata, json.dumps(header, sort_keys=True).encode() + data[end:]
-
-
-def _digest(text: str, body: bytes) -> str:
-    return hashlib.sha256(text.encode() + body).hexdigest()
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    """Return a hash of the header, and of the names, types, shapes and bytes of the tensors."""
+    total = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -159,4 +182,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, torch.device):
         return str(value)
-    raise TypeError(f"a model file holds numbers, text, lists and dicts, not {type(value).__name__}")
+    raise InputError(f"a model file holds numbers, text, lists and dicts, not {value!r:.60}")

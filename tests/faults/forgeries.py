@@ -38,9 +38,8 @@ def models() -> list[Any]:
 
 def write(path: Path, header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     """Write a model file with a right checksum, whatever it holds."""
-    text = json.dumps(header)
-    body = storage._split(save(tensors))[1]
-    path.write_bytes(save(tensors, {storage.HEADER: text, storage.DIGEST: storage._digest(text, body)}))
+    text = json.dumps({"format": storage.FORMAT, **header})
+    path.write_bytes(save(tensors, {storage.HEADER: text, storage.DIGEST: storage._digest(text, tensors)}))
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from howsure.errors import import_extra
 from howsure.files import write_whole
-from howsure.plots import COLOURS, add_axes, import_matplotlib, legend, new_figure
+from howsure.plots import COLOURS, add_axes, legend, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["COLOURS", "add_axes", "band", "import_matplotlib", "legend", "legend_below", "new_figure", "save"]
 
 Array = NDArray[np.float64]
+
+
+def import_matplotlib(module: str = "matplotlib") -> Any:
+    """Return matplotlib, or a module of it such as ``"matplotlib.figure"``."""
+    return import_extra(module, "plot")
 
 
 def legend_below(part: "Figure | SubFigure", ax: Any, columns: int, title: str | None = None) -> None:

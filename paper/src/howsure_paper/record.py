@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from howsure.errors import InputError
-from howsure.files import check_schema, listed, locked, read_plain, reading_json, write_text
+from howsure.files import listed, locked, read_plain, write_text
 
 __all__ = ["environment", "find_record", "read_record", "refusing_damage", "run_folder", "write_record"]
 
@@ -93,9 +93,18 @@ def read_record(folder: str | Path) -> dict[str, Any]:
         InputError: if there is none, or it is damaged, not a record, or from a newer version.
     """
     path = Path(folder) / FILE
-    with reading_json(path, "does not exist; the folder of a run has one", "a truncated file? Remove it"):
-        record: Any = json.loads(read_plain(path).decode())
-    return check_schema(path, record, SCHEMA, "is not a record of howsure; remove it")
+    try:
+        record: dict[str, Any] = json.loads(read_plain(path).decode())
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; the folder of a run has one") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON ({error}); a truncated file? Remove it") from error
+    schema = record.get("schema") if isinstance(record, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise InputError(f"{path} is not a record of howsure; remove it")
+    if schema > SCHEMA:
+        raise InputError(f"{path} has the schema {schema}, and this version of howsure knows {SCHEMA}; update it")
+    return record
 
 
 def find_record(folder: str | Path) -> dict[str, Any] | None:

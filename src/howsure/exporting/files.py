@@ -3,10 +3,8 @@
 Torch's own exporter to ONNX is not used for tables: see :mod:`howsure.exporting.recorder`.
 """
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from howsure.deploy import export_network
-from howsure.errors import HowsureError, InputError, InputTypeError, install_hint
+from howsure.deploy import export_network, export_path
+from howsure.errors import HowsureError, InputError, InputTypeError, import_extra
 from howsure.estimators import Regressor
 from howsure.exporting.outputs import TableOutputs
 from howsure.exporting.recorder import Recorder
-from howsure.exporting.rows import describe_columns
+from howsure.exporting.rows import describe_column
 from howsure.files import write_whole
 from howsure.formulas import quick_quantile
 from howsure.tables.experts.trees import RECORDED
@@ -32,7 +30,6 @@ OPSET = 20  # of ONNX's own operators
 OPSET_ML = 5  # of the operators for machine learning, such as TreeEnsemble
 IR_VERSION = 10  # of the file. ONNX Runtime reads it from version 1.20 on
 EXAMPLE_ROWS = (89, 97, 101, 103)  # prime, so that no product of other sizes is a multiple of one
-SUFFIXES = (".onnx", ".pt2")
 
 
 @singledispatch
@@ -85,7 +82,7 @@ def export_regressor(
 ) -> Path:
     """Write a fitted regressor; see `export`."""
     check_is_fitted(model, "model_")
-    path = check_path(path, overwrite)
+    path = export_path(path, overwrite)
     coverage = float(coverage) if isinstance(coverage, np.floating) else coverage
     module = TableOutputs(model, coverage, single).eval()
     about = _describe(model, coverage)
@@ -97,16 +94,6 @@ def export_regressor(
     return path
 
 
-def check_path(path: str | Path, overwrite: bool) -> Path:
-    """Return the path of a file to write, after checking its suffix and whether it may be replaced."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"the name of an exported model ends in {' or '.join(SUFFIXES)}, got {path.name!r}")
-    if path.exists() and (not overwrite or not path.is_file()):
-        raise InputError(f"{path} exists", hint="name another file, or pass overwrite=True")
-    return path
-
-
 def columns_of(path: str | Path) -> list[dict[str, Any]]:
     """Return the columns of an exported model, from its metadata: name, kind, meaning and codes of categories."""
     path = Path(path)
@@ -115,7 +102,7 @@ def columns_of(path: str | Path) -> list[dict[str, Any]]:
         torch.export.load(path, extra_files=extra)
         found: list[dict[str, Any]] = json.loads(extra["howsure.json"])["columns"]
         return found
-    metadata = {entry.key: entry.value for entry in _import_onnx().load(path).metadata_props}
+    metadata = {entry.key: entry.value for entry in import_extra("onnx", "onnx").load(path).metadata_props}
     if "columns" not in metadata:
         raise InputError(f"{path} is not an exported model of howsure")
     columns: list[dict[str, Any]] = json.loads(metadata["columns"])
@@ -128,7 +115,7 @@ def _describe(model: Regressor, coverage: float | None) -> dict[str, Any]:
         "howsure": getattr(sys.modules["howsure"], "__version__", "unknown"),
         "model": type(model).__name__,
         "targets": model.target_names_,
-        "columns": describe_columns(model.encoding_.encoders),
+        "columns": [describe_column(encoder) for encoder in model.encoding_.encoders],
         "coverage": coverage,
         "unfamiliar_below": model.unfamiliar_below_,
     }
@@ -143,20 +130,12 @@ def _write_program(module: TableOutputs, path: Path, about: dict[str, Any]) -> N
         write_whole(path, lambda file: torch.export.save(program, file, extra_files=extra))
 
 
-def _import_onnx() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise InputError("ONNX files need onnx, which is not installed", hint=install_hint("onnx")) from error
-    return onnx
-
-
 def _graph_of(module: TableOutputs, about: dict[str, Any]) -> Any:
     """Return a module as ONNX's own object.
 
     Examples of two sizes give the same graph, unless a size of the model was taken for the number of rows.
     """
-    onnx = _import_onnx()
+    onnx = import_extra("onnx", "onnx")
     graphs: list[Any] = []
     for rows in EXAMPLE_ROWS:
         graph = _record(onnx, module, rows)
@@ -174,10 +153,16 @@ def _record(onnx: Any, module: TableOutputs, rows: int) -> Any:
     x = torch.zeros(rows, module.model.columns_in, dtype=torch.float64)
     recorder = Recorder(onnx, rows)
     recorder.name_input(x, "x")
-    with torch.no_grad(), one_thread(), _recording(recorder), recorder:
-        found = module(x)
-        for name, value in found.items():
-            recorder.name_output(value, name)
+    # the search for quantiles records its rounds as one node, and trees record themselves as one
+    tokens = quick_quantile.ROUNDS.set(recorder.loop), RECORDED.set(recorder.trees)
+    try:
+        with torch.no_grad(), one_thread(), recorder:
+            found = module(x)
+            for name, value in found.items():
+                recorder.name_output(value, name)
+    finally:
+        quick_quantile.ROUNDS.reset(tokens[0])
+        RECORDED.reset(tokens[1])
     helper, kind = onnx.helper, onnx.TensorProto.DOUBLE
     given = helper.make_tensor_value_info("x", kind, ["rows", x.shape[1]])
     results = [helper.make_tensor_value_info(n, kind, ["rows", *v.shape[1:]]) for n, v in found.items()]
@@ -185,14 +170,3 @@ def _record(onnx: Any, module: TableOutputs, rows: int) -> Any:
     graph = helper.make_graph(nodes, "howsure", [given], results, constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", OPSET_ML)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-
-
-@contextlib.contextmanager
-def _recording(recorder: Recorder) -> Iterator[None]:
-    """Let the search for quantiles record its rounds as one node, and trees record themselves as one."""
-    rounds, trees = quick_quantile.ROUNDS.set(recorder.loop), RECORDED.set(recorder.trees)
-    try:
-        yield
-    finally:
-        quick_quantile.ROUNDS.reset(rounds)
-        RECORDED.reset(trees)

@@ -30,14 +30,11 @@ _UNARY = {
     "sin": "Sin",
     "cos": "Cos",
     "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
     "relu": "Relu",
     "floor": "Floor",
     "round": "Round",
     "reciprocal": "Reciprocal",
     "isnan": "IsNaN",
-    "bitwise_not": "Not",
-    "logical_not": "Not",
 }
 _BINARY = {
     "add": "Add",
@@ -54,14 +51,9 @@ _BINARY = {
     "ge": "GreaterOrEqual",
     "bitwise_and": "And",
     "bitwise_or": "Or",
-    "logical_and": "And",
-    "logical_or": "Or",
-    "__and__": "And",
-    "__or__": "Or",
 }
 _REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "amax": "ReduceMax", "amin": "ReduceMin"}
-_SAME = ("clone", "alias", "detach", "lift_fresh", "lift_fresh_copy", "contiguous")
-_FILLED = {"zeros_like": 0.0, "ones_like": 1.0}
+_SAME = ("clone", "detach")
 
 
 class Recorder(TorchDispatchMode):
@@ -183,8 +175,8 @@ class Recorder(TorchDispatchMode):
         elif op in _SAME:
             self._names[id(result)] = self._value(args[0])
             self._alive.append(result)
-        elif op in _FILLED or op == "full_like":
-            value = args[1] if op == "full_like" else _FILLED[op]
+        elif op in ("zeros_like", "full_like"):
+            value = args[1] if op == "full_like" else 0.0
             self._names[id(result)] = self._constant(torch.full([1] * result.ndim, value, dtype=result.dtype))
             self._alive.append(result)
         else:
@@ -207,9 +199,6 @@ class Recorder(TorchDispatchMode):
     def _on_rsub(self, result: Tensor, first: Any, second: Any, *_: Any) -> None:
         self._binary("Sub", second, first, result)
 
-    def _on_square(self, result: Tensor, x: Tensor) -> None:
-        self._emit("Mul", [self._value(x), self._value(x)], result)
-
     def _on_log1p(self, result: Tensor, x: Tensor) -> None:
         """ln(1 + x) to the last digits also for small x: ln(u)·x/(u − 1) with u = 1 + x as it is rounded."""
         value, one = self._value(x), self._value(1.0, x.dtype)
@@ -229,11 +218,6 @@ class Recorder(TorchDispatchMode):
             return
         bounds = ["" if bound is None else self._value(float(bound), x.dtype) for bound in (low, high)]
         self._emit("Clip", [self._value(x), *bounds], result)
-
-    _on_clamp_min = _on_clamp
-
-    def _on_clamp_max(self, result: Tensor, x: Tensor, high: Any) -> None:
-        self._on_clamp(result, x, None, high)
 
     def _on_gelu(self, result: Tensor, x: Tensor, **_: Any) -> None:
         if x.dtype == torch.float32:
@@ -265,11 +249,10 @@ class Recorder(TorchDispatchMode):
         product = self._emit("MatMul", [self._value(first), self._value(second)])
         self._emit("Add", [product, self._value(bias)], result)
 
-    def _on_bmm(self, result: Tensor, first: Tensor, second: Tensor) -> None:
-        self._emit("MatMul", [self._value(first), self._value(second)], result)
-
     def _on_mm(self, result: Tensor, first: Tensor, second: Tensor) -> None:
         self._emit("MatMul", [self._value(first), self._value(second)], result)
+
+    _on_bmm = _on_mm
 
     def _on_cat(self, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> None:
         parts = [self._same_in_all_rows(t, result.dtype) for t in tensors]

@@ -1,14 +1,17 @@
 """The input of an exported model: the meaning of its columns, and a row of numbers from named values."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
+from numbers import Real
 from typing import Any
+
+import pandas as pd
 
 from howsure.errors import InputError
 from howsure.tables.numbers import PLAIN
 from howsure.tables.schema import Encoder
 
-__all__ = ["describe_columns", "encode_row"]
+__all__ = ["describe_column", "encode_row"]
 
 MEANINGS = {
     "number": "a number",
@@ -20,12 +23,8 @@ MEANINGS = {
 }
 
 
-def describe_columns(encoders: Sequence[Encoder]) -> list[dict[str, Any]]:
-    """Return for every column its name, the meaning of its number, and for a category the code of each text."""
-    return [_describe(encoder) for encoder in encoders]
-
-
-def _describe(encoder: Encoder) -> dict[str, Any]:
+def describe_column(encoder: Encoder) -> dict[str, Any]:
+    """Return the name of a column, the meaning of its number, and for a category the code of each text."""
     kind: str = encoder.kind
     if encoder.left_out:
         kind = "ignored"
@@ -69,7 +68,7 @@ def _number(column: Mapping[str, Any], value: Any) -> float:
         if kind == "category":
             return float(column["codes"].get(str(value), -1))
         if kind == "date":
-            return _seconds(datetime.fromisoformat(value) if isinstance(value, str) else value)
+            return _seconds(value)
         return value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError, OverflowError) as error:
         name = column["name"]
@@ -78,8 +77,7 @@ def _number(column: Mapping[str, Any], value: Any) -> float:
 
 def _seconds(moment: Any) -> float:
     """Return the seconds since 1970 of a date or time; one without a time zone is in UTC."""
-    if isinstance(moment, date) and not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
-    if not isinstance(moment, datetime):
+    if isinstance(moment, Real):
         return float(moment)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    stamp = pd.Timestamp(moment)
+    return float((stamp.tz_localize("UTC") if stamp.tzinfo is None else stamp).timestamp())

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from howsure.calibration import Calibration
+from howsure.conformal import ConformalCalibration
 from howsure.errors import InputError
 from howsure.estimators import Regressor
 from howsure.incontext.expert import WEIGHTS, Array, predict, read_context
@@ -88,8 +90,7 @@ class InContextRegressor(Regressor):
             overwrite: whether to replace a file that is not a model.
         """
         check_is_fitted(self, "context_")
-        calibration = None if self.calibration_ is None else self.calibration_.to_dict()
-        header = ContextHeader(self.encoding_.to_dict(), self.target_names_, calibration, _digest_of_weights())
+        header = ContextHeader(self.encoding_, self.target_names_, self.calibration_, _digest_of_weights())
         return save_model(path, {"x": torch.from_numpy(self.x_), "y": torch.from_numpy(self.y_)}, header, overwrite)
 
 
@@ -97,9 +98,9 @@ class InContextRegressor(Regressor):
 class ContextHeader:
     """Contents of a model file, without the training rows."""
 
-    columns: dict[str, Any]
+    columns: Encoding
     target_names: list[str] | None
-    calibration: dict[str, Any] | None
+    calibration: Calibration | ConformalCalibration | None
     weights: str  # SHA-256 of the file of the pretrained weights
     model: str = "incontext"
 
@@ -107,7 +108,7 @@ class ContextHeader:
 def restore(tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> InContextRegressor:
     """Return the regressor of a model file, after checking that its parts fit together."""
     header, model = checked_header(ContextHeader, values), InContextRegressor()
-    model.encoding_ = Encoding.from_dict(header.columns)
+    model.encoding_ = header.columns
     x, y = (tensors[name].double().numpy() for name in ("x", "y"))
     if x.ndim != 2 or y.ndim not in (1, 2) or len(x) != len(y) or x.shape[1] != len(model.encoding_.features):
         raise InputError("inconsistent model file: rows, targets and columns do not fit together")

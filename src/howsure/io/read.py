@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from howsure.errors import InputError, install_hint
+from howsure.errors import InputError, import_extra
 from howsure.io.bounded import reading
 from howsure.io.csv_format import BLOCK, CsvFormat, CsvOptions, find_format
 
@@ -53,7 +53,7 @@ def read_file(path: str | Path, numbers: Collection[str] | None = None, csv: Csv
     kind = _format_of(path)
     if kind == "excel":
         return _read_excel(path)
-    pyarrow = import_pyarrow(path)
+    pyarrow = import_pyarrow()
     tables = list(_tables(path, csv or CsvOptions()))
     with reading(path):
         table = pyarrow.concat_tables(tables)
@@ -102,7 +102,7 @@ def count_rows(path: str | Path) -> int | None:
     if _format_of(path) != "parquet":
         return None
     with reading(path):
-        return int(import_pyarrow(path).parquet.read_metadata(path).num_rows)
+        return int(import_pyarrow().parquet.read_metadata(path).num_rows)
 
 
 def find_spans(path: str | Path, rows: int) -> list[tuple[int, int | None]]:
@@ -117,23 +117,18 @@ def find_spans(path: str | Path, rows: int) -> list[tuple[int, int | None]]:
     if _format_of(path) != "parquet":
         return [(0, None)]
     with reading(path):
-        metadata = import_pyarrow(path).parquet.read_metadata(path)
+        metadata = import_pyarrow().parquet.read_metadata(path)
     groups = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
     size = -(-max(rows, max(groups, default=0) // 16) // BATCH_ROWS) * BATCH_ROWS
     cuts = [0, *range(size, metadata.num_rows, size)]
     return [*zip(cuts, [*cuts[1:], None], strict=True)]
 
 
-def import_pyarrow(path: Path) -> Any:
-    """Return the module pyarrow, or raise an error with the extra to install."""
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(f"{path} needs pyarrow", hint=f"install it with {install_hint('cli')}") from error
-    return pyarrow
+def import_pyarrow() -> Any:
+    """Return the module pyarrow with its parts, or raise an error with the extra to install."""
+    for part in ("compute", "csv", "parquet"):
+        import_extra(f"pyarrow.{part}", "cli")
+    return import_extra("pyarrow", "cli")
 
 
 def _format_of(path: Path) -> str:
@@ -187,7 +182,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 def _csv_tables(path: Path, options: CsvOptions) -> Iterator[Any]:
     """Yield the records of a CSV file as tables of text."""
-    pyarrow = import_pyarrow(path)
+    pyarrow = import_pyarrow()
     layout = find_format(path, options)
     _check_names(path, layout.names)
     if layout.has_quotes():
@@ -244,7 +239,7 @@ def _utf8_stream(pyarrow: Any, layout: CsvFormat) -> Iterator[Any]:
 
 def _parquet_tables(path: Path, start: int, stop: int | None) -> Iterator[Any]:
     """Yield the rows from ``start`` to ``stop``; row groups outside of them are not read."""
-    pyarrow = import_pyarrow(path)
+    pyarrow = import_pyarrow()
     # in parts of a MiB: a row group may be the whole file
     with pyarrow.parquet.ParquetFile(str(path), pre_buffer=False, buffer_size=BLOCK) as file:
         sizes = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
@@ -265,7 +260,7 @@ def _parquet_tables(path: Path, start: int, stop: int | None) -> Iterator[Any]:
 
 
 def _feather_tables(path: Path) -> Iterator[Any]:
-    pyarrow = import_pyarrow(path)
+    pyarrow = import_pyarrow()
     with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_file(file) as reader:
         yield reader.schema.empty_table()
         for k in range(reader.num_record_batches):
@@ -278,10 +273,7 @@ def _read_excel(path: Path) -> Any:
     """Return the first sheet of an Excel file, whose first row has the names of the columns."""
     import pandas as pd
 
-    try:
-        import openpyxl
-    except ImportError as error:
-        raise InputError(f"{path} needs openpyxl", hint=f"install it with {install_hint('excel')}") from error
+    openpyxl = import_extra("openpyxl", "excel")
     head: tuple[Any, ...] = ()
     with reading(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about styles and extensions that openpyxl leaves out

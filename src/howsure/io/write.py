@@ -100,7 +100,7 @@ class _Writer:
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path, self.file = path, file
-        self.pyarrow = import_pyarrow(path)
+        self.pyarrow = import_pyarrow()
         self.schema: Any = None
         self.open = contextlib.ExitStack()
 

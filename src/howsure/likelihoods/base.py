@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -49,8 +49,6 @@ class Method(ABC):
         self, raw: Tensor, y: Tensor, networks: nn.Module | None = None, cells: Cells | None = None
     ) -> Tensor:
         """Return the loss of raw outputs (…, outputs), computed by a fast kernel where one exists."""
-        if cells is None:
-            return self.loss(self.answer(raw), y, networks)
         return self.loss(self.answer(raw), y, networks, cells)
 
     @property
@@ -127,6 +125,11 @@ class Recipe:
         width = min((18_432 * size**0.46 / (layers - 1)) ** 0.5, 256)
         batch_size = min(64 * size**0.375, 256)
         return cls(Network((_multiple_of_8(width),) * layers, "gelu"), settings, _multiple_of_8(batch_size))
+
+    def with_steps(self, steps: int) -> "Recipe":
+        """Return the recipe with this number of steps, and at least 20 evaluations."""
+        every = max(1, min(self.settings.evaluate_every, steps // 20))
+        return replace(self, settings=replace(self.settings, steps=steps, evaluate_every=every))
 
 
 def _multiple_of_8(x: float) -> int:

@@ -1,7 +1,7 @@
 """The paper's method: a Normal Inverse-Gamma per target, fitted by its marginal likelihood and an evidence penalty."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -26,12 +26,10 @@ class Evidential(Method):
     Args:
         weight: λ for standardised targets: one number, or one per member of the population.
         penalty: a name or a function, as :func:`howsure.evidential_loss` takes it.
-        extra: further terms of the loss by name and weight, as there.
     """
 
     weight: float | Sequence[float] = 0.01
     penalty: str | Penalty = "error"
-    extra: Mapping[str, float] = field(default_factory=dict)
     outputs = 4
 
     def __post_init__(self) -> None:
@@ -41,7 +39,10 @@ class Evidential(Method):
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: Network) -> Population:
         population = super().build(seeds, in_features, outputs, network)
         # on the device of the networks, where a captured graph can read it; a setting, so no part of a saved model
-        population.register_buffer("evidence_weight", self._per_member(population).view(-1, 1, 1), persistent=False)
+        each = torch.tensor(
+            per_member("weight", self.weight, len(seeds)), dtype=torch.float32, device=population.weights[0].device
+        )
+        population.register_buffer("evidence_weight", each.view(-1, 1, 1), persistent=False)
         return population
 
     def answer(self, raw: Tensor) -> NormalInverseGamma:
@@ -55,11 +56,11 @@ class Evidential(Method):
         cells: Cells | None = None,
     ) -> Tensor:
         weight = self._weight(networks)
-        return evidential_loss(answer, y, weight, self.penalty, extra=self.extra, cells=cells, reduction="none")
+        return evidential_loss(answer, y, weight, self.penalty, cells=cells, reduction="none")
 
     @property
     def one_pass(self) -> bool:
-        return self.penalty in PENALTIES and not self.extra and type(self).loss is Evidential.loss
+        return self.penalty in PENALTIES and type(self).loss is Evidential.loss
 
     def mean_loss(
         self, answer: NormalInverseGamma, y: Tensor, mask: Tensor, networks: nn.Module | None = None
@@ -81,8 +82,3 @@ class Evidential(Method):
             return self.weight
         each: Tensor = cast(Any, networks).evidence_weight
         return each
-
-    def _per_member(self, population: Population) -> Tensor:
-        """Return λ of each member, on the device of the networks."""
-        each = per_member("weight", self.weight, population.members)
-        return torch.tensor(each, dtype=torch.float32, device=population.weights[0].device)

@@ -39,7 +39,7 @@ from howsure.metrics.terms import (
     scored,
     width_and_distance,
 )
-from howsure.prediction import _coverages
+from howsure.prediction import checked_coverages
 
 try:
     from torchmetrics import Metric, MetricCollection
@@ -212,7 +212,7 @@ class _MeanOfTerms(StreamingMetric):
         """Add the targets of one batch; see :class:`StreamingMetric`."""
         p = scored(answer)
         if self._of_moments and p.transform is not None and not p.transform.has_moments:
-            terms = counted(p, p._target(y, mask) * torch.nan, mask)  # as in `howsure.metrics.summary`
+            terms = counted(p, p.target(y, mask) * torch.nan, mask)  # as in `howsure.metrics.summary`
         else:
             terms = self._terms(p, y, mask)
         self._increase(terms.numel(), **{self._name: terms.sum()})
@@ -273,7 +273,7 @@ class _Interval(StreamingMetric):
 
     def __init__(self, coverage: float = 0.9, **options: Any) -> None:
         super().__init__(**options)
-        (self.coverage,) = _coverages([coverage])
+        (self.coverage,) = checked_coverages([coverage])
         self._width, self._distance = (f"{name}_{_key(self.coverage)}" for name in ("width", "distance"))
         self._add_sum(self._width)
         self._add_sum(self._distance)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from howsure.distributions import Mixture
 from howsure.errors import InputError
-from howsure.prediction import Answer, Prediction, _coverages, _device_of, as_prediction, real_numbers
+from howsure.prediction import Answer, Prediction, as_prediction, checked_coverages, device_of, real_numbers
 
 __all__ = ["Mask", "Predictive", "Targets"]
 
@@ -26,7 +26,7 @@ WITHOUT_FLOAT64 = ("mps",)  # devices whose terms are computed on the CPU
 def scored(prediction: Any) -> Prediction:
     """Return ``prediction`` as a `Prediction`, on the CPU if its device has no float64."""
     p = as_prediction(prediction)
-    return p.cpu() if _device_of(p._given).type in WITHOUT_FLOAT64 else p
+    return p.cpu() if device_of(p.answers).type in WITHOUT_FLOAT64 else p
 
 
 def counted(p: Prediction, values: Tensor, mask: Any) -> Tensor:
@@ -39,14 +39,14 @@ def counted(p: Prediction, values: Tensor, mask: Any) -> Tensor:
 def at_targets(quantity: str, prediction: Any, y: Any, mask: Any) -> Tensor:
     """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the predictive distribution at every target that counts."""
     p = scored(prediction)
-    return counted(p, p._at_targets(quantity, p._target(y, mask)), mask)
+    return counted(p, p.at_targets(quantity, p.target(y, mask)), mask)
 
 
 def errors(prediction: Any, y: Any, mask: Any) -> Tensor:
     """Return mean − y of every target that counts."""
     p = scored(prediction)
-    target = p._target(y, mask)
-    mean = counted(p, p._moments.mean, mask)
+    target = p.target(y, mask)
+    mean = counted(p, p.moments.mean, mask)
     return mean - counted(p, target.to(mean.device), mask)
 
 
@@ -55,7 +55,7 @@ def width_and_distance(prediction: Any, y: Any, coverage: float, mask: Any) -> t
     p = scored(prediction)
     ends = _interval(p, coverage, mask)
     low, high = ends[..., 0], ends[..., 1]
-    target = counted(p, p._target(y, mask).to(ends.device), mask)
+    target = counted(p, p.target(y, mask).to(ends.device), mask)
     return high - low, (low - target).clamp(min=0) + (target - high).clamp(min=0)
 
 
@@ -65,12 +65,12 @@ def probabilities(prediction: Any, y: Any, mask: Any) -> tuple[Tensor, Tensor]:
     They differ only where single values have a positive probability.
     """
     p = scored(prediction)
-    target = p._target(y, mask)
-    everywhere = p._at_targets("cdf", target)
+    target = p.target(y, mask)
+    everywhere = p.at_targets("cdf", target)
     at = counted(p, everywhere, mask).flatten()
     if p.continuous:
         return at, at
-    below = torch.from_numpy(p._strictly_below(target.cpu().numpy(), everywhere.cpu().numpy()))
+    below = torch.from_numpy(p.strictly_below(target.cpu().numpy(), everywhere.cpu().numpy()))
     return counted(p, below.to(at), mask).flatten(), at
 
 
@@ -116,9 +116,9 @@ def levels_of(name: str, levels: ArrayLike) -> NDArray[np.float64]:
 
 def _interval(p: Prediction, coverage: float, mask: Any) -> Tensor:
     """Return the ends of the central interval of every target that counts, in a new last dimension."""
-    coverages = _coverages([coverage])
+    coverages = checked_coverages([coverage])
     if p.guarantee is None:
-        ends = p._central_ends(coverages)
+        ends = p.central_ends(coverages)
     else:
         ends = torch.from_numpy(np.array(p.guarantee.ends(p, coverages)))
     return counted(p, ends[..., 0, :], mask)

@@ -164,10 +164,10 @@ def _decide_texts(name: str, cells: Sequence[str], rows: NDArray[np.int64]) -> t
             return kind, content
         if len(texts) > MAX_TEXTS_OF_MIXTURE or 2 * len(texts) > len(cells):
             what = "a duration" if content == "duration" else f"a {kind}"
-            _refuse_cells(name, cells, rows, ~readable[codes], f"which is not {what}", f"write every cell as {what}")
+            _refuse_cells(name, cells, rows, ~readable[codes], f"not {what}", f"write every cell as {what}")
     quantities = are_quantities(texts.tolist())
     if quantities.mean() > MIN_READABLE_TEXTS:
-        _refuse_cells(name, cells, rows, quantities[codes], "a number with a unit", "write numbers without units")
+        _refuse_cells(name, cells, rows, quantities[codes], "numbers with a unit", "write numbers without units")
     return "category", "text"
 
 
@@ -181,26 +181,17 @@ def _refuse_order(name: str, cells: Sequence[str], rows: NDArray[np.int64], form
     texts = pd.Series(cells, dtype=object)
     first = int((parse_dates(texts, forms[0]) != parse_dates(texts, forms[1])).argmax())
     one, other = (pd.Timestamp(2020, 12, 31).strftime(form) for form in forms[:2])
-    raise InputError(
-        f"column {name!r} has dates such as {cells[first]!r}, which may be written as {one} or as {other}",
-        column=name,
-        row=int(rows[first]),
-        value=cells[first],
-        hint=f"convert them with pandas.to_datetime(X[{name!r}], dayfirst=True) or dayfirst=False, or {AS_CATEGORY}",
-    )
+    hint = f"convert them with pandas.to_datetime(X[{name!r}], dayfirst=True) or dayfirst=False, or {AS_CATEGORY}"
+    _refuse_value(name, f"has dates that may be written as {one} or as {other}", int(rows[first]), cells[first], hint)
 
 
 def _refuse_cells(
     name: str, cells: Sequence[str], rows: NDArray[np.int64], wrong: NDArray[np.bool_], problem: str, remedy: str
 ) -> NoReturn:
     """Raise an error about the first of the cells that are wrong."""
-    first = int(wrong.argmax())
-    raise InputError(
-        f"column {name!r} has {shorten(cells[first])}, {problem} ({wrong.sum()} of {len(cells)} cells)",
-        column=name,
-        row=int(rows[first]),
-        value=cells[first],
-        hint=f"{remedy}, or {AS_CATEGORY}",
+    first, count = int(wrong.argmax()), f"{wrong.sum()} of {len(cells)} cells"
+    _refuse_value(
+        name, f"has {count} that are {problem}", int(rows[first]), cells[first], f"{remedy}, or {AS_CATEGORY}"
     )
 
 

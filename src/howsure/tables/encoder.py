@@ -3,10 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 from howsure.errors import InputError
 from howsure.files import listed
 from howsure.tables.choices import TargetMeans, date_cycles, reason_to_leave_out, target_means
-from howsure.tables.columns import Column
-from howsure.tables.schema import DIGITS, MAX_CATEGORIES, PERIODS, Encoder, demand, encoder_from
+from howsure.tables.columns import Column, check_unique
+from howsure.tables.schema import DIGITS, MAX_CATEGORIES, PERIODS, Encoder
 from howsure.tables.table import Table, open_table
 
 __all__ = ["ColumnEncoder", "Encoding", "Scaling"]
@@ -39,10 +40,10 @@ class Encoding:
     encoders: tuple[Encoder, ...]
     named: bool
 
-    @classmethod
-    def fit(cls, table: Table) -> Self:
-        """Return the encoding that a table teaches without targets; pass training rows only."""
-        return cls.fit_transform(table, None)[0]
+    def __post_init__(self) -> None:
+        if not self.encoders:
+            raise InputError("inconsistent model file: an encoding has at least one column")
+        check_unique(self.names)
 
     @classmethod
     def fit_transform(cls, table: Table, y: Array | None, seed: int = 0) -> tuple[Self, Array]:
@@ -94,14 +95,11 @@ class Encoding:
             sentences.append(f"left out as identifiers, names or free text: {named}. {_how_to_keep(left_out)}")
         return "; ".join(sentences)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """Return a pandas frame with the type of every column, and the reason."""
-        from howsure.tables.summary import ColumnSummary  # pandas is imported at first use
-
         rows = [(e.taken_for, len(e.features), e.missing, e.why) for e in self.encoders]
-        frame = ColumnSummary(rows, columns=["taken for", "features", "missing", "why"], index=self.names)
-        frame.index.name = "column"
-        return frame
+        index = pd.Index(self.names, name="column")
+        return pd.DataFrame(rows, columns=["taken for", "features", "missing", "why"], index=index)
 
     def read(self, x: Any) -> Table:
         """Return the table of an array, a pandas, polars or Arrow table, its columns with their types in training.
@@ -146,21 +144,6 @@ class Encoding:
                 raise InputError(f"the table {problem} the column{plural} {listed(some)}", column=some[0])
         return [position[name] for name in self.names]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for a model file."""
-        return {"named": self.named, "columns": [asdict(encoder) for encoder in self.encoders]}
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> Self:
-        """Return the encoding of the values that :meth:`to_dict` returned, which are checked."""
-        demand(isinstance(state, dict) and set(state) == {"named", "columns"}, "it needs 'named' and 'columns' only")
-        named, columns = state["named"], state["columns"]
-        demand(isinstance(named, bool), "'named' is not a boolean")
-        demand(isinstance(columns, list | tuple) and len(columns) > 0, "'columns' is not a list of columns")
-        encoders = tuple(encoder_from(k, column) for k, column in enumerate(columns))
-        demand(len({encoder.name for encoder in encoders}) == len(encoders), "names of columns are repeated")
-        return cls(encoders, named)
-
 
 def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetMeans | None]:
     """Return the encoding of a column, and the means of the targets if it is encoded by them."""
@@ -196,11 +179,8 @@ def _how_to_keep(left_out: Sequence[Encoder]) -> str:
 
 
 def _left_out(column: Column, reason: str) -> Encoder:
-    encoder = _keep(column)
-    missing, distinct = encoder.missing, encoder.distinct
-    return Encoder(
-        column.name, column.kind, column.content, left_out=True, missing=missing, distinct=distinct, why=reason
-    )
+    kept = _keep(column)
+    return replace(_counted(column, kept.missing, kept.distinct, reason), left_out=True, flags_missing=False)
 
 
 def _keep(column: Column) -> Encoder:
@@ -211,6 +191,12 @@ def _keep(column: Column) -> Encoder:
     return encoder if column.unreadable is None else replace(encoder, unreadable=str(column.unreadable))
 
 
+def _counted(column: Column, missing: int, distinct: int, why: str) -> Encoder:
+    return Encoder(
+        column.name, column.kind, column.content, flags_missing=missing > 0, missing=missing, distinct=distinct, why=why
+    )
+
+
 def _keep_category(column: Column) -> Encoder:
     counts = Counter(v for v in column.values if v is not None)
     frequent = sorted(counts, key=lambda category: (-counts[category], category))[:MAX_CATEGORIES]
@@ -218,31 +204,14 @@ def _keep_category(column: Column) -> Encoder:
     why = "declared a category" if column.declared else "text"
     if distinct > len(frequent):
         why += f", a feature for each of the {len(frequent)} most frequent values"
-    return Encoder(
-        column.name,
-        column.kind,
-        column.content,
-        flags_missing=missing > 0,
-        categories=tuple(sorted(frequent)),
-        missing=missing,
-        distinct=distinct,
-        why=why,
-    )
+    return replace(_counted(column, missing, distinct, why), categories=tuple(sorted(frequent)))
 
 
 def _keep_numbers(column: Column) -> Encoder:
     """Return the encoding of a column of numbers, booleans or dates."""
     present = column.values[~np.isnan(column.values)]
     distinct = len(np.unique(present))
-    encoder = Encoder(
-        column.name,
-        column.kind,
-        column.content,
-        flags_missing=len(present) < len(column.values),
-        missing=len(column.values) - len(present),
-        distinct=distinct,
-        why=f"{distinct} different values",
-    )
+    encoder = _counted(column, len(column.values) - len(present), distinct, f"{distinct} different values")
     if not len(present):
         return encoder
     low, high = float(present.min()), float(present.max())

@@ -33,7 +33,6 @@ __all__ = [
     "learn_ridge",
     "rows_of_a_fold",
     "short_recipe",
-    "unfamiliar_below",
 ]
 
 Array = NDArray[np.float64]
@@ -102,7 +101,6 @@ class TableEvidence(nn.Module):
             width: factor of the scales of the networks, (T,).
         """
         leverage = self.leverage(features)
-        familiarity = (self.median / leverage).clamp(max=1)
         excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2) * self.tails
         scale = width * nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta)
         scale = torch.maximum(torch.minimum(scale, self.highest), self.lowest)
@@ -117,7 +115,12 @@ class TableEvidence(nn.Module):
         )
         return NormalInverseGamma(
             made.gamma, made.nu, alpha_minus_one=made.alpha_minus_one, beta=made.beta, validate_args=False
-        ), familiarity
+        ), (self.median / leverage).clamp(max=1)
+
+    def familiarity(self, features: Tensor) -> Tensor:
+        """Return the familiarity (M, N) of rows with these features."""
+        shares: Tensor = (self.median / self.leverage(features)).clamp(max=1)
+        return shares
 
     def select(self, members: Sequence[int]) -> "TableEvidence":
         """Return the same for copies of some of the networks."""
@@ -192,29 +195,25 @@ def add_evidence(model: Any, views: Views, ridge: float | None) -> Any:
         views: the inputs of its networks for all rows.
         ridge: λ; None: the variance grows relative to the edge of the training rows.
     """
-    model.evidence = _with_ridge(_learn(model, views), ridge)
+    learned = _learn(model, views)
+    model.evidence = _with_ridge(learned, ridge)
     model.ready()
-    model.unfamiliar_below = unfamiliar_below(model, views)
+    model.unfamiliar_below = _unfamiliar_below(model, views, learned.held_out)
     return model
 
 
 @torch.no_grad()
-def unfamiliar_below(model: Any, views: Views) -> float | None:
+def _unfamiliar_below(model: Any, views: Views, features: Tensor) -> float | None:
     """Return the familiarity below which 1% of rows like the training rows lie; None for fewer than 50 held-out rows.
 
-    Each held-out row counts with the mean familiarity of the networks that held it out.
+    Each held-out row counts with the mean familiarity of the networks that held it out, from its features (M, n, D).
     """
-    members = views.members
-    rows = _equally_many([m.validation for m in members])
-    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64, device="cpu")
-    weights = weights if model.weights is None else model.weights
+    rows = _equally_many([m.validation for m in views.members])
     total, count = torch.zeros(2, len(views.x), dtype=torch.float64, device="cpu")
-    for batch in rows.split(BATCH_ROWS, 1):
-        answer, features = model.before_evidence(views.table[batch])
-        familiarity = model.evidence(answer, features)[1].double()
-        for own, shares, weight in zip(batch, familiarity, weights, strict=True):
-            total[own] += weight * shares
-            count[own] += weight
+    familiarity = model.evidence.familiarity(features).double()
+    for own, shares, weight in zip(rows, familiarity, model.network_weights, strict=True):
+        total[own] += weight * shares[: len(own)]  # without validation rows, the features are of training rows
+        count[own] += weight
     known = count > 0
     if int(known.sum()) < MIN_ROWS_FOR_THRESHOLD:
         return None
@@ -328,7 +327,6 @@ def rows_of_a_fold(rows: int) -> int:
 
 def short_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe with at most ``FOLD_STEPS`` steps."""
-    settings, steps = recipe.settings, min(FOLD_STEPS, recipe.settings.steps)
-    every = max(1, min(settings.evaluate_every, steps // 20))
-    warmup = min(1.0, settings.warmup * settings.steps / steps)
-    return replace(recipe, settings=replace(settings, steps=steps, warmup=warmup, evaluate_every=every))
+    short = recipe.with_steps(min(FOLD_STEPS, recipe.settings.steps))
+    warmup = min(1.0, recipe.settings.warmup * recipe.settings.steps / short.settings.steps)
+    return replace(short, settings=replace(short.settings, warmup=warmup))

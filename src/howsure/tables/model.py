@@ -103,9 +103,13 @@ class TableModel(nn.Module):
         """Weights of all distributions that ``forward`` returns; None: all count the same."""
         if self.linear is None:
             return self.weights
-        networks = torch.full((self.members,), 1 / self.members, dtype=torch.float64, device=self.device)
-        networks = networks if self.weights is None else self.weights
-        return torch.cat([networks * (1 - self.linear.share), self.linear.share.view(1)])
+        return torch.cat([self.network_weights * (1 - self.linear.share), self.linear.share.view(1)])
+
+    @property
+    def network_weights(self) -> Tensor:
+        """Weights of the networks alone, (M,)."""
+        equal = torch.full((self.members,), 1 / self.members, dtype=torch.float64, device=self.device)
+        return equal if self.weights is None else self.weights
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features (N, F) of the numbers of a table."""
@@ -137,20 +141,12 @@ class TableModel(nn.Module):
 
     # Predictions ------------------------------------------------------------------------------------------------------
 
-    def predict(
-        self, x: ArrayLike | Tensor, members: Sequence[int] | None = None, *, encoded: bool = False
-    ) -> Prediction:
-        """Return the mixture of some networks for the rows of x.
-
-        Args:
-            x: as for ``forward``.
-            members: the networks; None: all.
-            encoded: whether x are features, also for a model with an encoder.
-        """
+    def predict(self, x: ArrayLike | Tensor, members: Sequence[int] | None = None) -> Prediction:
+        """Return the mixture of some networks (None: all) for the rows of x, which are as for ``forward``."""
         in_training = self.networks.weights[0].dtype != self._precision
         whole = members is None and not in_training and not self.method.draws_noise
         model = self if whole else self.select(members)
-        answer, familiarity = model.evaluate(x, encoded=encoded)
+        answer, familiarity = model.evaluate(x)
         if familiarity is not None:
             weights = None if model.weights is None else model.weights.cpu().view(-1, 1)
             familiarity = mixtures.mean(familiarity, weights)
@@ -160,17 +156,15 @@ class TableModel(nn.Module):
         )
 
     @torch.no_grad()
-    def evaluate(self, x: ArrayLike | Tensor, *, encoded: bool = False) -> tuple[Answer, Tensor | None]:
+    def evaluate(self, x: ArrayLike | Tensor) -> tuple[Answer, Tensor | None]:
         """Return the result of ``forward``, on the CPU and computed in parts: (M, N) for a single target."""
         rows = x.detach().cpu().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=float))
-        expected = self.columns_in if not encoded else self.features_in
-        if rows.ndim != 2 or rows.shape[1] != expected:
-            raise InputError(f"x must have shape (N, {expected}), got {tuple(rows.shape)}")
+        if rows.ndim != 2 or rows.shape[1] != self.columns_in:
+            raise InputError(f"x must have shape (N, {self.columns_in}), got {tuple(rows.shape)}")
         device = self.device
 
         def views_of(chunk: Tensor) -> Tensor:
-            given = chunk.to(device)
-            return self.views(given if encoded else self.features(given))
+            return self.views(self.features(chunk.to(device)))
 
         def part(views: Tensor) -> tuple[Any, ...]:
             answer, familiarity = self.with_linear(views)
@@ -288,7 +282,7 @@ class TableModel(nn.Module):
         networks = _networks_like(groups["networks"], activation)
         trees = None
         if "trees.boosted" in groups:
-            trees = TreeFeatures(*(TreeEnsemble.like(groups[f"trees.{name}"]) for name in ("boosted", "forest")))
+            trees = TreeFeatures(*(TreeEnsemble(**groups[f"trees.{name}"]) for name in ("boosted", "forest")))
         model = cls(method, networks, blank_x, blank_y, one_target, trees)
         if encoder is not None:
             model.encoder, model.robust = encoder, RobustScale(len(encoder.order))
@@ -298,7 +292,7 @@ class TableModel(nn.Module):
                 leverage = ConjugateEvidence(directions.shape[-2], directions.shape[-1], len(directions))
                 model.evidence = TableEvidence(leverage, loc_y.shape[-1])
         if "linear" in groups:
-            model.linear = LinearExpert.like(groups["linear"], model.features_in, loc_y.shape[-1])
+            model.linear = LinearExpert(**groups["linear"])
         for name in ("weights", "width"):
             if name in tensors:
                 setattr(model, name, torch.ones_like(tensors[name]))
@@ -309,14 +303,8 @@ class TableModel(nn.Module):
     @torch.no_grad()
     def check(self) -> None:
         """Raise an InputError if the parts cannot belong to one model: their sizes, or the values of their buffers."""
-        if self.encoder is not None and len(self.encoder.order) != self.features_in:
-            raise InputError(
-                f"inconsistent model file: the columns have {len(self.encoder.order)} features but the networks expect "
-                f"{self.features_in}"
-            )
-        last = self.networks.sizes[-1]
-        if last != self.method.outputs * self.targets or (self.one_target and self.targets != 1):
-            raise InputError(f"inconsistent model file: {last} outputs do not fit {self.targets} targets")
+        if self.one_target and self.targets != 1:
+            raise InputError(f"inconsistent model file: {self.targets} targets for a model of one")
         for name, tensor in self.state_dict().items():
             if tensor.is_floating_point() and name != "scale_x.scale" and not bool(tensor.isfinite().all()):
                 raise InputError(f"inconsistent model file: {name} has values that are not finite")
@@ -327,13 +315,10 @@ class TableModel(nn.Module):
             positive += [self.linear.share, 1 - self.linear.share]
         if not all(bool((t > 0).all()) for t in positive if t is not None):
             raise InputError("inconsistent model file: a scale or weight is not greater than 0")
-        if self.trees is not None:
-            self.trees.prepare()
         if self.networks.embedding is not None:
             self.networks.embedding.prepare()
         row = torch.zeros(1, self.columns_in, dtype=torch.float64, device="cpu")
-        answer = self.ready()(row)[0]
-        if not all(bool(leaf.isfinite().all()) for leaf in _pytree.tree_leaves(answer)):
+        if not np.isfinite(self.ready().predict(row).std).all():
             raise InputError("inconsistent model file: its prediction is not finite")
 
 

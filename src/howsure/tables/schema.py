@@ -1,10 +1,8 @@
 """Turn one column of a table into the numbers that a network sees, as learned from training rows."""
 
-import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,7 @@ from howsure.tables.columns import Column, Kind, read_column
 from howsure.tables.dates import DATE_FORMS, ISO
 from howsure.tables.numbers import PLAIN, is_number_form
 
-__all__ = ["CYCLES", "DIGITS", "MAX_CATEGORIES", "PERIODS", "Encoder", "demand", "encoder_from"]
+__all__ = ["CYCLES", "DIGITS", "MAX_CATEGORIES", "PERIODS", "Encoder"]
 
 Array = NDArray[np.float64]
 
@@ -68,6 +66,15 @@ class Encoder:
     why: str = ""
     unreadable: str = ""
 
+    def __post_init__(self) -> None:
+        known = {"boolean": ("",), "date": DATE_FORMS, "category": ("text", "number"), "number": ("duration",)}
+        fits = self.content in known[self.kind] or (self.kind == "number" and is_number_form(self.content))
+        shown, sizes = self.frequent or self.categories, {len(row) for row in self.means}
+        whole = not sizes or (len(sizes) == 1 and 0 not in sizes and len(self.means) == len(self.categories) + 2)
+        among = set(shown) <= set(self.categories) and set(self.cycles) <= set(CYCLES)
+        if not (fits and whole and among and self.low <= self.high):
+            raise InputError(f"inconsistent encoding of column {self.name!r}", column=self.name)
+
     @property
     def features(self) -> list[str]:
         """The names of the columns of numbers that this column becomes."""
@@ -115,75 +122,3 @@ class Encoder:
             return f"date (as in {pd.Timestamp(2020, 12, 31).strftime(self.content)})"
         written = self.kind == "number" and self.content != PLAIN
         return f"number (as in {self.content})" if written else self.kind
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
-
-
-def encoder_from(position: int, state: Any) -> Encoder:
-    """Return one encoder from the plain values of a model file, which are checked."""
-    here = f"column {position} "
-    demand(isinstance(state, dict), here + "is not a dictionary")
-    names = {field.name for field in fields(Encoder)}
-    demand(set(state) == names, here + f"needs the entries {', '.join(sorted(names))}")
-    for name, holds in _CHECKS.items():
-        demand(holds(state[name]), here + f"has a wrong entry {name!r}")
-    made = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
-    encoder = Encoder(**made | {"means": tuple(map(tuple, state["means"]))})
-    is_category, rows = encoder.kind == "category", {len(row) for row in encoder.means}
-    demand(_content_fits(encoder), here + "has an unknown content")
-    demand(encoder.low <= encoder.high, here + "has a lowest number above the highest")
-    demand(is_category or not (encoder.categories or encoder.means), here + "has categories, but is not a category")
-    demand(encoder.kind == "date" or not encoder.cycles, here + "has cycles, but is not a date")
-    fits = len(encoder.means) == len(encoder.categories) + 2 and len(rows) == 1 and 0 not in rows
-    demand(fits or not encoder.means, here + "has means that do not fit its categories")
-    among = set(encoder.frequent) <= set(encoder.categories)
-    demand(among and bool(encoder.means or not encoder.frequent), here + "has frequent values that are not categories")
-    return encoder
-
-
-def _content_fits(encoder: Encoder) -> bool:
-    """Return whether a column of this kind can have this content."""
-    content = encoder.content
-    if encoder.kind == "number":
-        return content == "duration" or is_number_form(content)
-    known = {"boolean": ("",), "date": DATE_FORMS, "category": ("text", "number")}
-    return content in known[encoder.kind]
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are_texts(values: Any) -> bool:
-    """Return whether the values are a list of different texts."""
-    texts = isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
-    return texts and len(set(values)) == len(values)
-
-
-def _are_rows(values: Any) -> bool:
-    """Return whether the values are a list of lists of finite numbers."""
-    lists = isinstance(values, list | tuple) and all(isinstance(row, list | tuple) for row in values)
-    return lists and all(_is_finite(number) for row in values for number in row)
-
-
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("name", "content", "why", "unreadable"), lambda value: isinstance(value, str)),
-    "kind": lambda value: isinstance(value, str) and value in get_args(Kind),
-    **dict.fromkeys(("fill", "low", "high", "mean", "std"), _is_finite),
-    **dict.fromkeys(("flags_missing", "left_out"), lambda value: isinstance(value, bool)),
-    **dict.fromkeys(("categories", "frequent"), _are_texts),
-    "cycles": lambda value: _are_texts(value) and set(value) <= set(CYCLES),
-    "means": _are_rows,
-    **dict.fromkeys(("missing", "distinct"), _is_count),
-}
-
-
-def demand(holds: bool, problem: str) -> None:
-    """Raise if something that a model file holds about a table is wrong."""
-    if not holds:
-        raise InputError(f"inconsistent model file: the encoding of the table: {problem}", hint="save the model again")

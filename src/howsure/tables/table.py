@@ -1,7 +1,7 @@
 """Read tables (NumPy, pandas, polars, Arrow) into typed columns with missing values."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from howsure.errors import InputError, InputTypeError
 from howsure.tables.columns import Column, check_unique, decide_kind, read_column
 
-__all__ = ["Column", "OpenTable", "Table", "open_table", "read_table"]
+__all__ = ["Column", "OpenTable", "Table", "as_array", "open_table", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Table:
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
+
+    def select(self, rows: NDArray[np.int64]) -> "Table":
+        """Return some of the rows, without the index."""
+        columns = tuple(replace(column, values=column.values[rows]) for column in self.columns)
+        return Table(columns, len(rows), self.named)
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def _from_arrow(x: Any) -> Any:
 def _open_array(x: Any) -> OpenTable:
     import pandas as pd
 
-    array = _as_array(x)
+    array = as_array(x)
     if array.dtype.kind == "c":
         raise InputError("complex data is not supported")  # scikit-learn's own words
     if array.dtype.kind not in "biufO":
@@ -135,7 +140,7 @@ def _open_array(x: Any) -> OpenTable:
     return OpenTable([f"x{k}" for k in range(array.shape[1])], columns, len(array), named=False)
 
 
-def _as_array(x: Any) -> NDArray[Any]:
+def as_array(x: Any) -> NDArray[Any]:
     """Return x as an array: masked values are missing, and lists with text in them stay objects."""
     if isinstance(x, np.ma.MaskedArray):
         if x.dtype.kind in "iuf":

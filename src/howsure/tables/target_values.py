@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_array, check_consistent_length
 
 from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.prediction import real_numbers
 
-__all__ = ["SharedValues", "check_numbers", "check_sign", "find_atom", "find_shared_values", "positive_numbers"]
+__all__ = ["SharedValues", "check_sign", "find_atom", "find_shared_values", "positive_numbers", "read_target"]
 
 Array = NDArray[np.float64]
+MAX_TARGET = 1e140  # largest target, and inverse of the smallest spread: squares must be finite in float64
 ROWS_PER_VALUE = 5  # on average, from which on rows share values
 MAX_LISTED_VALUES = 50  # that are taken for all possible ones if they are on no regular grid
 COARSE_STEP = 0.05  # of a grid, in standard deviations of the target
@@ -28,7 +32,28 @@ SMALL_QUANTILE = 0.05  # of positive values: this quantile counts as a small one
 # Targets of regressors ---------------------------------------------------------------------------------------------
 
 
-def check_numbers(y: Any) -> Any:
+def read_target(y: Any, rows: int) -> Array:
+    """Return targets as float64, (rows,) or (rows, targets), after checking that a regressor can learn them."""
+    if y is None:
+        raise InputError("this regressor requires y to be passed, but the target y is None")
+    if isinstance(y, torch.Tensor) and y.dtype is torch.bool:
+        y = y.numpy(force=True)
+    if isinstance(y, np.ma.MaskedArray | torch.Tensor):
+        y = real_numbers("y", y)
+    target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
+    if target.ndim == 2 and target.shape[1] == 1:
+        target = target[:, 0]
+    if target.ndim > 2:
+        raise InputError(f"y must have shape (rows,) or (rows, targets), got {target.shape}")
+    check_consistent_length(target, np.empty(rows))
+    size, spread = np.abs(target).max(), np.ptp(target, axis=0)
+    if size > MAX_TARGET or ((spread > 0) & (spread < 1 / MAX_TARGET)).any():
+        why = f"has values of {size:.3g}" if size > MAX_TARGET else f"varies by {spread[spread > 0].min():.3g} only"
+        raise InputError(f"y {why}: float64 cannot hold its variance; pass y in other units")
+    return target
+
+
+def _check_numbers(y: Any) -> Any:
     """Return targets as numbers. Raise for targets that are not quantities."""
     array = np.asarray(y)
     if array.dtype.kind == "b":

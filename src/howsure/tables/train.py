@@ -171,8 +171,8 @@ def _part(
     fast = None if fast_steps is None else fast_steps(method, population, batches, table, recipe)
     score = _score(table, model, members, validate)
     constant = None
-    if score is not None and validate is None:
-        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1)) if table.cells is None else None
+    if score is not None and validate is None and table.cells is None:
+        constant = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
     return Part(population, batches, _loss(table, model, counts), score, fast, constant)
 
 
@@ -215,10 +215,7 @@ def _loss(table: ScaledTable, fitted: TableModel, rows: Tensor) -> Callable[[nn.
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         x, y, weights, cells = table.divide(batch)
         raw = module(table.own_x(x)).unflatten(-1, (-1, method.outputs))
-        if cells is None:
-            each = method.loss_of_raw(raw, table.own_y(y), module)
-        else:
-            each = method.loss_of_raw(raw, table.own_y(y), module, cells)
+        each = method.loss_of_raw(raw, table.own_y(y), module, cells)
         fit_term = each.mean((1, 2)) if weights is None else (each.mean(2) * weights).mean(1)
         complexity = method.complexity(module)
         return fit_term if complexity is None else fit_term + complexity / rows

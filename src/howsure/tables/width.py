@@ -56,8 +56,7 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     rows, holders = _held_out(members, kind_of, kinds, len(views.x))
     if len(members) == 1 or len(rows) < MIN_ROWS:
         return model
-    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64, device="cpu")
-    weights = weights if model.weights is None else model.weights
+    weights = model.network_weights
     of_kinds = torch.stack([weights[kind_of == k].sum() for k in range(kinds)])
     place = torch.arange(len(rows), device="cpu")
     table, y = views.table[rows], torch.from_numpy(target.table[rows])

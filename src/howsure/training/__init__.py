@@ -1,7 +1,8 @@
 """The training loop, and the batches it reads."""
 
 from howsure.training.batches import Batches, LoaderBatches, TableBatches
-from howsure.training.loop import Part, Settings, Training, resolve_device, seeded, train, train_parts
+from howsure.training.loop import Part, train, train_parts
+from howsure.training.settings import Settings, Training, resolve_device, seeded
 
 __all__ = [
     "Batches",

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import io
-from collections.abc import Mapping
+import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -53,26 +53,18 @@ def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 
 def fingerprint(*parts: Any) -> str:
     """Return a hash of settings and tensors that identifies the run to which a checkpoint belongs."""
-    total = hashlib.sha256()
-    for part in parts:
-        head = f"{part.dtype} {tuple(part.shape)}" if isinstance(part, Tensor) else _text(part)
-        total.update(f"{len(head)} {head}".encode())  # the length keeps parts apart
-        if isinstance(part, Tensor):
-            total.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return total.hexdigest()
+    return hashlib.sha256(json.dumps(parts, default=_plain, sort_keys=True).encode()).hexdigest()
 
 
-def _text(value: Any) -> str:
-    """Return settings as text that is the same in every process: a function by its name, not its address."""
+def _plain(value: Any) -> Any:
+    """Return a value as one that JSON has, the same in every process: a function by its name, not its address."""
+    if isinstance(value, Tensor):
+        content = hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes())
+        return [str(value.dtype), list(value.shape), content.hexdigest()]
     if is_dataclass(value) and not isinstance(value, type):
-        compared = {f.name: getattr(value, f.name) for f in fields(value) if f.compare}
-        return f"{type(value).__qualname__}{_text(compared)}"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {_text(v)}" for k, v in sorted(value.items())) + "}"
-    if isinstance(value, list | tuple | range):
-        return "[" + ", ".join(map(_text, value)) + "]"
+        return [type(value).__qualname__, {f.name: getattr(value, f.name) for f in fields(value) if f.compare}]
     if isinstance(value, functools.partial):
-        return f"{_text(value.func)}({_text(value.args)}, {_text(value.keywords)})"
+        return [value.func, value.args, value.keywords]
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     return repr(value)

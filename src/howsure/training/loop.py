@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +18,9 @@ from howsure.training.adamw import AdamW
 from howsure.training.batches import Batches
 from howsure.training.checkpoint import load_checkpoint, save_checkpoint
 from howsure.training.progress import Progress
+from howsure.training.settings import Settings, Training
 
-__all__ = ["Part", "Settings", "Training", "resolve_device", "seeded", "train", "train_parts"]
+__all__ = ["Part", "train", "train_parts"]
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 Validate = Callable[[nn.Module], Tensor]
@@ -27,151 +28,8 @@ Validate = Callable[[nn.Module], Tensor]
 FastSteps = Callable[[list[Tensor], list[Tensor], list[Tensor], Tensor, int], Tensor]
 
 
+RESULTS = ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history")  # of a checkpoint
 _MIN_NATS_LEARNED = 0.15  # gain over the score of a constant, or over the first score, that shows that a run learns
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a training run with AdamW.
-
-    Args:
-        steps: number of training steps.
-        learning_rate: the largest learning rate, reached after the warm-up.
-        weight_decay: AdamW's weight decay.
-        warmup: share of the steps, in [0, 1), in which the learning rate rises linearly from 0.
-        schedule: "cosine" lowers the learning rate to 0 at the end; "constant" keeps it.
-        decay: share of the steps, in (0, 1], in which "cosine" lowers it: all after the warm-up, or only the last.
-        averaging: share of the steps so far, in [0, 1), over which weights are averaged before they are scored and
-            kept. The share falls with the learning rate. 0 takes the last weights. An average stands in for a falling
-            learning rate, and needs no last step to be planned for.
-        clip: largest norm of a member's gradient; None does not clip.
-        evaluate_every: steps between evaluations, at which the score decides on the best weights. With ``plateau``
-            there are four more before the first, because networks are best almost at once where targets are noise.
-        patience: number of evaluations without improvement after which a member stops; None never stops.
-        plateau: all members stop once the mean of their best scores has fallen by less than ``least_gain`` over this
-            share of the steps so far, and over at least five evaluations and 200 steps. It is a quarter of all steps if
-            the score is hardly better than the score of a constant. 0 never stops them, nor does a run without
-            validation.
-        least_gain: smallest fall of the score, in its unit, that counts for ``plateau``.
-        precision: "float32", or "bfloat16" to run the network under autocast; heads and losses stay in float32.
-        checkpoint_every: evaluations between checkpoints.
-
-    >>> Settings(steps=100, learning_rate=1e-2).schedule
-    'cosine'
-    """
-
-    steps: int = 4000
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    warmup: float = 0.05
-    schedule: str = "cosine"
-    decay: float = 1.0
-    averaging: float = 0.0
-    clip: float | None = 10.0
-    evaluate_every: int = 100
-    patience: int | None = None
-    plateau: float = 0.0
-    least_gain: float = 0.003
-    precision: str = "float32"
-    checkpoint_every: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "learning_rate", "evaluate_every", "checkpoint_every"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be greater than 0, got {getattr(self, name)}")
-        if not 0 <= self.warmup < 1:
-            raise InputError(f"warmup is a share of the steps in [0, 1), got {self.warmup}")
-        if not 0 < self.decay <= 1:
-            raise InputError(f"decay is a share of the steps in (0, 1], got {self.decay}")
-        for name in ("averaging", "plateau"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} is a share of the steps so far in [0, 1), got {getattr(self, name)}")
-        if self.schedule not in ("cosine", "constant"):
-            raise InputError(f"unknown schedule {self.schedule!r}; known are cosine, constant")
-        if self.precision not in ("float32", "bfloat16"):
-            raise InputError(f"unknown precision {self.precision!r}; known are float32, bfloat16")
-
-    @property
-    def first_evaluations(self) -> int:
-        """Interval of the additional evaluations before the first regular one, in steps."""
-        return max(1, self.evaluate_every // 5) if self.plateau else self.evaluate_every
-
-    def rate(self, step: Tensor) -> Tensor:
-        """Return the learning rates of these steps, counted from 0, in float32."""
-        step = step.float()
-        warm = max(1, round(self.warmup * self.steps))
-        rising = ((step + 1) / warm).clamp(max=1)
-        if self.schedule == "constant":
-            return self.learning_rate * rising
-        start = max(warm, round((1 - self.decay) * self.steps))
-        progress = ((step - start) / max(1, self.steps - start)).clamp(0, 1)
-        return self.learning_rate * rising * 0.5 * (1 + torch.cos(math.pi * progress))
-
-
-@dataclass
-class Training:
-    """Result of a training run. Tensors have one entry per member.
-
-    Attributes:
-        best_score: smallest validation score; without validation, the last training loss.
-        best_step: the step after which that score was reached.
-        diverged: whether weights or score became infinite or NaN. Such a member keeps its best weights and is not run
-            again.
-        stopped_early: whether the member ran out of patience.
-        steps: steps taken.
-        seconds: duration, including the runs before a resume.
-        history: for each evaluation the step, the mean training loss and score of healthy members, and how many
-            members still run.
-    """
-
-    best_score: Tensor
-    best_step: Tensor
-    diverged: Tensor
-    stopped_early: Tensor
-    steps: int = 0
-    seconds: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-    def summary(self, member: int) -> dict[str, Any]:
-        """Return the result of one member as plain values, for a record."""
-        best = {"best_step": int(self.best_step[member]), "best_score": float(self.best_score[member])}
-        return best | {"diverged": bool(self.diverged[member]), "seconds": self.seconds}
-
-
-def resolve_device(name: str | torch.device = "auto") -> torch.device:
-    """Return the device of this name: "auto", "cpu", "cuda", "cuda:0", … or "mps".
-
-    "auto" is CUDA if there is one, else the CPU, and never mps.
-
-    Raises:
-        InputError: for a device that is unknown or that this machine does not have.
-    """
-    if isinstance(name, str) and name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError, ValueError):  # the last for a number beyond 64 bits
-        device = None
-    if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise InputError(f"unknown device {name!r:.60}; known are auto, cpu, cuda (or cuda:0, …) and mps")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {name!s} is not available: this machine has no CUDA device. Use 'auto' or 'cpu'")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device mps is not available on this machine. Use 'auto' or 'cpu'")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {name!s} is not available: this machine has {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-@contextlib.contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators, on the CPU and on the device, inside the context.
-
-    Afterwards they are in the state they had before, so that the caller's random numbers do not change.
-    """
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def train(
@@ -255,8 +113,7 @@ def train_parts(
     """
     if checkpoint is not None and len(parts) > 1:
         raise InputError("a checkpoint holds one part of a training, not several")
-    each = [_Run(p.module, p.batches, p.loss, p.validate, settings, p.fast_steps, identity) for p in parts]
-    runs = _Runs(each, threads, parts[0].constant)
+    runs = _Runs([_Run(part, settings, identity) for part in parts], threads)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         _resume(runs.each[0], path)
@@ -281,8 +138,8 @@ class _Runs:
     At the end, also if that is an error or an interrupt, every module has its best weights.
     """
 
-    def __init__(self, runs: Sequence["_Run"], threads: int, constant: float | None) -> None:
-        self.each, self.settings, self.constant = runs, runs[0].settings, constant
+    def __init__(self, runs: Sequence["_Run"], threads: int) -> None:
+        self.each, self.settings, self.constant = runs, runs[0].settings, runs[0].part.constant
         self.results = [run.result for run in runs]
         self.pool = ThreadPoolExecutor(min(threads, len(runs))) if min(threads, len(runs)) > 1 else None
 
@@ -307,9 +164,8 @@ class _Runs:
             for run in self.each:
                 run.advance()
         else:
-            futures = [self.pool.submit(_on_one_thread, run.advance) for run in self.each]
-            for future in futures:
-                future.result()
+            for _ in self.pool.map(_advance, self.each):
+                pass
         self._note()
 
     def _note(self) -> None:
@@ -333,7 +189,7 @@ class _Runs:
     def _has_plateaued(self) -> bool:
         """Return whether the mean best score has hardly fallen for so long that the members should stop."""
         settings, now = self.settings, self.history[-1]["best"]
-        if not settings.plateau or self.each[0].validate is None:
+        if not settings.plateau or self.each[0].part.validate is None:
             return False
         window = max(settings.plateau * self.step, 5 * settings.evaluate_every, 200)
         start = next((row["best"] for row in self.history if row["step"] >= settings.evaluate_every), now)
@@ -352,9 +208,9 @@ class _Runs:
             run.keep_best()
 
 
-def _on_one_thread(work: Callable[[], None]) -> None:
+def _advance(run: "_Run") -> None:
     with one_thread():
-        work()
+        run.advance()
 
 
 def _resume(run: "_Run", path: Path) -> None:
@@ -369,20 +225,11 @@ def _resume(run: "_Run", path: Path) -> None:
 
 
 class _Run:
-    """State of a training run, and its steps, evaluations and checkpoints. Arguments as in :func:`train`."""
+    """State of a training run, and its steps, evaluations and checkpoints. Arguments as in :func:`train_parts`."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        batches: Batches,
-        loss: Loss,
-        validate: Validate | None,
-        settings: Settings,
-        fast_steps: FastSteps | None = None,
-        identity: str = "",
-    ) -> None:
-        self.fast_steps, self.identity = fast_steps, identity
-        self.module, self.batches, self.loss, self.validate, self.settings = module, batches, loss, validate, settings
+    def __init__(self, part: Part, settings: Settings, identity: str = "") -> None:
+        self.part, self.settings, self.identity = part, settings, identity
+        self.module = module = part.module
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("the module has no parameters to train")
@@ -406,7 +253,7 @@ class _Run:
             else torch.optim.AdamW(self.parameters, fused=cuda, capturable=cuda, **options)
         )
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.captures = cuda and batches.static
+        self.captures = cuda and part.batches.static
         # every step would cost a tenth of the training and change nothing; before an evaluation it has to be
         self.averaged_every = min(10, settings.first_evaluations)
         self.averages = [p.detach().clone() for p in self.parameters] if settings.averaging else []
@@ -433,8 +280,8 @@ class _Run:
             every = self.settings.first_evaluations
         until = min(self.settings.steps, (self.step // every + 1) * every)
         self.module.train()
-        if self.fast_steps is not None:
-            self._many_steps(self.fast_steps, until - self.step)
+        if self.part.fast_steps is not None:
+            self._many_steps(self.part.fast_steps, until - self.step)
         while self.step < until and not self.cancelled:
             self._one_step()
             self.step += 1
@@ -484,10 +331,10 @@ class _Run:
         """Draw a batch and update the weights. While a CUDA graph is recorded, the caller has reset the gradients."""
         if not captured:
             self.optimizer.zero_grad()
-        batch = self.batches.next()
+        batch = self.part.batches.next()
         half = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if half else contextlib.nullcontext():
-            each = self.loss(self.module, batch)
+            each = self.part.loss(self.module, batch)
         each.sum().backward()
         self._clip()
         self.rate.copy_(self.rates.index_select(0, self.clock)[0])
@@ -542,13 +389,17 @@ class _Run:
     def _score(self) -> None:
         """Evaluate the weights that the module has now."""
         result = self.result
-        healthy = torch.stack([self._per_member(p.isfinite()).all(1) for p in self.parameters]).all(0)
-        score = self.last_loss if self.validate is None else self.validate(self.module).detach().float().reshape(-1)
+        finite = [
+            p.isfinite().flatten(1) if self.has_member_axis else p.isfinite().view(1, -1) for p in self.parameters
+        ]
+        healthy = torch.stack([each.all(1) for each in finite]).all(0)
+        validate = self.part.validate
+        score = self.last_loss if validate is None else validate(self.module).detach().float().reshape(-1)
         healthy = healthy & score.isfinite()
         result.diverged |= ~healthy
         running = healthy & ~result.stopped_early & ~result.diverged
         # without validation keep the last healthy weights
-        better = running & ((score < result.best_score) | (self.validate is None))
+        better = running & ((score < result.best_score) | (validate is None))
         for kept, p in zip(self.best, self.kept_tensors, strict=True):
             choice = better.view(-1, *[1] * (p.ndim - 1)) if self.has_member_axis else better[0]
             kept.copy_(torch.where(choice, p, kept))
@@ -560,10 +411,6 @@ class _Run:
         result.steps = self.step
         self.latest = score, healthy
 
-    def _per_member(self, p: Tensor) -> Tensor:
-        """Return a parameter with one row per member."""
-        return p.flatten(1) if self.has_member_axis else p.reshape(1, -1)
-
     @torch.no_grad()
     def keep_best(self) -> None:
         """Set the module to the best weights of every member."""
@@ -574,7 +421,6 @@ class _Run:
 
     def state(self) -> dict[str, Any]:
         """Return everything that the next step depends on."""
-        result = self.result
         return {
             "identity": self.identity,
             "settings": {k: v for k, v in vars(self.settings).items() if k != "checkpoint_every"},
@@ -584,18 +430,13 @@ class _Run:
             "buffers": dict(self.module.named_buffers()),
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),
-            "batches": self.batches.state(),
+            "batches": self.part.batches.state(),
             "generator": torch.get_rng_state() if self.generator is None else self.generator.get_state(),
             "averages": self.averages,
             "stale": self.stale,
             "last_loss": self.last_loss,
             "clock": self.clock,
-            "best_score": result.best_score,
-            "best_step": result.best_step,
-            "diverged": result.diverged,
-            "stopped_early": result.stopped_early,
-            "seconds": result.seconds,
-            "history": result.history,
+            **{name: getattr(self.result, name) for name in RESULTS},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -621,13 +462,13 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
-        self.batches.restore(state["batches"])
+        self.part.batches.restore(state["batches"])
         if self.generator is None:
             torch.set_rng_state(state["generator"])
         else:
             self.generator.set_state(state["generator"])
         self.step, self.stale = state["step"], state["stale"]
-        for name in ("best_score", "best_step", "diverged", "stopped_early", "seconds", "history"):
+        for name in RESULTS:
             setattr(self.result, name, state[name])
         self.result.steps = self.step
 

@@ -3,6 +3,8 @@
 import sys
 from typing import Any, Self
 
+from tqdm import tqdm
+
 __all__ = ["Progress"]
 
 SECONDS_BEFORE_BAR = 2.0
@@ -20,31 +22,26 @@ class Progress:
 
     def __init__(self, total: int, enabled: bool | None = True, stream: Any = None) -> None:
         stream = stream or sys.stderr
-        terminal = stream.isatty()
-        self.bar: Any = None
-        if terminal if enabled is None else enabled:
-            from tqdm import tqdm
-
-            self.bar = tqdm(
-                total=total,
-                desc="training",
-                unit="step",
-                delay=SECONDS_BEFORE_BAR,
-                mininterval=0.1 if terminal else SECONDS_BETWEEN_LINES,
-                file=stream,
-                leave=False,
-            )
+        self.bar = tqdm(
+            total=total,
+            desc="training",
+            unit="step",
+            delay=SECONDS_BEFORE_BAR,
+            mininterval=0.1 if stream.isatty() else SECONDS_BETWEEN_LINES,
+            file=stream,
+            leave=False,
+            disable=None if enabled is None else not enabled,
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def update(self, step: int, latest: dict[str, Any]) -> None:
         """Show the step, and of ``latest`` the loss, the validation score and how many members still train."""
-        if self.bar is not None:
+        if not self.bar.disable:
             numbers = {"loss": latest["loss"], "validation": latest["score"], "running": latest["running"]}
             self.bar.set_postfix(numbers, refresh=False)
             self.bar.update(step - self.bar.n)
 
     def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()

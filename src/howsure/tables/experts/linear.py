@@ -22,23 +22,10 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from howsure.distributions import NormalInverseGamma
-from howsure.errors import InputError
 
 __all__ = ["LinearExpert"]
 
 Array = NDArray[np.float64]
-NAMES = (
-    "centre",
-    "rate",
-    "directions",
-    "inverse",
-    "coefficients",
-    "intercept",
-    "mean_variance",
-    "alpha",
-    "beta",
-    "share",
-)
 MIN_ROWS = 5  # so that a left-out row has a predictive distribution with a variance
 MAX_FEATURES = 1000  # the solution takes the cube of this number of operations
 LOG_RIDGES = (-46.0, 12.0)  # bounds of ln(λ/n): beyond them a prior is flat, or leaves nothing but the mean
@@ -68,7 +55,7 @@ class LinearExpert(nn.Module):
 
     def __init__(self, **parts: Tensor) -> None:
         super().__init__()
-        for name in NAMES:
+        for name in LinearExpert.__annotations__:
             self.register_buffer(name, parts[name])
 
     @classmethod
@@ -118,7 +105,7 @@ class LinearExpert(nn.Module):
         each = np.ones(len(ridge))
         parts = (centre, 1 / spread, vectors, inverse, weights, intercept, each / n, each * alpha, beta, np.array(0.0))
         tensors = (torch.from_numpy(np.ascontiguousarray(p, dtype=np.float64).reshape(np.shape(p))) for p in parts)
-        return cls(**dict(zip(NAMES, tensors, strict=True))), left_out
+        return cls(**dict(zip(cls.__annotations__, tensors, strict=True))), left_out
 
     def forward(self, x: Tensor) -> NormalInverseGamma:
         """Return the posterior predictive distribution of rows (N, F) as (N, T)."""
@@ -127,16 +114,6 @@ class LinearExpert(nn.Module):
         gamma = self.intercept + projected @ self.coefficients
         alpha, beta = ((self.alpha - 1).expand(gamma.shape), self.beta.expand(gamma.shape))
         return NormalInverseGamma._from_leaves((gamma, 1 / variance, alpha, beta))
-
-    @classmethod
-    def like(cls, tensors: dict[str, Tensor], features: int, targets: int) -> "LinearExpert":
-        """Return an expert of the sizes of these tensors, to be loaded, after checking that they fit together."""
-        rank = tensors["inverse"].shape[0] if "inverse" in tensors and tensors["inverse"].ndim else 0
-        shapes = [(features,), (features,), (features, rank), (rank, targets), (rank, targets), *[(targets,)] * 4, ()]
-        expected = dict(zip(NAMES, shapes, strict=True))
-        if {name: tuple(t.shape) for name, t in tensors.items()} != expected:
-            raise InputError("inconsistent model file: the linear expert does not fit the table")
-        return cls(**{name: torch.zeros(shape, dtype=torch.float64, device="cpu") for name, shape in expected.items()})
 
 
 def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:

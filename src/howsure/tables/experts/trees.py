@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.errors import HowsureError, InputError
 
 __all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
 
@@ -48,6 +48,13 @@ PLACES = (1 << PLACE_BITS) - 1
 STEPS = 4  # after which pairs that have arrived at a leaf are put aside
 BLOCK = 1 << 18  # pairs of a tree and a row that take their steps together: they stay in a core's cache
 
+DTYPES = {  # of the buffers of an ensemble; the numbers of nodes keep theirs
+    **dict.fromkeys(("centre", "unit", "limit", "start", "divisor", "offset", "factor"), torch.float64),
+    **dict.fromkeys(("columns", "leaves"), torch.int32),
+    "feature": torch.int8,
+    "number": None,
+}
+
 # set while an exporter records a model: called with an ensemble and its input instead of the evaluation
 RECORDED: ContextVar[Any] = ContextVar("RECORDED", default=None)
 
@@ -62,10 +69,10 @@ class TreeEnsemble(nn.Module):
     right if its value exceeds the number of the split, compared in the dtype of ``number``.
 
     Args:
-        targets, columns: T, and how many columns the trees of a target know.
-        trees: of each target.
-        nodes: of all trees.
-        dtype: of the numbers of nodes.
+        **values: the buffers, which are described below; without scales, centres and offsets, x is compared as it is.
+
+    Raises:
+        InputError: if the nodes are not trees of a bounded depth, or look at columns that do not exist.
     """
 
     columns: Tensor  # of x that the trees of a target know, (T, C)
@@ -83,55 +90,29 @@ class TreeEnsemble(nn.Module):
     threshold: Tensor  # of each node; −∞ for a leaf, where all rows go right, (nodes,)
     step: Tensor  # distance from the left to the right child, and the column among all of z, in one number, (nodes,)
 
-    def __init__(
-        self,
-        targets: int,
-        columns: int,
-        trees: int,
-        nodes: int,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    def __init__(self, **values: Any) -> None:
         super().__init__()
-        self.depth = 0
-        each, kinds = (targets, columns), torch.float64
-        self.register_buffer("columns", torch.zeros(each, dtype=torch.int32, device="cpu"))
-        self.register_buffer("centre", torch.zeros(each, dtype=kinds, device="cpu"))
-        self.register_buffer("unit", torch.ones(each, dtype=kinds, device="cpu"))
-        self.register_buffer("limit", torch.tensor(MAX_VALUE, dtype=kinds, device="cpu"))
-        for name, value in (("start", 0.0), ("offset", 0.0), ("divisor", 1.0), ("factor", 1.0)):
-            self.register_buffer(name, torch.full((targets,), value, dtype=kinds, device="cpu"))
-        self.register_buffer("leaves", torch.ones((targets, trees), dtype=torch.int32, device="cpu"))
-        self.register_buffer("feature", torch.full((nodes,), -1, dtype=torch.int8, device="cpu"))
-        self.register_buffer("number", torch.zeros(nodes, dtype=dtype, device="cpu"))
-
-    @classmethod
-    def of(cls, **arrays: Any) -> "TreeEnsemble":
-        """Return the ensemble with these values of its buffers."""
-        tensors = {name: torch.as_tensor(array, device="cpu") for name, array in arrays.items()}
-        made = cls.like(tensors)
-        for name, tensor in tensors.items():
-            getattr(made, name).copy_(tensor)
-        made.prepare()
-        return made
-
-    @classmethod
-    def like(cls, tensors: dict[str, Tensor]) -> "TreeEnsemble":
-        """Return an ensemble of the sizes of these tensors."""
-        targets, columns = tensors["columns"].shape
-        number = tensors["number"]
-        return cls(targets, columns, tensors["leaves"].shape[1], len(number), number.dtype)
+        each = np.shape(values["columns"])
+        one, zero = torch.ones(each[0]), torch.zeros(each[0])
+        known = {
+            "centre": torch.zeros(each),
+            "unit": torch.ones(each),
+            "limit": MAX_VALUE,
+            "start": zero,
+            "offset": zero,
+        }
+        known |= {"divisor": one, "factor": one} | values
+        for name, dtype in DTYPES.items():
+            self.register_buffer(name, torch.as_tensor(known[name], dtype=dtype, device="cpu"))
+        self._prepare()
 
     @property
     def trees(self) -> int:
         """Number of trees of each target."""
         return self.leaves.shape[1]
 
-    def prepare(self) -> None:
-        """Compute the children of all nodes from their order, after checking that the nodes are trees.
-
-        Raises:
-            InputError: if the nodes are not trees of a bounded depth, or look at columns that do not exist.
-        """
+    def _prepare(self) -> None:
+        """Compute the children of all nodes from their order, after checking that the nodes are trees."""
         leaves, feature = self.leaves.flatten().cpu().numpy().astype(np.int64), self.feature.cpu().numpy()
         known = self.columns.shape[1]
         if (leaves < 1).any() or (2 * leaves - 1).sum() != len(feature) or not -1 <= feature.min() <= feature.max():
@@ -255,11 +236,6 @@ class TreeFeatures(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.boosted(x), self.forest(x)], 1)
 
-    def prepare(self) -> None:
-        """Compute the buffers of the evaluation, after checking the nodes of all trees."""
-        self.boosted.prepare()
-        self.forest.prepare()
-
 
 def trees_for(rows: int) -> int:
     """Return the number of trees of a forest for each target of a table with this number of rows."""
@@ -277,28 +253,23 @@ def fit_trees(
     *,
     folds: int = 8,
     weights: Array | None = None,
-    groups: NDArray[Any] | None = None,
 ) -> tuple[TreeFeatures, Array]:
     """Return trees learned from all rows, and predictions (N, 2 T) of each row by trees that have not seen it.
 
     A row and its copy usually land in different folds. Then the trees that predict the one have seen the other, and its
-    out-of-fold prediction is as flattering as an in-fold one. For rows that belong together (copies, one patient, one
-    day), pass ``groups``.
+    out-of-fold prediction is as flattering as an in-fold one.
 
     Args:
         x: finite values (N, F). Values beyond ±1e300 count as ±1e300.
         y: targets (N, T), finite, at most 1e300 in size.
         seed: decides the folds, and which rows of a large table the trees learn from.
-        folds: number of folds; fewer if there are not two rows (or groups) for each, and at least two.
-        weights: of the rows (N,), at least 0; only their ratios matter. A row of weight 0 is never learned from.
-        groups: a label for each row (N,), of any type that can be sorted; rows of one group are in one fold.
-
-    Raises:
-        InputError: if shapes do not match, values are not finite, or there are fewer than two rows or groups.
+        folds: number of folds; fewer if there are not two rows for each, and at least two.
+        weights: of the rows (N,), at least 0, two of them positive; only their ratios matter. A row of weight 0 is
+            never learned from.
     """
-    x, y, weights = _checked(x, y, seed, folds, weights)
     rng = np.random.default_rng(seed)
-    fold_of_row = _folds(rng, weights > 0, folds, groups)
+    weights = np.ones(len(x)) if weights is None else weights
+    fold_of_row = _folds(rng, weights > 0, folds)
     # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
     exponent = np.frexp(np.abs(y).max(axis=0))[1]
     y = np.ldexp(y, -exponent)
@@ -307,50 +278,10 @@ def fit_trees(
     return TreeFeatures(boosted, forest), np.concatenate([own, near], axis=1)
 
 
-def _checked(x: Any, y: Any, seed: int, folds: int, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Return x, y and a weight for each row as float64, after checking all arguments of `fit_trees`."""
-    x, y = (np.asarray(each) for each in (x, y))
-    for name, array in (("x", x), ("y", y)):
-        if array.dtype.kind not in "fiub":
-            raise InputTypeError(f"{name} of trees has the dtype {array.dtype}", hint="pass real numbers")
-        if array.ndim != 2 or array.shape[1] < 1:
-            raise InputError(f"{name} of trees has the shape {array.shape}", hint="pass a table (rows, columns)")
-    if len(x) != len(y):
-        raise InputError(f"x has {len(x)} rows and y has {len(y)}")
-    if np.isnan(x).any() or not bool((np.abs(y) <= MAX_VALUE).all()):
-        raise InputError("x has NaN, or y has values that are NaN or beyond ±1e300", hint="remove these rows")
-    for name, number, least in (("seed", seed, 0), ("folds", folds, 2)):
-        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
-    weights = np.ones(len(x)) if weights is None else np.asarray(weights)
-    if weights.dtype.kind not in "fiub":
-        raise InputTypeError(f"weights of trees have the dtype {weights.dtype}", hint="pass real numbers")
-    if weights.shape != (len(x),):
-        raise InputError(f"weights must have one number for each of {len(x)} rows, got the shape {weights.shape}")
-    if not bool(((weights >= 0) & (weights < np.inf)).all()):
-        raise InputError("weights must be finite and at least 0")
-    return x.astype(np.float64), y.astype(np.float64), weights.astype(np.float64)
-
-
-def _folds(
-    rng: np.random.Generator, used: NDArray[np.bool_], folds: int, groups: NDArray[Any] | None
-) -> NDArray[np.int64]:
-    """Return the fold of each row that is used, −1 for the others; rows of one group have one fold."""
-    unit = np.arange(int(used.sum()))
-    if groups is not None:
-        groups = np.asarray(groups)
-        if groups.shape != used.shape:
-            raise InputError(f"groups must have one label for each of {len(used)} rows, got the shape {groups.shape}")
-        try:
-            unit = np.unique(groups[used], return_inverse=True)[1].reshape(-1)
-        except TypeError as error:
-            raise InputTypeError(f"groups cannot be sorted ({error})", hint="pass labels of one type") from error
-    count = int(unit.max(initial=-1)) + 1
-    if count < 2:
-        what = "rows" if groups is None else "groups"
-        raise InputError(f"trees out of fold need two {what} with a positive weight, got {count}")
-    result = np.full(len(used), -1)
-    result[used] = rng.permutation(count)[unit] % max(2, min(folds, count // 2))
+def _folds(rng: np.random.Generator, used: NDArray[np.bool_], folds: int) -> NDArray[np.int64]:
+    """Return the fold of each row that is used, −1 for the others."""
+    count, result = int(used.sum()), np.full(len(used), -1)
+    result[used] = rng.permutation(count) % max(2, min(folds, count // 2))
     return result
 
 
@@ -443,7 +374,7 @@ def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], e
         leaf = nodes["is_leaf"] == 1
         # infinite where only missing values would go right
         threshold = np.minimum(nodes["num_threshold"], MAX_VALUE)
-        return TreeEnsemble.of(
+        return TreeEnsemble(
             columns=np.stack(columns),
             leaves=np.array([[(tree["is_leaf"] == 1).sum() for tree in own] for own in trees]),
             feature=np.where(leaf, -1, nodes["feature_idx"]),
@@ -525,7 +456,7 @@ def _grow_forest(
         name: (np.concatenate if name in ("feature", "number") else np.stack)([part[name] for part in parts])
         for name in parts[0]
     }
-    return TreeEnsemble.of(divisor=np.full(len(parts), float(trees)), limit=FOREST_RANGE, **joined)
+    return TreeEnsemble(divisor=np.full(len(parts), float(trees)), limit=FOREST_RANGE, **joined)
 
 
 def _units_of(x: Array) -> tuple[Array, NDArray[np.int64]]:
@@ -571,7 +502,7 @@ def _read_forest(model: Any, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDAr
     number = np.where(leaf, value, below)
     try:
         known = np.arange(x.shape[1])[None]
-        read = TreeEnsemble.of(columns=known, leaves=leaves[None], feature=feature, number=number)
+        read = TreeEnsemble(columns=known, leaves=leaves[None], feature=feature, number=number)
         found = read(torch.from_numpy(x.astype(np.float64)))[:, 0].numpy()
     except InputError as error:
         raise _unknown_layout() from error

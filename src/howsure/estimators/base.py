@@ -1,23 +1,26 @@
-"""The scikit-learn estimators: ``fit``, ``predict``, ``score``, and predictive distributions."""
+"""Base class of the regressors: ``fit``, ``predict`` and ``score`` of scikit-learn, and the predictive distribution."""
 
 import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from importlib import import_module
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import (
+    Interval,
+    InvalidParameterError,
+    StrOptions,
+    validate_parameter_constraints,
+)
 from sklearn.utils.validation import (
     _check_sample_weight,
-    check_array,
-    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
@@ -25,40 +28,42 @@ from sklearn.utils.validation import (
 from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
 from howsure.errors import InputError
-from howsure.images import FittedImages
-from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
-from howsure.network import NetworkModel, load_network
+from howsure.likelihoods import Evidential, Method, Recipe
 from howsure.prediction import Prediction, real_numbers
-from howsure.storage import checked_header, load_model, reading_model, save_model
+from howsure.storage import save_model
 from howsure.tables.censoring import read_censored
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
-from howsure.tables.members import Member, hold_in_turn
 from howsure.tables.model import TableModel
+from howsure.tables.networks import ALL_KINDS, choose_members, count_networks, kinds_of_inputs, usable
 from howsure.tables.robust import RobustScale
 from howsure.tables.stacking import stacked
 from howsure.tables.state import TableHeader, method_from_state, method_state, training_from_state, training_state
-from howsure.tables.table import Table, read_table
-from howsure.tables.target import Atom, Target, TargetTransform, prepare_target, transform_from_dict
-from howsure.tables.target_values import check_numbers
+from howsure.tables.table import Table, as_array, read_table
+from howsure.tables.target import Atom, TargetTransform, prepare_target, transform_from_dict
+from howsure.tables.target_values import read_target
 from howsure.tables.train import train
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.threads import one_thread
 from howsure.training import resolve_device
 
-__all__ = [
-    "EnsembleRegressor",
-    "EvidentialRegressor",
-    "Regressor",
-    "load",
-]
+__all__ = ["Regressor"]
 
 Array = NDArray[np.float64]
-KINDS = ("numbers", "bins", "trees")  # that networks of "auto" see
-MIN_ROWS_FOR_TREES = 50  # with fewer rows, trees and bins are left out
-MAX_ROWS_FOR_ALL = 10_000  # with more rows, fewer networks are trained
-MAX_TARGET = 1e140  # largest target, and inverse of the smallest spread: squares must be finite in float64
+CONSTRAINTS = {
+    "members": [Interval(Integral, 1, 10_000, closed="both"), None],
+    "steps": [Interval(Integral, 1, 100_000_000, closed="both"), None],
+    "batch_size": [Interval(Integral, 1, 100_000_000, closed="both"), None],
+    "learning_rate": [Interval(Real, 0, np.inf, closed="neither"), None],
+    "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+    "evidence_weight": [Interval(Real, 0, np.inf, closed="left")],
+    "verbose": [Integral, np.bool_, None],
+    "target_transform": [StrOptions({"positive", "log"}), None],
+    "evidence": [StrOptions({"conjugate", "edge", "plain"})],
+    "calibrated": [bool, np.bool_],
+    "random_state": ["random_state"],
+}
 
 
 if TYPE_CHECKING:  # scikit-learn has no types: with this a wrong parameter is an error before the program runs
@@ -136,7 +141,7 @@ class Regressor(_ScikitLearn):
     (True, (50, 3))
     """
 
-    _registry: ClassVar[dict[str, type["Regressor"]]] = {}
+    registry: ClassVar[dict[str, type["Regressor"]]] = {}
 
     hidden: tuple[int, ...] | None = None
     steps: int | None = None
@@ -150,7 +155,7 @@ class Regressor(_ScikitLearn):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        Regressor._registry.setdefault(cls.__name__, cls)  # a user's class does not take the name of one of these
+        Regressor.registry.setdefault(cls.__name__, cls)  # a user's class does not take the name of one of these
 
     def _method(self) -> Method:
         raise NotImplementedError
@@ -193,7 +198,7 @@ class Regressor(_ScikitLearn):
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, censored: ArrayLike | None) -> Self:  # noqa: N803
         self._check_parameters()
         table = self._read(X)
-        target = _read_target(y, table)
+        target = read_target(y, table.rows)
         rows = np.arange(table.rows)
         weights = None
         if sample_weight is not None:
@@ -216,7 +221,7 @@ class Regressor(_ScikitLearn):
     def _calibrated(self, X: Any, y: ArrayLike, method: str, groups: Any) -> Self:  # noqa: N803
         """Return a copy of the model that is calibrated by rows that it has not learned from."""
         p, table = self._predict_uncalibrated(X)
-        target = _read_target(y, table)
+        target = read_target(y, table.rows)
         found: Calibration | ConformalCalibration
         if method == "conformal":
             found = ConformalCalibration.learn(p, target.reshape(p.shape), table, groups)
@@ -239,13 +244,16 @@ class Regressor(_ScikitLearn):
         scale, x = self._encode(table, target, rows, base)
         prepared = prepare_target(target, rows, self.target_transform, self.target_names_, known, weights)
         self.transform_: TargetTransform | None = prepared.transform
-        views = Views.fit(x, prepared, self._members(rows, base), base)
-        method = self._method()
+        method, count = self._method(), count_networks(getattr(self, "members", 1), len(rows))
+        kinds = kinds_of_inputs(getattr(self, "inputs", "numbers"), count, len(rows))
+        views = Views.fit(x, prepared, choose_members(rows, kinds, count, base, self.validation_fraction), base)
         options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
         recipe = self._recipe(method.recipe(len(rows)))
         model = train(method, views, prepared, recipe, **options)
-        model, views = _usable(model, views, prepared)
-        model = stacked(model, views, prepared, linear=self._sees_all_experts(len(rows)))
+        model, views = usable(model, views, prepared)
+        # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
+        linear = isinstance(method, Evidential) and len(kinds) == len(ALL_KINDS)
+        model = stacked(model, views, prepared, linear=linear)
         if self._evidence != "plain":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
@@ -259,34 +267,9 @@ class Regressor(_ScikitLearn):
         device = resolve_device(self.device)
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
 
-    def _sees_all_experts(self, rows: int) -> bool:
-        """Return whether networks see everything, and a linear expert joins them.
-
-        The expert's posterior is a Normal Inverse-Gamma distribution, so it joins evidential networks only.
-        """
-        kinds = _kinds(getattr(self, "inputs", "numbers"), self._network_count(rows), rows)
-        return isinstance(self._method(), Evidential) and len(kinds) == len(KINDS)
-
-    def _network_count(self, rows: int) -> int:
-        """Return the number of networks for a number of rows."""
-        members = getattr(self, "members", 1)
-        return (12 if rows < MAX_ROWS_FOR_ALL else 9) if members is None else int(members)
-
-    def _members(self, rows: NDArray[np.int64], seed: int) -> list[Member]:
-        """Return the networks to train, in equal numbers for each of the inputs."""
-        count = self._network_count(len(rows))
-        seeds = np.random.SeedSequence(seed).generate_state(count, np.uint32)
-        kinds = _kinds(getattr(self, "inputs", "numbers"), count, len(rows))
-        parts = hold_in_turn(rows, -(-count // len(kinds)), seed, self.validation_fraction)
-        members = []
-        for k, own_seed in enumerate(seeds):
-            kind, (train, validation) = kinds[k % len(kinds)], parts[k // len(kinds)]
-            members.append(Member(train, validation, int(own_seed), "bins" in kind, "trees" in kind))
-        return members
-
     def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> tuple[RobustScale, Array]:
         """Return the scale of features and the scaled features of all rows, as learned from some of them."""
-        self.encoding_, own = Encoding.fit_transform(_rows_of(table, rows), y[rows], seed)
+        self.encoding_, own = Encoding.fit_transform(table.select(rows), y[rows], seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
         scale = RobustScale.fit(own)
@@ -429,43 +412,26 @@ class Regressor(_ScikitLearn):
 
     def _check_parameters(self) -> None:
         """Raise for a parameter that cannot be used, before anything is learned with the others."""
-        if getattr(self, "members", None) is not None:
-            _whole("members", self.members, most=10_000)  # type: ignore[attr-defined]
-        for name in ("steps", "batch_size"):
-            if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), most=100_000_000, also="None or ")
-        if self.learning_rate is not None and _number("learning_rate", self.learning_rate, also="None or ") == 0:
-            raise InputError("learning_rate must be greater than 0, got 0")
-        _number("validation_fraction", self.validation_fraction, high=1)
-        if self.verbose is not None and not isinstance(self.verbose, int | np.bool_):
-            raise InputError(f"verbose must be True, False or None, got {self.verbose!r}")
-        if not (self.target_transform is None or _is_text(self.target_transform, ("positive", "log"))):
-            raise InputError(f"target_transform must be 'positive', 'log' or None, got {self.target_transform!r}")
-        if not _is_text(self._evidence, ("conjugate", "edge", "plain")):
-            raise InputError(f"evidence must be 'conjugate', 'edge' or 'plain', got {self._evidence!r}")
-        _kinds(getattr(self, "inputs", "numbers"), 1, 0)
-        if not isinstance(getattr(self, "calibrated", False), bool | np.bool_):
-            raise InputError(f"calibrated must be True or False, got {self.calibrated!r}")  # type: ignore[attr-defined]
+        given = self.get_params()
+        try:
+            validate_parameter_constraints(CONSTRAINTS, given, type(self).__name__)
+        except InvalidParameterError as error:
+            raise InputError(str(error)) from None
+        for name, value in given.items():
+            if isinstance(value, bool | np.bool_) and name not in ("calibrated", "verbose"):
+                raise InputError(f"{name} must be a number, got {value}")
+        kinds_of_inputs(getattr(self, "inputs", "numbers"), 1, 0)
         _layers(self.hidden)
         resolve_device(self.device)
-        try:
-            check_random_state(self.random_state)
-        except ValueError as error:
-            hint = "pass None, a whole number from 0 to 2**32 - 1 or a RandomState"
-            raise InputError(f"random_state cannot be {self.random_state!r:.60}", hint=hint) from error
-        self._method()
 
     def _recipe(self, suggested: Recipe) -> Recipe:
         """Return the suggested recipe with the parameters that the user gave."""
-        settings, network = suggested.settings, suggested.network
-        if self.steps is not None:
-            every = max(1, min(settings.evaluate_every, int(self.steps) // 20))
-            settings = replace(settings, steps=int(self.steps), evaluate_every=every)
+        recipe = suggested if self.steps is None else suggested.with_steps(int(self.steps))
         if self.learning_rate is not None:
-            settings = replace(settings, learning_rate=float(self.learning_rate))
+            recipe = replace(recipe, settings=replace(recipe.settings, learning_rate=float(self.learning_rate)))
         if self.hidden is not None:
-            network = replace(network, hidden=_layers(self.hidden))
-        return Recipe(network, settings, suggested.batch_size if self.batch_size is None else int(self.batch_size))
+            recipe = replace(recipe, network=replace(recipe.network, hidden=_layers(self.hidden)))
+        return recipe if self.batch_size is None else replace(recipe, batch_size=int(self.batch_size))
 
     def _read(self, X: Any, encoding: Encoding | None = None) -> Table:  # noqa: N803
         """Return X as a table, after scikit-learn's checks; with an encoding, its columns are read as in training."""
@@ -488,7 +454,7 @@ class Regressor(_ScikitLearn):
             return table
         array = validate_data(
             self,
-            _unmasked(X),
+            as_array(X) if isinstance(X, np.ma.MaskedArray) else X,
             reset=reset,
             dtype=None,
             ensure_all_finite="allow-nan",
@@ -523,10 +489,10 @@ class Regressor(_ScikitLearn):
             estimator=type(self).__name__,
             parameters=self.get_params()
             | {"random_state": int(state) if isinstance(state, int | np.integer) else None, "device": str(self.device)},
-            columns=self.encoding_.to_dict(),
+            columns=self.encoding_,
             target_names=self.target_names_,
             target_transform=None if self.transform_ is None else self.transform_.to_dict(),
-            calibration=None if self.calibration_ is None else self.calibration_.to_dict(),
+            calibration=self.calibration_,
             method=method_state(model.method),
             activation=model.networks.activation,
             one_target=model.one_target,
@@ -535,10 +501,10 @@ class Regressor(_ScikitLearn):
             record=self.record_,
         )
 
-    def _restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
+    def restore(self, tensors: dict[str, torch.Tensor], header: TableHeader) -> Self:
         """Restore the state that :meth:`save` wrote, after checking that its parts are consistent."""
         self._check_parameters()
-        self.encoding_ = Encoding.from_dict(header.columns)
+        self.encoding_ = header.columns
         method = method_from_state(header.method)
         if type(method) is not type(self._method()):
             raise InputError(f"inconsistent model file: {header.estimator} with the method {header.method['name']}")
@@ -558,121 +524,15 @@ class Regressor(_ScikitLearn):
         self._restore_names(header.target_names, targets, header.calibration)
         return self
 
-    def _restore_names(self, names: list[str] | None, targets: int, saved: dict[str, Any] | None) -> None:
+    def _restore_names(
+        self, names: list[str] | None, targets: int, calibration: Calibration | ConformalCalibration | None
+    ) -> None:
         """Take over the names of columns and targets and a saved calibration, after checking them."""
-        if names is not None and not (len(names) == targets and all(isinstance(name, str) for name in names)):
+        if names is not None and len(names) != targets:
             raise InputError(f"inconsistent model file: {names!r} are not the names of {targets} targets")
-        self.target_names_, self.n_features_in_ = names, len(self.encoding_.names)
+        self.target_names_, self.n_features_in_, self.calibration_ = names, len(self.encoding_.names), calibration
         if self.encoding_.named:
             self.feature_names_in_ = np.array(self.encoding_.names, dtype=object)
-        kind = ConformalCalibration if saved is not None and saved.get("method") == "conformal" else Calibration
-        self.calibration_ = None if saved is None else kind.from_dict(saved)
-
-
-@overload
-def load(path: str | Path, network: None = None) -> Regressor: ...
-@overload
-def load(path: str | Path, network: torch.nn.Module) -> NetworkModel: ...
-def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor | NetworkModel:
-    """Return the model that ``save`` wrote to a file.
-
-    A model of images is read as well, though the type annotation is a regressor. ``FittedImages.load`` has its type.
-
-    Args:
-        path: of the file.
-        network: the trained network, for a file that :meth:`NetworkModel.save` wrote: it has evidence and calibration
-            only.
-
-    Returns:
-        A regressor, a :class:`~howsure.FittedImages`, or with ``network`` a :class:`~howsure.NetworkModel`.
-
-    Raises:
-        InputError: if the file is not a model, is damaged or from a newer version, or the network has other weights.
-
-    >>> import tempfile
-    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
-    >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
-    >>> path = model.save(tempfile.mkdtemp() + "/model.safetensors")
-    >>> bool((load(path).predict(X) == model.predict(X)).all())
-    True
-    """
-    if network is not None:
-        return load_network(path, network)
-    tensors, values = load_model(path)
-    if values.get("model") == "network":
-        raise InputError(f"{path} has the evidence of a network", hint="pass the network: hs.load(path, network)")
-    if values.get("model") == "images":
-        return cast(Regressor, FittedImages.restore(path, tensors, values))
-    with reading_model(path):
-        if values.get("model") == "incontext":
-            regressor: Regressor = import_module("howsure.incontext.regressor").restore(tensors, values)
-            return regressor
-        header = checked_header(TableHeader, values)
-        if header.estimator not in Regressor._registry:
-            known = ", ".join(Regressor._registry)
-            raise InputError(f"the estimator {header.estimator!r} is unknown; known are {known}")
-        given = header.parameters.items()
-        parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        return Regressor._registry[header.estimator](**parameters)._restore(tensors, header)
-
-
-def _usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel, Views]:
-    """Return the model without the networks that learned nothing, and the views of those that are left.
-
-    A warning has their number. Raise if none is left. Validation scores are compared with the score of a
-    constant only where they are comparable: not if rows are weighted or targets censored.
-    """
-    result, count = model.result, model.members
-    diverged = int(result.diverged.sum())
-    advice = "lower learning_rate, and look for outliers in X and y"
-    if diverged == count:
-        raise InputError(f"training diverged: all {count} networks reached values that are not finite; {advice}")
-    if diverged:
-        _warn(f"training of {diverged} of {count} networks diverged; {advice}")
-    comparable = target.weights is None and target.cells is None
-    poor = 0 if not comparable else _worse_than_a_constant(model, views.members, target.table)
-    if poor:
-        _warn(f"{poor} of {count} networks do far worse on held-out rows than a constant would; {advice}")
-    kept = result.best_score.isfinite().nonzero().flatten().tolist()
-    return (model, views) if len(kept) == count else (model.select(kept), views.select(kept))
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, ConvergenceWarning, stacklevel=6)
-
-
-def _worse_than_a_constant(model: TableModel, members: Sequence[Member], y: Array) -> int:
-    """Count networks whose validation score is five nats worse than a standard normal for scaled targets."""
-    if len(members[0].validation) < 5:  # too few rows to judge a network
-        return 0
-    scaled = model.scale_y(torch.from_numpy(np.array(y)))
-    rows = zip(scaled, members, strict=True)
-    constant = torch.stack([0.5 * (np.log(2 * np.pi) + each[m.validation].square().mean()) for each, m in rows])
-    best = model.result.best_score.cpu()
-    return int((best.isfinite() & (best > constant + 5)).sum())
-
-
-def _number(name: str, value: Any, high: float = np.inf, also: str = "") -> float:
-    """Return the value as a float in [0, high), or raise."""
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not real or not 0 <= value < high:
-        span = "of at least 0" if high == np.inf else f"in [0, {high})"
-        raise InputError(f"{name} must be {also}a number {span}, got {value!r}")
-    return float(value)
-
-
-def _whole(name: str, value: Any, least: int = 1, most: int = 2**63, also: str = "") -> int:
-    """Return the value as an int from ``least`` to ``most``, or raise."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name} must be {also}a whole number of at least {least}, got {value!r}")
-    if value > most:
-        raise InputError(f"{name} must be at most {most:,}, got {value!r}")
-    return int(value)
-
-
-def _is_text(value: Any, known: tuple[str, ...]) -> bool:
-    """Return whether a value is one of these texts. An array is none of them."""
-    return isinstance(value, str) and value in known
 
 
 def _layers(hidden: Any) -> tuple[int, ...]:
@@ -685,123 +545,3 @@ def _layers(hidden: Any) -> tuple[int, ...]:
         if isinstance(size, bool | np.bool_ | str) or not isinstance(size, int | np.integer) or not 0 < size <= 100_000:
             raise InputError(f"hidden must be a tuple of layer sizes, as in (128, 128), got {hidden!r}")
     return tuple(int(size) for size in each)
-
-
-def _kinds(inputs: Any, members: int, rows: int) -> list[str]:
-    """Return the names of the inputs of the networks, after checking them."""
-    kinds = list(KINDS) if isinstance(inputs, str) and inputs == "auto" else [inputs]
-    if isinstance(inputs, list | tuple):
-        kinds = list(inputs)
-    known = ("numbers", "bins", "trees", "bins+trees")
-    for kind in kinds or [None]:
-        if not isinstance(kind, str) or kind not in known:
-            raise InputError(f"inputs must be 'auto', or one or several of {', '.join(known)}, got {inputs!r}")
-    if isinstance(inputs, str) and inputs == "auto" and (members < len(KINDS) or rows < MIN_ROWS_FOR_TREES):
-        return ["numbers"]
-    return kinds[:members]
-
-
-def _unmasked(x: Any) -> Any:
-    """Return a masked array as a plain one, with NaN or None where it is masked."""
-    if not isinstance(x, np.ma.MaskedArray):
-        return x
-    number = x.dtype.kind in "biuf"
-    shown = np.array(x.data, dtype=float if number else object)
-    shown[np.ma.getmaskarray(x)] = np.nan if number else None
-    return shown
-
-
-def _rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
-    return replace(table, columns=tuple(replace(c, values=c.values[rows]) for c in table.columns), rows=len(rows))
-
-
-def _read_target(y: ArrayLike, table: Table) -> Array:
-    if y is None:
-        raise InputError("this regressor requires y to be passed, but the target y is None")
-    if isinstance(y, torch.Tensor) and y.dtype is torch.bool:
-        y = y.numpy(force=True)
-    if isinstance(y, np.ma.MaskedArray | torch.Tensor):
-        y = real_numbers("y", y)
-    y = check_numbers(y)
-    target: Array = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-    if target.ndim == 2 and target.shape[1] == 1:
-        target = target[:, 0]
-    if target.ndim > 2:
-        raise InputError(f"y must have shape (rows,) or (rows, targets), got {target.shape}")
-    check_consistent_length(target, np.empty(table.rows))
-    size, spread = np.abs(target).max(), np.ptp(target, axis=0)
-    if size > MAX_TARGET or ((spread > 0) & (spread < 1 / MAX_TARGET)).any():
-        why = f"has values of {size:.3g}" if size > MAX_TARGET else f"varies by {spread[spread > 0].min():.3g} only"
-        raise InputError(f"y {why}: float64 cannot hold its variance; pass y in other units")
-    return target
-
-
-@dataclass(eq=False, repr=False)
-class EvidentialRegressor(Regressor):
-    """Deep evidential regression for tables: a mixture of networks that each output an evidential distribution.
-
-    Parameters
-    ----------
-    members : int, default=None
-        Networks in the mixture. None: 12, or 9 from 10,000 rows on. One is the paper's method; several identify how
-        the variance divides into aleatoric and epistemic.
-    evidence_weight : float, default=0.01
-        Weight λ of the evidence penalty, for standardized targets.
-    evidence : {"conjugate", "edge", "plain"}, default="conjugate"
-        "conjugate": evidence is computed from the features of the networks by Bayesian linear regression, so that
-        intervals widen away from the training rows, as fast as fits without the ends of the data show. "edge": the same
-        without these fits: the variance grows relative to that at the edge of the training rows. "plain": the evidence
-        that the networks output, as in the paper.
-    inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
-        Inputs of the networks. "numbers": the features. "bins": also the place of each number in 16 bins. "trees":
-        also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
-        "auto": all three and a linear regression, or "numbers" for fewer than three networks or 50 rows.
-    calibrated : bool, default=True
-        Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows.
-
-    See :class:`Regressor` for the parameters and attributes that all regressors have.
-
-    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
-    >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
-    >>> mean, std = model.predict(X, return_std=True)
-    >>> model.predict_interval(X, coverage=0.9).shape
-    (50, 2)
-    >>> p = model.predict_distribution(X)
-    >>> p.mean.shape, p.interval(0.5).shape, bool(model.score(X, y) < 1)
-    ((50,), (50, 2), True)
-    """
-
-    members: int | None = None
-    evidence_weight: float = 0.01
-    evidence: str = "conjugate"
-    inputs: str | tuple[str, ...] = "auto"
-    calibrated: bool = True
-
-    def _method(self) -> Method:
-        return Evidential(_number("evidence_weight", self.evidence_weight))
-
-
-@dataclass(eq=False, repr=False)
-class EnsembleRegressor(Regressor):
-    """A deep ensemble: networks with a normal likelihood, trained together (Lakshminarayanan et al. 2017).
-
-    Parameters
-    ----------
-    members : int, default=5
-        Networks in the ensemble.
-    inputs : str or tuple of str, default="numbers"
-        Inputs of the networks, as in :class:`EvidentialRegressor`.
-
-    See :class:`Regressor` for the parameters and attributes that all regressors have.
-
-    >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
-    >>> model = EnsembleRegressor(members=3, steps=20, random_state=0).fit(X, y)
-    >>> model.predict_distribution(X).epistemic_std.shape
-    (50,)
-    """
-
-    members: int = 5
-    inputs: str | tuple[str, ...] = "numbers"
-
-    def _method(self) -> Method:
-        return NormalLikelihood()

@@ -1,0 +1,574 @@
+"""Predictive distributions of rows of any shape: tensors inside, NumPy arrays outside."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from html import escape
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.utils import _pytree
+
+from howsure.distributions import NormalInverseGamma, Support
+from howsure.distributions._base import fit_shape
+from howsure.errors import InputError
+from howsure.formulas import mixture as mixtures
+from howsure.plots import Predicted, draw
+from howsure.prediction.checks import checked_coverages, checked_levels, draw_some, real_numbers
+from howsure.prediction.moments import Moments, moments_of
+from howsure.prediction.parts import PART, Answer, device_of, first_leaf, on_leaves, quantiles, sample_members
+from howsure.prediction.state import State, members_of_weights_first
+from howsure.threads import one_thread
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Decomposition", "Prediction", "as_prediction"]
+
+Array = NDArray[Any]  # of floats: float64 or float32
+PLOTTED = 10_000  # values of a target that a figure is made from
+
+
+class Decomposition(NamedTuple):
+    """Variances that add up to the total. A part that a method does not have is None, never 0."""
+
+    aleatoric: Array | None
+    epistemic: Array | None
+
+
+class Prediction(State):
+    r"""A predictive distribution for any number of rows: (rows,), (rows, targets), (rows, height, width), ….
+
+    Args:
+        answer: the output of one network or several: a :class:`~howsure.NormalInverseGamma`, a
+            :class:`~howsure.Normal` or a :class:`~howsure.StudentT`, or a :class:`~howsure.Mixture` of these.
+        members: the dimension of the networks in ``answer``. None: there is one network, and every
+            dimension belongs to the prediction. It is never guessed.
+        weights: how much each network counts, (members,), or in each row, (members, *shape): numbers ≥ 0, not all 0,
+            which are divided by their sum. None: equal weights. A Mixture has weights.
+        transform: the function from the variable of ``answer`` to y: a :class:`~howsure.distributions.Transform` where
+            y cannot be negative, or a :class:`~howsure.distributions.Support` where it has only some values. None: y
+            itself.
+        familiarity: how near each row is to the training rows, in [0, 1], (rows,). Or for each network, (members,
+            rows), whose weighted mean is used. Given if the evidence ν was computed from the training rows.
+        atom: a value of y with positive probability. Then ``answer`` is the distribution of all other values.
+        gate: that probability by each network, (members, rows), or by a single one (rows,). Given with ``atom``.
+
+    Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
+    wider one of y. The torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
+    mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
+    apart by torch's tree functions, with the leaves of ``answer``.
+
+    The predictive distribution is the mixture of the members' distributions, with equal or given weights. Its mean,
+    variance, density, quantiles and intervals do not depend on how the variance is divided. With weights, every mean
+    over members below is a weighted one, and a network of weight 0 counts nowhere. There are
+    two ways to divide the variance:
+
+    ``"paper"``
+        aleatoric :math:`\beta/(\alpha-1)`, epistemic :math:`\beta/(\nu(\alpha-1))` (plus the variance of the members'
+        means). The likelihood does not identify it: λ alone can move the aleatoric share from 91% to 0.2%.
+    ``"identified"``
+        aleatoric is the mean of the members' predictive variances, epistemic the variance of their means. A single
+        network has no spread of means: its epistemic part is None.
+
+    The default is ``"identified"`` for several members, which recovers a known noise, and ``"paper"`` for one. A
+    prediction with a familiarity has evidence that was computed and not learned, which identifies the paper's division:
+    there it is the default. A normal distribution has one way: its variance is aleatoric. A single Student t has none,
+    and both parts are None. With a transform of the target the aleatoric share of the variance is that before the
+    transform. The variance between an atom and the other values is aleatoric.
+
+    >>> from howsure import Normal
+    >>> answer = Normal(torch.zeros(5, 3), 1.0)
+    >>> Prediction(answer), Prediction(answer, members=0)
+    (Prediction(shape=(5, 3), members=1), Prediction(shape=(3,), members=5))
+    >>> Prediction(answer)[:2].std.shape
+    (2, 3)
+    >>> Prediction(answer, members=0, weights=[1, 1, 1, 1, 4])
+    Prediction(shape=(3,), members=5, weights=[0.125, 0.125, 0.125, 0.125, 0.5])
+    """
+
+    # Moments ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Array:
+        return _numpy(self.moments.mean)
+
+    @property
+    def median(self) -> Array:
+        """The value that a new y exceeds with probability ½."""
+        return self.quantile(0.5)
+
+    @property
+    def variance(self) -> Array:
+        return _numpy(self.moments.variance)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of the predictive distribution, the root of :attr:`variance`."""
+        return np.sqrt(self.variance)
+
+    @property
+    def aleatoric_std(self) -> Array | None:
+        """Aleatoric part of the standard deviation, by the default decomposition. None if it is unknown."""
+        return _root(self.decompose().aleatoric)
+
+    @property
+    def epistemic_std(self) -> Array | None:
+        """Epistemic part of the standard deviation, by the default decomposition. None if it is unknown."""
+        return _root(self.decompose().epistemic)
+
+    @property
+    def default_decomposition(self) -> str:
+        """The default of :meth:`decompose`: ``"paper"`` or ``"identified"``."""
+        by_row = self._weights is not None and self._weights.ndim > 1  # components of one posterior, not networks
+        computed = self._familiarity is not None or by_row
+        if computed and isinstance(self.answers, NormalInverseGamma) and self.transform is None:
+            return "paper"
+        familiar = self.transform is not None and self._familiarity is not None
+        return "identified" if self.several or familiar else "paper"
+
+    def decompose(self, decomposition: str | None = None) -> Decomposition:
+        """Return aleatoric and epistemic variance, which add up to :attr:`variance`.
+
+        Args:
+            decomposition: ``"paper"`` or ``"identified"``. None: :attr:`default_decomposition`.
+
+        Returns:
+            A named tuple (aleatoric, epistemic). A part that the distribution does not have is None.
+
+        Raises:
+            InputError: for another decomposition, or ``"paper"`` for a target with a transform.
+        """
+        if self.transform is not None and decomposition == "paper":
+            raise InputError(
+                f'the division of the paper is not defined for a target under the transform "{self.transform.kind}"; '
+                'ask for "identified", which needs several members'
+            )
+        decomposition = decomposition or self.default_decomposition
+        if decomposition not in ("paper", "identified"):
+            raise InputError(f"unknown decomposition {decomposition!r}; known are paper, identified")
+        found = self.moments
+        if decomposition == "paper":
+            aleatoric, epistemic = found.aleatoric, found.epistemic
+        elif self.transform is not None and self._familiarity is not None:
+            share = self.without_transform().moments
+            assert share.aleatoric is not None
+            aleatoric = found.variance * (share.aleatoric / share.variance)
+            epistemic = found.variance - aleatoric
+        else:
+            aleatoric, epistemic = found.within, found.between if self.several else None
+        return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Everything that means and variances are made of, in one pass over the rows."""
+        with torch.no_grad():
+            return Moments(*self._in_one_pass(moments_of))
+
+    @property
+    def familiarity(self) -> Array | None:
+        """How near each row is to the training rows, in [0, 1], (rows,); None if it is unknown."""
+        return None if self._familiarity is None else _numpy(self._familiarity)
+
+    # Densities, tails, scores -----------------------------------------------------------------------------------------
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """Return the log density of the predictive distribution at y.
+
+        For a value with positive probability, a possible value of a ``Support`` or an atom, it is the logarithm of
+        that probability.
+        """
+        return _numpy(self.at_targets("log_prob", self.target(y)))
+
+    def density(self, y: ArrayLike) -> Array:
+        """Return the density of the predictive distribution at y.
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+        """
+        return np.exp(self.log_prob(y))
+
+    def cdf(self, y: ArrayLike) -> Array:
+        """Return the predictive probability P(Y ≤ y).
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+        """
+        return _numpy(self.at_targets("cdf", self.target(y)))
+
+    def strictly_below(self, y: Array, at: Array) -> Array:
+        """Return P(Y < y) for P(Y ≤ y): another number if y has positive probability."""
+        if isinstance(self.transform, Support):
+            index = self.transform.index(torch.from_numpy(np.asarray(y, dtype=float)))[0]
+            before = self.transform.values[(index - 1).clamp(min=0)].numpy()
+            return np.where(index.numpy() > 0, self.cdf(before), 0.0)
+        if self.atom is not None and self.gate is not None:
+            probability = _numpy(self.mean_over_members(self.gate.double()))
+            return np.where(y == self.atom, at - probability, at)
+        return at if self.transform is None else np.where(y <= 0, 0.0, at)
+
+    def randomised_pit(self, y: Array) -> tuple[Array, Array, Array]:
+        """Return P(Y < y), P(Y ≤ y), and numbers drawn between both, which are uniform if the prediction is right."""
+        at = np.asarray(self.cdf(y), dtype=float)
+        below = self.strictly_below(y, at)
+        return below, at, below + (at - below) * np.random.default_rng(0).random(at.shape)
+
+    def crps(self, y: ArrayLike) -> Array:
+        """Return the continuous ranked probability score of each y. Smaller is better.
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+        """
+        return _numpy(self.at_targets("crps", self.target(y)))
+
+    def entropy(self) -> Array:
+        """Return the entropy of the predictive distribution, in nats."""
+        return _numpy(self._by_parts(lambda mixture: mixture.entropy()))
+
+    def quantile(self, q: ArrayLike) -> Array:
+        """Return quantiles of the predictive distribution.
+
+        Args:
+            q: a probability in [0, 1], or a list of them.
+
+        Returns:
+            One quantile of the shape of the prediction, or several in a new last dimension.
+
+        Raises:
+            InputError: for other probabilities.
+        """
+        levels = checked_levels(q)
+        below = [(float(level), False) for level in np.atleast_1d(levels)]
+        found = _numpy(self._by_parts(lambda mixture: quantiles(mixture, below)))
+        return found[..., 0] if levels.ndim == 0 else found
+
+    def interval(self, coverage: float = 0.9) -> Array:
+        """Return the central interval that contains a new y with probability ``coverage``.
+
+        A prediction with a guarantee, as of a regressor with ``conformal``, returns the calibrated interval.
+
+        Args:
+            coverage: a probability between 0 and 1.
+
+        Returns:
+            The ends, (*shape, 2).
+        """
+        return self._ends(checked_coverages([coverage]))[..., 0, :]
+
+    def _ends(self, coverages: Sequence[float]) -> Array:
+        """Return the ends of several central intervals in one pass: (*shape, coverages, 2)."""
+        if self.guarantee is not None:
+            ends: Array = self.guarantee.ends(self, coverages)
+            return ends
+        return _numpy(self.central_ends(coverages))
+
+    def central_ends(self, coverages: Sequence[float]) -> Tensor:
+        """Return the ends of several central intervals of the distribution, without a guarantee, on its device."""
+        ends = [(0.5 * (1 - coverage), upper) for coverage in coverages for upper in (False, True)]
+        found = self._by_parts(lambda mixture: quantiles(mixture, ends))
+        return found.reshape(*self.shape, len(coverages), 2)
+
+    def sample(self, n: int, seed: int | None = None) -> Array:
+        """Return n independent draws of a new y.
+
+        Args:
+            n: number of draws for every row.
+            seed: the same seed gives the same draws, on the same device. None: other draws each time. The global
+                random state of torch is neither used nor changed.
+
+        Returns:
+            An array of shape (n, *shape).
+        """
+        if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+            raise InputError(f"n must be a whole number of at least 1, got {n!r}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0):
+            raise InputError(f"seed must be None or a whole number of at least 0, got {seed!r}")
+        draws: Array | None = None
+        first = 0
+        for part in self._parts():
+            if draws is None:
+                dtype, device = first_leaf(part.answers).dtype, device_of(part.answers)
+                draws = np.empty((int(n), *self.shape), dtype=str(dtype).removeprefix("torch."))
+                generator = torch.Generator(device)
+                _ = generator.seed() if seed is None else generator.manual_seed(int(seed))
+            rows = draws if part.shape == self.shape else draws[:, first : first + len(part)]
+            step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
+            predictive = part.answers.predictive()
+            steps = None if part._weights is None else mixtures.steps(part._weights.detach()).to(device)
+            for k in range(0, int(n), step):
+                drawn = sample_members(predictive, min(step, int(n) - k), generator, steps, part.gate, part.atom)
+                if part.transform is not None:
+                    drawn = part.transform.forward(drawn).to(drawn.dtype)
+                rows[k : k + step] = _numpy(drawn)
+            first += len(part) if part.shape else 0
+        assert draws is not None
+        return draws
+
+    def at_targets(self, quantity: str, y: Tensor) -> Tensor:
+        """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the distribution at every target, on its device."""
+        return self._by_parts(lambda mixture, y: getattr(mixture, quantity)(y), y)
+
+    def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Tensor:
+        """Return quantity(mixture, *targets) of all rows on the device of the tensors, a few rows at a time."""
+
+        def of_part(part: Prediction, *rows: Tensor) -> tuple[Tensor]:
+            return (quantity(part.distribution, *(t.to(device_of(part.answers)) for t in rows)),)
+
+        with torch.no_grad():
+            found: Tensor = self._in_one_pass(of_part, *targets)[0]
+        return found
+
+    def _in_one_pass(self, function: Callable[..., tuple[Any, ...]], *targets: Tensor) -> tuple[Any, ...]:
+        """Return the tensors that a function makes of a prediction and targets, part by part, for all rows."""
+        whole: list[Any] | None = None
+        first = 0
+        for part in self._parts():
+            if part.shape == self.shape:
+                with one_thread():
+                    return function(part, *targets)
+            rows = slice(first, first + len(part))
+            with one_thread():
+                found = function(part, *(t[rows] for t in targets))
+            if whole is None:  # memory for all rows first: results kept one by one would fragment it
+                whole = [None if t is None else t.new_empty((len(self), *t.shape[1:])) for t in found]
+            for column, tensor in zip(whole, found, strict=True):
+                if tensor is not None:
+                    column[rows] = tensor
+            first = rows.stop
+        assert whole is not None
+        return tuple(whole)
+
+    def target(self, y: ArrayLike, mask: ArrayLike | None = None) -> Tensor:
+        """Return y as a tensor of the prediction's shape, with 0 where the mask leaves it out; none may be missing."""
+        if isinstance(y, Tensor) and y.is_floating_point():
+            values = y.detach()
+        else:
+            values = torch.from_numpy(real_numbers("y", y))
+            values = values.float() if getattr(y, "dtype", None) == np.float32 else values
+        values = fit_shape(values, self.shape)  # regressors also accept tables with one column
+        if tuple(values.shape) != self.shape:
+            raise InputError(f"y has shape {tuple(values.shape)} but the prediction {self.shape}")
+        if mask is not None:
+            values = torch.where(self.known(mask).to(values.device), values, 0.0)
+        missing = values.isnan()
+        if bool(missing.any()):
+            row = int(missing.nonzero()[0, 0]) if missing.ndim else 0
+            advice = "leave those rows out, or exclude them with mask="
+            raise InputError(f"y has {int(missing.sum())} missing values (first in row {row}); {advice}")
+        return values
+
+    def known(self, mask: ArrayLike) -> Tensor:
+        """Return a mask as a boolean tensor of the prediction's shape.
+
+        Args:
+            mask: True where a target counts.
+
+        Raises:
+            InputError: if it is not boolean, or has another shape.
+        """
+        chosen = mask.detach() if isinstance(mask, Tensor) else np.array(mask)
+        if isinstance(chosen, np.ndarray) and chosen.dtype == object and all(isinstance(m, bool) for m in chosen.flat):
+            chosen = chosen.astype(bool)  # of pandas' nullable booleans
+        chosen = fit_shape(chosen, self.shape)
+        if chosen.dtype not in (torch.bool, np.bool_) or tuple(chosen.shape) != self.shape:
+            raise InputError(
+                f"mask must be boolean, True where a target counts, of the shape {self.shape} of the prediction; got "
+                f"{str(chosen.dtype).removeprefix('torch.')} {tuple(chosen.shape)}"
+            )
+        return chosen if isinstance(chosen, Tensor) else torch.from_numpy(chosen)
+
+    # Tables -----------------------------------------------------------------------------------------------------------
+
+    def to_frame(
+        self, coverage: float | Sequence[float] = 0.9, index: Any = None, names: Sequence[str] | None = None
+    ) -> "pd.DataFrame":
+        """Return a data frame with mean, standard deviations, intervals and familiarity.
+
+        With several targets, the columns start with the name of the target: ``price_mean``.
+
+        Args:
+            coverage: probability of the interval, or several: ``[0.5, 0.9]`` gives ``lower_0.5``, ``upper_0.5``,
+                ``lower_0.9``, ``upper_0.9``.
+            index: labels of the rows. None: the labels of the table that was predicted.
+            names: names of several targets. None: the names in the training of the regressor.
+
+        Raises:
+            InputError: for predictions with more than two dimensions, and names that do not fit.
+        """
+        import pandas as pd
+
+        if len(self.shape) > 2:
+            raise InputError(f"expected a prediction of rows, or of rows and targets, got shape {self.shape}")
+        index, names = self.index if index is None else index, names or self.names
+        columns = {k: np.atleast_1d(v) for k, v in self._columns(checked_coverages(coverage)).items()}
+        familiarity = self.familiarity
+        shares = {} if familiarity is None else {"familiarity": np.atleast_1d(familiarity)}
+        if len(self.shape) < 2:
+            return pd.DataFrame(columns | shares, index=index)
+        names = names or [f"y{t}" for t in range(self.shape[1])]
+        if len(names) != self.shape[1] or len(set(names)) != len(names):
+            raise InputError(f"{len(names)} names for {self.shape[1]} targets: expected one different name each")
+        wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in columns.items()}
+        wide |= shares
+        return pd.DataFrame(wide, index=index)
+
+    def _columns(self, coverages: Sequence[float]) -> dict[str, Array]:
+        """Return the columns of a table by name, without those that the prediction does not have."""
+        columns: dict[str, Array | None]
+        if self.transform is None or self.transform.has_moments:
+            parts = self.decompose()
+            columns = {
+                "mean": self.mean,
+                "std": self.std,
+                "aleatoric_std": _root(parts.aleatoric),
+                "epistemic_std": _root(parts.epistemic),
+            }
+        else:
+            columns = {"median": self.median}
+        ends = self._ends(coverages)
+        for k, coverage in enumerate(coverages):
+            columns[f"lower_{coverage:g}"], columns[f"upper_{coverage:g}"] = ends[..., k, 0], ends[..., k, 1]
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def plot(
+        self,
+        y: ArrayLike | None = None,
+        coverage: float = 0.9,
+        *,
+        mask: ArrayLike | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Figure":
+        """Return a matplotlib figure: the intervals and, with targets, how well they hold.
+
+        Without y it shows the medians in their order, with their intervals. With y it has three panels: the targets in
+        their intervals, from the narrowest to the widest, the share of targets in intervals of every
+        probability, and the histogram of P(Y ≤ y), the probability integral transform. Several targets have a row of
+        panels each. Of more than 10,000 rows or pixels, 10,000 are drawn at random, which the title notes.
+
+        Args:
+            y: targets, of the shape of the prediction.
+            coverage: the probability of the intervals.
+            mask: True where a target counts. Without it a missing target is an error.
+            ax: matplotlib axes to draw only the intervals into.
+
+        Raises:
+            InputError: if matplotlib is not installed (extra ``plot``), or the prediction cannot be drawn.
+
+        >>> from howsure import Normal
+        >>> figure = Prediction(Normal(torch.arange(5.0), 1.0)).plot([0.0, 1.5, 2.0, 2.5, 4.0])
+        >>> len(figure.axes)
+        3
+        """
+        (coverage,) = checked_coverages([coverage])
+        if not self.shape:
+            raise InputError("plot shows rows, and a single value has none; of row i: p[[i]].plot()")
+        several = self.shape[1] if len(self.shape) == 2 else 1
+        if several > 6 or (ax is not None and several > 1):
+            most = "one target into given axes" if ax is not None else "at most 6 targets"
+            raise InputError(f"plot draws {most}, and there are {several}; choose, as in p[:, 0].plot()")
+        known = np.ones(self.shape, dtype=bool) if mask is None else _numpy(self.known(mask))
+        target = None if y is None else _numpy(self.target(y, mask))
+        if not known.any():
+            raise InputError("there are no rows to plot")
+        label = getattr(y, "name", None)  # of a pandas or polars Series
+        name = label if isinstance(label, str) and label else "y"
+        return draw([self._predicted(t, name, target, known, coverage) for t in range(several)], coverage, ax)
+
+    def _predicted(self, t: int, name: str, y: Array | None, known: Array, coverage: float) -> Predicted:
+        """Return the data of a figure for one target or all pixels: at most `PLOTTED` values, drawn at random."""
+        chosen: tuple[Any, ...]
+        if len(self.shape) == 2:
+            (rows,) = known[:, t].nonzero()
+            chosen, total, name = (
+                (draw_some(rows, PLOTTED), t),
+                len(rows),
+                self.names[t] if self.names is not None else f"y{t}",
+            )
+        else:
+            flat = known.ravel().nonzero()[0]
+            chosen, total = np.unravel_index(draw_some(flat, PLOTTED), self.shape), len(flat)
+        p = self[chosen]
+        ends = p._ends([coverage])[..., 0, :]
+        unit = "rows" if len(self.shape) < 3 else "pixels"
+        if y is None:
+            return Predicted(str(name), p.median, ends, None, None, None, total, unit)
+        below, at, pit = p.randomised_pit(y[chosen])
+        depth = np.maximum(1 - 2 * at, 2 * below - 1)
+        return Predicted(str(name), p.median, ends, y[chosen], pit, depth, total, unit)
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table for notebooks; only these are computed."""
+        import pandas as pd
+
+        line = f"<p><code>{escape(repr(self))}</code></p>"
+        if len(self.shape) > 2 or 0 in self.shape:
+            return line
+        rows, targets = (5, 1) if len(self.shape) < 2 else (3, 4)
+        try:
+            if len(self.shape) == 2:
+                names: Sequence[str] = self.names or [f"y{t}" for t in range(self.shape[1])]
+                few = self[:rows]
+                frame: pd.DataFrame = pd.concat({name: few[:, t].to_frame() for t, name in enumerate(names[:targets])})
+            else:
+                frame = (self[:rows] if self.shape else self).to_frame()
+            table = frame.to_html(float_format=lambda value: f"{value:.4g}", border=0)
+        except Exception:  # a notebook would show a traceback instead of the object
+            return line
+        more = zip(self.shape, (rows, targets), ("rows", "targets"), strict=False)
+        left = " and ".join(f"{size - most:,} more {unit}" for size, most, unit in more if size > most)
+        return line + table + (f"<p>… and {left}: <code>to_frame()</code></p>" if left else "")
+
+
+def as_prediction(answer: Any) -> Prediction:
+    """Return a prediction as it is, and a distribution of one network as a prediction."""
+    return answer if isinstance(answer, Prediction) else Prediction(answer)
+
+
+def _numpy(x: Tensor) -> Array:
+    array: Array = x.detach().cpu().numpy()
+    return array
+
+
+def _root(x: Array | None) -> Array | None:
+    return None if x is None else np.sqrt(x)
+
+
+def _flatten(p: Prediction) -> tuple[list[Any], Any]:
+    """Return the tensors of a prediction, and the context to rebuild it.
+
+    The context is the dimension of the members, counted from the right, the transform, the atom, and which of the
+    weights, the familiarity and the gate are there.
+    """
+    answer, members = p.answers, cast(int | None, -1 - len(p.shape))
+    if p.members == 1 and isinstance(first_leaf(answer), Tensor):
+        answer, members = on_leaves(lambda leaf: leaf.squeeze(0), answer), None
+    gate = p.gate.squeeze(0) if members is None and isinstance(p.gate, Tensor) else p.gate
+    weights = p._weights.movedim(0, -1) if isinstance(p._weights, Tensor) else p._weights
+    optional = (weights, p._familiarity, gate)
+    present = tuple(part is not None for part in optional)
+    return [answer, *(part for part in optional if part is not None)], (members, p.transform, p.atom, present)
+
+
+def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
+    answer, *rest = values
+    members, transform, atom, present = context
+    weights, familiarity, gate = (rest.pop(0) if there else None for there in present)
+    if isinstance(answer, Answer) and isinstance(first_leaf(answer), Tensor):
+        new = Prediction(answer, members, transform=transform)
+        new._weights = members_of_weights_first(weights) if isinstance(weights, Tensor) else None
+        new._familiarity = familiarity
+        new.atom, new.gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
+        return new
+    new = Prediction.__new__(Prediction)  # of the objects that tree functions put instead of tensors
+    new.__dict__ = {"answers": answer, "index": None, "names": None, "shape": (), "members": 1}
+    new.transform, new._weights, new._familiarity = transform, weights, familiarity
+    new.atom, new.gate = atom, gate
+    return new
+
+
+_pytree.register_pytree_node(Prediction, _flatten, _unflatten, serialized_type_name="howsure.Prediction")

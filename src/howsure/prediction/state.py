@@ -1,0 +1,382 @@
+"""State of a prediction: the distributions of several networks, their weights, labels of rows and targets."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from howsure.distributions import Discrete, Mixture, NormalInverseGamma, Support, Transform, Transformed, WithAtom
+from howsure.distributions._base import class_name
+from howsure.distributions.mixture import normalised_weights, short_weights
+from howsure.errors import InputError, InputTypeError
+from howsure.formulas import mixture as mixtures
+from howsure.prediction.checks import real_numbers
+from howsure.prediction.parts import (
+    CPU_PART,
+    PART,
+    Answer,
+    Predictive,
+    device_of,
+    first_leaf,
+    index_of,
+    join,
+    members_first,
+    on_device,
+    on_leaves,
+    stretch,
+)
+
+__all__ = ["State", "members_of_weights_first"]
+
+Array = NDArray[Any]  # of floats: float64 or float32
+
+
+class State:
+    """State of a :class:`~howsure.Prediction`, whose arguments are described there."""
+
+    answers: Answer  # the distribution of each member, with the members in dimension 0
+    _weights: Tensor | None = None  # of sum 1, float64 on the CPU
+    atom: float | None = None  # a value with positive probability
+    gate: Tensor | None = None  # that probability by each member, (members, *shape)
+    guarantee: Any = None  # of its intervals, such as :class:`howsure.conformal.ConformalIntervals`
+
+    def __init__(
+        self,
+        answer: Answer | Mixture | Transformed | Discrete,
+        members: int | None = None,
+        weights: ArrayLike | Tensor | None = None,
+        *,
+        transform: Transform | Support | None = None,
+        familiarity: Tensor | None = None,
+        atom: float | None = None,
+        gate: Tensor | None = None,
+    ) -> None:
+        self.transform = transform
+        self.index: Any = None  # of the rows and names of the targets, if the caller has them
+        self.names: Sequence[str] | None = None
+        if isinstance(answer, Transformed | Discrete):
+            if transform is not None:
+                raise InputError(f"a {class_name(answer)} distribution has its transform; leave out transform=")
+            self.transform, answer = answer.transform, answer.base
+        if isinstance(answer, Mixture):
+            if members is not None:
+                raise InputError("a Mixture has its own dimension of members: leave out members=")
+            if weights is not None:
+                raise InputError("a Mixture has the weights of its members; leave out weights=, or give them to it")
+            self._weights = None if answer.weights is None else members_of_weights_first(answer.weights)
+            answer, members = answer.components, answer.dim  # type: ignore[assignment]
+        elif weights is not None and members is None:
+            raise InputError("weights= requires members=, the dimension of the networks")
+        # with the members in dimension 0
+        self.answers: Answer = members_first(answer, members)
+        self.members, *shape = self.answers.batch_shape
+        self.shape = tuple(shape)
+        self._set_weights(weights)
+        if self._weights is not None and 1 < self._weights.ndim <= len(shape):
+            self._weights = self.weights_like(first_leaf(self.answers)).expand(-1, *shape)  # type: ignore[union-attr]
+        self._familiarity = self._mean_familiarity(familiarity)
+        self._set_atom(atom, gate)
+
+    def _set_weights(self, weights: Any) -> None:
+        """Store the weights of the members, except for a single member."""
+        if weights is not None:
+            given = weights if isinstance(weights, Tensor) else torch.from_numpy(real_numbers("weights", weights))
+            if given.ndim > 1:
+                self._weights = self._weights_of_rows(given)
+            else:
+                self._weights = normalised_weights("Prediction", given, self.members, validate=True).cpu()
+        if self.members == 1:
+            self._weights = None
+
+    def _weights_of_rows(self, weights: Tensor) -> Tensor:
+        """Return weights that differ between rows, (members, *shape), with sums of 1, after checking them."""
+        if tuple(weights.shape) != (self.members, *self.shape):
+            expected = (self.members, *self.shape)
+            raise InputError(f"weights must have the shape {expected[:1]} or {expected}, got {tuple(weights.shape)}")
+        total = weights.double().sum(0)
+        if not bool((weights >= 0).all() & total.isfinite().all() & (total > 0).all()):
+            raise InputError("weights must be numbers of at least 0, and not all 0 in a row")
+        return (weights.double() / total).cpu()
+
+    def _set_atom(self, atom: float | None, gate: Tensor | None) -> None:
+        """Store the atom and its probability, after checking both."""
+        if (atom is None) != (gate is None):
+            raise InputError("atom= and gate= belong together")
+        if atom is None or gate is None:
+            return
+        if self.transform is not None:
+            raise InputError("a prediction has an atom or a transform, not both")
+        if tuple(gate.shape) == self.shape and self.members == 1:
+            gate = gate.unsqueeze(0)
+        if tuple(gate.shape) != (self.members, *self.shape):
+            raise InputError(f"gate must have shape {(self.members, *self.shape)}, got {tuple(gate.shape)}")
+        if not bool(((gate >= 0) & (gate <= 1)).all()):
+            raise InputError("gate must hold probabilities, numbers from 0 to 1")
+        self.atom, self.gate = float(atom), gate
+
+    def _mean_familiarity(self, familiarity: Tensor | None) -> Tensor | None:
+        """Return the familiarity of each row, (rows,), after checking its shape."""
+        if familiarity is None:
+            return None
+        rows = self.shape[:1]
+        if familiarity.shape == (self.members, *rows):
+            familiarity = self.mean_over_members(familiarity)
+        if tuple(familiarity.shape) != rows:
+            raise InputError(f"familiarity must have shape {rows}, got {tuple(familiarity.shape)}")
+        return familiarity
+
+    # Members ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """Weights of the members, (members,) or (members, *shape), of sum 1. None: equal weights."""
+        return None if self._weights is None else self._weights.detach().numpy().copy()
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one member counts, so that their means can differ."""
+        if self._weights is None:
+            return self.members > 1
+        return bool(((self._weights > 0).sum(0) > 1).any())
+
+    def mean_over_members(self, x: Tensor) -> Tensor:
+        """Return the weighted mean over the members, which are dimension 0."""
+        return mixtures.mean(x, self.weights_like(x))
+
+    def weights_like(self, x: Tensor) -> Tensor | None:
+        """Return the weights on the device of x and with its dimensions."""
+        w = self._weights
+        return None if w is None else w.to(x.device).view(*w.shape, *(1,) * (x.ndim - w.ndim))
+
+    @property
+    def distribution(self) -> Predictive:
+        """The predictive distribution as a torch object."""
+        each = self.answers.predictive()
+        if self.gate is not None and self.atom is not None:
+            # members that give the atom a large probability count less for other values
+            gate = self.gate.double().clamp(max=1 - 1e-12)
+            shares = self.weights_like(gate)
+            others = (1 - gate) if shares is None else shares * (1 - gate)
+            mixture = Mixture(each, dim=0, weights=others, validate_args=False)
+            return WithAtom(mixture, self.mean_over_members(gate), self.atom)
+        weights = None if self._weights is None else self._weights.to(each.loc.device)
+        mixture = Mixture(each, dim=0, weights=weights, validate_args=False)
+        if isinstance(self.transform, Support):
+            return Discrete(mixture, self.transform)
+        return mixture if self.transform is None else Transformed(mixture, self.transform)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether no value of y has positive probability."""
+        return self.transform is None and self.atom is None
+
+    def without_transform(self) -> Self:
+        """Return the prediction of the variable before the transform of the target, without a guarantee."""
+        new = self._apply(lambda p: p)
+        new.transform = new.guarantee = None
+        return new
+
+    def before_transform(self, y: Array) -> Array:
+        """Return the variable before the transform for targets, −∞ for targets outside of its range."""
+        return y if self.transform is None else self.transform.inverse(torch.from_numpy(np.array(y))).numpy()
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> Iterator[Self]:
+        """Yield the prediction a few rows at a time, to bound the memory of computations."""
+        if not self.shape or not len(self):
+            yield self
+            return
+        each = self.members * max(1, int(np.prod(self.shape[1:])))
+        on_cpu = device_of(self.answers).type == "cpu"
+        step = max(1, (min(PART, CPU_PART) if on_cpu else PART) // each)
+        for first in range(0, len(self), step):
+            yield self[first : first + step] if step < len(self) else self
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a prediction without dimensions has no length")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Self:
+        """Return some of the rows, or with several indices some of the targets or pixels, as for an array."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(k is Ellipsis or k is None for k in keys) or len(keys) > len(self.shape):
+            raise IndexError(f"a prediction of shape {self.shape} cannot be indexed with {key!r}")
+        keys = tuple(index_of(k, size) for k, size in zip(keys, self.shape, strict=False))
+
+        def of_members(p: Tensor) -> Tensor:
+            return p[(slice(None), *on_device(keys, p.device))]
+
+        some = self._apply(of_members)
+        some.shape = tuple(some.answers.batch_shape[1:])
+        if self.transform is not None:
+            some.transform = self.transform.at(self.shape, on_device(keys, torch.device("cpu")))
+        if self._familiarity is not None and keys:
+            some._familiarity = self._familiarity[on_device(keys[:1], self._familiarity.device)]
+        if self._weights is not None and self._weights.ndim > 1:
+            some._weights = of_members(self._weights)
+        if self.guarantee is not None:
+            some.guarantee = self.guarantee.at(tuple(k.cpu().numpy() if isinstance(k, Tensor) else k for k in keys))
+        some.index = some.names = None
+        some._label_like(self, keys)
+        return some
+
+    def _label_like(self, whole: "State", key: tuple[Any, ...]) -> None:
+        """Take over the index of the chosen rows, and the names of the targets while there is a dimension of them."""
+        keys = [k.cpu().numpy() if isinstance(k, Tensor) else k for k in key] or [slice(None)]
+        row = isinstance(keys[0], int) and not isinstance(keys[0], bool)
+        if whole.index is not None and row and not self.shape:
+            self.index = whole.index[[keys[0]]]  # the label of the one row
+        elif whole.names is not None and row and len(whole.shape) == 2 and len(keys) == 1:
+            self.index = np.array(whole.names, dtype=object)  # the targets of one row, one below the other
+        elif whole.index is not None and self.shape and np.ndim(keys[0]) < 2 and not row:
+            self.index = whole.index[keys[0]]
+        if whole.names is not None and len(self.shape) == len(whole.shape) == 2:
+            self.names = list(np.array(whole.names, dtype=object)[keys[1]]) if len(keys) > 1 else whole.names
+
+    def _apply(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same prediction with every tensor of its members changed."""
+        new = type(self).__new__(type(self))
+        new.__dict__ = {k: v for k, v in self.__dict__.items() if k != "moments"}
+        new.answers = on_leaves(change, self.answers)
+        new.gate = None if self.gate is None else change(self.gate)
+        return new
+
+    def _apply_to_all(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same prediction with every tensor changed, but for the weights."""
+        new = self._apply(change)
+        new._familiarity = None if self._familiarity is None else change(self._familiarity)
+        return new
+
+    def to(self, target: torch.device | torch.dtype | str) -> Self:
+        """Return the prediction on another device, or in another dtype.
+
+        Args:
+            target: a device such as ``"cuda"``, or ``torch.float32`` or ``torch.float64``.
+
+        Raises:
+            InputTypeError: for another dtype.
+        """
+        if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
+            raise InputTypeError(f"a prediction computes in float32 or float64, not {target}")
+        return self._apply_to_all(lambda p: p.to(target))
+
+    def cpu(self) -> Self:
+        """Return the prediction on the CPU."""
+        return self.to("cpu")
+
+    def detach(self) -> Self:
+        """Return the prediction without the graph of gradients."""
+        new = self._apply_to_all(Tensor.detach)
+        new._weights = None if self._weights is None else self._weights.detach()
+        return new
+
+    @classmethod
+    def cat(cls, predictions: Iterable[Self]) -> Self:
+        """Return several predictions as one, row after row.
+
+        Args:
+            predictions: at least one, of the same kind, with the same members and weights, or with weights that differ
+                between rows. All of them have a familiarity and a guarantee, or none has.
+
+        Raises:
+            InputError: if they do not fit together.
+        """
+        parts = list(predictions)
+        if not parts or not all(isinstance(p, State) and p.shape for p in parts):
+            raise InputError("cat takes a list of at least one prediction with rows")
+        first, found = parts[0], "; ".join(f"{p!r}" for p in parts[:3])
+        if len({p._kind for p in parts}) > 1:
+            raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
+        if not all(_same_weights(first, p) for p in parts):
+            raise InputError(f"only predictions whose members have the same weights can be joined, got {found}")
+        transforms = [p.transform for p in parts if p.transform is not None]
+        shapes = [p.shape for p in parts]
+        transform = type(transforms[0]).cat(transforms, shapes) if transforms else None  # type: ignore[arg-type]
+        joined = cls(join([p.answers for p in parts]), members=0, transform=transform)
+        joined.atom, joined.names, joined._weights = first.atom, first.names, first._weights
+        if first._weights is not None and first._weights.ndim > 1:
+            joined._weights = torch.cat([cast(Tensor, p._weights) for p in parts], 1)
+        if first.gate is not None:
+            joined.gate = torch.cat([cast(Tensor, p.gate) for p in parts], 1)
+        if first._familiarity is not None:
+            joined._familiarity = torch.cat([cast(Tensor, p._familiarity) for p in parts])
+        if first.guarantee is not None:
+            joined.guarantee = first.guarantee.joined([p.guarantee for p in parts[1:]])
+        if all(p.index is not None for p in parts):
+            one, *rest = (p.index for p in parts)
+            joined.index = one.append(rest) if hasattr(one, "append") else np.concatenate([one, *rest])
+        return joined
+
+    @property
+    def _kind(self) -> tuple[Any, ...]:
+        """Properties that are equal in predictions that can be joined."""
+        kind = self.transform and self.transform.kind
+        given = (self._familiarity is None, self.guarantee is None)
+        return self.members, self.shape[1:], type(self.answers), kind, self.atom, given
+
+    def scaled(self, factor: ArrayLike) -> Self:
+        """Return the prediction with every row's distribution stretched about the row's mean.
+
+        The mean, the shape of the distribution, the members' weights, the familiarity and the shares of the
+        decomposition stay; every deviation is multiplied by the factor. With a transform of the target it acts before
+        the transform, about the mean of that variable. A guarantee of the intervals is lost.
+
+        Args:
+            factor: > 0: a number, one for each row, or an array that broadcasts to the shape of the prediction.
+
+        >>> from howsure import Normal
+        >>> p = Prediction(Normal(torch.tensor([1.0, 2.0]), 1.0)).scaled([1.0, 3.0])
+        >>> p.mean, p.std
+        (array([1., 2.], dtype=float32), array([1., 3.], dtype=float32))
+        """
+        by = self._factor(factor)
+        new = self._apply(lambda p: p)
+        new.guarantee = None
+        loc = first_leaf(self.answers) if isinstance(self.answers, NormalInverseGamma) else self.answers.loc
+        new.answers = stretch(self.answers, by.to(loc.device, loc.dtype), self.mean_over_members(loc))
+        return new
+
+    def _factor(self, factor: ArrayLike) -> Tensor:
+        """Return a factor as a float64 tensor with the dimensions of the prediction, after checking it."""
+        by = torch.from_numpy(real_numbers("factor", factor))
+        if by.ndim and by.ndim < len(self.shape):
+            by = by.view(*by.shape, *(1,) * (len(self.shape) - 1)) if tuple(by.shape) == self.shape[:1] else by
+        by = by.view((1,) * len(self.shape)) if not by.ndim else by
+        if by.ndim != len(self.shape) or any(a not in (1, b) for a, b in zip(by.shape, self.shape, strict=True)):
+            raise InputError(
+                f"factor is a number, one for each row, or an array that fits the shape {self.shape} of the "
+                f"prediction; got shape {np.shape(factor)}"
+            )
+        valid = by.isfinite() & (by > 0)
+        if not bool(valid.all()):
+            raise InputError(f"factor must be finite and greater than 0; {int((~valid).sum())} values are not")
+        return by
+
+    def __repr__(self) -> str:
+        weights = "" if self._weights is None else f", weights={short_weights(self._weights)}"
+        transform = "" if self.transform is None else f", transform={self.transform.kind!r}"
+        atom = "" if self.atom is None else f", atom={self.atom:g}"
+        return f"Prediction(shape={self.shape}, members={self.members}{weights}{transform}{atom})"
+
+
+def members_of_weights_first(weights: Tensor) -> Tensor:
+    """Return the weights of a mixture on the CPU: (members,) if they are the same in all rows, else (members, …)."""
+    weights = weights.double().cpu()
+    rows = weights.reshape(-1, weights.shape[-1])
+    return rows[0] if len(rows) and bool((rows == rows[0]).all()) else weights.movedim(-1, 0)
+
+
+def _same_weights(first: State, second: State) -> bool:
+    """Return whether the weights are the same to rounding, so that they may have been normalised again."""
+    if first._weights is second._weights:
+        return True
+    equal = torch.full((first.members,), 1 / first.members, dtype=torch.float64)
+    one, other = (equal if p._weights is None else p._weights.detach() for p in (first, second))
+    if one.ndim > 1 or other.ndim > 1:
+        return one.ndim == other.ndim
+    return bool((one - other).abs().max() <= 1e-12)
