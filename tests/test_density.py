@@ -136,8 +136,9 @@ def test_bad_features_are_named(features):
     with pytest.raises(hs.InputError, match=r"\b7\b"):
         FeatureDensity.fit(torch.full((7, 5), 0.1))
     for shrinkage in (-0.1, 1.1, torch.nan):
-        with pytest.raises(hs.InputError, match="shrinkage"):
+        with pytest.raises(hs.InputError, match="shrinkage") as caught:
             FeatureDensity.fit(features, shrinkage)
+        assert caught.value.value is shrinkage
     with pytest.raises(hs.InputError, match="features"):
         FeatureDensity(0)
     with pytest.raises(hs.InputError, match=r"\(60, 4\)"):

@@ -136,10 +136,12 @@ def test_features_are_tensors_that_fit(head):
 @pytest.mark.parametrize("size", [8.0, 2.5, True, "8"])
 def test_sizes_are_whole_numbers(size):
     for make in (*HEADS, FeatureDensity):
-        with pytest.raises(hs.InputTypeError):
+        with pytest.raises(hs.InputTypeError) as caught:
             make(size)
-    with pytest.raises(hs.InputTypeError, match="targets"):
+        assert caught.value.value is size
+    with pytest.raises(hs.InputTypeError, match="targets") as caught:
         hs.NIGHead(8, targets=size)
+    assert caught.value.value is size
     assert hs.NIGHead(np.int64(8), np.int32(3))(torch.zeros(5, 8)).batch_shape == (5, 3)
 
 

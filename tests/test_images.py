@@ -114,8 +114,8 @@ def test_batches_resume_and_use_every_image():
         (lambda p: ImageBatches(p.images, p.maps[:, :4], 2), r"\(2, 4, 24\)"),
         (lambda p: ImageBatches(p.images[:0], p.maps[:0], 2), "images"),
         (lambda p: ImageBatches(p.images, p.maps, 0), "batch_size"),
-        (lambda _: Augmentation(zoom=0.5), "0.5"),
-        (lambda _: Augmentation(color=1.0), "1.0"),
+        (lambda _: Augmentation(zoom=0.5), "zoom"),
+        (lambda _: Augmentation(color=1.0), "color"),
         (lambda _: ImageRecipe(select="luck"), "'luck'"),
     ],
 )

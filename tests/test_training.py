@@ -119,8 +119,9 @@ def test_bad_batches_raise():
         TableBatches((x, y), [torch.arange(3), torch.arange(0)], [0, 1], 8)
     with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
         TableBatches((x, y), [torch.arange(3)], [0, 1], 8)
-    with pytest.raises(hs.InputError, match="batch_size"):
+    with pytest.raises(hs.InputError, match="batch_size") as caught:
         TableBatches((x, y), [torch.arange(3)], [0], 0)
+    assert caught.value.value == 0
     with pytest.raises(hs.InputError, match="drop_last"):
         LoaderBatches([], torch.device("cpu")).next()
 

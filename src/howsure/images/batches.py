@@ -33,9 +33,9 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if not self.zoom >= 1:
-            raise InputError(f"zoom is how much a part may be enlarged, at least 1, got {self.zoom}")
+            raise InputError(f"zoom is how much a part may be enlarged, at least 1, got {self.zoom}", value=self.zoom)
         if not 0 <= self.color < 1:
-            raise InputError(f"color is a relative change in [0, 1), got {self.color}")
+            raise InputError(f"color is a relative change in [0, 1), got {self.color}", value=self.color)
 
     def __call__(self, x: Tensor, y: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Return changed images and maps.

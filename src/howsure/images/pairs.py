@@ -141,7 +141,7 @@ def hold_out_images(pairs: Pairs, share: float, groups: ArrayLike | None, seed: 
         return pairs.select(train), pairs.select(validation)
     labels = np.asarray(groups)
     if labels.shape != (len(pairs),):
-        raise InputError(f"groups needs one entry per image, ({len(pairs)},), got {labels.shape}")
+        raise InputError(f"groups needs one entry per image, ({len(pairs)},), got {labels.shape}", value=labels.shape)
     try:
         names, index = np.unique(labels, return_inverse=True)
     except TypeError as error:

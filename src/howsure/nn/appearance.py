@@ -158,9 +158,9 @@ class ImageFading(nn.Module):
         if count < MIN_IMAGES:
             raise InputError(f"a distance from training images needs at least {MIN_IMAGES} of them, got {count}")
         if not (math.isfinite(power) and power >= 0):
-            raise InputError(f"power must be a number of at least 0, got {power}")
+            raise InputError(f"power must be a number of at least 0, got {power}", value=power)
         if not 0 < quantile <= 1:
-            raise InputError(f"quantile is a share of the images in (0, 1], got {quantile}")
+            raise InputError(f"quantile is a share of the images in (0, 1], got {quantile}", value=quantile)
         new = cls([block.shape[1] for block in train.pooled]).to(train.appearance.device)
         new.power.fill_(power)
         new.width.fill_(1.0)
@@ -208,7 +208,7 @@ class ImageFading(nn.Module):
         blocks = seen.pooled[:BLOCKS]
         if tuple(block.shape[1] for block in blocks) != self.channels:
             found = [block.shape[1] for block in seen.pooled]
-            raise InputError(f"ImageFading expects blocks of {list(self.channels)} channels, got {found}")
+            raise InputError(f"ImageFading expects blocks of {list(self.channels)} channels, got {found}", value=found)
         dtype = self.least.dtype
         logs = (torch.cat(blocks, 1).to(dtype) + self.least).log()
         return torch.cat([logs, seen.appearance.to(dtype)], 1) / self.scale

@@ -19,9 +19,9 @@ def check_counts(**counts: int) -> None:
     """Raise an error, which names the argument, for a count that is not a whole number ≥ 1."""
     for name, count in counts.items():
         if not is_whole(count):
-            raise InputTypeError(f"{name} must be a whole number, got {count!r}")
+            raise InputTypeError(f"{name} must be a whole number, got {count!r}", value=count)
         if count < 1:
-            raise InputError(f"{name} must be at least 1, got {count}")
+            raise InputError(f"{name} must be at least 1, got {count}", value=count)
 
 
 def check_features(owner: object, x: Any, size: int) -> None:

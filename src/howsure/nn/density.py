@@ -82,7 +82,7 @@ def _check_training(features: Tensor, shrinkage: float | None) -> None:
     if features.ndim != 2 or features.shape[0] < 2 or features.shape[1] < 1:
         raise InputError(f"features must have shape (N, D) with at least 2 rows, got {tuple(features.shape)}")
     if shrinkage is not None and not 0 <= shrinkage <= 1:
-        raise InputError(f"shrinkage must lie in [0, 1], got {shrinkage}; None estimates it")
+        raise InputError(f"shrinkage must lie in [0, 1], got {shrinkage}; None estimates it", value=shrinkage)
     check_finite(features)
     if bool((features == features[0]).all()):
         raise InputError(f"all {len(features)} rows of features are the same; a distance needs features that vary")

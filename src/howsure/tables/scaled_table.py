@@ -123,13 +123,13 @@ def check_table(views: Views, target: Target) -> None:
     x, y, weights, members = views.x, target.values, target.weights, views.members
     if weights is not None:
         if weights.shape != (len(x),):
-            raise InputError(f"sample_weight must have shape ({len(x)},), got {weights.shape}")
+            raise InputError(f"sample_weight must have shape ({len(x)},), got {weights.shape}", value=weights.shape)
         if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
             raise InputError("sample_weight must be finite, at least 0, and not all 0")
     if x.ndim != 2:
-        raise InputError(f"x must have shape (rows, features), got {x.shape}")
+        raise InputError(f"x must have shape (rows, features), got {x.shape}", value=x.shape)
     if y.ndim not in (1, 2) or len(y) != len(x):
-        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {y.shape}")
+        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {y.shape}", value=y.shape)
     if not members:
         raise InputError("no members to fit")
     for name, table in (("x", x), ("y", y)):

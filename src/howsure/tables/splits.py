@@ -46,7 +46,7 @@ def _count(n: int, test: float) -> int:
     if n < 2:
         raise InputError(f"cannot split {n} row{'' if n == 1 else 's'}; at least 2 are needed")
     if not 0 < test < 1:
-        raise InputError(f"the share of test rows must lie between 0 and 1, got {test}")
+        raise InputError(f"the share of test rows must lie between 0 and 1, got {test}", value=test)
     return min(n - 1, max(1, round(n * test)))
 
 

@@ -59,7 +59,7 @@ class HashedBatches:
 
     def __init__(self, batch_size: int, device: torch.device) -> None:
         if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
+            raise InputError(f"batch_size must be at least 1, got {batch_size}", value=batch_size)
         self.batch_size = batch_size
         self.step = torch.zeros((), dtype=torch.int64, device=device)
 
