@@ -1,6 +1,6 @@
 """The page of Table 1: tables and numbers from the records of both protocols and both networks.
 
-The prose is in ``page.md``. What a missing run would show is left out.
+The prose is in ``page.md``. Parts of missing runs are left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def page(folder: Path, link: str) -> str:
 def _named_runs(runs: Mapping[Path, Record]) -> dict[str, tuple[Path, Record]]:
     """Return folder and record of each run by its protocol and network.
 
-    A run with other targets than its protocol's has them in its name if there is one with the protocol's beside it.
+    A run with other targets than its protocol has them in its name, if another run has the protocol's targets.
 
     Raises:
         InputError: if two runs have the same name.
@@ -77,7 +77,7 @@ def _named_runs(runs: Mapping[Path, Record]) -> dict[str, tuple[Path, Record]]:
 
 
 def _other_targets(record: Record) -> str | None:
-    """Return the targets of a run if they are not those of its protocol."""
+    """Return the targets of a run if they differ from its protocol."""
     targets: str | None = record["plan"]["targets"]
     return None if targets == record["plan"]["protocol"] else targets
 
@@ -120,7 +120,7 @@ def _linked(name: str, folder: Path, link: str, results: Results) -> Values:
 
 
 def _values(records: Mapping[str, Record]) -> Values:
-    """Return what the template names and the runs have."""
+    """Return the values of the template that the runs have."""
     results: dict[str, Results] = {name: record["results"] for name, record in records.items()}
     environments = [record["environment"] for record in records.values()]
     values: Values = {
@@ -151,7 +151,7 @@ def _values(records: Mapping[str, Record]) -> Values:
 
 
 def _run_values(record: Record) -> Values:
-    """Return how often a run repeats each set, how often it evaluates, and what of its plan it lacks."""
+    """Return how often a run repeats each set, how often it evaluates, and the missing parts of its plan."""
     plan, results = record["plan"], record["results"]
     units = "splits" if plan["protocol"] == "standard" else "trials"
     each = [result for methods in results.values() for result in methods.values()]
@@ -168,7 +168,7 @@ def _run_values(record: Record) -> Values:
 
 
 def _alternatives(numbers: Iterable[int]) -> str:
-    """Return the different ones of some numbers, as in «50, 200 or 400»."""
+    """Return the different ones of some numbers, as in "50, 200 or 400"."""
     *others, last = map(str, sorted(set(numbers)))
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -248,7 +248,7 @@ def _verdict_row(paired: Rows, score: str, other: str) -> dict[str, Any]:
 def _reached_row(results: Results, score: str) -> dict[str, Any]:
     """Return on how many sets the paper's number is reached, and where it is not; nothing if the paper has no set.
 
-    The paper prints two digits: its 0.00 is reached by what rounds to it.
+    The paper prints two digits: numbers that round to its 0.00 reach it.
     """
     known = _known_sets(results)
     if not known:
@@ -324,7 +324,7 @@ def _changes(score: str, standard: Results, other_targets: Results, published: R
 
 
 def _below_paper(published: Results) -> list[str]:
-    """Return the sets whose minima of the NLL lie below what the paper prints."""
+    """Return the sets whose minima of the NLL are below the numbers of the paper."""
     known = _known_sets(published)
     return [n for n in known if _mean(published[n]["evidential"], "nll_min") < TABLE_1[n]["evidential"].nll]
 
@@ -345,7 +345,7 @@ def _seconds(results: Mapping[str, Results]) -> Rows:
 
 
 def _milliseconds(results: Results) -> Values:
-    """Return the times to answer with the paper's network, and how those of two methods compare with one network's."""
+    """Return the times to predict with the paper's network, and the ratios of two methods to one network."""
     rows: Rows = []
     compared = ("evidential", "ensemble", "dropout")
     for name, methods in results.items():
