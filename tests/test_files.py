@@ -60,7 +60,7 @@ def test_empty_folder_may_be_there_and_nothing_else(tmp_path):
     assert names(out) == ["a"]
 
 
-def test_a_folder_is_replaced_if_its_owner_allows(tmp_path):
+def test_folder_is_replaced_if_its_owner_allows(tmp_path):
     def check_old(folder):
         if "mine" in names(folder):
             raise InputError("mine is not yours")

@@ -449,7 +449,11 @@ def test_files_that_are_not_models_raise(trained, tmp_path):
             hs.load(tmp_path / "forged", network)
     tensors, values = load_model(tmp_path / "net.safetensors")
     header = NetworkHeader(**{name: value for name, value in values.items() if name != "format"})
-    for change in ({"layers": [1]}, {"layers": ["9"]}, {"target_dim": 7}, {"calibration": {"method": "scale"}}):
+    reader = values["reader"]
+    changes = [
+        {"reader": {**reader, name: value}} for name, value in (("layers", [1]), ("layers", ["9"]), ("target_dim", 7))
+    ]
+    for change in (*changes, {"calibration": {"method": "scale"}}):
         save_model(tmp_path / "forged", tensors, replace(header, **change), overwrite=True)
         with pytest.raises(hs.InputError):
             hs.load(tmp_path / "forged", network)

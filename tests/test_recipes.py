@@ -184,7 +184,7 @@ def test_pages_name_the_packages_that_make_test_may_not_have(page):
 def table_of_tools() -> list[tuple[str, str]]:
     """Return tool and proof of each row of the table in docs/pytorch.md."""
     text = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
-    table = text.split("| tool | what works | proof |")[1].split("\n\n")[0]
+    table = text.split("| tool | supported | proof |")[1].split("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return [(tool, proof) for tool, _, proof in rows]
 

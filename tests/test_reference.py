@@ -15,7 +15,7 @@ import howsure as hs
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
-CONTRACTS = {"extra_repr", "expand", "pin_memory"}  # methods that torch calls
+CONTRACTS = {"extra_repr", "expand", "pin_memory", "restore"}  # methods that torch and hs.load call
 
 
 def members(name: str, kind: type) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class FakeModel:
         # many observations: a Student t that is nearly normal, of this deviation
         self.answer = NormalInverseGamma(loc, nu=1e6, alpha=1e6, beta=1e6 * stated**2)
         self.weights = self.width = self.evidence = None
+        self.network_weights = torch.full((members,), 1 / members, dtype=torch.float64)
         self.targets = 1
 
     def from_views(self, table):

@@ -43,6 +43,7 @@ class EvidentialRegressor(Regressor):
 
     See :class:`Regressor` for the parameters and attributes that all regressors have.
 
+    >>> import numpy as np
     >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
     >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
     >>> mean, std = model.predict(X, return_std=True)
@@ -73,6 +74,7 @@ class EnsembleRegressor(Regressor):
 
     See :class:`Regressor` for the parameters and attributes that all regressors have.
 
+    >>> import numpy as np
     >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
     >>> model = EnsembleRegressor(members=3, steps=20, random_state=0).fit(X, y)
     >>> model.predict_distribution(X).epistemic_std.shape
@@ -107,6 +109,7 @@ def load(path: str | Path, network: torch.nn.Module | None = None) -> Regressor 
         InputError: if the file is not a model, is damaged or from a newer version, or the network has other weights.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> X, y = np.random.default_rng(0).random((50, 3)), np.arange(50.0)
     >>> model = EvidentialRegressor(members=2, steps=20, random_state=0).fit(X, y)
     >>> path = model.save(tempfile.mkdtemp() + "/model.safetensors")

@@ -43,13 +43,13 @@ def moments_of(p: State) -> Moments:
         gate, distance = p.gate.to(means.dtype), means - float(p.atom or 0)
         doubt = None if doubt is None else (1 - p.gate) * doubt
         means, noise = means - gate * distance, (1 - gate) * (noise + gate * distance.square())
-    within = aleatoric = p.mean_over_members(noise)
-    between = mixtures.spread_of_means(means, p.weights_like(means))
+    within = aleatoric = p._mean_over_members(noise)
+    between = mixtures.spread_of_means(means, p._weights_like(means))
     parts = [between] if p.several else []
     if doubt is not None:
-        parts.insert(0, p.mean_over_members(doubt))
+        parts.insert(0, p._mean_over_members(doubt))
         within = aleatoric + parts[0]
-    mean = p.mean_over_members(means)
+    mean = p._mean_over_members(means)
     if isinstance(answer, StudentT):
         return Moments(mean, within, between, None, None)
     return Moments(mean, within, between, aleatoric, sum(parts[1:], parts[0]) if parts else None)

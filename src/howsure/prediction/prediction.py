@@ -96,6 +96,7 @@ class Prediction(State):
 
     @property
     def mean(self) -> Array:
+        """Mean of the predictive distribution."""
         return _numpy(self.moments.mean)
 
     @property
@@ -105,6 +106,7 @@ class Prediction(State):
 
     @property
     def variance(self) -> Array:
+        """Variance of the predictive distribution, which :meth:`decompose` divides."""
         return _numpy(self.moments.variance)
 
     @property
@@ -143,6 +145,10 @@ class Prediction(State):
 
         Raises:
             InputError: for another decomposition, or ``"paper"`` for a target with a transform.
+
+        >>> from howsure import Normal
+        >>> Prediction(Normal(torch.zeros(1), 2.0)).decompose()
+        Decomposition(aleatoric=array([4.], dtype=float32), epistemic=None)
         """
         if self.transform is not None and decomposition == "paper":
             raise InputError(
@@ -202,18 +208,36 @@ class Prediction(State):
         return _numpy(self.at_targets("cdf", self.target(y)))
 
     def strictly_below(self, y: Array, at: Array) -> Array:
-        """Return P(Y < y) for P(Y ≤ y): another number if y has positive probability."""
+        """Return P(Y < y), which differs from P(Y ≤ y) if y has positive probability.
+
+        Args:
+            y: targets of the shape of the prediction.
+            at: their P(Y ≤ y), as :meth:`cdf` returns it.
+
+        >>> from howsure import Normal
+        >>> p = Prediction(Normal(torch.zeros(1), 1.0))
+        >>> p.strictly_below(np.zeros(1), p.cdf(np.zeros(1)))
+        array([0.5])
+        """
         if isinstance(self.transform, Support):
             index = self.transform.index(torch.from_numpy(np.asarray(y, dtype=float)))[0]
             before = self.transform.values[(index - 1).clamp(min=0)].numpy()
             return np.where(index.numpy() > 0, self.cdf(before), 0.0)
         if self.atom is not None and self.gate is not None:
-            probability = _numpy(self.mean_over_members(self.gate.double()))
+            probability = _numpy(self._mean_over_members(self.gate.double()))
             return np.where(y == self.atom, at - probability, at)
         return at if self.transform is None else np.where(y <= 0, 0.0, at)
 
     def randomised_pit(self, y: Array) -> tuple[Array, Array, Array]:
-        """Return P(Y < y), P(Y ≤ y), and numbers drawn between both, which are uniform if the prediction is right."""
+        """Return P(Y < y), P(Y ≤ y), and numbers drawn between both, which are uniform if the prediction is right.
+
+        Args:
+            y: targets of the shape of the prediction, without missing values.
+
+        >>> from howsure import Normal
+        >>> Prediction(Normal(torch.zeros(1), 1.0)).randomised_pit(np.zeros(1))
+        (array([0.5]), array([0.5]), array([0.5]))
+        """
         at = np.asarray(self.cdf(y), dtype=float)
         below = self.strictly_below(y, at)
         return below, at, below + (at - below) * np.random.default_rng(0).random(at.shape)
@@ -268,7 +292,18 @@ class Prediction(State):
         return _numpy(self.central_ends(coverages))
 
     def central_ends(self, coverages: Sequence[float]) -> Tensor:
-        """Return the ends of several central intervals of the distribution, without a guarantee, on its device."""
+        """Return the ends of several central intervals of the distribution, without a guarantee, on its device.
+
+        Args:
+            coverages: probabilities between 0 and 1.
+
+        Returns:
+            A tensor (*shape, coverages, 2).
+
+        >>> from howsure import Normal
+        >>> Prediction(Normal(torch.zeros(1), 1.0)).central_ends([0.5, 0.9]).shape
+        torch.Size([1, 2, 2])
+        """
         ends = [(0.5 * (1 - coverage), upper) for coverage in coverages for upper in (False, True)]
         found = self._by_parts(lambda mixture: quantiles(mixture, ends))
         return found.reshape(*self.shape, len(coverages), 2)
@@ -283,6 +318,9 @@ class Prediction(State):
 
         Returns:
             An array of shape (n, *shape).
+
+        Raises:
+            InputError: if n or the seed is not such a number.
         """
         if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
             raise InputError(f"n must be a whole number of at least 1, got {n!r}")
@@ -310,7 +348,17 @@ class Prediction(State):
         return draws
 
     def at_targets(self, quantity: str, y: Tensor) -> Tensor:
-        """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the distribution at every target, on its device."""
+        """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the distribution at every target, on its device.
+
+        Args:
+            quantity: one of these names.
+            y: targets of the shape of the prediction, as :meth:`target` returns them.
+
+        >>> from howsure import Normal
+        >>> p = Prediction(Normal(torch.zeros(1), 1.0))
+        >>> p.at_targets("cdf", p.target([0.0]))
+        tensor([0.5000], dtype=torch.float64)
+        """
         return self._by_parts(lambda mixture, y: getattr(mixture, quantity)(y), y)
 
     def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Tensor:
@@ -344,7 +392,15 @@ class Prediction(State):
         return tuple(whole)
 
     def target(self, y: ArrayLike, mask: ArrayLike | None = None) -> Tensor:
-        """Return y as a tensor of the prediction's shape, with 0 where the mask leaves it out; none may be missing."""
+        """Return y as a tensor of the prediction's shape, with 0 where the mask leaves it out.
+
+        Args:
+            y: targets.
+            mask: True where a target counts.
+
+        Raises:
+            InputError: for another shape, and for a missing target that counts.
+        """
         if isinstance(y, Tensor) and y.is_floating_point():
             values = y.detach()
         else:

@@ -76,7 +76,7 @@ class State:
         self.shape = tuple(shape)
         self._set_weights(weights)
         if self._weights is not None and 1 < self._weights.ndim <= len(shape):
-            self._weights = self.weights_like(first_leaf(self.answers)).expand(-1, *shape)  # type: ignore[union-attr]
+            self._weights = self._weights_like(first_leaf(self.answers)).expand(-1, *shape)  # type: ignore[union-attr]
         self._familiarity = self._mean_familiarity(familiarity)
         self._set_atom(atom, gate)
 
@@ -123,7 +123,7 @@ class State:
             return None
         rows = self.shape[:1]
         if familiarity.shape == (self.members, *rows):
-            familiarity = self.mean_over_members(familiarity)
+            familiarity = self._mean_over_members(familiarity)
         if tuple(familiarity.shape) != rows:
             raise InputError(f"familiarity must have shape {rows}, got {tuple(familiarity.shape)}")
         return familiarity
@@ -142,11 +142,11 @@ class State:
             return self.members > 1
         return bool(((self._weights > 0).sum(0) > 1).any())
 
-    def mean_over_members(self, x: Tensor) -> Tensor:
+    def _mean_over_members(self, x: Tensor) -> Tensor:
         """Return the weighted mean over the members, which are dimension 0."""
-        return mixtures.mean(x, self.weights_like(x))
+        return mixtures.mean(x, self._weights_like(x))
 
-    def weights_like(self, x: Tensor) -> Tensor | None:
+    def _weights_like(self, x: Tensor) -> Tensor | None:
         """Return the weights on the device of x and with its dimensions."""
         w = self._weights
         return None if w is None else w.to(x.device).view(*w.shape, *(1,) * (x.ndim - w.ndim))
@@ -158,10 +158,10 @@ class State:
         if self.gate is not None and self.atom is not None:
             # members that give the atom a large probability count less for other values
             gate = self.gate.double().clamp(max=1 - 1e-12)
-            shares = self.weights_like(gate)
+            shares = self._weights_like(gate)
             others = (1 - gate) if shares is None else shares * (1 - gate)
             mixture = Mixture(each, dim=0, weights=others, validate_args=False)
-            return WithAtom(mixture, self.mean_over_members(gate), self.atom)
+            return WithAtom(mixture, self._mean_over_members(gate), self.atom)
         weights = None if self._weights is None else self._weights.to(each.loc.device)
         mixture = Mixture(each, dim=0, weights=weights, validate_args=False)
         if isinstance(self.transform, Support):
@@ -174,13 +174,26 @@ class State:
         return self.transform is None and self.atom is None
 
     def without_transform(self) -> Self:
-        """Return the prediction of the variable before the transform of the target, without a guarantee."""
+        """Return the prediction of the variable before the transform of the target, without a guarantee.
+
+        >>> from howsure import Normal, Prediction
+        >>> Prediction(Normal(torch.zeros(2), 1.0)).without_transform()
+        Prediction(shape=(2,), members=1)
+        """
         new = self._apply(lambda p: p)
         new.transform = new.guarantee = None
         return new
 
     def before_transform(self, y: Array) -> Array:
-        """Return the variable before the transform for targets, −∞ for targets outside of its range."""
+        """Return the variable before the transform for targets, −∞ for targets outside of its range.
+
+        Args:
+            y: targets of the shape of the prediction.
+
+        >>> from howsure import Normal, Prediction
+        >>> Prediction(Normal(torch.zeros(2), 1.0)).before_transform(np.array([0.5, 1.0]))
+        array([0.5, 1. ])
+        """
         return y if self.transform is None else self.transform.inverse(torch.from_numpy(np.array(y))).numpy()
 
     # Rows -------------------------------------------------------------------------------------------------------------
@@ -329,7 +342,7 @@ class State:
         Args:
             factor: > 0: a number, one for each row, or an array that broadcasts to the shape of the prediction.
 
-        >>> from howsure import Normal
+        >>> from howsure import Normal, Prediction
         >>> p = Prediction(Normal(torch.tensor([1.0, 2.0]), 1.0)).scaled([1.0, 3.0])
         >>> p.mean, p.std
         (array([1., 2.], dtype=float32), array([1., 3.], dtype=float32))
@@ -338,7 +351,7 @@ class State:
         new = self._apply(lambda p: p)
         new.guarantee = None
         loc = first_leaf(self.answers) if isinstance(self.answers, NormalInverseGamma) else self.answers.loc
-        new.answers = stretch(self.answers, by.to(loc.device, loc.dtype), self.mean_over_members(loc))
+        new.answers = stretch(self.answers, by.to(loc.device, loc.dtype), self._mean_over_members(loc))
         return new
 
     def _factor(self, factor: ArrayLike) -> Tensor:

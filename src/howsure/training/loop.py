@@ -390,7 +390,7 @@ class _Run:
         """Evaluate the weights that the module has now."""
         result = self.result
         finite = [
-            p.isfinite().flatten(1) if self.has_member_axis else p.isfinite().view(1, -1) for p in self.parameters
+            p.isfinite().flatten(1) if self.has_member_axis else p.isfinite().reshape(1, -1) for p in self.parameters
         ]
         healthy = torch.stack([each.all(1) for each in finite]).all(0)
         validate = self.part.validate
