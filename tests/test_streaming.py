@@ -54,6 +54,29 @@ FUNCTIONS = {
 }
 
 
+def test_bootstrapped_metric_draws_rows():
+    """The spread over bootstrap samples is the standard error of the mean, for distributions and predictions."""
+    answer, y = hs.Mixture(hs.Normal(torch.randn(3, 400), 1.0)), torch.randn(400)
+    terms = answer.crps(y)
+    expected = terms.std() / 20
+    for given in (answer, hs.Prediction(answer)):
+        for strategy in ("poisson", "multinomial"):
+            metric = streaming.BootStrapper(streaming.CRPS(), num_bootstraps=300, sampling_strategy=strategy)
+            metric.update(given, y)
+            found = metric.compute()
+            assert found["mean"].item() == pytest.approx(terms.mean().item(), abs=5 * expected.item() / 300**0.5)
+            assert found["std"].item() == pytest.approx(expected.item(), rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["CRPS", "Coverage", "CoverageCurve", "PITHistogram", "RetentionCurve", "AUSE"])
+def test_plots(name):
+    pytest.importorskip("matplotlib").use("agg")
+    metric = getattr(streaming, name)()
+    metric.update(evidential(50), torch.randn(50))
+    _, ax = metric.plot()
+    assert bool(ax.lines) or bool(ax.collections)
+
+
 def evidential(*shape, dtype=torch.float32):
     raw = torch.randn(*shape, 4, dtype=dtype)
     return hs.NormalInverseGamma.from_raw(raw)

@@ -33,6 +33,7 @@ ARGUMENTS = {
     "benchmarks/bench_bounds.py": "--tables 6 --jobs 1 --steps 10",
     "benchmarks/bench_intervals.py": "--small",
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
+    "benchmarks/bench_online.py": "--data {data} --rows 40 --stream 20 --steps 5",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
     "benchmarks/bench_predict.py": f"--rows 100 --repeats 2 --modes eager {CPU}",
     "benchmarks/bench_rows.py": "--rows 30 --members 1 --steps 5",

@@ -8,16 +8,18 @@ from howsure.errors import HowsureError, InputError, InputTypeError
 if TYPE_CHECKING:
     from howsure import metrics, scorers
     from howsure.calibration import calibrate
+    from howsure.conformal import OnlineConformal
     from howsure.displays import CalibrationDisplay, EvidenceDisplay, IntervalDisplay, RetentionDisplay
     from howsure.distributed import global_mean_factor
     from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
     from howsure.estimators import EnsembleRegressor, EvidentialRegressor, Regressor, load
+    from howsure.explain import explain_familiarity, importance
     from howsure.exporting import export
     from howsure.images import FittedImages, ImageRecipe, fit_images
     from howsure.incontext.regressor import InContextRegressor
-    from howsure.losses import evidential_loss, normal_loss
+    from howsure.losses import evidential_loss, nll_loss, normal_loss, pinball_loss
     from howsure.network import NetworkModel, attach
-    from howsure.nn import NIGHead, NormalHead
+    from howsure.nn import MixtureHead, NIGHead, NormalHead
     from howsure.prediction import Prediction
     from howsure.report.html import write_report
 
@@ -36,11 +38,13 @@ __all__ = [
     "InputTypeError",
     "IntervalDisplay",
     "Mixture",
+    "MixtureHead",
     "NIGHead",
     "NetworkModel",
     "Normal",
     "NormalHead",
     "NormalInverseGamma",
+    "OnlineConformal",
     "Prediction",
     "Regressor",
     "RetentionDisplay",
@@ -48,12 +52,16 @@ __all__ = [
     "attach",
     "calibrate",
     "evidential_loss",
+    "explain_familiarity",
     "export",
     "fit_images",
     "global_mean_factor",
+    "importance",
     "load",
     "metrics",
+    "nll_loss",
     "normal_loss",
+    "pinball_loss",
     "scorers",
     "write_report",
 ]
@@ -66,15 +74,17 @@ def __dir__() -> list[str]:
 
 _NAMES = {  # the modules of the names above. The others are in estimators
     "calibration": ("calibrate",),
+    "conformal": ("OnlineConformal",),
     "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
+    "explain": ("explain_familiarity", "importance"),
     "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "incontext.regressor": ("InContextRegressor",),
-    "losses": ("evidential_loss", "normal_loss"),
+    "losses": ("evidential_loss", "nll_loss", "normal_loss", "pinball_loss"),
     "network": ("NetworkModel", "attach"),
-    "nn": ("NIGHead", "NormalHead"),
+    "nn": ("MixtureHead", "NIGHead", "NormalHead"),
     "prediction": ("Prediction",),
     "report.html": ("write_report",),
 }

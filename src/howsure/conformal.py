@@ -30,7 +30,7 @@ from howsure.distributions import Transform
 from howsure.errors import InputError
 from howsure.prediction import Prediction, checked_coverages
 
-__all__ = ["ConformalCalibration", "Groups", "min_rows", "quantile_of_scores"]
+__all__ = ["ConformalCalibration", "Groups", "OnlineConformal", "min_rows", "quantile_of_scores"]
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -110,6 +110,22 @@ class _Frame(NamedTuple):
     def stretched(self, factor: Array) -> Array:
         """Return the intervals stretched about their centres, with their ends in a new last dimension."""
         return np.stack([self.centre - factor * self.below, self.centre + factor * self.above], axis=-1)
+
+
+def _scores(prediction: Prediction, y: Array) -> Array:
+    """Return the score of each target."""
+    z = prediction.before_transform(y)
+    # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
+    highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
+    return _Frame.of(prediction).scores(z, highest)
+
+
+def _in_units_of_y(prediction: Prediction, ends: Array) -> Array:
+    """Return ends of intervals after the transform of the target."""
+    if prediction.transform is None:
+        return ends
+    sides = [prediction.transform.forward(torch.from_numpy(ends[..., k].copy())).numpy() for k in (0, 1)]
+    return np.stack(sides, axis=-1)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
@@ -224,10 +240,7 @@ class ConformalCalibration:
             raise InputError(
                 f"conformal calibration needs the rows of a table, got a prediction of shape {prediction.shape}"
             )
-        z = prediction.before_transform(y)
-        # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
-        highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
-        scores = _Frame.of(prediction).scores(z, highest).reshape(len(y), -1)
+        scores = _scores(prediction, y).reshape(len(y), -1)
         if mask is not None:
             scores = np.where(mask.reshape(len(y), -1), scores, np.nan)
         if groups is None or table is None:
@@ -292,10 +305,7 @@ class ConformalIntervals:
         found = []
         for coverage in coverages:
             ends = frame.stretched(self.calibration.factors(coverage)[self.codes, self.targets] / self.scale)
-            if prediction.transform is not None:
-                sides = [prediction.transform.forward(torch.from_numpy(ends[..., k].copy())).numpy() for k in (0, 1)]
-                ends = np.stack(sides, axis=-1)
-            found.append(ends)
+            found.append(_in_units_of_y(prediction, ends))
         return np.stack(found, axis=-2)
 
     def at(self, keys: tuple[Any, ...]) -> "ConformalIntervals":
@@ -310,3 +320,63 @@ class ConformalIntervals:
         everyone = [self, *others]
         parts = (np.concatenate([getattr(o, name) for o in everyone]) for name in ("codes", "targets", "scale"))
         return ConformalIntervals(self.calibration, *parts)
+
+
+# A stream -------------------------------------------------------------------------------------------------------------
+
+
+class OnlineConformal:
+    r"""Intervals for a stream of rows, whose width follows the targets (Gibbs and Candès 2021).
+
+    The interval of a row is the interval of its prediction, stretched by a factor q. After each target, q grows if the
+    interval missed it, and shrinks otherwise,
+
+    .. math:: \ln q \leftarrow \ln q + \eta\,(1[y \text{ missed}] - (1 - c)) .
+
+    After T steps the share of missed targets differs from 1 − c by exactly :math:`|\ln q_T - \ln q_0| / (\eta T)`,
+    whatever the targets are. The rows need not be exchangeable.
+
+    Args:
+        coverage: c, the probability of the intervals.
+        rate: η. A larger rate follows changes faster, and its widths vary more.
+
+    Raises:
+        InputError: if the coverage is not between 0 and 1, or the rate is not positive.
+
+    >>> from howsure import Normal
+    >>> online, p = OnlineConformal(0.9, rate=0.1), Prediction(Normal(torch.zeros(1), 1.0))
+    >>> before = online.interval(p)
+    >>> online.update(p, [5.0])
+    >>> bool(online.interval(p)[0, 1] > before[0, 1])
+    True
+    """
+
+    def __init__(self, coverage: float = 0.9, rate: float = 0.05) -> None:
+        (self.coverage,) = checked_coverages([coverage])
+        if not 0 < rate < math.inf:
+            raise InputError(f"rate must be positive, got {rate}", value=rate)
+        self.rate, self.factor = float(rate), 1.0
+
+    def interval(self, prediction: Prediction) -> Array:
+        """Return the current intervals of rows, (N, 2).
+
+        Args:
+            prediction: of the next rows, for one target.
+        """
+        return _in_units_of_y(prediction, _Frame.of(prediction).stretched(np.asarray(self.factor)))
+
+    def update(self, prediction: Prediction, y: ArrayLike) -> None:
+        """Learn from the observed targets of rows, in their order.
+
+        Args:
+            prediction: of these rows, for one target.
+            y: their targets, (N,).
+
+        Raises:
+            InputError: if the prediction has several targets, or y does not fit or has missing values.
+        """
+        if len(prediction.shape) != 1:
+            raise InputError(f"OnlineConformal takes predictions of one target, got the shape {prediction.shape}")
+        target = prediction.target(y).cpu().double().numpy()
+        for score in _scores(prediction, target).tolist():
+            self.factor *= math.exp(self.rate * ((score > self.factor) - (1 - self.coverage)))

@@ -320,9 +320,8 @@ class Summaries:
         if isinstance(answer, Mixture):
             each, weights = answer.components, answer.weights
             if weights is not None:
-                if weights.ndim > 1:
-                    raise InputError("the members of a mixture have the same weights in all rows, and these differ")
-                weights = weights.to(each.loc.dtype).view(-1, *[1] * (len(each.batch_shape) - 1))
+                weights = weights.to(each.loc.dtype).movedim(-1, 0)
+                weights = weights.view(*weights.shape, *[1] * (len(each.batch_shape) - weights.ndim))
             return self.of_members(_on_leaves(lambda p: p.movedim(answer.dim, 0), each), weights)
         if not isinstance(answer, NormalInverseGamma | Normal | StudentT):
             kinds = "a NormalInverseGamma, a Normal, a StudentT or a Mixture"

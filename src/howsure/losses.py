@@ -6,7 +6,7 @@ The paper's penalty has the unit of y. Train on standardised targets, or tune λ
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.distributions import Normal, NormalInverseGamma
-from howsure.distributions._base import count_invalid, fit_shape
+from howsure.distributions._base import count_invalid, fit_rows, fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import normal as normal_formulas
 from howsure.formulas import penalties
@@ -24,7 +24,7 @@ from howsure.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
 from howsure.kernels.evidential_loss import evidential_loss_from_raw
 from howsure.tracing import is_traced
 
-__all__ = ["evidential_loss", "normal_loss"]
+__all__ = ["evidential_loss", "nll_loss", "normal_loss", "pinball_loss"]
 
 
 def evidential_loss(
@@ -45,7 +45,8 @@ def evidential_loss(
     Args:
         nig: output of an evidential head.
         y: targets, of the shape of ``nig``. One dimension of size 1 more or less is fine, as (N, 1) for an output (N,);
-            nothing broadcasts. The same holds for ``mask``, ``sample_weight`` and ``censored``.
+            nothing broadcasts. The same holds for ``mask``, ``sample_weight`` and ``censored``. Only ``mask`` and
+            ``sample_weight`` may also have one element for each row, (N,) or (N, 1), for targets (N, T).
         weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, for example).
         penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
             (see :mod:`howsure.formulas.penalties`).
@@ -121,7 +122,7 @@ def evidential_loss(
         censored = _checked_censored(censored, y, mask)
         loss = censored_nll(y, censored, *parameters)
         nearest = _nearest_allowed(y, censored, parameters[0])
-    loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y, exactly=True)
+    loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y, fit=None)
     for name, term_weight in (extra or {}).items():
         term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
         loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
@@ -179,6 +180,82 @@ def normal_loss(
     return reduce_loss(loss, mask, sample_weight, reduction)
 
 
+def nll_loss(
+    distribution: Any,
+    y: Tensor,
+    *,
+    mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the negative log likelihood of y under any distribution, such as the output of a mixture head.
+
+    Args:
+        distribution: with a ``log_prob`` of y and a batch shape, from howsure or ``torch.distributions``.
+        y, mask, sample_weight, reduction: as in :func:`evidential_loss`.
+
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of the distribution.
+
+    Raises:
+        InputTypeError: if ``distribution`` is not a distribution, or a tensor has the wrong dtype.
+        InputError: if a shape, weight or reduction is invalid.
+
+    >>> import torch, howsure as hs
+    >>> hs.nll_loss(hs.MixtureHead(4, components=2)(torch.zeros(3, 4)), torch.zeros(3)).shape
+    torch.Size([])
+    """
+    of_y = _of_targets("nll_loss", distribution)
+    y, mask = fit_target(y, of_y.batch_shape, y, mask)
+    return reduce_loss(-of_y.log_prob(without_masked(y, mask)), mask, sample_weight, reduction)
+
+
+def pinball_loss(
+    distribution: Any,
+    y: Tensor,
+    quantile: float = 0.5,
+    *,
+    mask: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Return the pinball loss of one quantile of a distribution, :math:`\max(q(y-z), (q-1)(y-z))` (Koenker 1978).
+
+    Args:
+        distribution: with an ``icdf`` and a batch shape, from howsure or ``torch.distributions``; or the quantiles
+            themselves, a tensor.
+        y, mask, sample_weight, reduction: as in :func:`evidential_loss`.
+        quantile: the probability q, between 0 and 1.
+
+    Returns:
+        A scalar, or with ``reduction="none"`` a tensor of the shape of the distribution.
+
+    Raises:
+        InputTypeError: if ``distribution`` is not a distribution, or a tensor has the wrong dtype.
+        InputError: if a shape, weight, quantile or reduction is invalid.
+
+    >>> import torch, howsure as hs
+    >>> hs.pinball_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([1.0, -1.0]), 0.5)
+    tensor(0.5000)
+    """
+    if not 0 < quantile < 1:
+        raise InputError(f"quantile must be between 0 and 1, got {quantile}", value=quantile)
+    if isinstance(distribution, Tensor):
+        z = distribution
+    else:
+        z = _of_targets("pinball_loss", distribution).icdf(torch.as_tensor(quantile, dtype=y.dtype, device=y.device))
+    y, mask = fit_target(y, z.shape, z, mask)
+    error = without_masked(y, mask) - (z if mask is None else torch.where(mask, z, 0.0))
+    return reduce_loss(torch.maximum(quantile * error, (quantile - 1) * error), mask, sample_weight, reduction)
+
+
+def _of_targets(owner: str, distribution: Any) -> Any:
+    """Return the distribution of y: the predictive one of a Normal Inverse-Gamma, any other as it is."""
+    if not isinstance(distribution, torch.distributions.Distribution):
+        raise InputTypeError(f"{owner} takes a distribution, not {type(distribution).__name__}")
+    return distribution.predictive() if isinstance(distribution, NormalInverseGamma) else distribution
+
+
 def fit_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return y and the mask in the shape of the parameters, or raise an error if one does not fit."""
     if not isinstance(y, Tensor):
@@ -202,7 +279,7 @@ def fit_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) 
         return y, None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise InputTypeError("mask must be a boolean tensor, True where a target counts; for missing ones ~y.isnan()")
-    return y, _of_shape("mask", mask, y)
+    return y, _of_shape("mask", mask, y, fit=fit_rows)
 
 
 def without_masked(y: Tensor, mask: Tensor | None) -> Tensor:
@@ -295,11 +372,11 @@ def _is_readable(x: Tensor) -> bool:
     return x.device.type == "cpu" and not is_traced(x)
 
 
-def _of_shape(name: str, x: Any, y: Tensor, *, exactly: bool = False) -> Tensor:
+def _of_shape(name: str, x: Any, y: Tensor, *, fit: Callable[..., Any] | None = fit_shape) -> Tensor:
     """Return x in the shape of y, or raise an error if it is not a tensor that fits y's shape, on y's device."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"{name} must be a tensor, not {type(x).__name__}")
-    fitted: Tensor = x if exactly else fit_shape(x, y.shape)
+    fitted: Tensor = x if fit is None else fit(x, y.shape)
     if fitted.shape != y.shape:
         raise InputError(f"{name} has shape {tuple(x.shape)} but y {tuple(y.shape)}. They must be equal")
     if fitted.device != y.device:
@@ -333,5 +410,7 @@ def _check_reduction(reduction: str) -> None:
 
 def _checked_sample_weight(sample_weight: Tensor, like: Tensor, mask: Tensor | None) -> Tensor:
     """Return how much each target counts, 0 for masked ones, in the shape and dtype of another tensor."""
-    counts = _of_shape("sample_weight", sample_weight, like).to(torch.promote_types(like.dtype, torch.float32))
+    counts = _of_shape("sample_weight", sample_weight, like, fit=fit_rows).to(
+        torch.promote_types(like.dtype, torch.float32)
+    )
     return check_values("sample_weight", counts if mask is None else torch.where(mask, counts, 0.0))

@@ -1,6 +1,5 @@
 """Regressors as estimators of skpro, and predictions as its distributions."""
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -73,8 +72,7 @@ class PredictedDistribution(BaseDistribution):
         return PredictedDistribution(chosen, self.index[rows], self.columns[columns])
 
     def _iat(self, rowidx: Any = None, colidx: Any = None) -> "PredictedDistribution":
-        keys: Sequence[Any] = (rowidx, colidx)
-        return PredictedDistribution(self.prediction[tuple(keys[: len(self.prediction.shape)])])
+        return PredictedDistribution(self.prediction[(rowidx, colidx)[: len(self.prediction.shape)]])
 
 
 class ProbaRegressor(BaseProbaRegressor):

@@ -20,6 +20,7 @@ from numbers import Real
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
@@ -86,6 +87,18 @@ def fit_shape(x: Any, shape: Sequence[int]) -> Any:
     long, short = (own, wanted) if len(own) > len(wanted) else (wanted, own)
     places = [k for k, size in enumerate(long) if size == 1] if len(long) == len(short) + 1 else []
     return x.reshape(wanted) if any(long[:k] + long[k + 1 :] == short for k in places) else x
+
+
+def fit_rows(x: Any, shape: Sequence[int]) -> Any:
+    """Return x in this shape as :func:`fit_shape` does, or repeated along a row if it has one element for each row.
+
+    The shapes (N,), (N, 1) and (N, T) all fit (N, T).
+    """
+    fitted, rows = fit_shape(x, shape), tuple(shape[:1])
+    if tuple(fitted.shape) == tuple(shape) or tuple(x.shape[:1]) != rows or any(n != 1 for n in x.shape[1:]):
+        return fitted
+    column = x.reshape(*rows, *(1,) * (len(shape) - 1))
+    return column.expand(shape).contiguous() if isinstance(x, Tensor) else np.broadcast_to(column, shape)
 
 
 def check_floating(what: str, value: Any) -> None:

@@ -70,7 +70,7 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         "alpha_minus_one": constraints.positive,
         "beta": constraints.positive,
     }
-    support = constraints.stack([constraints.real, constraints.positive], dim=-1)
+    support = constraints.independent(constraints.stack([constraints.real, constraints.positive], dim=-1), 1)
     has_rsample = True
     leaves = nig.Parameters._fields
     event = torch.Size([2])

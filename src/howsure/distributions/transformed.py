@@ -135,8 +135,8 @@ class Transformed(MappedMixture):
 
     It has the methods of :class:`~howsure.Mixture`, which compute in float64. Under "positive" with a shift, the
     target 0 has the probability ``cdf(0)``. ``log_prob`` is the density of the variable before it is cut off
-    at 0. Under "log" there is no mean, variance or CRPS, and reading one raises
-    :class:`~howsure.errors.InputError`.
+    at 0. Under "log" there is no CRPS, and for Student t members there is no mean or variance. Reading one of these
+    raises :class:`~howsure.errors.InputError`.
 
     Moments and CRPS are integrated numerically. Their errors are below 1e-7 of the target's own spread, as measured for
     df from 2 + 1e-6 to 1e8 and scales from 1e-4 to 1e4 of the transform's.
@@ -145,6 +145,7 @@ class Transformed(MappedMixture):
         base: a mixture, or one distribution, of the variable on the whole real line. The weights of a mixture are those
             of its members here too.
         transform: how it becomes the target.
+        validate_args: whether to raise for values below 0. None: they have the log density −∞.
 
     >>> from howsure.distributions import Normal
     >>> price = Transformed(Normal(torch.tensor([0.0, 10.0]), 1.0), Transform("positive"))
@@ -156,17 +157,45 @@ class Transformed(MappedMixture):
 
     transform: Transform
 
-    def __init__(self, base: Mixture | Univariate, transform: Transform) -> None:
+    def __init__(self, base: Mixture | Univariate, transform: Transform, *, validate_args: bool | None = None) -> None:
         self.transform = transform
         self._set_base(base)
+        self._validate_args = bool(validate_args)
+
+    def expand(self, batch_shape: _size, _instance: Any = None) -> "Transformed":
+        """Return the distribution with its parameters expanded to ``batch_shape``."""
+        return Transformed(self.base.expand(batch_shape), self.transform, validate_args=self._validate_args)
+
+    def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> "Transformed":
+        """Return the same on another device or in another dtype, as :meth:`howsure.Mixture.to` does."""
+        base = self.base.to(target, non_blocking=non_blocking)
+        return Transformed(base, self.transform, validate_args=self._validate_args)
+
+    def detach(self) -> "Transformed":
+        """Return the same without its graph of gradients."""
+        return Transformed(self.base.detach(), self.transform, validate_args=self._validate_args)
+
+    def __repr__(self) -> str:
+        return f"Transformed({self.base!r}, {self.transform!r})"
+
+    def _observed(self, value: Any) -> Tensor:
+        """Return a value as a tensor, or raise if it lies outside the support and arguments are validated."""
+        y = self._value(value)
+        if self._validate_args:
+            self._validate_sample(y)
+        return y
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _member_moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance of each member's target, and its mean before zeros are cut off, (members, *batch)."""
-        self._refuse_without_moments("mean or variance")
         df, excess, loc, scale = self._flat()
+        if df is None and self.transform.kind == "log":
+            variance = scale.square()
+            mean = (loc + variance / 2).exp().view(self.members, *self.batch_shape)
+            return mean, mean.square() * variance.expm1().view(mean.shape), mean
+        self._refuse_without_moments("mean or variance")
         s, shift = (t.expand(self.batch_shape).reshape(-1).repeat(self.members) for t in self._numbers())
         shapes = None if df is None else df.flatten(), None if excess is None else excess.flatten()
         found = transforms.moments(*shapes, loc.flatten(), scale.flatten(), s, shift)
@@ -184,7 +213,7 @@ class Transformed(MappedMixture):
 
     def log_prob(self, value: Tensor | float) -> Tensor:
         """Return the log density; −∞ for values that the target cannot have."""
-        y = self._value(value)
+        y = self._observed(value)
         z = self.transform.inverse(y)
         possible = z > -torch.inf
         inside = torch.where(possible, y, 1.0)
@@ -193,12 +222,12 @@ class Transformed(MappedMixture):
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Return P(Y ≤ value); at 0 it is the probability of the value 0."""
-        y = self._value(value)
+        y = self._observed(value)
         return self.base.cdf(self.transform.inverse(y)).to(self._result_dtype(y))
 
     def sf(self, value: Tensor | float) -> Tensor:
         """Return P(Y > value), exact in the upper tail."""
-        y = self._value(value)
+        y = self._observed(value)
         return self.base.sf(self.transform.inverse(y)).to(self._result_dtype(y))
 
     def icdf(self, value: Tensor | float) -> Tensor:
@@ -214,7 +243,7 @@ class Transformed(MappedMixture):
     def crps(self, value: Tensor | float) -> Tensor:
         """Return the continuous ranked probability score in the units of y; smaller is better."""
         self._refuse_without_moments("CRPS")
-        y = self._value(value)
+        y = self._observed(value)
         shape = torch.broadcast_shapes(y.shape, self.batch_shape)
         df, _, loc, scale = self._flat(shape)
         numbers = (t.expand(shape).reshape(-1) for t in (y.double(), *self._numbers()))

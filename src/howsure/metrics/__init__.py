@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from howsure.metrics.calibration import calibration_curve, calibration_error, coverage, coverage_curve, pit
-from howsure.metrics.overview import summary
+from howsure.metrics.overview import summary, summary_of_targets
 from howsure.metrics.ranking import aurg, auroc, ause, retention_curve
-from howsure.metrics.scores import crps, interval_score, mae, nll, rmse
+from howsure.metrics.scores import crps, interval_score, mae, nll, pinball, rmse
 
 __all__ = [
     "aurg",
@@ -23,10 +23,12 @@ __all__ = [
     "interval_score",
     "mae",
     "nll",
+    "pinball",
     "pit",
     "retention_curve",
     "rmse",
     "summary",
+    "summary_of_targets",
 ]
 
 

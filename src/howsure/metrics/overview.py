@@ -1,14 +1,16 @@
 """Several metrics of one prediction at once."""
 
 import numpy as np
+from numpy.typing import NDArray
 
+from howsure.errors import InputError
 from howsure.metrics.calibration import calibration_error
 from howsure.metrics.calibration import coverage as share_inside
 from howsure.metrics.scores import Mask, Predictive, Targets, crps, mae, mean_of, nll, rmse
 from howsure.metrics.terms import width_and_distance
 from howsure.prediction import as_prediction
 
-__all__ = ["summary"]
+__all__ = ["summary", "summary_of_targets"]
 
 
 def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: Mask = None) -> dict[str, float]:
@@ -47,3 +49,36 @@ def summary(prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: 
         "interval_width": mean_of(width),
         "calibration_error": calibration_error(p, y, mask=mask),
     }
+
+
+def summary_of_targets(
+    prediction: Predictive, y: Targets, *, coverage: float = 0.9, mask: Mask = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return :func:`summary` of each target of a prediction (N, T): an array (T,) for each metric.
+
+    Args:
+        prediction: a prediction, or the output distribution of one network.
+        y: targets, of the shape of the prediction.
+        coverage: the probability that the central interval states.
+        mask: True where a target counts; without it a missing target is an error.
+
+    Returns:
+        The metrics by name, as of :func:`summary`.
+
+    Raises:
+        InputError: if y does not fit the prediction, it has no dimension of targets, or a target is missing and not
+            masked.
+
+    >>> import torch, howsure as hs
+    >>> summary_of_targets(hs.Normal(torch.zeros(2, 3), 1.0), [[1.0, 2.0, 3.0], [-1.0, 2.0, 3.0]])["rmse"]
+    array([1., 2., 3.])
+    """
+    p = as_prediction(prediction)
+    if len(p.shape) != 2:
+        raise InputError(f"the prediction must have the shape (N, T), got {p.shape}")
+    target, known = p.target(y, mask), None if mask is None else p.known(mask)
+    each = [
+        summary(p[:, t], target[:, t], coverage=coverage, mask=None if known is None else known[:, t])
+        for t in range(p.shape[1])
+    ]
+    return {name: np.array([one[name] for one in each]) for name in each[0]}

@@ -42,7 +42,9 @@ from howsure.metrics.terms import (
 from howsure.prediction import checked_coverages
 
 try:
+    import torchmetrics
     from torchmetrics import Metric, MetricCollection
+    from torchmetrics.utilities.plot import plot_curve
 except ImportError as error:
     raise ImportError(
         f"howsure.metrics.streaming needs torchmetrics; install it with {install_hint('torchmetrics')}"
@@ -55,6 +57,7 @@ __all__ = [
     "MAE",
     "NLL",
     "RMSE",
+    "BootStrapper",
     "CalibrationCurve",
     "CalibrationError",
     "Coverage",
@@ -149,6 +152,20 @@ class StreamingMetric(Metric):
         """Return a result on the metric's device, in float64 where that has it."""
         return value if value.device == self.device else value.float().to(self.device)
 
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Return a figure and axes with a value, or with a curve.
+
+        Args:
+            val: a result of ``compute`` or ``forward``. None: the current result.
+            ax: matplotlib axes; None makes a figure.
+        """
+        value, labels = self.compute() if val is None else val, ("share kept", "error")
+        if isinstance(value, Tensor) and value.ndim and hasattr(self, "levels"):
+            value, labels = (torch.from_numpy(self.levels), value), ("probability", "share of targets")
+        if isinstance(value, tuple):
+            return plot_curve(value, ax=ax, label_names=labels, name=type(self).__name__)
+        return self._plot(value, ax)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the value of one batch and add the batch. An error leaves the metric unchanged."""
         # torchmetrics sets all states aside first, and does not bring them back if the update raises
@@ -189,6 +206,31 @@ class StreamingMetric(Metric):
                 found, device = state_dict[key], self.count.device
                 state_dict[key] = [t.to(device) for t in found] if isinstance(found, list) else found.to(device)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+
+
+class BootStrapper(torchmetrics.wrappers.BootStrapper):
+    """Bootstrapped values of a metric: torchmetrics' own ``BootStrapper``, which draws rows of predictions too.
+
+    Args:
+        base_metric, num_bootstraps, mean, std, quantile, raw, sampling_strategy: as of the class in torchmetrics.
+
+    >>> import torch, howsure as hs
+    >>> metric = BootStrapper(CRPS(), num_bootstraps=20)
+    >>> metric.update(hs.Normal(torch.zeros(50), 1.0), torch.randn(50))
+    >>> sorted(metric.compute())
+    ['mean', 'std']
+    """
+
+    def update(self, answer: Predictive, y: Targets, mask: Mask = None) -> None:
+        """Add rows of a batch, drawn anew for each bootstrap sample; see :class:`StreamingMetric`."""
+        p = scored(answer)
+        target, known = p.target(y, mask), None if mask is None else p.known(mask)
+        for metric in self.metrics:
+            count = torch.poisson(torch.ones(len(p))).long()
+            rows = torch.arange(len(p)).repeat_interleave(count)
+            if self.sampling_strategy == "multinomial":
+                rows = torch.randint(len(p), (len(p),))
+            metric.update(p[rows], target[rows], None if known is None else known[rows])
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from howsure.nn.density import FeatureDensity
 from howsure.nn.embedding import PiecewiseLinear
 from howsure.nn.evidence import ConjugateEvidence
 from howsure.nn.heads import (
+    MixtureHead,
     NIGConv1d,
     NIGConv2d,
     NIGConv3d,
@@ -21,6 +22,7 @@ __all__ = [
     "ConjugateEvidence",
     "FeatureDensity",
     "ImageFading",
+    "MixtureHead",
     "NIGConv1d",
     "NIGConv2d",
     "NIGConv3d",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
-from howsure.distributions import Normal, NormalInverseGamma
+from howsure.distributions import Mixture, Normal, NormalInverseGamma
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig, normal
 from howsure.formulas.transforms import inverse_softplus
@@ -19,6 +19,7 @@ from howsure.nn.checks import check_counts, check_features
 from howsure.nn.exact import ExactConv1d, ExactConv2d, ExactConv3d, ExactLinear, call_exactly
 
 __all__ = [
+    "MixtureHead",
     "NIGConv1d",
     "NIGConv2d",
     "NIGConv3d",
@@ -35,7 +36,7 @@ Sizes = int | Sequence[int]  # one for all dimensions of a map, or one for each
 class _Head(nn.Module):
     """Layer with P outputs for each target, from which a distribution is made."""
 
-    parameters_per_target: ClassVar[int]  # P
+    parameters_per_target: int  # P
     dim: ClassVar[int] = -1  # dimension of the features, and of the P outputs
 
     targets: int | None
@@ -127,7 +128,21 @@ class _Normal(_Head):
 # Vectors of features --------------------------------------------------------------------------------------------------
 
 
-class _Dense(_Head):
+class _Vectors(_Head):
+    """Head for features in the last dimension."""
+
+    in_features: int
+    linear: ExactLinear
+
+    @property
+    def _layer(self) -> nn.Module:
+        return self.linear
+
+    def _check(self, x: Any) -> None:
+        check_features(self, x, self.in_features)
+
+
+class _Dense(_Vectors):
     """Head whose layer is linear, for features in the last dimension."""
 
     def __init__(self, in_features: int, targets: int | None = None, *, device: Any = None, dtype: Any = None) -> None:
@@ -176,13 +191,6 @@ class _Dense(_Head):
         )
         return cast(Self, head)._take_over(old, std, freeze)
 
-    @property
-    def _layer(self) -> nn.Module:
-        return self.linear
-
-    def _check(self, x: Any) -> None:
-        check_features(self, x, self.in_features)
-
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, targets={self.targets}"
 
@@ -216,6 +224,56 @@ class NormalHead(_Dense, _Normal):
     >>> NormalHead(64)(torch.zeros(8, 64)).loc.shape
     torch.Size([8])
     """
+
+
+class MixtureHead(_Vectors):
+    """Linear layer that maps features (…, F) to a :class:`~howsure.Mixture` with other weights in each row.
+
+    A mixture density network (Bishop 1994) whose components are Normal Inverse-Gamma distributions: a target may have
+    several modes at one x. The raw outputs of a target are four for each component, and then the logits of the weights.
+    Train it with :func:`howsure.nll_loss`. The likelihood identifies only the mixture, so that the variance between
+    components may be aleatoric: use the standard deviation, quantiles and intervals.
+
+    Args:
+        in_features: F.
+        components: number of components, K.
+        targets: None for one target and the shape (…,), or the number T of targets for the shape (…, T).
+        device, dtype: of the parameters, as in ``nn.Linear``.
+
+    >>> head = MixtureHead(64, components=3)
+    >>> mixture = head(torch.zeros(8, 64))
+    >>> mixture.batch_shape, mixture.weights.shape, mixture.mean.shape, mixture.interval(0.9).shape
+    (torch.Size([8]), torch.Size([8, 3]), torch.Size([8]), torch.Size([8, 2]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        components: int = 5,
+        targets: int | None = None,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_counts(in_features=in_features, components=components, targets=1 if targets is None else targets)
+        self.in_features, self.components, self.targets = in_features, components, targets
+        self.parameters_per_target = 5 * components
+        self.linear = ExactLinear(in_features, (targets or 1) * 5 * components, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Mixture:
+        """Return the distributions for features ``x``, as :meth:`raw` takes them."""
+        each, weights = self.parts(x)
+        return Mixture(each.predictive(), dim=-1, weights=weights, validate_args=False)
+
+    def parts(self, x: Tensor) -> tuple[NormalInverseGamma, Tensor]:
+        """Return the components (…, K) and their weights (…, K) for features ``x``."""
+        raw = self.raw(x)
+        each = NormalInverseGamma.from_raw(raw[..., : 4 * self.components].unflatten(-1, (self.components, 4)))
+        return each, raw[..., 4 * self.components :].softmax(-1)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, components={self.components}, targets={self.targets}"
 
 
 # Maps -----------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ __all__ = [
     "Predictive",
     "device_of",
     "first_leaf",
+    "from_torch",
     "index_of",
     "join",
     "members_first",
@@ -39,6 +40,17 @@ Answer = NormalInverseGamma | StudentT | Normal
 Predictive = Mixture | Transformed | Discrete | WithAtom
 PART = 1 << 22  # numbers of a distribution that are processed at once
 CPU_PART = (1 << 14) - 1  # the same on a CPU, limited by its cache
+
+
+def from_torch(answer: Any) -> Any:
+    """Return a Normal, StudentT or Independent of ``torch.distributions`` as a distribution of howsure."""
+    if isinstance(answer, torch.distributions.Independent):
+        answer = answer.base_dist
+    if type(answer) is torch.distributions.Normal:
+        return Normal(answer.loc, answer.scale, validate_args=False)
+    if type(answer) is torch.distributions.StudentT:
+        return StudentT(answer.df, answer.loc, answer.scale, validate_args=False)
+    return answer
 
 
 def members_first(answer: Any, members: Any) -> Answer:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from howsure.distributions import NormalInverseGamma, Support
-from howsure.distributions._base import fit_shape
+from howsure.distributions._base import fit_rows, fit_shape
 from howsure.errors import InputError
 from howsure.formulas import mixture as mixtures
 from howsure.plots import Predicted, draw
@@ -422,7 +422,7 @@ class Prediction(State):
         """Return a mask as a boolean tensor of the prediction's shape.
 
         Args:
-            mask: True where a target counts.
+            mask: True where a target counts, of the shape of the prediction, or (N,) or (N, 1) for whole rows.
 
         Raises:
             InputError: if it is not boolean, or has another shape.
@@ -430,7 +430,7 @@ class Prediction(State):
         chosen = mask.detach() if isinstance(mask, Tensor) else np.array(mask)
         if isinstance(chosen, np.ndarray) and chosen.dtype == object and all(isinstance(m, bool) for m in chosen.flat):
             chosen = chosen.astype(bool)  # of pandas' nullable booleans
-        chosen = fit_shape(chosen, self.shape)
+        chosen = fit_rows(chosen, self.shape)
         if chosen.dtype not in (torch.bool, np.bool_) or tuple(chosen.shape) != self.shape:
             raise InputError(
                 f"mask must be boolean, True where a target counts, of the shape {self.shape} of the prediction; got "

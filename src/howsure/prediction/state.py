@@ -21,6 +21,7 @@ from howsure.prediction.parts import (
     Predictive,
     device_of,
     first_leaf,
+    from_torch,
     index_of,
     join,
     members_first,
@@ -57,6 +58,7 @@ class State:
         self.transform = transform
         self.index: Any = None  # of the rows and names of the targets, if the caller has them
         self.names: Sequence[str] | None = None
+        answer = from_torch(answer)
         if isinstance(answer, Transformed | Discrete):
             if transform is not None:
                 raise InputError(f"a {class_name(answer)} distribution has its transform; leave out transform=")

@@ -14,7 +14,7 @@ from howsure.files import write_text
 from howsure.report import charts, sentences
 from howsure.report.evaluation import COVERAGE, Group, TargetResult, by_familiarity, by_group, evaluate
 from howsure.report.svg import Chart
-from howsure.report.unusual import reasons, unusual_columns
+from howsure.report.unusual import later_rows, reasons, unusual_columns
 from howsure.report.words import clip, counted, percent, show
 from howsure.tables.table import Table
 
@@ -169,7 +169,7 @@ def _content(
         "title": title or f"How far to trust the predictions of {names}",
         "rows": len(p),
         "coverage": COVERAGE,
-        "notes": notes,
+        "notes": [*notes, *later_rows(model.encoding_.encoders, table)],
         "sections": sections,
         "unusual": unusual_columns(model.encoding_.encoders, table),
         "model": _model_lines(model),

@@ -9,7 +9,7 @@ from howsure.report.words import clip, counted, show
 from howsure.tables.schema import Encoder
 from howsure.tables.table import Table
 
-__all__ = ["UnusualColumn", "reasons", "unusual_columns"]
+__all__ = ["UnusualColumn", "later_rows", "reasons", "unusual_columns"]
 
 NOTABLE = 3.0  # standard deviations from the training mean: the value of one row in 370, if it is normal
 
@@ -32,6 +32,18 @@ def unusual_columns(encoders: tuple[Encoder, ...], table: Table, most: int = 10)
             values = _in_words(encoder, column.values[odd])
             found.append(UnusualColumn(column.name, _known(encoder), values, int(odd.sum())))
     return sorted(found, key=lambda column: -column.rows)[:most]
+
+
+def later_rows(encoders: tuple[Encoder, ...], table: Table) -> list[str]:
+    """Return a warning for each column of dates with rows after the last training date."""
+    found = []
+    for encoder, column in zip(encoders, table.columns, strict=True):
+        date = encoder.kind == "date" and not encoder.left_out
+        later = int((column.values.astype(float) > encoder.high).sum()) if date else 0
+        if later:
+            after = f"{counted(later, 'row')} after the last training date, {_show(encoder, encoder.high)}"
+            found.append(f"{column.name}: {after}. These predictions extrapolate in time.")
+    return found
 
 
 def reasons(encoders: tuple[Encoder, ...], table: Table, row: int, most: int = 3) -> list[tuple[str, str]]:

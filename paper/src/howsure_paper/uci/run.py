@@ -8,7 +8,7 @@ be mixed with the other: it is here to show that the paper's column comes out of
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from howsure_paper.uci.tables import tables_of, write_results
 
 __all__ = ["Plan", "page", "run", "table_of", "write_results"]
 
-SCORES = {
+SCORES: dict[str, Callable[..., float]] = {
     "rmse": metrics.rmse,
     "nll": metrics.nll,
     "coverage_90": metrics.coverage,
