@@ -50,6 +50,7 @@ left-out: pytest
 test-others: .venv/installed  ## other people's tests (at most five minutes)
 	$(INSTALL_OTHERS)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal --no-skips -m extras tests/test_others.py tests/test_contrib.py src/howsure/contrib
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal tests/test_estimators.py -k scikit_learns_own_checks
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 0 --no-skips -m extras docs/recipes/skpro.md docs/recipes/botorch.md
 
 # of the tests, those marked extras, and the pages of docs whose first line says test-extras (see conftest.py)

@@ -38,6 +38,7 @@ from torch import Tensor
 
 import howsure as hs
 from howsure.contrib.botorch import Surrogate
+from howsure_paper.record import environment, write_record
 
 METHODS = ("howsure", "gp", "random")
 BATCH = 2
@@ -144,13 +145,11 @@ def main() -> None:
         regrets[problem] = found
         medians = {m: float(np.median([run[-1] for run in runs])) for m, runs in found.items()}
         print(f"{problem:<10}" + "".join(f"{m:>10} {v:.4f}" for m, v in medians.items()), flush=True)
-    seconds = time.process_time() - start
-    if path:
-        from howsure_paper.record import environment, write_record
-
-        settings = {"seeds": options.seeds, "steps": options.steps, "cpu_seconds": round(seconds)}
-        record = {"run": "bench_botorch", "environment": environment("cpu"), **settings, "regrets": regrets}
-        write_record(options.out, record)
+        seconds = time.process_time() - start
+        if path:  # after each problem, so that an interrupted run is kept
+            settings = {"seeds": options.seeds, "steps": options.steps, "cpu_seconds": round(seconds)}
+            record = {"run": "bench_botorch", "environment": environment("cpu"), **settings, "regrets": regrets}
+            write_record(options.out, record)
     ratios = {
         problem: np.median([run[-1] for run in found["howsure"]]) / np.median([run[-1] for run in found["gp"]])
         for problem, found in regrets.items()

@@ -124,6 +124,7 @@ def test_joint_covariance(botorch):
     surrogate = botorch.Surrogate(MODELS["numbers"]())
     x = torch.tensor([[0.2, 0.2], [0.21, 0.2], [0.9, 0.9]], dtype=torch.float64)
     posterior = surrogate.posterior(x)
+    posterior.loc, posterior.factor = posterior.loc.detach(), posterior.factor.detach()
     spread = posterior.loc - posterior.mean.squeeze(-1)
     within = posterior.factor @ posterior.factor.mT
     expected = torch.einsum("m,mij->ij", posterior.weights, within + spread.unsqueeze(-1) * spread.unsqueeze(-2))

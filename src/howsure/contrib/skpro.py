@@ -83,9 +83,10 @@ class ProbaRegressor(BaseProbaRegressor):
 
     ``predict_proba`` returns a :class:`PredictedDistribution`, and all other predictions are computed from it.
 
-    >>> import pandas as pd
+    >>> import numpy as np, pandas as pd, howsure as hs
+    >>> from howsure.contrib.skpro import ProbaRegressor
     >>> X, y = pd.DataFrame({"a": np.arange(30.0)}), pd.DataFrame({"y": np.arange(30.0)})
-    >>> model = ProbaRegressor(EvidentialRegressor(members=2, steps=20, random_state=0)).fit(X, y)
+    >>> model = ProbaRegressor(hs.EvidentialRegressor(members=2, steps=20, random_state=0)).fit(X, y)
     >>> model.predict_var(X).shape
     (30, 1)
     """
