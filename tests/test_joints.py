@@ -38,7 +38,7 @@ def test_mixture_head_learns_two_modes():
     optimizer = torch.optim.Adam(head.parameters(), 0.05)
     for _ in range(300):
         optimizer.zero_grad()
-        loss = hs.nll_loss(head(x), y)
+        loss = hs.losses.nll_loss(head(x), y)
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.5  # a normal distribution has 2.1, the truth −0.2
@@ -64,11 +64,11 @@ def test_wrong_arguments_raise():
         with pytest.raises(hs.InputError):
             hs.MixtureHead(**options)
     with pytest.raises(hs.InputTypeError):
-        hs.nll_loss(torch.zeros(3), torch.zeros(3))
+        hs.losses.nll_loss(torch.zeros(3), torch.zeros(3))
     with pytest.raises(hs.InputError):
-        hs.nll_loss(hs.MixtureHead(3)(torch.zeros(5, 3)), torch.zeros(5, 4))
+        hs.losses.nll_loss(hs.MixtureHead(3)(torch.zeros(5, 3)), torch.zeros(5, 4))
     with pytest.raises(hs.InputError):
-        hs.pinball_loss(torch.zeros(3), torch.zeros(3), quantile=1.0)
+        hs.losses.pinball_loss(torch.zeros(3), torch.zeros(3), quantile=1.0)
 
 
 # Weights and masks of rows --------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ LOSSES = {
         hs.NormalInverseGamma.from_raw(torch.ones(4, 3, 4, requires_grad=True)), y, **o
     ),
     "normal": lambda y, **o: hs.normal_loss(hs.Normal(torch.zeros(4, 3), 1.0), y, **o),
-    "nll": lambda y, **o: hs.nll_loss(torch.distributions.Laplace(torch.zeros(4, 3), 1.0), y, **o),
-    "pinball": lambda y, **o: hs.pinball_loss(torch.zeros(4, 3), y, 0.3, **o),
+    "nll": lambda y, **o: hs.losses.nll_loss(torch.distributions.Laplace(torch.zeros(4, 3), 1.0), y, **o),
+    "pinball": lambda y, **o: hs.losses.pinball_loss(torch.zeros(4, 3), y, 0.3, **o),
 }
 
 
@@ -142,8 +142,8 @@ def test_pinball_loss_agrees_with_scikit_learn():
         z = p.icdf(torch.tensor(q))
         expected = mean_pinball_loss(y, z, alpha=q)
         assert metrics.pinball(p, y, q) == pytest.approx(expected, rel=1e-5)
-        assert hs.pinball_loss(p, y, q).item() == pytest.approx(expected, rel=1e-5)
-        assert hs.pinball_loss(z, y, q).item() == pytest.approx(expected, rel=1e-5)
+        assert hs.losses.pinball_loss(p, y, q).item() == pytest.approx(expected, rel=1e-5)
+        assert hs.losses.pinball_loss(z, y, q).item() == pytest.approx(expected, rel=1e-5)
 
 
 # torch's own distributions --------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_distributions_of_torch_are_predictions():
         assert metrics.summary(given, y) == metrics.summary(own, y)
         assert np.array_equal(hs.Prediction(given).interval(0.9), hs.Prediction(own).interval(0.9))
         assert hs.calibrate(given, y).numbers == hs.calibrate(own, y).numbers
-        assert torch.allclose(hs.nll_loss(getattr(given, "base_dist", given), y), hs.nll_loss(own, y))
+        assert torch.allclose(hs.losses.nll_loss(getattr(given, "base_dist", given), y), hs.losses.nll_loss(own, y))
 
 
 def test_support_has_the_shape_of_the_batch():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from howsure.exporting import export
     from howsure.images import FittedImages, ImageRecipe, fit_images
     from howsure.incontext.regressor import InContextRegressor
-    from howsure.losses import evidential_loss, nll_loss, normal_loss, pinball_loss
+    from howsure.losses import evidential_loss, normal_loss
     from howsure.network import NetworkModel, attach
     from howsure.nn import MixtureHead, NIGHead, NormalHead
     from howsure.prediction import Prediction
@@ -59,9 +59,7 @@ __all__ = [
     "importance",
     "load",
     "metrics",
-    "nll_loss",
     "normal_loss",
-    "pinball_loss",
     "scorers",
     "write_report",
 ]
@@ -82,7 +80,7 @@ _NAMES = {  # the modules of the names above. The others are in estimators
     "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
     "incontext.regressor": ("InContextRegressor",),
-    "losses": ("evidential_loss", "nll_loss", "normal_loss", "pinball_loss"),
+    "losses": ("evidential_loss", "normal_loss"),
     "network": ("NetworkModel", "attach"),
     "nn": ("MixtureHead", "NIGHead", "NormalHead"),
     "prediction": ("Prediction",),

@@ -202,7 +202,7 @@ def nll_loss(
         InputError: if a shape, weight or reduction is invalid.
 
     >>> import torch, howsure as hs
-    >>> hs.nll_loss(hs.MixtureHead(4, components=2)(torch.zeros(3, 4)), torch.zeros(3)).shape
+    >>> hs.losses.nll_loss(hs.MixtureHead(4, components=2)(torch.zeros(3, 4)), torch.zeros(3)).shape
     torch.Size([])
     """
     of_y = _of_targets("nll_loss", distribution)
@@ -235,7 +235,7 @@ def pinball_loss(
         InputError: if a shape, weight, quantile or reduction is invalid.
 
     >>> import torch, howsure as hs
-    >>> hs.pinball_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([1.0, -1.0]), 0.5)
+    >>> hs.losses.pinball_loss(hs.Normal(torch.zeros(2), 1.0), torch.tensor([1.0, -1.0]), 0.5)
     tensor(0.5000)
     """
     if not 0 < quantile < 1:

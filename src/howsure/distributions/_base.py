@@ -95,7 +95,7 @@ def fit_rows(x: Any, shape: Sequence[int]) -> Any:
     The shapes (N,), (N, 1) and (N, T) all fit (N, T).
     """
     fitted, rows = fit_shape(x, shape), tuple(shape[:1])
-    if tuple(fitted.shape) == tuple(shape) or tuple(x.shape[:1]) != rows or any(n != 1 for n in x.shape[1:]):
+    if tuple(fitted.shape) == tuple(shape) or tuple(x.shape) not in (rows, (*rows, 1)):
         return fitted
     column = x.reshape(*rows, *(1,) * (len(shape) - 1))
     return column.expand(shape).contiguous() if isinstance(x, Tensor) else np.broadcast_to(column, shape)

@@ -231,7 +231,7 @@ class MixtureHead(_Vectors):
 
     A mixture density network (Bishop 1994) whose components are Normal Inverse-Gamma distributions: a target may have
     several modes at one x. The raw outputs of a target are four for each component, and then the logits of the weights.
-    Train it with :func:`howsure.nll_loss`. The likelihood identifies only the mixture, so that the variance between
+    Train it with :func:`howsure.losses.nll_loss`. The likelihood identifies only the mixture, so the variance between
     components may be aleatoric: use the standard deviation, quantiles and intervals.
 
     Args:
