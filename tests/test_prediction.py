@@ -207,8 +207,8 @@ def test_bad_input_is_named():
     for shape, members in (((), 0), ((2, 5), 2), ((2, 5), -3), ((0, 5), 0)):
         with pytest.raises(hs.InputError, match="members="):
             Prediction(hs.Normal(torch.zeros(shape), 1.0), members)
-    with pytest.raises(hs.InputError, match=r"torch\.distributions\.Normal"):
-        Prediction(torch.distributions.Normal(0.0, 1.0))
+    with pytest.raises(hs.InputError, match=r"torch\.distributions\.Laplace"):
+        Prediction(torch.distributions.Laplace(0.0, 1.0))
     with pytest.raises(hs.InputError, match=r"\b1\b.*\b2\b"):
         Prediction(evidential(2, (5, 2)), members=0).to_frame(names=["u"])
 
