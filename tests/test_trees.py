@@ -86,6 +86,27 @@ def training_tables():
     }
 
 
+def use_thresholds(ensemble, models):
+    """Give the thresholds of an ensemble to the models of scikit-learn that it was read from."""
+    numbers, first = ensemble.number.numpy(), 0
+    for model in models:
+        for (tree,) in model._predictors:
+            nodes = tree.nodes
+            own = numbers[first : first + len(nodes)]
+            nodes["num_threshold"] = np.where(nodes["is_leaf"] == 1, nodes["num_threshold"], own)
+            first += len(nodes)
+
+
+@pytest.mark.parametrize("name", ["plain", "ties", "copies", "many targets"])
+def test_thresholds_lie_strictly_between_values_of_rows(name):
+    x, y = training_tables()[name]
+    trees = fit_trees(x, y, 0, folds=2)[0].boosted
+    split = trees.feature.numpy() >= 0
+    for column in range(x.shape[1]):
+        here = split & (trees.feature.numpy() == column)
+        assert not np.isin(trees.number.numpy()[here], x[:, column]).any()
+
+
 @pytest.mark.parametrize("name", list(training_tables()))
 def test_boosted_trees_predict_the_same_bits_as_scikit_learn(name, models):
     x, y = training_tables()[name]
@@ -93,6 +114,10 @@ def test_boosted_trees_predict_the_same_bits_as_scikit_learn(name, models):
     exponent = np.frexp(np.abs(y).max(axis=0))[1]
     rng = np.random.default_rng(1)
     around = x[rng.integers(len(x), size=300)]
+    for target, model in enumerate(models["boosted"][: y.shape[1]]):  # rows of the training go where they went
+        expected = np.ldexp(model.predict(np.clip(around, -1e300, 1e300)), exponent[target])
+        assert (predict(trees.boosted, around)[:, target] == expected).all()
+    use_thresholds(trees.boosted, models["boosted"][: y.shape[1]])
     at = trees.boosted.number.numpy()[rng.integers(len(trees.boosted.number), size=around.shape)]
     for new in (around, odd_values(around, rng), at, np.nextafter(at, np.inf)):
         for target, model in enumerate(models["boosted"][: y.shape[1]]):  # those of all rows are fitted first

@@ -341,7 +341,7 @@ def _fit_boosted(
             predicted = [m.predict(left_out[:, own]) for m, own in zip(models, columns, strict=True)]
             out[fold_of_row == fold] = np.ldexp(np.stack(predicted, axis=1), exponent)
         if fold < 0:
-            whole = _read_boosted(models, columns, exponent)
+            whole = _read_boosted(models, columns, exponent, seen[rows])
             _check_reading(whole, models, columns, seen[rows[:: max(1, len(rows) // 50)]], exponent)
     return whole, out
 
@@ -362,8 +362,10 @@ def _fit_boosted_target(x: Array, y: Array, weights: Array | None, rng: np.rando
         return model.fit(x, y, sample_weight=weights)
 
 
-def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], exponent: NDArray[Any]) -> TreeEnsemble:
-    """Return the trees of scikit-learn's models, one for each target.
+def _read_boosted(
+    models: Sequence[Any], columns: Sequence[NDArray[np.int64]], exponent: NDArray[Any], x: Array
+) -> TreeEnsemble:
+    """Return the trees of scikit-learn's models, one for each target, which learned from the rows x (N, F).
 
     scikit-learn has no public access to them. ``_baseline_prediction`` and ``_predictors[i][k].nodes``, whose order is
     the order of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
@@ -372,8 +374,10 @@ def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], e
         trees = [[tree.nodes for (tree,) in model._predictors] for model in models]
         nodes = np.concatenate([tree for own in trees for tree in own])
         leaf = nodes["is_leaf"] == 1
+        known = np.repeat(np.arange(len(models)), [sum(map(len, own)) for own in trees])
+        split = np.stack(columns)[known, nodes["feature_idx"]]
         # infinite where only missing values would go right
-        threshold = np.minimum(nodes["num_threshold"], MAX_VALUE)
+        threshold = _between_rows(np.minimum(nodes["num_threshold"], MAX_VALUE), split, x)
         return TreeEnsemble(
             columns=np.stack(columns),
             leaves=np.array([[(tree["is_leaf"] == 1).sum() for tree in own] for own in trees]),
@@ -384,6 +388,22 @@ def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], e
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise _unknown_layout() from error
+
+
+def _between_rows(threshold: Array, column: NDArray[np.integer], x: Array) -> Array:
+    """Return thresholds halfway between the values of rows on both sides, which divide the rows x as before.
+
+    A threshold of scikit-learn may be the value of a row, and rounding would decide where an equal row goes.
+    """
+    moved = threshold.copy()
+    for k in np.unique(column):
+        here, values = column == k, np.sort(x[:, k])
+        above = np.searchsorted(values, threshold[here], side="right")
+        low, high = values[(above - 1).clip(0)], values[above.clip(max=len(values) - 1)]
+        middle = low + (high - low) / 2
+        apart = (above > 0) & (above < len(values)) & (middle < high)
+        moved[here] = np.where(apart, middle, threshold[here])
+    return moved
 
 
 def _check_reading(
