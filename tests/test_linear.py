@@ -85,6 +85,35 @@ def test_row_weights_of_two_equal_repeated_rows_in_the_mean():
     assert torch.allclose(weighted.centre, repeated.centre)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_more_columns_than_rows_are_as_likely_left_out_as_new(noise):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2060, 124))
+    y = x[:, :5].sum(1, keepdims=True) + noise * random.normal(size=(2060, 1))
+    expert, left_out = LinearExpert.fit(x[:60], y[:60])
+    new = expert(torch.from_numpy(x[60:])).predictive()
+    inside = ((new.cdf(torch.from_numpy(y[60:])) - 0.5).abs() < 0.45).double().mean()
+    assert 0.85 < float(inside) < 0.99
+    own = left_out.predictive().log_prob(torch.from_numpy(y[:60])).mean()
+    assert float(own) < float(new.log_prob(torch.from_numpy(y[60:])).mean()) + 0.3
+
+
+def test_direction_without_training_rows_has_the_variance_of_the_prior():
+    x, y = table(rows=8, columns=4)
+    x = np.column_stack([x, x @ np.ones(4)])  # no row leaves a plane of four dimensions
+    expert, _ = LinearExpert.fit(x, y)
+    away = np.zeros(5)
+    away[[0, 4]] = x.std(0)[[0, 4]] * [1, -1]
+    z = (np.stack([x[0], x[0] + away]) - x.mean(0)) / x.std(0)
+    covariance = (x - x.mean(0)) / x.std(0)
+    for t in range(2):
+        ridge = 1 / expert.outside[t].item()
+        inverse = np.linalg.inv(covariance.T @ covariance + ridge * np.eye(5))
+        expected = 1 / 8 + np.einsum("ij,jk,ik->i", z, inverse, z)
+        found = 1 / expert(torch.from_numpy(np.stack([x[0], x[0] + away]))).nu[:, t].numpy()
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_constant_and_repeated_columns_change_nothing():
     x, y = table()
     new = torch.from_numpy(table(seed=1)[0])
