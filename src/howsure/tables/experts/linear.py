@@ -127,7 +127,7 @@ class LinearExpert(nn.Module):
         """Return the posterior predictive distribution of rows (N, F) as (N, T)."""
         z = (x.double() - self.centre) * self.rate
         projected = z @ self.directions
-        # the part of a row along directions in which no training row varies
+        # along directions in which training rows do not vary
         rest = (z.square().sum(1, keepdim=True) - projected.square().sum(1, keepdim=True)).clamp(min=0)
         variance = self.mean_variance + projected.square() @ self.inverse + rest * self.outside
         gamma = self.intercept + projected @ self.coefficients
