@@ -35,7 +35,7 @@ from howsure.tables.censoring import read_censored
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
 from howsure.tables.model import TableModel
-from howsure.tables.networks import ALL_KINDS, choose_members, count_networks, kinds_of_inputs, usable
+from howsure.tables.networks import choose_members, count_networks, kinds_of_inputs, usable
 from howsure.tables.robust import RobustScale
 from howsure.tables.stacking import stacked
 from howsure.tables.state import TableHeader, method_from_state, method_state, training_from_state, training_state
@@ -252,7 +252,7 @@ class Regressor(_ScikitLearn):
         model = train(method, views, prepared, recipe, **options)
         model, views = usable(model, views, prepared)
         # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
-        linear = isinstance(method, Evidential) and len(kinds) == len(ALL_KINDS)
+        linear = isinstance(method, Evidential) and len(kinds) > 1 and self.inputs == "auto"
         model = stacked(model, views, prepared, linear=linear)
         if self._evidence != "plain":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))

@@ -20,7 +20,8 @@ __all__ = ["ALL_KINDS", "choose_members", "count_networks", "kinds_of_inputs", "
 Array = NDArray[np.float64]
 KINDS = ("numbers", "bins", "trees", "bins+trees")  # inputs of a network
 ALL_KINDS = KINDS[:3]  # inputs of "auto"
-MIN_ROWS_FOR_TREES = 50  # and for bins
+MIN_ROWS_FOR_BINS = 50
+MIN_ROWS_FOR_TREES = 150  # with fewer, trees of seven eighths of the rows differ from those of all rows
 MAX_ROWS_FOR_ALL = 10_000  # with more rows, fewer networks are trained
 MIN_SCORED_ROWS = 5  # with fewer rows a network is not judged
 TOO_BAD = 5.0  # nats above the score of a constant
@@ -37,8 +38,10 @@ def kinds_of_inputs(inputs: Any, members: int, rows: int) -> list[str]:
     kinds = list(ALL_KINDS) if auto else list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if not kinds or not all(isinstance(kind, str) and kind in KINDS for kind in kinds):
         raise InputError(f"inputs must be 'auto', or one or several of {', '.join(KINDS)}, got {inputs!r}")
-    if auto and (members < len(ALL_KINDS) or rows < MIN_ROWS_FOR_TREES):
+    if auto and (members < len(ALL_KINDS) or rows < MIN_ROWS_FOR_BINS):
         return ["numbers"]
+    if auto and rows < MIN_ROWS_FOR_TREES:
+        return ["numbers", "bins"]
     return kinds[:members]
 
 
