@@ -52,14 +52,15 @@ def test_interrupt_ends_a_cross_validation():
 
 def test_only_files_of_killed_writers_are_removed(tmp_path):
     path = tmp_path / "table.csv"
-    (tmp_path / ".table.csv.01234567.part").write_text("half")
+    (tmp_path / ".table.csv.01234567.scratch").mkdir()
+    (tmp_path / ".table.csv.01234567.scratch" / "part").write_text("half")
     (tmp_path / "table.csv.part").write_text("mine")
     alive = []
 
     def slowly(file):
         file.write(b"first")
         write_whole(path, lambda f: f.write(b"second"))  # another writer comes and goes
-        alive.extend(tmp_path.glob(".table.csv.*.part"))
+        alive.extend(tmp_path.glob(".table.csv.*.scratch"))
 
     write_whole(path, slowly)
     assert len(alive) == 1

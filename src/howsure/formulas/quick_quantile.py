@@ -20,7 +20,6 @@ with :math:`\kappa = \Gamma(\frac{m+1}2)/(\sqrt\pi\,\Gamma(\frac m2))`, :math:`r
 
 import math
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -31,11 +30,9 @@ from torch import Tensor
 from howsure.formulas import student_tail
 from howsure.formulas.special import half_line_rule
 
-__all__ = ["NORMAL_DF", "ROUNDS", "StudentQuantile", "mixture_ends", "normal_quantile"]
+__all__ = ["NORMAL_DF", "StudentQuantile", "mixture_ends", "normal_quantile"]
 
 NORMAL_DF = 1e12  # a Student t with this many degrees of freedom is normal to rounding
-# Replaces Python's while in the rounds of a search. A recorder of operations sets it to its own loop.
-ROUNDS: ContextVar[Callable[..., tuple[Tensor, ...]] | None] = ContextVar("ROUNDS", default=None)
 
 _DEGREE = 12  # of the polynomial for the quantile of one Student t
 _STEPS = 30  # at most, of the search for the quantiles of a mixture: these halve its bracket to 1e-9 of its width
@@ -203,8 +200,6 @@ def _loop(is_open: Callable[..., Tensor], improve: Callable[..., Any], state: tu
     if torch.compiler.is_compiling():
         found: tuple[Tensor, ...] = torch.while_loop(is_open, improve, state)
         return found
-    if (own := ROUNDS.get()) is not None:
-        return own(is_open, improve, state)
     while bool(is_open(*state)):
         state = improve(*state)
     return state

@@ -12,7 +12,6 @@ another kind of feature: if a row has a near twin, all trees of a fold know the 
 """
 
 from collections.abc import Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from howsure.errors import HowsureError, InputError
 
-__all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
+__all__ = ["PLACES", "PLACE_BITS", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
 
 Array = NDArray[np.float64]
 
@@ -54,9 +53,6 @@ DTYPES = {  # of the buffers of an ensemble; the numbers of nodes keep theirs
     "feature": torch.int8,
     "number": None,
 }
-
-# set while an exporter records a model: called with an ensemble and its input instead of the evaluation
-RECORDED: ContextVar[Any] = ContextVar("RECORDED", default=None)
 
 
 class TreeEnsemble(nn.Module):
@@ -135,13 +131,11 @@ class TreeEnsemble(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            total = self._sums(x)
-        elif record := RECORDED.get():
-            total = record(self, self.units(x))
+            total = self.sums(x)
         else:
             size = max(1, BLOCK // max(1, self.roots.numel()))
             total = (
-                torch.cat([self._sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
+                torch.cat([self.sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
             )
         return total / self.divisor * self.factor + self.offset
 
@@ -151,7 +145,7 @@ class TreeEnsemble(nn.Module):
         z = (known - self.centre.flatten()) * self.unit.flatten()
         return z.clamp(-self.limit, self.limit).to(self.number.dtype)
 
-    def _sums(self, x: Tensor) -> Tensor:
+    def sums(self, x: Tensor) -> Tensor:
         """Return the start of each target plus the values of its trees, (N, T)."""
         z = self.units(x)
         # tree by tree, so that the nodes of one tree stay in a core's cache
