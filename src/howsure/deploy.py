@@ -19,7 +19,7 @@ from torch.utils import _pytree
 
 from howsure.conformal import REFERENCE_COVERAGE, ConformalCalibration
 from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT
-from howsure.distributions._base import class_name
+from howsure.distributions.arguments import class_name
 from howsure.errors import InputError, InputTypeError, import_extra
 from howsure.files import write_whole
 from howsure.formulas import quick_quantile

@@ -7,7 +7,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from howsure.distributions._base import Univariate, as_tensors, check_domain, check_floating
+from howsure.distributions.arguments import as_tensors, check_domain, check_floating
+from howsure.distributions.base import Univariate
 from howsure.formulas import normal
 
 __all__ = ["Normal"]

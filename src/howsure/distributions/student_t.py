@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.types import _size
 
-from howsure.distributions._base import Univariate, as_tensors, check_domain
+from howsure.distributions.arguments import as_tensors, check_domain
+from howsure.distributions.base import Univariate
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import student_t
 

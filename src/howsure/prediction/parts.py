@@ -17,7 +17,7 @@ from howsure.distributions import (
     Transformed,
     WithAtom,
 )
-from howsure.distributions._base import class_name
+from howsure.distributions.arguments import class_name
 from howsure.errors import InputError, InputTypeError
 
 __all__ = [

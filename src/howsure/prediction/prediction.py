@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from howsure.distributions import NormalInverseGamma, Support
-from howsure.distributions._base import fit_shape
+from howsure.distributions.arguments import fit_shape
 from howsure.errors import InputError
 from howsure.formulas import mixture as mixtures
 from howsure.plots import Predicted, draw

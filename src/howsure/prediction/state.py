@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from howsure.distributions import Discrete, Mixture, NormalInverseGamma, Support, Transform, Transformed, WithAtom
-from howsure.distributions._base import class_name
-from howsure.distributions.mixture import normalised_weights, short_weights
+from howsure.distributions.arguments import class_name, short_numbers
+from howsure.distributions.mixture import normalised_weights
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture as mixtures
 from howsure.prediction.checks import real_numbers
@@ -371,7 +371,7 @@ class State:
         return by
 
     def __repr__(self) -> str:
-        weights = "" if self._weights is None else f", weights={short_weights(self._weights)}"
+        weights = "" if self._weights is None else f", weights={short_numbers(self._weights, 8)}"
         transform = "" if self.transform is None else f", transform={self.transform.kind!r}"
         atom = "" if self.atom is None else f", atom={self.atom:g}"
         return f"Prediction(shape={self.shape}, members={self.members}{weights}{transform}{atom})"
