@@ -293,5 +293,6 @@ class Univariate(Predictive, TreeDistribution):
         return self
 
     def half_spread(self) -> Tensor:
-        """Return half the mean distance of two independent draws, ½E|X−X'|."""
-        raise NotImplementedError
+        """Return half the mean distance of two independent draws, ½E|X−X'|. A Student t needs df > 1."""
+        spread: Tensor = self.formulas.half_spread(*(getattr(self, a) for a in self.arguments if a != "loc"))
+        return spread

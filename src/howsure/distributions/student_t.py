@@ -107,10 +107,6 @@ class StudentT(Univariate):
         half = 0.5 * self.df.expand(shape)
         return self.loc + self.scale * noise * torch.rsqrt(torch._standard_gamma(half) / half)
 
-    def half_spread(self) -> Tensor:
-        """Return half the mean distance of two independent draws, ½E|X−X'|, for df > 1."""
-        return student_t.half_spread(self.df, self.scale)
-
     def entropy(self) -> Tensor:
         """Return the differential entropy in nats."""
         return student_t.entropy(self.df, self.scale)
