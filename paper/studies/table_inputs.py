@@ -36,7 +36,7 @@ from howsure import metrics
 from howsure.distributions import NormalInverseGamma
 from howsure.likelihoods import Evidential, Recipe
 from howsure.nn import PiecewiseLinear, Population
-from howsure.nn.mlp import ACTIVATIONS, draw_layers
+from howsure.nn.population import ACTIVATIONS, draw_layers
 from howsure.prediction import Prediction
 from howsure.tables import splits
 from howsure.tables.encoder import Scaling

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from howsure.distributions import Transform
 from howsure.errors import InputError
-from howsure.prediction import Prediction, checked_coverages
+from howsure.prediction import Prediction, checked_coverages, quantities
 
 __all__ = ["ConformalCalibration", "Groups", "min_rows", "quantile_of_scores"]
 
@@ -92,8 +92,8 @@ class _Frame(NamedTuple):
     @classmethod
     def of(cls, prediction: Prediction) -> "_Frame":
         """Return the frame of a prediction's intervals of ``REFERENCE_COVERAGE``."""
-        before = prediction.without_transform()
-        ends = before.central_ends([REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
+        before = quantities.without_transform(prediction)
+        ends = quantities.central_ends(before, [REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
         lower, upper = ends[..., 0], ends[..., 1]
         quarter = 0.25 * (upper - lower)
         centre = np.clip(np.asarray(before.mean, dtype=float), lower + quarter, upper - quarter)
@@ -224,7 +224,7 @@ class ConformalCalibration:
             raise InputError(
                 f"conformal calibration needs the rows of a table, got a prediction of shape {prediction.shape}"
             )
-        z = prediction.before_transform(y)
+        z = quantities.before_transform(prediction, y)
         # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
         highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
         scores = _Frame.of(prediction).scores(z, highest).reshape(len(y), -1)

@@ -27,7 +27,7 @@ from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
 from howsure.distributed import count_ranks, sum_over_ranks
 from howsure.distributions import NormalInverseGamma
-from howsure.distributions._base import fit_shape
+from howsure.distributions.arguments import fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis, FeatureSums

@@ -10,7 +10,7 @@ from torch.utils import _pytree
 
 from howsure.conformal import REFERENCE_COVERAGE, ConformalCalibration
 from howsure.distributions import Mixture, Normal, NormalInverseGamma, StudentT, Support, Transform
-from howsure.distributions._base import class_name
+from howsure.distributions.arguments import class_name
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import quick_quantile
 

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from howsure.formulas import student_tail
-from howsure.formulas.special import half_line_rule
 
 __all__ = ["NORMAL_DF", "StudentQuantile", "mixture_ends", "normal_quantile"]
 
@@ -104,14 +103,8 @@ def _table() -> list[list[float]]:
 
     The rows are the coefficients of A, by powers of 2·centre/(r + centre) − 1, and the last is κ√(2π/m).
     """
-    x, c = (student_tail.chebyshev_points(count) for count in _POINTS)
-    r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (2 * _MIN_M / (1 + c))[None, :]
-    tau = r * np.sqrt(2 / m)
-    unit = np.sqrt(2 / m) / (r + np.sqrt(r * r + 1))  # the integrand lies between exp(−x/unit) and exp(−(x/unit)²)
-    integral = np.zeros(_POINTS)
-    for u, weight in half_line_rule(step=0.125, first=-27, last=29):
-        half = np.sinh(0.5 * u * unit)
-        integral += weight * np.exp(-m * np.log1p(2 * half * (half + tau * np.sqrt(1 + half * half))))
+    r, m = student_tail.grid(_POINTS, _CENTRE, _MIN_M)
+    unit, integral, _ = student_tail.integrate(r, m)
     gammas = np.array([[math.exp(math.lgamma((each + 1) / 2) - math.lgamma(each / 2)) for each in m[0]]])
     values = gammas / math.sqrt(math.pi) * (1 + 2 * r) * unit * integral
     rows = np.concatenate([student_tail.powers_from_values(values), gammas * np.sqrt(2 / m)])
