@@ -75,17 +75,11 @@ def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypat
     assert np.allclose(whole[COLUMNS[:-1]], parts[COLUMNS[:-1]], rtol=1e-9)
 
 
-def test_large_batches_are_predicted_in_parts(model, monkeypatch):
-    regressor, frame = models.load(model), new_rows()
-    whole = predict_frame(regressor, frame, keep=["id"])
-    monkeypatch.setattr(rows, "PART", 7)
-    parts = predict_frame(regressor, frame, keep=["id"])
-    pd.testing.assert_frame_equal(parts, whole, rtol=1e-9)
-    assert len(predict_frame(regressor, frame[:0])) == 0
+def test_frame_without_rows_has_no_predictions(model):
+    assert len(predict_frame(models.load(model), new_rows()[:0])) == 0
 
 
-def test_errors_name_rows_of_the_table(model, monkeypatch):
-    monkeypatch.setattr(rows, "PART", 7)
+def test_errors_name_rows_of_the_table(model):
     frame = new_rows()
     frame.loc[20, "size"] = np.inf
     with pytest.raises(InputError) as caught:

@@ -9,7 +9,7 @@ import typer
 
 from howsure.cli import console, models, scoring
 from howsure.cli.console import counted, number, printable, share
-from howsure.cli.rows import TestRows, naming_rows, read_test_rows
+from howsure.cli.rows import Rows, naming_rows, read_test_rows
 from howsure.io import BATCH_ROWS, CsvOptions
 
 if TYPE_CHECKING:
@@ -18,21 +18,18 @@ if TYPE_CHECKING:
     from howsure.estimators import Regressor
     from howsure.prediction import Prediction
 
-__all__ = ["Target", "evaluate", "known_rows", "training_rows_note"]
+__all__ = ["Target", "evaluate", "note_rows", "training_rows_note"]
 
 SHOWN_GROUPS = 50
 Target = Annotated[
-    list[str] | None,
-    typer.Option("--target", help="Column of the target, if the model does not know its name.", metavar="COLUMN"),
+    list[str] | None, console.column("Column of the target, if the model does not know its name.", "--target")
 ]
 
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
-    by: Annotated[
-        str | None, typer.Option(help="Column whose values are groups with their own scores.", metavar="COLUMN")
-    ] = None,
+    by: Annotated[str | None, console.column("Column whose values are groups with their own scores.")] = None,
     target: Target = None,
     separator: console.Separator = None,
     encoding: console.Encoding = None,
@@ -45,27 +42,26 @@ def evaluate(
     """
     with console.speaking():
         regressor = models.load(model)
-        rows, left_out = known_rows(regressor, table, target, by, CsvOptions(separator, encoding), quiet or as_json)
-        p = _predict(regressor, rows, table, quiet or as_json)
-        found = {"model": str(model), "table": str(table), "rows": len(rows.y), "without_target": left_out}
-        found |= _scores(regressor, p, rows, by)
+        rows, groups = read_test_rows(regressor, table, target or [], by, CsvOptions(separator, encoding))
+        note_rows(regressor, rows, quiet or as_json)
+        p = _predict(regressor, rows, quiet or as_json)
+        found = {"model": str(model), "table": str(table), "rows": len(rows.y), "without_target": rows.left_out}
+        found |= _scores(regressor, p, rows, groups)
     if as_json:
         print(json.dumps(models.finite(found), indent=1, ensure_ascii=False))
     else:
         _show(found)
 
 
-def known_rows(
-    model: "Regressor", table: Path, target: list[str] | None, by: str | None, csv: CsvOptions, quiet: bool
-) -> tuple[TestRows, int]:
-    """Return the rows with known targets and the number of others, after notes about both."""
-    rows, left_out = read_test_rows(model, table, target or [], by, csv)
-    if left_out:
-        console.remark(f"left out: {counted(left_out)} without a target", quiet)
+def note_rows(model: "Regressor", rows: Rows, quiet: bool) -> list[str]:
+    """Print the number of rows without a target, and print and return notes about the others."""
+    if rows.left_out:
+        console.remark(f"left out: {counted(rows.left_out)} without a target", quiet)
     copies = models.training_rows_among(model, rows.x, rows.y)
-    if copies:
-        console.remark(f"note: {training_rows_note(copies, len(rows.y))}")
-    return rows, left_out
+    notes = [training_rows_note(copies, len(rows.y))] if copies else []
+    for note in notes:
+        console.remark(f"note: {note}")
+    return notes
 
 
 def training_rows_note(copies: int, rows: int) -> str:
@@ -76,7 +72,7 @@ def training_rows_note(copies: int, rows: int) -> str:
     )
 
 
-def _predict(model: "Regressor", rows: TestRows, table: Path, quiet: bool) -> "Prediction":
+def _predict(model: "Regressor", rows: Rows, quiet: bool) -> "Prediction":
     """Return the prediction of all rows, computed in parts."""
     from howsure.prediction import Prediction
 
@@ -84,24 +80,25 @@ def _predict(model: "Regressor", rows: TestRows, table: Path, quiet: bool) -> "P
     with console.Progress("predicting", len(rows.y), quiet) as progress:
         for k in range(0, len(rows.y), BATCH_ROWS):
             numbers = rows.numbers[k : k + BATCH_ROWS]
-            with naming_rows(table, numbers):
+            with naming_rows(rows.table, numbers):
                 parts.append(model.predict_distribution(rows.x[k : k + BATCH_ROWS]))
             progress.add(len(numbers))
     return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
 
-def _scores(model: "Regressor", p: "Prediction", rows: TestRows, by: str | None) -> dict[str, Any]:
+def _scores(model: "Regressor", p: "Prediction", rows: Rows, labels: "pd.Series[Any] | None") -> dict[str, Any]:
     """Return all scores as plain values."""
     targets, groups = {}, {}
     for name, (own, y) in zip(rows.targets, scoring.of_targets(p, rows.y), strict=True):
         each = scoring.score_rows(own, y)
         targets[name] = scoring.score(own, y, each)
-        if by is not None:
-            groups[name] = _by_group(each, rows.frame[by])
-    known = p.familiarity is not None and model.unfamiliar_below_ is not None
-    unfamiliar = float(np.mean(p.familiarity < model.unfamiliar_below_)) if known else None  # type: ignore[operator]
+        if labels is not None:
+            groups[name] = _by_group(each, labels)
+    below, unfamiliar = model.unfamiliar_below_, None
+    if p.familiarity is not None and below is not None:
+        unfamiliar = float(np.mean(p.familiarity < below))
     found: dict[str, Any] = {"unfamiliar": unfamiliar, "targets": targets}
-    return found | ({} if by is None else {"by": {"column": by, "targets": groups}})
+    return found | ({} if labels is None else {"by": {"column": labels.name, "targets": groups}})
 
 
 def _by_group(rows: "pd.DataFrame", labels: "pd.Series[Any]") -> list[dict[str, Any]]:
