@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from howsure.cli import console, models, scoring
 from howsure.cli.console import counted
+from howsure.cli.evaluate import training_rows_note
 from howsure.cli.info import column_rows
 from howsure.cli.rows import Rows, check_columns, features_of, naming_rows, rows_with_targets
 from howsure.errors import InputError
@@ -136,6 +137,8 @@ def fit(
             if not quiet and not k:
                 _show_columns(model)
             found.append(_score(model, train, scored, task))
+        if test is not None:
+            _note_copies(model, train, scored)
         scores, count = scoring.mean_of_folds(found), sum(len(scored.y) for _, scored in folds)
         scoring.show(scores, count, how)
         _point_at_leaks(model, scored, scores)
@@ -346,6 +349,14 @@ def _score(model: "Regressor", train: Rows, scored: Rows, task: Task) -> dict[st
         for target, (own, y) in zip(scored.targets, scoring.of_targets(p, scored.y), strict=True):
             scores[target][name] = scoring.score(own, y)
     return scores
+
+
+def _note_copies(model: "Regressor", train: Rows, scored: Rows) -> None:
+    """Print a note if scored rows are training rows."""
+    known, found = (models.row_hashes(model, each.x, each.y) for each in (train, scored))
+    copies = int(np.isin(found, known).sum())
+    if copies:
+        console.remark(f"note: {training_rows_note(copies, len(found))}")
 
 
 def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str, Any]]) -> None:

@@ -74,7 +74,7 @@ def mean_of_folds(folds: list[Any], rows: list[int] | None = None, name: str = "
     """Return the scores by target and model over all rows of several folds; RMSE is the root of the mean square.
 
     Args:
-        folds: the scores of each fold: dicts of the same form. What a fold lacks is left out.
+        folds: the scores of each fold: dicts of the same form. Scores that a fold lacks are left out.
         rows: number of rows of each fold, found in the scores.
         name: of the score.
     """

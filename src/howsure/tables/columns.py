@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError, UnreadableCellsWarning
 from howsure.tables.dates import ISO, date_forms, parse_dates, parse_durations, seconds_of
-from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers
+from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers, warn_of_rounding
 from howsure.tables.values import conversion_hint, is_marker, kind_of, number_text, shorten, to_text
 
 __all__ = ["Column", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
@@ -235,7 +235,11 @@ def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | N
     is_bool, is_number = types.is_bool_dtype(dtype), kind == "number" and content != "duration"
     if is_bool if kind == "boolean" else is_number and types.is_numeric_dtype(dtype):
         with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
-            return series.to_numpy(np.float64, na_value=np.nan)
+            found = series.to_numpy(np.float64, na_value=np.nan)
+        if types.is_integer_dtype(dtype):
+            present = series.notna().to_numpy()
+            warn_of_rounding(f"column {str(series.name)!r}", series[present].to_numpy(dtype.kind + "8"), found[present])
+        return found
     if kind == "date" and isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and types.is_datetime64_any_dtype(dtype):
         try:
             moments = series.dt.as_unit("us")
