@@ -127,6 +127,8 @@ def test_whole_numbers_that_float64_cannot_tell_apart_are_counted():
     frame = pd.DataFrame({"id7": whole, "x": X[:, 0]})
     with pytest.warns(UserWarning, match="'id7'"):
         regressor().fit(frame, Y)
+    with pytest.warns(UserWarning, match="'x0'"):
+        regressor().fit(whole[:, None], Y)
     with pytest.warns(UserWarning, match=r"y: .* 2\*\*53"):
         regressor().fit(X, whole)
     with warnings.catch_warnings():

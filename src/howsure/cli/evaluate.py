@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from howsure.cli import console, models, scoring
 from howsure.cli.console import counted, number, printable, share
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Target", "evaluate", "note_rows", "training_rows_note"]
 
+Array = NDArray[np.float64]
 SHOWN_GROUPS = 50
 Target = Annotated[
     list[str] | None, console.column("Column of the target, if the model does not know its name.", "--target")
@@ -90,10 +92,9 @@ def _scores(model: "Regressor", p: "Prediction", rows: Rows, labels: "pd.Series[
     """Return all scores as plain values."""
     targets, groups = {}, {}
     for name, (own, y) in zip(rows.targets, scoring.of_targets(p, rows.y), strict=True):
-        each = scoring.score_rows(own, y)
-        targets[name] = scoring.score(own, y, each)
+        targets[name] = scoring.score(own, y)
         if labels is not None:
-            groups[name] = _by_group(each, labels)
+            groups[name] = _by_group(own, y, labels)
     below, unfamiliar = model.unfamiliar_below_, None
     if p.familiarity is not None and below is not None:
         unfamiliar = float(np.mean(p.familiarity < below))
@@ -101,20 +102,18 @@ def _scores(model: "Regressor", p: "Prediction", rows: Rows, labels: "pd.Series[
     return found | ({} if labels is None else {"by": {"column": labels.name, "targets": groups}})
 
 
-def _by_group(rows: "pd.DataFrame", labels: "pd.Series[Any]") -> list[dict[str, Any]]:
+def _by_group(p: "Prediction", y: Array, labels: "pd.Series[Any]") -> list[dict[str, Any]]:
     """Return the scores of each group, the largest first."""
+    rows = p.to_frame(0.9)
+    rows["inside"] = (rows["lower_0.9"] <= y) & (y <= rows["upper_0.9"])
+    rows["square"] = (rows["mean"] - y) ** 2 if "mean" in rows else np.nan
+    rows["nll"] = -p.log_prob(y)
     shown = labels.astype(object).map(lambda value: "(missing)" if value is None or value != value else str(value))
-    found = [
-        {
-            "group": str(name),
-            "rows": len(own),
-            "coverage": float(own["inside_0.9"].mean()),
-            "rmse": float(np.sqrt(np.mean(own["error"] ** 2))),
-            "nll": float(own["nll"].mean()),
-        }
-        for name, own in rows.groupby(shown.to_numpy(), sort=True)
-    ]
-    return sorted(found, key=lambda each: (-int(each["rows"]), each["group"]))
+    scores = rows.groupby(shown.to_numpy())
+    found = scores.agg(rows=("nll", "size"), coverage=("inside", "mean"), rmse=("square", "mean"), nll=("nll", "mean"))
+    found["rmse"] **= 0.5
+    found = found.rename_axis("group").reset_index().sort_values(["rows", "group"], ascending=[False, True])
+    return found.to_dict("records")  # type: ignore[return-value]
 
 
 # Tables for people ----------------------------------------------------------------------------------------------------

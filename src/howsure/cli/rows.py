@@ -174,14 +174,13 @@ def naming_rows(
     try:
         yield
     except (InputError, InputTypeError) as error:
-        inside = error.row is not None and error.row < len(numbers)
-        raise type(error)(
-            f"{file}: {error.message}" if str(file) else error.message,
-            column=error.column,
-            row=int(numbers[error.row]) if error.row is not None and inside else error.row,
-            value=error.value,
-            hint=hint(error.column) if hint is not None and error.column is not None else error.hint,
-        ) from error
+        if str(file):
+            error.message = f"{file}: {error.message}"
+        if error.row is not None and error.row < len(numbers):
+            error.row = int(numbers[error.row])
+        if hint is not None and error.column is not None:
+            error.hint = hint(error.column)
+        raise
 
 
 def number_columns(model: "Regressor") -> list[str] | None:

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from howsure.cli.console import number, printable, share, table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from howsure.prediction import Prediction
 
-__all__ = ["COVERAGES", "baselines", "compare_models", "mean_of_folds", "of_targets", "score", "score_rows", "show"]
+__all__ = ["COVERAGES", "baselines", "compare_models", "mean_of_folds", "of_targets", "score", "show"]
 
 Array = NDArray[np.float64]
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -26,48 +24,19 @@ def of_targets(p: "Prediction", y: Array) -> "list[tuple[Prediction, Array]]":
     return [(p if len(p.shape) < 2 else p[:, t], y[:, t]) for t in range(y.shape[1])]
 
 
-def score_rows(p: "Prediction", y: Array) -> "pd.DataFrame":
-    """Return the scores of each row of one target; NaN where a prediction has no such value.
-
-    The columns are ``error`` (mean − y), ``std``, ``nll``, ``crps``, ``width`` (of the 90% interval), and whether the
-    interval of each coverage holds y: ``inside_0.5`` and so on.
-    """
-    import pandas as pd
-
-    frame = p.to_frame(list(COVERAGES)).reset_index(drop=True)
-    has_mean = "mean" in frame
-    scores = pd.DataFrame({"nll": -p.log_prob(y), "width": frame["upper_0.9"] - frame["lower_0.9"]})
-    scores["error"] = frame["mean"] - y if has_mean else np.nan
-    scores["std"] = frame["std"] if has_mean else np.nan
-    scores["crps"] = p.crps(y) if has_mean else np.nan
-    for c in COVERAGES:
-        scores[f"inside_{c:g}"] = ((frame[f"lower_{c:g}"] <= y) & (y <= frame[f"upper_{c:g}"])).astype(float)
-    return scores
-
-
-def score(p: "Prediction", y: Array, rows: "pd.DataFrame | None" = None) -> dict[str, Any]:
+def score(p: "Prediction", y: Array) -> dict[str, Any]:
     """Return the scores of one target by name, as plain numbers; None where there is no such score.
 
     Args:
         p: prediction, (N,).
         y: true values, (N,).
-        rows: of `score_rows`, if that was computed before.
     """
-    from howsure.metrics import calibration_error
+    from howsure import metrics
 
-    rows = score_rows(p, y) if rows is None else rows
-    found: dict[str, Any] = {
-        "rows": len(rows),
-        "rmse": float(np.sqrt(np.mean(rows["error"] ** 2))),
-        "mae": float(rows["error"].abs().mean()),
-        "nll": float(rows["nll"].mean()),
-        "crps": float(rows["crps"].mean()),
-        "coverage": {f"{c:g}": float(rows[f"inside_{c:g}"].mean()) for c in COVERAGES},
-        "interval_width": float(rows["width"].mean()),
-        "calibration_error": calibration_error(p, y),
-        "retention": _retention(p, y, rows),
-    }
-    return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in found.items()}
+    numbers = {name: None if np.isnan(value) else float(value) for name, value in metrics.summary(p, y).items()}
+    shares = {f"{c:g}": float(metrics.coverage(p, y, c)) for c in COVERAGES}
+    certain = numbers["rmse"] is not None and bool(np.isfinite(p.std).all())
+    return {"rows": len(y)} | numbers | {"coverage": shares, "retention": _retention(p, y) if certain else None}
 
 
 def mean_of_folds(folds: list[Any], rows: list[int] | None = None, name: str = "") -> Any:
@@ -89,12 +58,10 @@ def mean_of_folds(folds: list[Any], rows: list[int] | None = None, name: str = "
     return sum(folds) if name == "rows" else float(np.average(np.power(folds, power), weights=rows) ** (1 / power))
 
 
-def _retention(p: "Prediction", y: Array, rows: "pd.DataFrame") -> dict[str, float] | None:
-    """Return the RMSE of the most certain rows by the share that is kept; None without means or deviations."""
+def _retention(p: "Prediction", y: Array) -> dict[str, float]:
+    """Return the RMSE of the most certain rows by the share that is kept."""
     from howsure.metrics import retention_curve
 
-    if not np.isfinite(rows[["error", "std"]].to_numpy()).all():
-        return None
     kept, error = retention_curve(p, y)
     return {f"{share:g}": float(error[np.abs(kept - share).argmin()]) for share in KEPT}
 

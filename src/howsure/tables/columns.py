@@ -217,7 +217,7 @@ def read_column(
     if kind == "category":
         declared = _declared_categories(series) is not None
         return Column(name, kind, _read_categories(name, series, content, categories), content, declared)
-    numbers = _read_typed(series, kind, content)
+    numbers = _read_typed(name, series, kind, content)
     column = _read_objects(name, series, kind, content) if numbers is None else Column(name, kind, numbers, content)
     infinite = np.flatnonzero(np.isinf(column.values))
     if len(infinite):
@@ -227,7 +227,7 @@ def read_column(
     return column
 
 
-def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | None:
+def _read_typed(name: str, series: "pd.Series[Any]", kind: Kind, content: str) -> Array | None:
     """Return the numbers of a column whose dtype ensures that every value can be read, else None."""
     types, dtype = pd.api.types, series.dtype
     if isinstance(dtype, pd.CategoricalDtype) or types.is_complex_dtype(dtype):
@@ -238,7 +238,7 @@ def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | N
             found = series.to_numpy(np.float64, na_value=np.nan)
         if types.is_integer_dtype(dtype):
             present = series.notna().to_numpy()
-            warn_of_rounding(f"column {str(series.name)!r}", series[present].to_numpy(dtype.kind + "8"), found[present])
+            warn_of_rounding(f"column {name!r}", series[present].to_numpy(dtype.kind + "8"), found[present])
         return found
     if kind == "date" and isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and types.is_datetime64_any_dtype(dtype):
         try:
