@@ -322,6 +322,19 @@ def test_force_replaces_a_file(model, tmp_path, capsys):
     assert len(pd.read_csv(tmp_path / "p.csv")) == 40
 
 
+@pytest.mark.parametrize("verb", ["predict", "evaluate"])
+def test_gaps_that_no_training_row_had_are_noted(verb, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
+    frame = new_rows()
+    frame.loc[[2, 9, 30], "size"] = np.nan  # rows of training lacked some years, and no size
+    frame.loc[3, "year"] = np.nan
+    options = ("-o", tmp_path / "p.csv") if verb == "predict" else ()
+    said = shell(capsys, verb, model, write(frame, tmp_path / "n.csv"), *options, "--quiet")
+    assert said.code == 0, said.error
+    (line,) = said.error.splitlines()
+    assert ("'size'" in line, "'year'" in line) == (True, False)
+
+
 def test_fit_and_predict_together(tmp_path, capsys):
     table = write(houses(), tmp_path / "t.csv")
     for options, evidential in ((QUICK, True), (SWIFT, False)):
