@@ -136,6 +136,13 @@ def test_whole_numbers_that_float64_cannot_tell_apart_are_counted():
         regressor().fit(frame.assign(id7=2**60 + 1024 * np.arange(80)), Y)
 
 
+def test_targets_at_the_resolution_of_float64_are_a_continuum():
+    y = 1e15 + Y  # numbers of this size have steps of 1/8
+    p = regressor().fit(X, y).predict_distribution(X)
+    assert np.abs(p.mean - y).max() < 5
+    assert (p.std < 5).all()
+
+
 def test_optimised_python_scores_a_model(tmp_path):
     """``python -OO`` has neither docstrings nor assertions."""
     frame = pd.DataFrame(X, columns=list("abc")).assign(y=Y)

@@ -119,7 +119,8 @@ def find_shared_values(y: Array) -> SharedValues | None:
     such an end is a bound.
     """
     values, counts = np.unique(y, return_counts=True)
-    if len(values) < 2:
+    middle = 0.5 * (values[1:] + values[:-1])
+    if len(values) < 2 or not ((values[:-1] < middle) & (middle < values[1:])).all():  # neighbours in float64
         return None
     step = _grid_step(values)
     coarse = step is not None and step >= COARSE_STEP * y.std() and counts[counts > 1].sum() >= 0.5 * len(y)
