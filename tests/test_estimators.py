@@ -28,7 +28,6 @@ REGRESSORS = [
 # scikit-learn's own MLPRegressor fails this check for the same reason when it stops early.
 EXPECTED_TO_FAIL = {
     "check_sample_weight_equivalence_on_dense_data": "random batches and validation rows, as in MLPRegressor",
-    "check_dataframe_column_names_consistency": "columns in another order are taken by name",
 }
 
 

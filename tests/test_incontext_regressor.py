@@ -23,10 +23,7 @@ def fitted():
     return InContextRegressor().fit(x[:150], y[:150])
 
 
-BY_NAME = {"check_dataframe_column_names_consistency": "columns in another order are taken by name"}
-
-
-@parametrize_with_checks([InContextRegressor()], expected_failed_checks=lambda _: BY_NAME)
+@parametrize_with_checks([InContextRegressor()])
 def test_scikit_learn_checks_pass(estimator, check):
     check(estimator)
 

@@ -66,16 +66,8 @@ def _device(name: str) -> str:
 
 def column_rows(columns: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return the rows of a table of the columns of a model, as `columns_` has them."""
-    return [
-        {
-            "column": name,
-            "taken for": row["taken for"],
-            "features": row["features"],
-            "missing": "–" if row["missing"] is None or row["missing"] != row["missing"] else row["missing"],
-            "why": row["why"],
-        }
-        for name, row in zip(columns.index, columns.astype(object).to_dict("records"), strict=True)
-    ]
+    found = columns.astype(object).where(columns.notna(), "–").reset_index()
+    return found.to_dict("records")  # type: ignore[return-value]
 
 
 def _describe(model: "Regressor", path: Path) -> dict[str, Any]:

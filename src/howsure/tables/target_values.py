@@ -41,7 +41,7 @@ def read_target(y: Any, rows: int) -> Array:
         y = y.numpy(force=True)
     if isinstance(y, np.ma.MaskedArray | torch.Tensor):
         y = real_numbers("y", y)
-    if np.ndim(y) == 0:
+    if np.asarray(y).ndim == 0:
         raise InputTypeError(f"y must have a number for each row, and is one {type(y).__name__}", value=y)
     target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
     warn_of_rounding("y", np.asarray(y), target)
