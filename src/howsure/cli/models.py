@@ -48,7 +48,7 @@ def _checked(record: Any) -> dict[str, Any]:
         if not all(type(count) is int for count in counts) or not all(isinstance(word, str) for word in words):
             raise InputError("its record does not name the held-out rows")
         for found in record["scores"].values():
-            list(scoring.compare_models(found))  # raises if a score is not a number
+            scoring.compare_models(found)  # raises if a score is not a number
         np.frombuffer(base64.b64decode(record.get("row_hashes", ""), validate=True), "<u4")
     return dict(record)
 

@@ -198,11 +198,16 @@ class Regressor(_ScikitLearn):
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, censored: ArrayLike | None) -> Self:  # noqa: N803
         self._check_parameters()
         table = self._read(X)
+        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
+        names = None if named is None else [str(name) for name in named]
+        if names and (twice := sorted({name for name in names if names.count(name) > 1})):
+            raise InputError(f"duplicate name of a target: {twice[0]!r}", column=twice[0])
         target = read_target(y, table.rows)
         rows = np.arange(table.rows)
         weights = None
         if sample_weight is not None:
-            if isinstance(sample_weight, np.ma.MaskedArray | torch.Tensor):
+            odd = isinstance(sample_weight, np.ma.MaskedArray | torch.Tensor)
+            if odd or np.asarray(sample_weight).dtype.kind not in "biuf":
                 sample_weight = real_numbers("sample_weight", sample_weight)
             weights = _check_sample_weight(sample_weight, np.empty(table.rows), ensure_non_negative=True)
             weights = weights / max(weights.max(initial=0.0), np.finfo(float).tiny)  # ratios count; sums stay finite
@@ -211,8 +216,7 @@ class Regressor(_ScikitLearn):
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         known = read_censored(censored, target, rows)
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
-        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
-        self.target_names_ = None if named is None else [str(name) for name in named]
+        self.target_names_ = names
         self.calibration_: Calibration | ConformalCalibration | None = None
         self.record_: dict[str, Any] = {}
         self._fit_rows(table, target, rows, weights, base, known)
@@ -442,12 +446,8 @@ class Regressor(_ScikitLearn):
             names = list(getattr(X, "column_names", getattr(X, "columns", ())))
             if len({str(name) for name in names}) < len(names):
                 raise InputError("column names must be unique, as they were in training")
-            try:
+            if reset or set(names) != set(getattr(self, "feature_names_in_", ())):  # another order is as good
                 validate_data(self, X, reset=reset, skip_check_array=True)
-            except ValueError as error:
-                if sorted(map(str, names)) != sorted(map(str, getattr(self, "feature_names_in_", ()))):
-                    raise
-                raise InputError(str(error).strip(), hint="pass X[model.feature_names_in_]") from error
             table = read(X) if table is None else table
             if reset and table.rows < 2:
                 raise InputError(f"Found array with {table.rows} sample(s) while a minimum of 2 is required.")

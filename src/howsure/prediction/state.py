@@ -410,6 +410,8 @@ def device_of(answer: Answer) -> torch.device:
 
 def index_of(key: Any, size: int) -> Any:
     """Return an index as torch takes it: lists and arrays as tensors, and slices that go backwards as lists."""
+    if isinstance(key, str | bytes | dict | float):
+        raise InputTypeError(f"a prediction is indexed by positions of rows and targets, not by {key!r}", value=key)
     if isinstance(key, slice) and key.step is not None and key.step < 0:
         key = list(range(*key.indices(size)))
     if isinstance(key, np.integer) or (isinstance(key, np.ndarray | Tensor) and key.ndim == 0):

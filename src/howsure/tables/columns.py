@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError, UnreadableCellsWarning
 from howsure.tables.dates import ISO, date_forms, parse_dates, parse_durations, seconds_of
-from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers
+from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers, warn_of_rounding
 from howsure.tables.values import conversion_hint, is_marker, kind_of, number_text, shorten, to_text
 
 __all__ = ["Column", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
@@ -217,7 +217,7 @@ def read_column(
     if kind == "category":
         declared = _declared_categories(series) is not None
         return Column(name, kind, _read_categories(name, series, content, categories), content, declared)
-    numbers = _read_typed(series, kind, content)
+    numbers = _read_typed(name, series, kind, content)
     column = _read_objects(name, series, kind, content) if numbers is None else Column(name, kind, numbers, content)
     infinite = np.flatnonzero(np.isinf(column.values))
     if len(infinite):
@@ -227,7 +227,7 @@ def read_column(
     return column
 
 
-def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | None:
+def _read_typed(name: str, series: "pd.Series[Any]", kind: Kind, content: str) -> Array | None:
     """Return the numbers of a column whose dtype ensures that every value can be read, else None."""
     types, dtype = pd.api.types, series.dtype
     if isinstance(dtype, pd.CategoricalDtype) or types.is_complex_dtype(dtype):
@@ -235,7 +235,11 @@ def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | N
     is_bool, is_number = types.is_bool_dtype(dtype), kind == "number" and content != "duration"
     if is_bool if kind == "boolean" else is_number and types.is_numeric_dtype(dtype):
         with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
-            return series.to_numpy(np.float64, na_value=np.nan)
+            found = series.to_numpy(np.float64, na_value=np.nan)
+        if types.is_integer_dtype(dtype):
+            present = series.notna().to_numpy()
+            warn_of_rounding(f"column {name!r}", series[present].to_numpy(dtype.kind + "8"), found[present])
+        return found
     if kind == "date" and isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and types.is_datetime64_any_dtype(dtype):
         try:
             moments = series.dt.as_unit("us")

@@ -171,7 +171,7 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
 def _how_to_keep(left_out: Sequence[Encoder]) -> str:
     """Return the hint how to keep columns that are left out."""
     ways = {
-        "text, make it a category with .astype('category')": "category",
+        "text, make it a category with .astype('category'), in the shell with --category": "category",
         "whole numbers, give their column another name": "number",
     }
     kinds = {encoder.kind for encoder in left_out}

@@ -328,5 +328,6 @@ def rows_of_a_fold(rows: int) -> int:
 def short_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe with at most ``FOLD_STEPS`` steps."""
     short = recipe.with_steps(min(FOLD_STEPS, recipe.settings.steps))
-    warmup = min(1.0, recipe.settings.warmup * recipe.settings.steps / short.settings.steps)
+    steps = short.settings.steps
+    warmup = min(1 - 1 / steps, recipe.settings.warmup * recipe.settings.steps / steps)
     return replace(short, settings=replace(short.settings, warmup=warmup))

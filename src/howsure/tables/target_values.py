@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.prediction import real_numbers
+from howsure.tables.numbers import warn_of_rounding
 
 __all__ = ["SharedValues", "check_sign", "find_atom", "find_shared_values", "positive_numbers", "read_target"]
 
@@ -40,7 +41,10 @@ def read_target(y: Any, rows: int) -> Array:
         y = y.numpy(force=True)
     if isinstance(y, np.ma.MaskedArray | torch.Tensor):
         y = real_numbers("y", y)
+    if np.asarray(y).ndim == 0:
+        raise InputTypeError(f"y must have a number for each row, and is one {type(y).__name__}", value=y)
     target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
+    warn_of_rounding("y", np.asarray(y), target)
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     if target.ndim > 2:
@@ -115,7 +119,8 @@ def find_shared_values(y: Array) -> SharedValues | None:
     such an end is a bound.
     """
     values, counts = np.unique(y, return_counts=True)
-    if len(values) < 2:
+    middle = 0.5 * (values[1:] + values[:-1])
+    if len(values) < 2 or not ((values[:-1] < middle) & (middle < values[1:])).all():  # neighbours in float64
         return None
     step = _grid_step(values)
     coarse = step is not None and step >= COARSE_STEP * y.std() and counts[counts > 1].sum() >= 0.5 * len(y)
