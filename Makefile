@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo docs docs-serve test-docs test test-paper numbers reproduce golden budget bounds test-extras browser left-out lint format types imports pytest proofs faults bench figures clean
+.PHONY: demo docs docs-serve test-docs test test-paper numbers reproduce golden budget bounds test-extras test-others browser left-out lint format types imports pytest proofs faults bench figures clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml paper/pyproject.toml constraints.txt
@@ -13,6 +13,12 @@ BIN := .venv/bin
 DEMO := out/demo
 START ?= 2e7fecd
 ALONE := tests/test_peers.py tests/test_ray.py tests/test_report_browser.py tests/test_site.py  # each starts processes on every core
+
+# skpro names an upper bound for pandas that is below the tested version, and works with that version
+define INSTALL_OTHERS
+$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,recipes]"
+$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps skpro scikit-base
+endef
 
 demo: .venv/installed  ## from a CSV to a report, and the figure of y = x³ + noise
 	$(BIN)/python examples/diabetes_files.py --out $(DEMO)
@@ -35,16 +41,24 @@ left-out: pytest
 	@echo "  make docs, make test-docs   the site, and the site in Chromium"
 	@echo "  make test-paper   the reproduction of the paper"
 	@echo "  make test-extras  recipes with Lightning, Hugging Face, ONNX and other packages, several processes, Ray, Chromium, peers"
+	@echo "  make test-others  the checks of torch, scikit-learn, skpro, torchmetrics, scoringrules and ONNX"
 	@echo "  make proofs       the long numerical proofs"
 	@echo "  make faults       kills, interrupts, forgeries and odd tables by the hundred"
 	@echo "  and what pytest lists as skipped above: CUDA, where there is none, and data that is not here"
 
+# the checks of other projects run on our classes: torch, scikit-learn, skpro, torchmetrics, scoringrules, BoTorch, ONNX
+test-others: .venv/installed  ## other people's tests (at most five minutes)
+	$(INSTALL_OTHERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal --no-skips -m extras tests/test_others.py tests/test_contrib.py src/howsure/contrib
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 0 --no-skips -m extras docs/recipes/skpro.md docs/recipes/botorch.md
+
 # of the tests, those marked extras, and the pages of docs whose first line says test-extras (see conftest.py)
 test-extras: docs browser  ## what needs Ray, a browser, other packages, processes or time; installs all, skips nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,ray,browser,recipes,docs]" -e paper
+	$(INSTALL_OTHERS)
 	HOWSURE_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q --no-skips -m "not slow" $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist loadfile --no-skips -m "extras and not slow" \
-		$(addprefix --ignore=,$(ALONE)) tests docs paper/tests paper/src src/howsure/metrics
+		$(addprefix --ignore=,$(ALONE)) tests docs paper/tests paper/src src/howsure/metrics src/howsure/contrib
 
 browser:  ## Chromium and its driver, from Debian's packages if they are missing
 	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \

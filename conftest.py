@@ -91,6 +91,8 @@ _ROOT = Path(__file__).parent
 _NEEDS = {
     _ROOT / "paper/src/howsure_paper/small_networks.py": "triton",
     _ROOT / "src/howsure/kernels/evidential_loss_triton.py": "triton",
+    _ROOT / "src/howsure/contrib/botorch.py": "botorch",
+    _ROOT / "src/howsure/contrib/skpro.py": "skpro",
     _ROOT / "src/howsure/metrics/streaming.py": "torchmetrics",
 }
 _POSIX = ("cli_info", "faults", "io_read", "io_write", "ray", "storage")  # need signals, fork, resource or links

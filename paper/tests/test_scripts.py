@@ -24,6 +24,7 @@ UNET = "--width 4 --steps 4"
 ARGUMENTS = {
     "benchmarks/bench_anchors.py": "--anchors {data}/anchors.csv --data {data} --repeats 1 --steps 5",
     "benchmarks/bench_attach.py": f"toys --only cubic --steps 20 --seeds 1 {RECORD}",
+    "benchmarks/bench_botorch.py": "--seeds 1 --steps 5 --problems branin --out {out}",
     "benchmarks/bench_coverage.py": "--rows 60 --seeds 1 --jobs 1 --steps 5",
     "benchmarks/bench_deploy.py": "--steps 20 --rows 100 --repeats 2",
     "benchmarks/bench_depth.py": f"{UNET} --batch 2 {RECORD}",
@@ -112,8 +113,8 @@ def small_data(monkeypatch):
     monkeypatch.setattr(rooms, "rooms", lambda count, seed, size: make_rooms(40, seed, (32, 48)))
 
 
-# two that start processes of their own, and two that need other packages
-LONG = tuple(f"benchmarks/bench_{name}.py" for name in ("rows", "tables", "deploy", "targets"))
+# two that start processes of their own, and three that need other packages
+LONG = tuple(f"benchmarks/bench_{name}.py" for name in ("rows", "tables", "deploy", "targets", "botorch"))
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.extras] * (s in LONG)) for s in ARGUMENTS])

@@ -207,6 +207,30 @@ class ConjugateEvidence(nn.Module):
                 leverage = leverage + rest * (z - along @ directions.mT).square().sum(-1)
             return leverage
 
+    def whitened(self, features: Tensor) -> Tensor:
+        """Return vectors (…, R) whose inner products are the posterior covariances of the mean.
+
+        They are in units of the squared noise, so that the squared length of the vector of x is the leverage h(x).
+
+        Args:
+            features: (N, D), or (M, N, D) of several networks.
+
+        >>> evidence = ConjugateEvidence.fit(torch.randn(500, 8), ridge=1.0)
+        >>> x = torch.randn(3, 8)
+        >>> torch.allclose(evidence.whitened(x).square().sum(-1), evidence(x))
+        True
+        """
+        lead = (slice(None), None) if self.offset.ndim == 2 else ()
+        dtype = torch.promote_types(features.dtype, self.offset.dtype)
+        offset, scale, inverse, rest, constant = (
+            b.to(dtype)[lead] for b in (self.offset, self.scale, self.inverse, self.rest, self.constant)
+        )
+        directions = self.directions.to(dtype)
+        z = (features.to(dtype) - offset) / scale
+        along = z @ directions
+        others = (z - along @ directions.mT) * rest.sqrt().unsqueeze(-1)
+        return torch.cat([along * inverse.sqrt(), others, constant.sqrt().unsqueeze(-1).expand(*z.shape[:-1], 1)], -1)
+
     @torch.no_grad()
     def select(self, members: Sequence[int]) -> "ConjugateEvidence":
         """Return the same for copies of some of several networks."""

@@ -1,0 +1,1 @@
+"""Adapters for other packages. Each module needs its package: ``skpro`` or ``botorch``."""
