@@ -7,12 +7,12 @@ import torch
 from scipy import stats
 
 import howsure as hs
+from fits import fit
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.tables.censoring import cells_of_bounds, log_likelihood, read_censored
 from howsure.tables.members import hold_out
 from howsure.tables.stacking import validation_log_densities
 from howsure.tables.target import Target, prepare_target
-from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.training import Settings
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import howsure as hs
+from fits import fit
 from howsure.formulas import nig
 from howsure.likelihoods import Evidential
 from howsure.nn import ConjugateEvidence
@@ -13,7 +14,7 @@ from howsure.tables.evidence import PRIOR_VARIANCE, add_evidence, extrapolation_
 from howsure.tables.members import hold_out
 from howsure.tables.robust import LINEAR_RANGE, RobustScale
 from howsure.tables.target import Target
-from howsure.tables.train import fit, train
+from howsure.tables.train import train
 from howsure.tables.views import Views
 
 

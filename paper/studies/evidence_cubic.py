@@ -20,11 +20,11 @@ from howsure.likelihoods import Evidential
 from howsure.tables.evidence import add_evidence
 from howsure.tables.members import Member, hold_in_turn
 from howsure.tables.target import Target
-from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.training import resolve_device
 from howsure_paper.record import write_record
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser
 
 MEMBERS, ROWS, NOISE = 8, 1000, 3.0

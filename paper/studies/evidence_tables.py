@@ -36,12 +36,12 @@ from howsure.tables.evidence import (
 from howsure.tables.members import Member, hold_out
 from howsure.tables.model import TableModel
 from howsure.tables.target import Target, prepare_target
-from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.training import resolve_device
 from howsure_paper import splits
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser
 
 MEMBERS = 8

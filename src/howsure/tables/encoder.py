@@ -353,12 +353,6 @@ class Scaling(nn.Module):
         # a spread of a few subnormal numbers must not be divided by zero
         return cls(loc, scale.clamp(min=torch.finfo(table.dtype).tiny))
 
-    @classmethod
-    def none(cls, table: Tensor, rows: Sequence[Tensor]) -> Self:
-        """Return a scaling that leaves every column as it is."""
-        blank = table.new_zeros(len(rows), 1, table.shape[1])
-        return cls(blank, torch.ones_like(blank))
-
     def forward(self, x: Tensor) -> Tensor:
         """Return x, (M, N, F) or (N, F), scaled for every member, (M, N, F)."""
         return (x - self.loc) / self.scale

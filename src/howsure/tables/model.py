@@ -144,8 +144,7 @@ class TableModel(nn.Module):
     def predict(self, x: ArrayLike | Tensor, members: Sequence[int] | None = None) -> Prediction:
         """Return the mixture of some networks (None: all) for the rows of x, which are as for ``forward``."""
         in_training = self.networks.weights[0].dtype != self._precision
-        whole = members is None and not in_training and not self.method.draws_noise
-        model = self if whole else self.select(members)
+        model = self.select(members) if in_training or members is not None else self
         answer, familiarity = model.evaluate(x)
         if familiarity is not None:
             weights = None if model.weights is None else model.weights.cpu().view(-1, 1)
