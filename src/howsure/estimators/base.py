@@ -34,15 +34,15 @@ from howsure.storage import save_model
 from howsure.tables.censoring import read_censored
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
+from howsure.tables.members import ALL_KINDS, choose_members, count_networks, kinds_of_inputs
 from howsure.tables.model import TableModel
-from howsure.tables.networks import ALL_KINDS, choose_members, count_networks, kinds_of_inputs, usable
 from howsure.tables.robust import RobustScale
 from howsure.tables.stacking import stacked
 from howsure.tables.state import TableHeader, method_from_state, method_state, training_from_state, training_state
 from howsure.tables.table import Table, as_array, read_table
 from howsure.tables.target import Atom, TargetTransform, prepare_target, transform_from_dict
 from howsure.tables.target_values import read_target
-from howsure.tables.train import train
+from howsure.tables.train import train, usable
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.threads import one_thread
@@ -254,11 +254,12 @@ class Regressor(_ScikitLearn):
         # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
         linear = isinstance(method, Evidential) and len(kinds) == len(ALL_KINDS)
         model = stacked(model, views, prepared, linear=linear)
-        if self._evidence != "plain":
+        evidence = getattr(self, "evidence", "plain")
+        if evidence != "plain":
             recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
             options["progress"] = bool(self.verbose)
             ridge = None
-            if self._evidence == "conjugate":
+            if evidence == "conjugate":
                 ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
@@ -356,11 +357,6 @@ class Regressor(_ScikitLearn):
         """A pandas frame with the type of every column of X, and the reason."""
         check_is_fitted(self, "encoding_")
         return self.encoding_.to_frame()
-
-    @property
-    def _evidence(self) -> Any:
-        """How the evidence is computed, for regressors that have a choice."""
-        return getattr(self, "evidence", "plain")
 
     @property
     def inputs_(self) -> dict[str, float]:

@@ -107,10 +107,10 @@ class Encoding:
         The type of a column is fixed by the training rows, so that a row's numbers never depend on the rows it comes
         with: the text "01" stays text in a batch that has only such codes.
         """
-        opened = open_table(x)
-        order = self._order(opened.names, opened.named)
-        columns = tuple(e.read(opened.columns[k], opened.rows) for e, k in zip(self.encoders, order, strict=True))
-        return Table(columns, opened.rows, opened.named, opened.index)
+        frame, named = open_table(x)
+        order = self._order(list(frame.columns), named)
+        columns = tuple(e.read(frame.iloc[:, k]) for e, k in zip(self.encoders, order, strict=True))
+        return Table(columns, len(frame), named, frame.index if named else None)
 
     def codes(self, table: Table) -> Array:
         """Return the numbers of a table that :meth:`read` returned, or that holds training rows, (rows, columns).

@@ -286,10 +286,11 @@ class TableModel(nn.Module):
         if encoder is not None:
             model.encoder, model.robust = encoder, RobustScale(len(encoder.order))
         if "evidence" in groups:
-            directions = groups["evidence"]["leverage.directions"]
+            own = groups["evidence"]
+            directions = own["leverage.directions"]
             with torch.device("cpu"):
                 leverage = ConjugateEvidence(directions.shape[-2], directions.shape[-1], len(directions))
-                model.evidence = TableEvidence(leverage, loc_y.shape[-1])
+            model.evidence = TableEvidence(leverage, **{name: own[name] for name in own if "." not in name})
         if "linear" in groups:
             model.linear = LinearExpert(**groups["linear"])
         for name in ("weights", "width"):

@@ -1,10 +1,12 @@
 """Train the networks of a table, all at once."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from howsure.errors import InputError
@@ -20,9 +22,11 @@ from howsure.tables.views import Views
 from howsure.threads import one_thread
 from howsure.training import Part, TableBatches, Training, resolve_device, train_parts
 
-__all__ = ["groups_of_members", "part_of", "train", "untrained"]
+__all__ = ["groups_of_members", "part_of", "train", "untrained", "usable"]
 
 WORTH_A_THREAD = 4e7  # multiplications of a training step; below, Python itself takes the time
+MIN_SCORED_ROWS = 5  # with fewer rows a network is not judged
+TOO_BAD = 5.0  # nats above the score of a constant
 
 
 @torch.inference_mode(False)
@@ -168,3 +172,34 @@ def _join(
     each = ("best_score", "best_step", "diverged", "stopped_early")
     columns = {name: torch.cat([getattr(t, name) for t in trainings])[order] for name in each}
     return Training(**columns, steps=first.steps, seconds=first.seconds, history=first.history)
+
+
+def usable(model: TableModel, views: Views, target: Target) -> tuple[TableModel, Views]:
+    """Return the model without the networks that learned nothing, and the views of those that are left.
+
+    A warning has their number. Raise if none is left. Validation scores are compared with the score of a
+    constant only where they are comparable: not if rows are weighted or targets censored.
+    """
+    result, count = model.result, model.members
+    diverged = int(result.diverged.sum())
+    advice = "lower learning_rate, and look for outliers in X and y"
+    if diverged == count:
+        raise InputError(f"training diverged: all {count} networks reached values that are not finite; {advice}")
+    comparable = target.weights is None and target.cells is None
+    poor = _worse_than_a_constant(model, views.members, torch.from_numpy(target.table)) if comparable else 0
+    for number, problem in ((diverged, "diverged"), (poor, "do far worse on held-out rows than a constant would")):
+        if number:
+            text = f"{number} of {count} networks {problem}; {advice}"
+            warnings.warn(text, ConvergenceWarning, stacklevel=5)
+    kept = result.best_score.isfinite().nonzero().flatten().tolist()
+    return (model, views) if len(kept) == count else (model.select(kept), views.select(kept))
+
+
+def _worse_than_a_constant(model: TableModel, members: Sequence[Member], y: Tensor) -> int:
+    """Count networks whose validation score is far worse than a standard normal for scaled targets."""
+    if len(members[0].validation) < MIN_SCORED_ROWS:
+        return 0
+    rows = zip(model.scale_y(y), members, strict=True)
+    constant = torch.stack([0.5 * (np.log(2 * np.pi) + each[m.validation].square().mean()) for each, m in rows])
+    best = model.result.best_score.cpu()
+    return int((best.isfinite() & (best > constant + TOO_BAD)).sum())
