@@ -13,5 +13,5 @@ def fit(method, x, y, members, *, recipe, sample_weight=None, censored=None, dev
     y = np.array(y, dtype=float)
     cells = cells_of_bounds(y, read_censored(censored, y))
     cells = None if cells is None else cells.reshape(len(y), -1, 2)
-    target = Target(y, np.arange(len(y)), sample_weight, cells)
+    target = Target(y, sample_weight, cells)
     return train(method, Views(np.array(x, dtype=float), members), target, recipe, device=device)

@@ -53,7 +53,7 @@ def row_of(task: tuple[str, int, int | None]) -> dict[str, Any]:
         recipe = replace(recipe, settings=settings)
     views = Views(x, members)
     model = add_evidence(fit(method, x, y, members, recipe=recipe, device="cpu"), views, None)
-    model = with_width(model, views, Target(y, np.arange(ROWS)))
+    model = with_width(model, views, Target(y))
     ends = np.array([[-6.0], [6.0]])
     p, truth = model.predict(ends), ends[:, 0] ** 3
     interval = p.interval(0.9)

@@ -121,7 +121,7 @@ def ridges_of(table: Table, method: Method, chosen: Sequence[Split]) -> list[flo
         best_ridge(
             part_of(fitted, int(first), len(members)),
             Views(table.x, members),
-            Target(table.learned, np.arange(len(table.x))),
+            Target(table.learned),
             own,
         )
         for first, own, members in zip(firsts, folds, each, strict=False)
@@ -198,7 +198,7 @@ def main() -> None:
         if options.features is not None:
             tails = [s for s in found if s.kind == "tail"][: options.features]
             found = tails + [s for s in found if s.kind == "standard"]
-        learned = prepare_target(data.y, np.arange(len(data.y)), None, 0).values
+        learned = prepare_target(data.y).values
         record["sets"][name] = results_of(Table(data.x, data.y, learned, found, str(device), options.steps))
         write_record(options.out, record)
         show(name, record["sets"][name])

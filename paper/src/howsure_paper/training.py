@@ -59,7 +59,7 @@ def fit(
     weights = None if sample_weight is None else np.array(sample_weight, dtype=float)
     cells = cells_of_bounds(values, read_censored(censored, values))
     cells = None if cells is None else cells.reshape(len(values), -1, 2)
-    target = Target(values, np.arange(len(values)), weights, cells)
+    target = Target(values, weights, cells)
     views = Views(np.array(x, dtype=float), members)
     recipe = recipe or method.recipe(max(len(m.train) for m in members))
     if special or hasattr(method, "draws_noise"):

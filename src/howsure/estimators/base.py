@@ -210,12 +210,19 @@ class Regressor(_ScikitLearn):
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         known = read_censored(censored, target, rows)
+        if weights is not None:
+            table, target, weights = table.select(rows), target[rows], weights[rows]
+            known = None if known is None else known[rows]
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
         named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
         self.target_names_ = None if named is None else [str(name) for name in named]
         self.calibration_: Calibration | ConformalCalibration | None = None
         self.record_: dict[str, Any] = {}
-        self._fit_rows(table, target, rows, weights, base, known)
+        try:
+            self._fit_rows(table, target, weights, base, known)
+        except InputError as error:
+            error.row = None if error.row is None else int(rows[error.row])
+            raise
         return self
 
     def _calibrated(self, X: Any, y: ArrayLike, method: str, groups: Any) -> Self:  # noqa: N803
@@ -235,20 +242,20 @@ class Regressor(_ScikitLearn):
         self,
         table: Table,
         target: Array,
-        rows: NDArray[np.int64],
         weights: Array | None,
         base: int,
         known: NDArray[np.int8] | None = None,
     ) -> None:
-        """Learn from some rows of a table; the others leave no trace."""
-        scale, x = self._encode(table, target, rows, base)
-        prepared = prepare_target(target, rows, self.target_transform, self.target_names_, known, weights)
+        """Learn from the rows of a table."""
+        rows = table.rows
+        scale, x = self._encode(table, target, base)
+        prepared = prepare_target(target, self.target_transform, self.target_names_, known, weights)
         self.transform_: TargetTransform | None = prepared.transform
-        method, count = self._method(), count_networks(getattr(self, "members", 1), len(rows))
-        kinds = kinds_of_inputs(getattr(self, "inputs", "numbers"), count, len(rows))
+        method, count = self._method(), count_networks(getattr(self, "members", 1), rows)
+        kinds = kinds_of_inputs(getattr(self, "inputs", "numbers"), count, rows)
         views = Views.fit(x, prepared, choose_members(rows, kinds, count, base, self.validation_fraction), base)
         options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
-        recipe = self._recipe(method.recipe(len(rows)))
+        recipe = self._recipe(method.recipe(rows))
         model = train(method, views, prepared, recipe, **options)
         model, views = usable(model, views, prepared)
         # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
@@ -256,7 +263,7 @@ class Regressor(_ScikitLearn):
         model = stacked(model, views, prepared, linear=linear)
         evidence = getattr(self, "evidence", "plain")
         if evidence != "plain":
-            recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
+            recipe = self._recipe(method.recipe(rows_of_a_fold(rows)))
             options["progress"] = bool(self.verbose)
             ridge = None
             if evidence == "conjugate":
@@ -268,14 +275,12 @@ class Regressor(_ScikitLearn):
         device = resolve_device(self.device)
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
 
-    def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> tuple[RobustScale, Array]:
-        """Return the scale of features and the scaled features of all rows, as learned from some of them."""
-        self.encoding_, own = Encoding.fit_transform(table.select(rows), y[rows], seed)
+    def _encode(self, table: Table, y: Array, seed: int) -> tuple[RobustScale, Array]:
+        """Return the scale of features and the scaled features of all rows."""
+        self.encoding_, x = Encoding.fit_transform(table, y, seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
-        scale = RobustScale.fit(own)
-        x = own if len(rows) == table.rows else self.encoding_.transform(table)
-        x[rows] = own  # categories may have means of targets, which must leave out the row's target
+        scale = RobustScale.fit(x)
         scaled: Array = scale(torch.from_numpy(x)).numpy()
         return scale, scaled
 

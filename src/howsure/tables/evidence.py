@@ -233,10 +233,10 @@ def learn_ridge(
         recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
         share: of the rows that the networks hold out.
     """
-    if len(target.rows) < MIN_ROWS_FOR_FOLDS or not share:
-        return None
     x = views.features
-    folds = extrapolation_folds(x, target.rows, seed)
+    if len(x) < MIN_ROWS_FOR_FOLDS or not share:
+        return None
+    folds = extrapolation_folds(x, np.arange(len(x)), seed)
     if len(folds) < 2:
         return None
     if options.get("progress"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from howsure.errors import InputError
@@ -67,18 +67,18 @@ def kinds_of_inputs(inputs: Any, members: int, rows: int) -> list[str]:
     return kinds[:members]
 
 
-def choose_members(rows: NDArray[np.int64], kinds: Sequence[str], count: int, seed: int, share: float) -> list[Member]:
-    """Return ``count`` networks to train on some rows, in equal numbers for each of the inputs.
+def choose_members(rows: int, kinds: Sequence[str], count: int, seed: int, share: float) -> list[Member]:
+    """Return ``count`` networks to train on this number of rows, in equal numbers for each of the inputs.
 
     Args:
-        rows: that count.
+        rows: of the table.
         kinds: inputs of the networks.
         count: number of networks.
         seed: of the networks and of the rows that they hold out.
         share: of the rows that each network holds out.
     """
     seeds = np.random.SeedSequence(seed).generate_state(count, np.uint32)
-    parts = hold_in_turn(rows, -(-count // len(kinds)), seed, share)
+    parts = hold_in_turn(np.arange(rows), -(-count // len(kinds)), seed, share)
     members = []
     for k, own_seed in enumerate(seeds):
         kind, (train, validation) = kinds[k % len(kinds)], parts[k // len(kinds)]

@@ -159,7 +159,7 @@ def _grid_step(values: Array) -> float | None:
 # Targets that cannot be negative -------------------------------------------------------------------------------------
 
 
-def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
+def check_sign(y: Array, kind: str, name: str) -> None:
     """Raise if a target, (rows,), has values that a transform of this kind cannot have."""
     wrong = y <= 0 if kind == "log" else y < 0
     if not wrong.any():
@@ -174,7 +174,7 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
     raise InputError(
         f'target_transform="{kind}" needs {name} {rule}, and {int(wrong.sum())} of {len(y)} values are not '
         f"(first: {y[first]:g})",
-        row=int(rows[first]),
+        row=first,
         value=float(y[first]),
         hint=advice,
     )
