@@ -1,5 +1,6 @@
 """Base class of the regressors: ``fit``, ``predict`` and ``score`` of scikit-learn, and the predictive distribution."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from copy import copy
@@ -372,12 +373,10 @@ class Regressor(_ScikitLearn):
             ("bins+trees" if bins else "trees") if trees else "bins" if bins else "numbers"
             for bins, trees in model.kinds()
         ]
-        if model.weights is None:
-            return {kind: kinds.count(kind) / len(kinds) for kind in dict.fromkeys(kinds)}
-        linear = model.linear_share
-        weights = [w * (1 - linear) for w in model.weights.tolist()]
-        found = {k: sum(w for w, own in zip(weights, kinds, strict=True) if own == k) for k in dict.fromkeys(kinds)}
-        return found if model.linear is None else found | {"linear": linear}
+        kinds += [] if model.linear is None else ["linear"]
+        weights = model.network_weights if model.mixture_weights is None else model.mixture_weights
+        pairs = list(zip(weights.tolist(), kinds, strict=True))
+        return {kind: math.fsum(weight for weight, own in pairs if own == kind) for kind in dict.fromkeys(kinds)}
 
     @property
     def width_(self) -> Array | None:

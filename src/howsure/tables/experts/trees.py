@@ -265,19 +265,17 @@ def fit_trees(
         y: targets (N, T), finite, at most 1e300 in size.
         seed: decides the folds, and which rows of a large table the trees learn from.
         folds: number of folds; fewer if there are not two rows for each, and at least two.
-        weights: of the rows (N,), at least 0, two of them positive; only their ratios matter. A row of weight 0 is
-            never learned from.
+        weights: of the rows (N,), positive; only their ratios matter.
     """
     rng = np.random.default_rng(seed)
     weights = np.ones(len(x)) if weights is None else weights
-    fold_of_row = _folds(rng, weights > 0, folds)
-    coarse = np.where(fold_of_row < 0, -1, fold_of_row % FOREST_FOLDS)
+    fold_of_row = _folds(rng, len(x), folds)
     # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
     exponent = np.frexp(np.abs(y).max(axis=0))[1]
     x, y = np.clip(x, -MAX_VALUE, MAX_VALUE), np.ldexp(y, -exponent)
-    forest_of = partial(_grow_forest, trees=trees_for(min(int((weights > 0).sum()), MAX_ROWS)))
+    forest_of = partial(_grow_forest, trees=trees_for(min(len(x), MAX_ROWS)))
     boosted, own = _out_of_fold(_grow_boosted, x, y, fold_of_row, weights, exponent, rng)
-    forest, near = _out_of_fold(forest_of, x, y, coarse, weights, exponent, rng)
+    forest, near = _out_of_fold(forest_of, x, y, fold_of_row % FOREST_FOLDS, weights, exponent, rng)
     return TreeFeatures(boosted, forest), np.concatenate([own, near], axis=1)
 
 
@@ -292,8 +290,8 @@ def _out_of_fold(
 ) -> tuple[TreeEnsemble, Array]:
     """Return trees that learned from all rows, and predictions of each row by trees that have not seen its fold."""
     out = np.empty(y.shape)
-    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 has the rows that are not used
-        rows = _sample(rng, np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0)))
+    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 leaves out no rows
+        rows = _sample(rng, np.flatnonzero(fold_of_row != fold))
         columns = _promising_columns(x, y, rows)
         trees = grow(x[rows], y[rows], _around_one(weights[rows]), columns, exponent, rng)
         out[fold_of_row == fold] = trees(torch.from_numpy(x[fold_of_row == fold])).numpy()
@@ -302,11 +300,9 @@ def _out_of_fold(
     return whole, out
 
 
-def _folds(rng: np.random.Generator, used: NDArray[np.bool_], folds: int) -> NDArray[np.int64]:
-    """Return the fold of each row that is used, −1 for the others."""
-    count, result = int(used.sum()), np.full(len(used), -1)
-    result[used] = rng.permutation(count) % max(2, min(folds, count // 2))
-    return result
+def _folds(rng: np.random.Generator, rows: int, folds: int) -> NDArray[np.int64]:
+    """Return the fold of each row."""
+    return rng.permutation(rows) % max(2, min(folds, rows // 2))
 
 
 def _sample(rng: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
