@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import howsure as hs
+from fits import fit
 from howsure.formulas.penalties import PENALTIES
 from howsure.images import Augmentation, FittedImages, ImageRecipe, Pairs, fit_images
 from howsure.images.training import compiled_loss
 from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings, TableBatches, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")

@@ -40,7 +40,7 @@ def factor_of(own, common, stated, members):
     rows = torch.arange(ROWS)
     parts = rows.reshape(members, -1)
     views = Views(np.zeros((ROWS, 1)), [Member(rows, parts[k], k) for k in range(members)])
-    return float(with_width(model, views, Target(model.y, rows.numpy())).width[0])
+    return float(with_width(model, views, Target(model.y)).width[0])
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])

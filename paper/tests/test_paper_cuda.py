@@ -11,12 +11,12 @@ from howsure.images import Augmentation, FittedImages, ImageRecipe, Pairs, fit_i
 from howsure.images.training import compiled_loss
 from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
 from howsure_paper.depth import run as depth
 from howsure_paper.depth.models import DepthModel
 from howsure_paper.fused import FusedSteps, required_fused_steps
+from howsure_paper.training import fit
 from howsure_paper.uci.methods import ReleasedEvidential
 
 if torch.cuda.is_available():  # Triton comes with torch where there is CUDA

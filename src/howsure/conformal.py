@@ -65,17 +65,12 @@ def quantile_of_scores(scores: ArrayLike, coverage: float) -> Array:
     Raises:
         InputError: if there are so few scores that only an infinite interval has the guarantee.
     """
-    values = np.asarray(scores, dtype=float)
-    if np.isnan(values).any():
-        columns = values.reshape(len(values), -1).T
-        each = [quantile_of_scores(column[~np.isnan(column)], coverage) for column in columns]
-        return np.array(each).reshape(values.shape[1:])
-    rank = math.ceil((len(values) + 1) * _decimal(coverage))
-    if rank > len(values):
-        raise InputError(
-            f"a coverage of {coverage:g} needs at least {min_rows(coverage)} calibration rows, got {len(values)}"
-        )
-    quantile: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
+    values = np.sort(np.asarray(scores, dtype=float), axis=0)  # NaN comes last
+    known, least = (~np.isnan(values)).sum(0), min_rows(coverage)
+    if (known < least).any():
+        raise InputError(f"a coverage of {coverage:g} needs at least {least} calibration rows, got {known.min()}")
+    rank = [math.ceil((count + 1) * _decimal(coverage)) for count in known.flat]
+    quantile: Array = np.take_along_axis(values, np.reshape(rank, (1, *known.shape)) - 1, 0)[0]
     return quantile
 
 
@@ -260,15 +255,12 @@ class ConformalCalibration:
             prediction: of new rows.
             table: the new rows; needed with groups.
         """
-        rows = prediction.shape[0]
+        factors = self.factors(REFERENCE_COVERAGE)
+        rows, (groups, targets) = prediction.shape[0], factors.shape
         codes = np.full(rows, -1) if self.groups is None or table is None else self.groups.codes(table)
-        codes = codes.reshape(-1, *(1,) * (len(prediction.shape) - 1)) + np.zeros(prediction.shape, dtype=np.int64)
-        targets = np.zeros(prediction.shape, dtype=np.int64)
-        if len(prediction.shape) == 2:
-            targets = targets + np.arange(prediction.shape[1])
-        scale = self.factors(REFERENCE_COVERAGE)[codes, targets]
-        scaled = prediction.scaled(scale)
-        scaled.guarantee = ConformalIntervals(self, codes, targets, scale)
+        places = ((codes % groups)[:, None] * targets + np.arange(targets)).reshape(prediction.shape)
+        scaled = prediction.scaled(factors.ravel()[places])
+        scaled.guarantee = ConformalIntervals(self, places)
         return scaled
 
 
@@ -278,20 +270,18 @@ class ConformalIntervals:
 
     Args:
         calibration: the scores.
-        codes, targets, scale: group, target and factor of each element of the prediction, of its shape.
+        places: place of each element of the prediction in the flat table of factors.
     """
 
     calibration: ConformalCalibration
-    codes: Codes
-    targets: Codes
-    scale: Array
+    places: Codes
 
     def ends(self, prediction: Prediction, coverages: Sequence[float]) -> Array:
         """Return the ends of several intervals of the prediction, (*shape, coverages, 2)."""
-        frame = _Frame.of(prediction)
+        frame, scale = _Frame.of(prediction), self._factors(REFERENCE_COVERAGE)
         found = []
         for coverage in coverages:
-            ends = frame.stretched(self.calibration.factors(coverage)[self.codes, self.targets] / self.scale)
+            ends = frame.stretched(self._factors(coverage) / scale)
             if prediction.transform is not None:
                 sides = [prediction.transform.forward(torch.from_numpy(ends[..., k].copy())).numpy() for k in (0, 1)]
                 ends = np.stack(sides, axis=-1)
@@ -300,13 +290,14 @@ class ConformalIntervals:
 
     def at(self, keys: tuple[Any, ...]) -> "ConformalIntervals":
         """Return the intervals of a part of the prediction."""
-        parts = (np.asarray(part[keys]) for part in (self.codes, self.targets, self.scale))
-        return ConformalIntervals(self.calibration, *parts)
+        return ConformalIntervals(self.calibration, np.asarray(self.places[keys]))
 
     def joined(self, others: Sequence[Any]) -> "ConformalIntervals":
         """Return the intervals of this prediction and others, row after row."""
         if any(not isinstance(o, ConformalIntervals) or o.calibration is not self.calibration for o in others):
             raise InputError("only predictions with one conformal calibration can be joined")
-        everyone = [self, *others]
-        parts = (np.concatenate([getattr(o, name) for o in everyone]) for name in ("codes", "targets", "scale"))
-        return ConformalIntervals(self.calibration, *parts)
+        return ConformalIntervals(self.calibration, np.concatenate([self.places, *(o.places for o in others)]))
+
+    def _factors(self, coverage: float) -> Array:
+        """Return the factor of each element of the prediction."""
+        return self.calibration.factors(coverage).ravel()[self.places]

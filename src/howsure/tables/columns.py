@@ -59,11 +59,11 @@ class Column:
     unreadable: UnreadableCellsWarning | None = None
 
 
-def check_unique(names: list[str], prefix: str = "") -> None:
-    """Raise if a column name is repeated; ``prefix`` is the start of the error."""
+def check_unique(names: list[str]) -> None:
+    """Raise if a column name is repeated."""
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
-        raise InputError(f"{prefix}duplicate column name: {', '.join(map(repr, repeated))}", column=repeated[0])
+        raise InputError(f"duplicate column name: {', '.join(map(repr, repeated))}", column=repeated[0])
 
 
 def name_parts(name: str) -> list[str]:
@@ -75,7 +75,7 @@ def name_parts(name: str) -> list[str]:
 # Type of a column -----------------------------------------------------------------------------------------------------
 
 
-def decide_kind(name: str, values: Any) -> tuple[Kind, str]:
+def decide_kind(name: str, values: "pd.Series[Any]") -> tuple[Kind, str]:
     """Return the kind and the content of a column of training rows, by its dtype or by its values.
 
     Raises:
@@ -199,13 +199,13 @@ def _refuse_cells(
 
 
 def read_column(
-    name: str, values: Any, kind: Kind, content: str = "", categories: Sequence[str] | None = None
+    name: str, series: "pd.Series[Any]", kind: Kind, content: str = "", categories: Sequence[str] | None = None
 ) -> Column:
     """Return a column read as a kind. Training rows and later rows are read by this function alike.
 
     Args:
         name: of the column.
-        values: a pandas series or an array, one value per row.
+        series: one value per row.
         kind: the type of the column.
         content: the format of its values.
         categories: the categories of the training rows. None for training rows themselves.
@@ -213,7 +213,6 @@ def read_column(
     Raises:
         InputError: for the first value of a wrong type or out of range. Text that cannot be read is missing.
     """
-    series = values if isinstance(values, pd.Series) else pd.Series(values)
     if kind == "category":
         declared = _declared_categories(series) is not None
         return Column(name, kind, _read_categories(name, series, content, categories), content, declared)
