@@ -26,7 +26,7 @@ __all__ = [
 KINDS = ("numbers", "bins", "trees", "bins+trees")  # inputs of a network
 ALL_KINDS = KINDS[:3]  # inputs of "auto"
 MIN_ROWS_FOR_BINS = 50
-MIN_ROWS_FOR_TREES = 150  # with fewer, trees of seven eighths of the rows differ from those of all rows
+MIN_ROWS_FOR_TREES = 150  # with fewer, trees of a fold differ from the trees of all rows
 MAX_ROWS_FOR_ALL = 10_000  # with more rows, fewer networks are trained
 MAX_HELD_OUT = 10_000  # rows, which are predicted at every evaluation: more would take longer than the training
 

@@ -75,7 +75,7 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
         model.evidence.tails.copy_(torch.tensor(TAILS, device="cpu")[best].expand_as(model.evidence.tails))
     counts = torch.full((model.targets,), float(len(rows)), dtype=torch.float64, device="cpu")
     counts = counts if cells is None else cells.isfinite().any(-1).sum(0).double()
-    known = torch.from_numpy(target.table[target.rows])
+    known = torch.from_numpy(target.table)
     rho = _ratio(model.from_views(table)[0], weights, kind_of, kinds, known.amin(0), known.amax(0))
     square = (counts * torch.stack(factors).gather(0, best)[0].square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
     model.width = torch.where(counts < MIN_ROWS, 1.0, square.clamp(NARROWEST**2, WIDEST**2).sqrt())
