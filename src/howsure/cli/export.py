@@ -33,6 +33,6 @@ def export(
     with console.speaking(), console.Progress("exporting", None, quiet):
         from howsure.exporting import export as export_model
 
-        options = {"coverage": coverage if interval else None, "single": single, "overwrite": force}
-        path = export_model(models.load(model), out, **options)
+        shown = coverage if interval else None
+        path = export_model(models.load(model), out, coverage=shown, single=single, overwrite=force)
     console.remark(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", quiet)

@@ -47,7 +47,8 @@ class ExportedNetwork(nn.Module):
         # a traced program has no gradient mode: there, the outputs of the network are detached
         with contextlib.nullcontext() if torch.compiler.is_compiling() else torch.no_grad():
             if not isinstance(self.network, NetworkModel):
-                return self.summaries(_detached(self.network(*inputs)))
+                found: dict[str, Tensor] = self.summaries(_detached(self.network(*inputs)))
+                return found
             answer, familiarity = self.network.with_familiarity(*inputs)
             return {**self.summaries(_detached(answer)), "familiarity": familiarity.detach()}
 

@@ -127,9 +127,10 @@ def _translations(onnxscript: Any, double: bool, trees: list[Any]) -> dict[Any, 
         )
 
     aten = torch.ops.aten
-    found = {aten.log1p.default: log1p, aten.softplus.default: softplus}
-    exact = {aten.gelu.default: gelu, aten.scalar_tensor.default: number, _TREES: sums}
-    return found | exact if double else found
+    found: dict[Any, Callable[..., Any]] = {aten.log1p.default: log1p, aten.softplus.default: softplus}
+    if double:
+        found |= {aten.gelu.default: gelu, aten.scalar_tensor.default: number, _TREES: sums}
+    return found
 
 
 # Trees ----------------------------------------------------------------------------------------------------------------

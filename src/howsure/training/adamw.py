@@ -22,7 +22,7 @@ class AdamW:
     """
 
     def __init__(self, parameters: Sequence[Tensor], lr: Tensor, weight_decay: float) -> None:
-        self.parameters, self.options = list(parameters), {"lr": lr, "weight_decay": weight_decay}
+        self.parameters, self.lr, self.weight_decay = list(parameters), lr, weight_decay
         self.first, self.second = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))  # moments
         self.steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
 
@@ -42,7 +42,7 @@ class AdamW:
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
             parameters,
-            [p.grad for p in parameters],  # type: ignore[misc]
+            [p.grad for p in parameters if p.grad is not None],
             first,
             second,
             [],
@@ -52,7 +52,8 @@ class AdamW:
             beta2=0.999,
             eps=1e-8,
             maximize=False,
-            **self.options,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
         )
 
     def state_dict(self) -> dict[str, list[Tensor]]:
