@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 from torch.types import _size
 
 from howsure.distributions.arguments import class_name
@@ -33,6 +34,7 @@ class WithAtom(OverMixture):
     (tensor([1.6000]), tensor([0.]), tensor([True]))
     """
 
+    support = constraints.real
     leaves = ("base", "probability")
     context = "value"
 

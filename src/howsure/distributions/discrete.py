@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from howsure.distributions.arguments import class_name
 from howsure.distributions.base import Univariate, on_leaves
@@ -155,6 +156,10 @@ class Discrete(MappedMixture):
     (tensor([4., 5.]), tensor([1., 1.]))
     """
 
+    support = constraints.real
+
+    transform: Support
+
     def __init__(self, base: Mixture | Univariate, support: Support) -> None:
         if not isinstance(support, Support):
             raise InputTypeError(f"Discrete: support must be a Support, not {class_name(support)}")
@@ -163,8 +168,7 @@ class Discrete(MappedMixture):
     @property
     def values(self) -> Support:
         """The possible values."""
-        support: Support = self.transform
-        return support
+        return self.transform
 
     # Probabilities ----------------------------------------------------------------------------------------------------
 
@@ -286,9 +290,11 @@ def _by_rows(f: Callable[..., Tensor], size: int, flat: Univariate, *others: Ten
     step = max(1, VALUES_AT_ONCE // max(1, size))
     parts = []
     for first in range(0, max(rows, 1), step):
-        part = slice(first, first + step)
-        some = (None if t is None else t[..., part] for t in others)
-        parts.append(f(on_leaves(lambda t, part=part: t[..., part], flat), *some))
+
+        def of_part(t: Tensor, part: slice = slice(first, first + step)) -> Tensor:
+            return t[..., part]
+
+        parts.append(f(on_leaves(of_part, flat), *(None if t is None else of_part(t) for t in others)))
     return torch.cat(parts, -1)
 
 

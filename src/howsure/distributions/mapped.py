@@ -1,6 +1,6 @@
 """Base classes of distributions of a non-decreasing function of a mixture on the real line, and of these functions."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,8 +45,7 @@ class OverMixture(Predictive, Tree):
     """A distribution that consists of a mixture and of something else."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}
-    support = constraints.real
-    leaves = ("base",)
+    leaves: ClassVar[tuple[str, ...]] = ("base",)
 
     base: Mixture
 
@@ -81,7 +80,7 @@ class MappedMixture(OverMixture):
 
     context = "transform"
 
-    transform: Any
+    transform: TargetMap
 
     def __init__(self, base: Mixture | Univariate, transform: TargetMap) -> None:
         if isinstance(base, Univariate):  # a mixture of one

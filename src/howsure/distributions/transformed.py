@@ -10,6 +10,7 @@ from torch.distributions import constraints
 
 from howsure.distributions.arguments import short_numbers
 from howsure.distributions.mapped import MappedMixture, TargetMap
+from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError
 from howsure.formulas import transforms
 
@@ -144,11 +145,10 @@ class Transformed(MappedMixture):
     def _member_moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance of each member's target, and its mean before zeros are cut off, (members, *batch)."""
         self._refuse_without_moments("mean or variance")
-        df, loc, scale, _ = self.base._parameters(self.batch_shape)
-        excess = None if df is None else self.base._flat_components(self.batch_shape).df_minus_two.double().flatten()
+        flat = self.base._flat_components(self.batch_shape).double()
+        df, excess = (flat.df.flatten(), flat.df_minus_two.flatten()) if isinstance(flat, StudentT) else (None, None)
         s, shift = (t.expand(self.batch_shape).reshape(-1).repeat(self.members) for t in self._numbers())
-        df = None if df is None else df.flatten()
-        found = transforms.moments(df, excess, loc.flatten(), scale.flatten(), s, shift)
+        found = transforms.moments(df, excess, flat.loc.flatten(), flat.scale.flatten(), s, shift)
         mean, variance, free = (t.view(self.members, *self.batch_shape) for t in found)
         return mean, variance, free
 

@@ -135,7 +135,7 @@ class Population(nn.Module):
             raise InputError(f"unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
         self.seeds, self.activation = tuple(seeds), activation
         self.weights, self.biases = nn.ParameterList(weights), nn.ParameterList(biases)
-        self.sizes = (self.weights[0].shape[1], *(weight.shape[2] for weight in self.weights))
+        self.sizes: tuple[int, ...] = (self.weights[0].shape[1], *(weight.shape[2] for weight in self.weights))
         self.embedding: PiecewiseLinear | None = None
 
     @property

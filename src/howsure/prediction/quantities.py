@@ -33,13 +33,16 @@ Some = TypeVar("Some", bound=State)
 
 def in_one_pass(function: Callable[..., tuple[Any, ...]], p: State, *targets: Tensor) -> tuple[Any, ...]:
     """Return the tensors that a function makes of a prediction and targets, part by part, for all rows."""
-    found, first = [], 0
+    found: list[tuple[Any, ...]] = []
+    first = 0
     for part in p._parts():
-        whole = part.shape == p.shape
-        rows = slice(first, None if whole else first + len(part))
+        if part.shape == p.shape:
+            rows = targets
+        else:
+            rows = tuple(t[first : first + len(part)] for t in targets)
+            first += len(part)
         with one_thread():
-            found.append(function(part, *(targets if whole else (t[rows] for t in targets))))
-        first = 0 if whole else rows.stop
+            found.append(function(part, *rows))
     if len(found) == 1:
         return found[0]
     return tuple(None if column[0] is None else torch.cat(column) for column in zip(*found, strict=True))
@@ -81,7 +84,7 @@ def draws(p: State, n: int, generator: torch.Generator) -> Tensor:
         step = max(1, PART // max(1, int(np.prod(part.shape))))  # n may be large where rows are few
         counts = [min(step, n - k) for k in range(0, n, step)]
         steps = None if part._weights is None else mixtures.steps(part._weights.detach()).to(generator.device)
-        predictive, found = part.answers.predictive(), []
+        predictive, found = part.answers.predictive(), list[Tensor]()
         for count in counts:
             drawn = sample_members(predictive, count, generator, steps, part.gate, part.atom)
             found.append((drawn if part.transform is None else part.transform.forward(drawn).to(drawn.dtype)).cpu())

@@ -79,4 +79,5 @@ def log_likelihood(mixture: Mixture, y: Tensor, cells: Tensor | None) -> Tensor:
     """
     if cells is None:
         return mixture.log_prob(y)
-    return log_cell_prob(mixture, *cells.unbind(-1), y)
+    lower, upper = cells.unbind(-1)
+    return log_cell_prob(mixture, lower, upper, y)
