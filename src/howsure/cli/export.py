@@ -34,5 +34,7 @@ def export(
         from howsure.exporting import export as export_model
 
         options = {"coverage": coverage if interval else None, "single": single, "overwrite": force}
-        path = export_model(models.load(model), out, **options)
+        regressor = models.load(model)
+        with models.writing_to(out):
+            path = export_model(regressor, out, **options)
     console.remark(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", quiet)
