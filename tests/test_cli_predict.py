@@ -1,3 +1,4 @@
+import errno
 import os
 import pickle
 from functools import partial
@@ -320,6 +321,23 @@ def test_force_replaces_a_file(model, tmp_path, capsys):
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force", "--quiet")
     assert (said.code, said.out, said.error) == (0, "", "")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 40
+
+
+@pytest.mark.parametrize(
+    ("verb", "writer"), [("report", "howsure.report.html.write_text"), ("export", "howsure.exporting.export")]
+)
+def test_full_disk_is_one_sentence_about_the_output(verb, writer, model, tmp_path, capsys, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, full)
+    table = (write(houses(), tmp_path / "t.csv"),) if verb == "report" else ()
+    out = tmp_path / f"r.{'html' if verb == 'report' else 'onnx'}"
+    said = shell(capsys, verb, model, *table, "-o", out)
+    assert said.code == 2, said
+    last = said.error.splitlines()[-1]
+    assert last.startswith(f"howsure: {out} ")
+    assert os.strerror(errno.ENOSPC) in last
 
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])

@@ -143,6 +143,13 @@ def test_targets_at_the_resolution_of_float64_are_a_continuum():
     assert (p.std < 5).all()
 
 
+@pytest.mark.parametrize("loader", [None, 3, object()])
+def test_loader_without_batches_raises(loader):
+    with pytest.raises(hs.InputTypeError) as caught:
+        hs.attach(torch.nn.Linear(3, 1), loader)
+    assert type(loader).__name__ in str(caught.value)
+
+
 def test_optimised_python_scores_a_model(tmp_path):
     """``python -OO`` has neither docstrings nor assertions."""
     frame = pd.DataFrame(X, columns=list("abc")).assign(y=Y)

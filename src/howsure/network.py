@@ -474,6 +474,8 @@ def _gather(
 def _batches(loader: Iterable[Any], network: nn.Module) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Yield inputs and targets on the device of the network."""
     device = device_of(network)
+    if not isinstance(loader, Iterable):
+        raise InputTypeError(f"the loader must yield batches, not be a {type(loader).__name__}", hint="use [(x, y)]")
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[-1], Tensor):
             raise InputTypeError(

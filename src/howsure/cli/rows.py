@@ -169,14 +169,14 @@ def naming_rows(
     """Raise errors of the library about some rows of a file again, with the name of the file and the row in the file.
 
     Args:
-        file: name of the file; empty to leave it out.
+        file: name of the file.
         numbers: number of each of the rows in the file.
         hint: returns the remedy for a column, in words of the shell; None keeps the hint of the library.
     """
     try:
         yield
     except (InputError, InputTypeError) as error:
-        if str(file):
+        if error.column is not None or error.row is not None:  # others may be about an output
             error.message = f"{file}: {error.message}"
         if error.row is not None and error.row < len(numbers):
             error.row = int(numbers[error.row])
