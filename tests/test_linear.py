@@ -6,7 +6,9 @@ import torch
 from scipy import stats
 from sklearn.linear_model import BayesianRidge, Ridge
 
+import howsure as hs
 from howsure.tables.experts.linear import LinearExpert
+from howsure.tables.robust import RobustScale, unclipped
 
 
 def table(rows=60, columns=4, noise=0.3, seed=0):
@@ -145,3 +147,28 @@ def test_saved_tensors_give_the_same_expert():
     again = LinearExpert(**saved)
     new = torch.from_numpy(x)
     assert torch.equal(again(new).gamma, expert(new).gamma)
+
+
+@pytest.mark.parametrize("factor", [3, 10, 1000])
+def test_clipped_rows_are_as_uncertain_as_the_clip_is_large(factor):
+    random = np.random.default_rng(0)
+    raw = random.normal(size=(400, 3))
+    y = raw @ [3.0, 1.0, -2.0] + 0.1 * random.normal(size=400)
+    scale = RobustScale.fit(raw)
+    expert, _ = LinearExpert.fit(scale(torch.from_numpy(raw)).numpy(), y[:, None])
+    far = raw * [factor, 1, 1]
+    p = hs.Prediction(expert(scale(torch.from_numpy(far))))
+    low, high = p.interval(0.9)[:, 0].T
+    truth = np.clip(far @ [3.0, 1.0, -2.0], -10 * y.std(), 10 * y.std())  # V0 holds no more
+    assert ((low <= truth) & (truth <= high)).mean() > 0.85
+    assert (high - low).max() < 40 * y.std()
+    near = np.abs((far - np.median(raw, 0)) / scale.spread.numpy()).max(1) < 4
+    assert (high - low)[near].max() < 1.0
+
+
+def test_unclipped_inverts_the_robust_scale():
+    z = np.linspace(-3000, 3000, 7001)[:, None]
+    scale = RobustScale.fit(np.random.default_rng(0).normal(size=(500, 1)))
+    expected = (z - scale.median.numpy()) / scale.spread.numpy()
+    assert np.allclose(unclipped(scale(torch.from_numpy(z))).numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert torch.isfinite(unclipped(torch.tensor([-1e4, 1e4], dtype=torch.float64))).all()

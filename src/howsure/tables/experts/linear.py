@@ -13,6 +13,10 @@ largest marginal likelihood,
 
 with the eigenvalues :math:`d_i` of :math:`X^\top X`. A row that is left out has the residual :math:`e/(1-h)` with the
 leverage h, and takes :math:`\tfrac12e^2/(1-h)` from β and ½ from α: no fit is repeated.
+
+Features far from their medians are clipped (:mod:`howsure.tables.robust`). With :math:`\Delta` the difference that the
+clip makes to the mean of a row, the variance of the mean grows by :math:`b(\Delta^2) = (1/\Delta^2 + 1/V_0)^{-1}`, with
+the prior variance :math:`V_0` of 50 variances of the target.
 """
 
 import numpy as np
@@ -22,6 +26,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from howsure.distributions import NormalInverseGamma
+from howsure.tables.robust import unclipped
 
 __all__ = ["LinearExpert"]
 
@@ -30,6 +35,7 @@ MIN_ROWS = 5  # so that a left-out row has a predictive distribution with a vari
 MAX_FEATURES = 1000  # the solution takes the cube of this number of operations
 LOG_RIDGES = (-46.0, 12.0)  # bounds of ln(λ/n): beyond them a prior is flat, or leaves nothing but the mean
 MIN_LOG_RIDGE = -23.0  # with as many directions as rows: smaller ridges leave no digit of 1 − h
+PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_ROOM = 1e-14  # smallest 1 − h
 MIN_VARIANCE = 1e-20  # of residuals, in variances of the target: rounding leaves no less
 
@@ -41,7 +47,7 @@ class LinearExpert(nn.Module):
     standard deviations, 0 for features that do not vary; ``directions`` (F, K), eigenvectors of their covariance;
     ``inverse`` (K, T), one over eigenvalue plus ridge; ``outside`` (T,), the same where the training rows do not vary;
     ``coefficients`` (K, T) of the directions; ``intercept``, ``alpha`` and ``beta`` (T,); ``mean_variance`` (T,), one
-    over the number of rows; and ``share`` (), its weight in a mixture.
+    over the number of rows; ``prior`` (T,), V₀; and ``share`` (), its weight in a mixture.
     """
 
     centre: Tensor
@@ -54,6 +60,7 @@ class LinearExpert(nn.Module):
     mean_variance: Tensor
     alpha: Tensor
     beta: Tensor
+    prior: Tensor
     share: Tensor
 
     def __init__(self, **parts: Tensor) -> None:
@@ -103,7 +110,10 @@ class LinearExpert(nn.Module):
         own_beta = beta - 0.5 * w[:, None] * residual**2 / room
         nu = np.maximum(room / np.maximum(leverage, 1e-12) * w[:, None], 1e-9)  # 1/h of the fit without the row
         excess = np.full(y.shape, alpha - 1.5)  # α − 1 of the fit without the row
-        leaves = (y - residual / room, nu, excess, np.maximum(own_beta, floor))
+        own_beta = np.maximum(own_beta, floor)
+        prior = PRIOR_VARIANCE * np.maximum(total, 1e-300) / n
+        far = _variance_of_clip(*(torch.from_numpy(part) for part in (x, 1 / spread, vectors @ weights, prior))).numpy()
+        leaves = (y - residual / room, 1 / (1 / nu + far * excess / own_beta), excess, own_beta)
         left_out = NormalInverseGamma._from_leaves(torch.from_numpy(np.ascontiguousarray(p)) for p in leaves)
         each = np.ones(len(ridge))
         outside = 1 / ridge if vectors.shape[1] < count else 0 * each
@@ -118,6 +128,7 @@ class LinearExpert(nn.Module):
             each / n,
             each * alpha,
             beta,
+            prior,
             np.array(0.0),
         )
         tensors = (torch.from_numpy(np.ascontiguousarray(p, dtype=np.float64).reshape(np.shape(p))) for p in parts)
@@ -131,8 +142,16 @@ class LinearExpert(nn.Module):
         rest = (z.square().sum(1, keepdim=True) - projected.square().sum(1, keepdim=True)).clamp(min=0)
         variance = self.mean_variance + projected.square() @ self.inverse + rest * self.outside
         gamma = self.intercept + projected @ self.coefficients
+        far = _variance_of_clip(x.double(), self.rate, self.directions @ self.coefficients, self.prior)
+        variance = variance + far * (self.alpha - 1) / self.beta
         alpha, beta = ((self.alpha - 1).expand(gamma.shape), self.beta.expand(gamma.shape))
         return NormalInverseGamma._from_leaves((gamma, 1 / variance, alpha, beta))
+
+
+def _variance_of_clip(x: Tensor, rate: Tensor, coefficients: Tensor, prior: Tensor) -> Tensor:
+    """Return b(Δ²) for rows of clipped features, (N, T)."""
+    square = ((((unclipped(x) - x) * rate) @ coefficients) ** 2).clamp(max=1e250)
+    return square * (prior / (prior + square))
 
 
 def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:
