@@ -13,7 +13,7 @@ from howsure.tables.robust import RobustScale, unclipped
 
 def table(rows=60, columns=4, noise=0.3, seed=0):
     random = np.random.default_rng(seed)
-    x = random.normal(size=(rows, columns)) * [1, 10, 0.1, 3][:columns] + 5
+    x = random.uniform(-1.5, 1.5, size=(rows, columns)) * [1, 2, 0.1, 2][:columns] + 0.5  # no value is clipped
     weights = random.normal(size=(columns, 2)) / x.std(0)[:, None]
     return x, x @ weights + noise * random.normal(size=(rows, 2))
 
@@ -102,7 +102,7 @@ def test_more_columns_than_rows_are_as_likely_left_out_as_new(noise):
 
 def test_direction_without_training_rows_has_the_variance_of_the_prior():
     x, y = table(rows=8, columns=4)
-    x = np.column_stack([x, x @ np.ones(4)])  # no row leaves a plane of four dimensions
+    x = np.column_stack([x, 0.25 * x @ np.ones(4)])  # no row leaves a plane of four dimensions
     expert, _ = LinearExpert.fit(x, y)
     away = np.zeros(5)
     away[[0, 4]] = x.std(0)[[0, 4]] * [1, -1]

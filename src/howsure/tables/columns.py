@@ -33,6 +33,12 @@ MIN_READABLE_CELLS = 0.95  # share of the cells of a text column that make it a 
 MIN_READABLE_TEXTS = 0.5  # share of its different texts, which must be exceeded
 MAX_TEXTS_OF_MIXTURE = 20  # different values of a column of numbers and text that is a category
 SAMPLE = 1000  # different texts, at equal distances, by which the way to read a column of text is chosen
+ONE_KIND: dict[str, tuple[Kind, str]] = {  # kind and content of a column whose values are all of a kind
+    "boolean": ("boolean", ""),
+    "number": ("number", PLAIN),
+    "date": ("date", ISO),
+    "duration": ("number", "duration"),
+}
 AS_CATEGORY = "make the column a category with .astype('category')"
 
 
@@ -87,18 +93,14 @@ def decide_kind(name: str, values: "pd.Series[Any]") -> tuple[Kind, str]:
     if categories is not None:
         are_numbers = len(categories) and {kind_of(value) for value in categories} <= {"number"}
         return "category", "number" if are_numbers else "text"
-    if types.is_complex_dtype(dtype):
-        raise InputError(
-            f"column {name!r}: complex data is not supported", column=name, hint=conversion_hint("complex")
-        )
     if types.is_bool_dtype(dtype):
-        return "boolean", ""
-    if types.is_numeric_dtype(dtype):
-        return "number", PLAIN
+        return ONE_KIND["boolean"]
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        return ONE_KIND["number"]
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") == "M":
-        return "date", ISO
+        return ONE_KIND["date"]
     if getattr(dtype, "kind", "") == "m":
-        return "number", "duration"
+        return ONE_KIND["duration"]
     return _decide_objects(name, values)
 
 
@@ -117,20 +119,16 @@ def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
     present = series.astype(object).iloc[rows].to_numpy(object)
     kept = np.array([not (isinstance(value, str) and is_marker(value)) for value in present], dtype=bool)
     rows, present = rows[kept], present[kept]
-    kinds = frozenset(kind_of(value) for value in present)
-    only: dict[frozenset[str], tuple[Kind, str]] = {
-        frozenset(): ("category", "text") if len(kept) else ("number", PLAIN),
-        frozenset(("boolean",)): ("boolean", ""),
-        frozenset(("number",)): ("number", PLAIN),
-        frozenset(("number", "boolean")): ("number", PLAIN),
-        frozenset(("date",)): ("date", ISO),
-        frozenset(("duration",)): ("number", "duration"),
-    }
-    if kinds in only:
-        return only[kinds]
-    if "text" in kinds and kinds <= _KNOWN_KINDS:
+    kinds, known = {kind_of(value) for value in present}, {"text", *ONE_KIND}
+    if not kinds:
+        return ("category", "text") if len(kept) else ONE_KIND["number"]
+    if kinds == {"number", "boolean"}:
+        return ONE_KIND["number"]
+    if len(kinds) == 1 and kinds <= ONE_KIND.keys():
+        return ONE_KIND[kinds.pop()]
+    if "text" in kinds and kinds <= known:
         return _decide_texts(name, [to_text(value) for value in present], rows)
-    odd = next((k for k, value in enumerate(present) if kind_of(value) not in _KNOWN_KINDS), 0)
+    odd = next((k for k, value in enumerate(present) if kind_of(value) not in known), 0)
     raise InputTypeError(
         f"column {name!r} holds {' and '.join(sorted(kinds))} values, such as {shorten(present[odd])}",
         column=name,
@@ -138,9 +136,6 @@ def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
         value=present[odd],
         hint=conversion_hint(kind_of(present[odd])),
     )
-
-
-_KNOWN_KINDS = frozenset(("text", "number", "boolean", "date", "duration"))
 
 
 def _decide_texts(name: str, cells: Sequence[str], rows: NDArray[np.int64]) -> tuple[Kind, str]:

@@ -49,7 +49,7 @@ def read_table(x: Any) -> Table:
     ['x0', 'x1']
     """
     frame, named = open_table(x)
-    columns = tuple(read_column(name, values, *decide_kind(name, values)) for name, values in frame.items())
+    columns = tuple(read_column(str(name), values, *decide_kind(str(name), values)) for name, values in frame.items())
     return Table(columns, len(frame), named, frame.index if named else None)
 
 

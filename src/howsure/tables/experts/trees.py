@@ -269,25 +269,30 @@ def fit_trees(
     x, y = np.clip(x, -MAX_VALUE, MAX_VALUE), np.ldexp(y, -exponent)
     forest_of = partial(_grow_forest, trees=trees_for(min(len(x), MAX_ROWS)))
     boosted, own = _out_of_fold(_grow_boosted, x, y, fold_of_row, weights, exponent, rng)
-    forest, near = _out_of_fold(forest_of, x, y, fold_of_row % FOREST_FOLDS, weights, exponent, rng)
+    forest, near = _out_of_fold(forest_of, x, y, fold_of_row % FOREST_FOLDS, weights, exponent, rng, limit=FOREST_RANGE)
     return TreeFeatures(boosted, forest), np.concatenate([own, near], axis=1)
 
 
 def _out_of_fold(
-    grow: Callable[..., TreeEnsemble],
+    grow: Callable[..., dict[str, Any]],
     x: Array,
     y: Array,
     fold_of_row: NDArray[np.int64],
     weights: Array,
     exponent: NDArray[Any],
     rng: np.random.Generator,
+    **shared: Any,
 ) -> tuple[TreeEnsemble, Array]:
     """Return trees that learned from all rows, and predictions of each row by trees that have not seen its fold."""
     out = np.empty(y.shape)
     for fold in range(-1, fold_of_row.max() + 1):  # fold −1 leaves out no rows
         rows = _sample(rng, np.flatnonzero(fold_of_row != fold))
-        columns = _promising_columns(x, y, rows)
-        trees = grow(x[rows], y[rows], _around_one(weights[rows]), columns, exponent, rng)
+        columns, weight = enumerate(_promising_columns(x, y, rows)), _around_one(weights[rows])
+        grown = [
+            {"columns": known} | grow(x[np.ix_(rows, known)], y[rows, t], weight, exponent[t], rng)
+            for t, known in columns
+        ]
+        trees = _joined(grown, **shared)
         out[fold_of_row == fold] = trees(torch.from_numpy(x[fold_of_row == fold])).numpy()
         if fold < 0:
             whole = trees
@@ -377,24 +382,13 @@ def _read_trees(read: Callable[..., tuple[dict[str, Any], Array]], model: Any, x
 # Boosted trees --------------------------------------------------------------------------------------------------------
 
 
-def _grow_boosted(
-    x: Array,
-    y: Array,
-    weights: Array | None,
-    columns: Sequence[NDArray[np.int64]],
-    exponent: NDArray[Any],
-    rng: np.random.Generator,
-) -> TreeEnsemble:
-    """Return boosted trees learned from rows x (N, F) and targets y (N, T), which are divided by 2^exponent."""
-    parts = []
-    for target, known in enumerate(columns):
-        model = _fit_boosted_target(x[:, known], y[:, target], weights, rng)
-        own = {"columns": known, "factor": np.exp2(float(exponent[target]))}
-        trees = _read_trees(_boosted_nodes, model, x[:, known])
-        split = trees["feature"] >= 0
-        trees["number"][split] = _between_rows(trees["number"][split], trees["feature"][split], x[:, known])
-        parts.append(own | trees)
-    return _joined(parts)
+def _grow_boosted(x: Array, y: Array, weights: Array | None, exponent: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return boosted trees learned from rows x (N, C) and one target y (N,), which is divided by 2^exponent."""
+    model = _fit_boosted_target(x, y, weights, rng)
+    trees = _read_trees(_boosted_nodes, model, x)
+    split = trees["feature"] >= 0
+    trees["number"][split] = _between_rows(trees["number"][split], trees["feature"][split], x)
+    return {"factor": np.exp2(float(exponent))} | trees
 
 
 def _fit_boosted_target(x: Array, y: Array, weights: Array | None, rng: np.random.Generator) -> Any:
@@ -447,33 +441,23 @@ def _between_rows(threshold: Array, column: NDArray[np.integer], x: Array) -> Ar
 
 
 def _grow_forest(
-    x: Array,
-    y: Array,
-    weights: Array | None,
-    columns: Sequence[NDArray[np.int64]],
-    exponent: NDArray[Any],
-    rng: np.random.Generator,
-    trees: int,
-) -> TreeEnsemble:
-    """Return a forest learned from rows x (N, F) and targets y (N, T), which are divided by 2^exponent.
+    x: Array, y: Array, weights: Array | None, exponent: int, rng: np.random.Generator, trees: int
+) -> dict[str, Any]:
+    """Return a forest learned from rows x (N, C) and one target y (N,), which is divided by 2^exponent.
 
     scikit-learn compares float32, calls columns constant that vary by less than 1e-7, and leaves pure whose variance is
     below 2e-16. So each column is moved by its median and divided by a power of two near its spread before it becomes
-    float32, and each target, too.
+    float32, and the target, too.
     """
-    parts = []
-    for target, known in enumerate(columns):
-        centre, shift = _units_of(x[:, known])
-        with np.errstate(over="ignore"):
-            z = np.clip(np.ldexp(x[:, known] - centre, -shift), -FOREST_RANGE, FOREST_RANGE)
-        z = z.astype(np.float32, order="C")
-        baseline, size = np.average(y[:, target], weights=weights), np.frexp(np.std(y[:, target]))[1]
-        model = _fit_forest_target(z, np.ldexp(y[:, target] - baseline, -size), weights, trees, rng)
-        power = np.exp2(float(exponent[target]))
-        own = {"columns": known, "centre": centre, "unit": np.exp2(-shift.astype(np.float64)), "divisor": trees}
-        own |= {"offset": baseline * power, "factor": 2.0**size * power}
-        parts.append(own | _read_trees(_forest_nodes, model, z))
-    return _joined(parts, limit=FOREST_RANGE)
+    centre, shift = _units_of(x)
+    with np.errstate(over="ignore"):
+        z = np.clip(np.ldexp(x - centre, -shift), -FOREST_RANGE, FOREST_RANGE).astype(np.float32, order="C")
+    baseline, size = np.average(y, weights=weights), np.frexp(np.std(y))[1]
+    model = _fit_forest_target(z, np.ldexp(y - baseline, -size), weights, trees, rng)
+    power = np.exp2(float(exponent))
+    own = {"centre": centre, "unit": np.exp2(-shift.astype(np.float64)), "divisor": trees}
+    own |= {"offset": baseline * power, "factor": 2.0**size * power}
+    return own | _read_trees(_forest_nodes, model, z)
 
 
 def _units_of(x: Array) -> tuple[Array, NDArray[np.int64]]:
