@@ -264,7 +264,7 @@ class Regressor(_ScikitLearn):
         model = train(method, views, prepared, recipe, **options)
         model, views = usable(model, views, prepared)
         # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
-        linear = isinstance(method, Evidential) and len(kinds) > 1 and self.inputs == "auto"
+        linear = isinstance(method, Evidential) and len(kinds) > 1 and getattr(self, "inputs", None) == "auto"
         model = stacked(model, views, prepared, linear=linear)
         evidence = getattr(self, "evidence", "plain")
         if evidence != "plain":
