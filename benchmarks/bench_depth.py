@@ -23,8 +23,8 @@ import torch
 from torch.nn.functional import interpolate
 
 import howsure as hs
-from howsure.images import CompiledLosses, FittedImages, ImageBatches, ImageRecipe, Pairs
-from howsure.images.training import fastest_convolutions
+from howsure.images import FittedImages, ImageBatches, ImageRecipe, Pairs
+from howsure.images.training import fastest_convolutions, loss_of
 from howsure.likelihoods import Evidential
 from howsure.nn import UNet, unet
 from howsure.training import Settings, resolve_device, train
@@ -77,7 +77,7 @@ def our_step(pairs: Pairs, width: int, batch: int, steps: int, device: torch.dev
     precision = "bfloat16" if device.type == "cuda" else "float32"
     settings = Settings(steps=5 * every, evaluate_every=every, precision=precision)
     with fastest_convolutions():
-        train(network, batches, CompiledLosses()(method, device), validate=watch, settings=settings)
+        train(network, batches, loss_of(method, device), validate=watch, settings=settings)
     return statistics.median(b - a for a, b in itertools.pairwise(ends)) / every
 
 

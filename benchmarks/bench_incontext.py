@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
@@ -149,7 +150,8 @@ def scores(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) ->
 
 def ridge_crps(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
     """Return the CRPS of ridge regression with normal errors."""
-    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-6, 4, 21))).fit(x[train], y[train])
+    parts = SimpleImputer(strategy="median"), StandardScaler(), RidgeCV(np.logspace(-6, 4, 21))
+    ridge = make_pipeline(*parts).fit(x[train], y[train])
     deviation = (y[train] - ridge.predict(x[train])).std()
     normal = hs.Normal(torch.from_numpy(ridge.predict(x[test])), torch.tensor(deviation))
     return float(hs.Prediction(normal).crps(y[test]).mean())

@@ -25,10 +25,10 @@ from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.prediction import Prediction
 from howsure.tables import splits
 from howsure.tables.members import Member, hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.timing import synchronized_time
+from howsure_paper.training import fit
 
 BATCH = 64
 

@@ -29,11 +29,11 @@ from devices import device_label
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.tables.members import hold_out
 from howsure.tables.model import TableModel
-from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.datasets.uci import SETS, UCITable
 from howsure_paper.fused import required_fused_steps
 from howsure_paper.timing import synchronized_time
+from howsure_paper.training import fit
 from howsure_paper.uci import run as uci
 
 WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1)  # λ, of the grid

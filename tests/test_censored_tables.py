@@ -7,12 +7,12 @@ import torch
 from scipy import stats
 
 import howsure as hs
+from fits import fit
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.tables.censoring import cells_of_bounds, log_likelihood, read_censored
 from howsure.tables.members import hold_out
 from howsure.tables.stacking import validation_log_densities
 from howsure.tables.target import Target, prepare_target
-from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.training import Settings
 
@@ -110,11 +110,11 @@ def test_likelihood_of_values_and_bounds():
 def test_bounds_are_cells_with_an_infinite_end():
     y = np.concatenate([np.full(40, 5.0), np.linspace(0, 4, 60), np.full(20, 3.0)])
     known = np.concatenate([np.ones(40), np.zeros(80)]).astype(np.int8)
-    prepared = prepare_target(y[:100], np.arange(100), censored=known[:100])
+    prepared = prepare_target(y[:100], censored=known[:100])
     assert np.array_equal(prepared.cells[:40, 0, 0], y[:40])
     assert np.isinf(prepared.cells[:40, 0, 1]).all()
     assert np.array_equal(prepared.cells[40:, 0, 0], prepared.cells[40:, 0, 1])
-    positive = prepare_target(y, np.arange(120), "positive", censored=known)
+    positive = prepare_target(y, "positive", censored=known)
     assert len(np.unique(positive.values[:40])) == 1
 
 
@@ -146,7 +146,7 @@ def test_kinds_of_networks_are_weighed_by_values_and_bounds():
     members = hold_out(np.arange(200), [0, 1], 0.2)
     fitted = fit(Evidential(0.0), x, seen, members, recipe=RECIPE, device="cpu", censored=censored)
     bounds = cells_of_bounds(seen, censored.astype(np.int8))
-    target = Target(seen, np.arange(200), cells=bounds[:, None])
+    target = Target(seen, cells=bounds[:, None])
     for k, got in enumerate(validation_log_densities(fitted, Views(x, members), target)):
         rows = members[k].validation.numpy()
         law = fitted.predict(x[rows], [k])

@@ -288,6 +288,13 @@ def test_test_table_of_its_own(table, tmp_path, capsys):
     assert nll == pytest.approx(hs.metrics.nll(p, new["price"].to_numpy()), rel=1e-9)
 
 
+def test_training_rows_in_a_test_table_are_counted(table, tmp_path, capsys):
+    other = write(pd.concat([houses()[:7], houses(30, seed=1)]), tmp_path / "new.csv")
+    said = shell(capsys, "fit", table, "--target", "price", *DROP, "--test", other, "-o", tmp_path / "m", *SWIFT)
+    assert said.code == 0, said.error
+    assert f"note: {training_rows_note(7, 37)}" in said.error
+
+
 def test_stray_text_among_the_held_out_rows_is_a_missing_value(tmp_path, capsys):
     frame = houses().astype({"size": object})
     frame.loc[random_split(len(frame), 0.1, 0)[1][0], "size"] = "oops"

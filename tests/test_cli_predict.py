@@ -1,3 +1,4 @@
+import errno
 import os
 import pickle
 from functools import partial
@@ -75,17 +76,11 @@ def test_predictions_do_not_depend_on_batches(model, tmp_path, capsys, monkeypat
     assert np.allclose(whole[COLUMNS[:-1]], parts[COLUMNS[:-1]], rtol=1e-9)
 
 
-def test_large_batches_are_predicted_in_parts(model, monkeypatch):
-    regressor, frame = models.load(model), new_rows()
-    whole = predict_frame(regressor, frame, keep=["id"])
-    monkeypatch.setattr(rows, "PART", 7)
-    parts = predict_frame(regressor, frame, keep=["id"])
-    pd.testing.assert_frame_equal(parts, whole, rtol=1e-9)
-    assert len(predict_frame(regressor, frame[:0])) == 0
+def test_frame_without_rows_has_no_predictions(model):
+    assert len(predict_frame(models.load(model), new_rows()[:0])) == 0
 
 
-def test_errors_name_rows_of_the_table(model, monkeypatch):
-    monkeypatch.setattr(rows, "PART", 7)
+def test_errors_name_rows_of_the_table(model):
     frame = new_rows()
     frame.loc[20, "size"] = np.inf
     with pytest.raises(InputError) as caught:
@@ -326,6 +321,36 @@ def test_force_replaces_a_file(model, tmp_path, capsys):
     said = shell(capsys, "predict", model, path, "-o", tmp_path / "p.csv", "--force", "--quiet")
     assert (said.code, said.out, said.error) == (0, "", "")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 40
+
+
+@pytest.mark.parametrize(
+    ("verb", "writer"), [("report", "howsure.report.html.write_text"), ("export", "howsure.exporting.export")]
+)
+def test_full_disk_is_one_sentence_about_the_output(verb, writer, model, tmp_path, capsys, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, full)
+    table = (write(houses(), tmp_path / "t.csv"),) if verb == "report" else ()
+    out = tmp_path / f"r.{'html' if verb == 'report' else 'onnx'}"
+    said = shell(capsys, verb, model, *table, "-o", out)
+    assert said.code == 2, said
+    last = said.error.splitlines()[-1]
+    assert last.startswith(f"howsure: {out} ")
+    assert os.strerror(errno.ENOSPC) in last
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate"])
+def test_gaps_that_no_training_row_had_are_noted(verb, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("howsure.cli.predict.read_batches", partial(read_batches, rows=7))
+    frame = new_rows()
+    frame.loc[[2, 9, 30], "size"] = np.nan  # rows of training lacked some years, and no size
+    frame.loc[3, "year"] = np.nan
+    options = ("-o", tmp_path / "p.csv") if verb == "predict" else ()
+    said = shell(capsys, verb, model, write(frame, tmp_path / "n.csv"), *options, "--quiet")
+    assert said.code == 0, said.error
+    (line,) = said.error.splitlines()
+    assert ("'size'" in line, "'year'" in line) == (True, False)
 
 
 def test_fit_and_predict_together(tmp_path, capsys):

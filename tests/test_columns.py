@@ -606,6 +606,8 @@ def test_rows_of_weight_zero_teach_nothing():
     expected = Encoding.fit_transform(read_table(table[:400]), y[:400])[0]
     assert expected.encoders[0].means
     assert model.encoding_.encoders[0].means == expected.encoders[0].means
+    without = small(steps=20).fit(table[:400], y[:400], sample_weight=np.ones(400))
+    assert np.array_equal(model.predict(table), without.predict(table))
 
 
 # What is said ---------------------------------------------------------------------------------------------------------

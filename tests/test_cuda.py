@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 import howsure as hs
+from fits import fit
 from howsure.formulas.penalties import PENALTIES
-from howsure.images import Augmentation, CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
+from howsure.images import Augmentation, FittedImages, ImageRecipe, Pairs, fit_images
+from howsure.images.training import compiled_loss
 from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings, TableBatches, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -166,11 +167,11 @@ def test_images_are_learned_in_compiled_captured_half_precision(method):
     recipe = ImageRecipe(
         width=16, blocks=3, batch_size=8, settings=settings, select="rmse", augmentation=Augmentation(color=0)
     )
-    losses = CompiledLosses()  # three networks in two calls, one compilation
-    options = {"validation": pairs, "recipe": recipe, "standardize": False, "device": "cuda", "losses": losses}
+    compiled_loss.cache_clear()  # three networks in two calls, one compilation
+    options = {"validation": pairs, "recipe": recipe, "standardize": False, "device": "cuda"}
     two = fit_images(pairs, method=method, members=2, **options)
     model = FittedImages.join([two, fit_images(pairs, method=method, seed=2, **options)])
-    assert len(losses.known) == 1
+    assert compiled_loss.cache_info().misses == 1
     assert not any(training.diverged.any() for training in model.training)
     assert {p.dtype for network in model.networks for p in network.parameters()} == {torch.float32}
     p = model.predict(pairs.images)

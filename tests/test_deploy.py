@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.deploy import OPSET, ExportedNetwork, Summaries
+from howsure.exporting.modules import ExportedNetwork
+from howsure.exporting.onnx import OPSET
+from howsure.exporting.summaries import Summaries
 from howsure.nn import UNet
 
 NAMES = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper"]
@@ -136,7 +138,7 @@ def test_mixture_of_networks(weights):
 @torch.no_grad()
 def test_summaries_of_members_with_weights():
     answer, weights = together([network(k) for k in range(4)], torch.randn(9, 5)), torch.tensor([0.6, 0.0, 0.2, 0.2])
-    assert_agrees(Summaries().of_members(answer, weights.view(-1, 1)), hs.Prediction(answer, 0, weights))
+    assert_agrees(Summaries().of_members(answer, weights), hs.Prediction(answer, 0, weights))
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import howsure as hs
+from fits import fit
 from howsure.formulas import nig
 from howsure.likelihoods import Evidential
 from howsure.nn import ConjugateEvidence
@@ -13,7 +14,7 @@ from howsure.tables.evidence import PRIOR_VARIANCE, add_evidence, extrapolation_
 from howsure.tables.members import hold_out
 from howsure.tables.robust import LINEAR_RANGE, RobustScale
 from howsure.tables.target import Target
-from howsure.tables.train import fit, train
+from howsure.tables.train import train
 from howsure.tables.views import Views
 
 
@@ -209,7 +210,7 @@ def test_rows_that_are_all_the_same_have_finite_predictions(rows):
 
 def test_one_direction_or_no_validation_has_no_ridge():
     x = np.random.default_rng(8).normal(size=(80, 1))
-    target, recipe = Target(x[:, 0], np.arange(80)), Evidential().recipe(50)
+    target, recipe = Target(x[:, 0]), Evidential().recipe(50)
     assert learn_ridge(train, Evidential(), Views(x, []), target, 0, recipe, 0.1, device="cpu") is None
     both = Views(np.column_stack([x, -x]), [])
     assert learn_ridge(train, Evidential(), both, target, 0, recipe, 0.0, device="cpu") is None

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from howsure.incontext import model, prior, train
+from howsure.incontext import model, prior, regressions, train
 
 CPU = torch.device("cpu")
 FAMILIES = {getattr(f, "__name__", "foreign"): f for f in (*prior.TRAINING, *prior.FOREIGN)}
@@ -85,7 +85,7 @@ def test_inverse_root_inverts():
     torch.manual_seed(0)
     a = torch.randn(2, 150, 200, dtype=torch.float64)
     a = a @ a.mT + torch.eye(150, dtype=torch.float64)
-    root = model._inverse_root(a)
+    root = regressions._inverse_root(a)
     assert torch.allclose(root.mT @ root @ a, torch.eye(150, dtype=torch.float64).expand(2, -1, -1), atol=1e-8)
     assert (root.triu(1) == 0).all()
 
@@ -93,11 +93,11 @@ def test_inverse_root_inverts():
 def test_leave_one_out_predictions_are_predictions_without_the_row():
     torch.manual_seed(0)
     x, y = torch.randn(1, 30, 2, dtype=torch.float64), torch.randn(1, 30, dtype=torch.float64)
-    experts, mean, variance = model.fit_experts(x, y, 256)
+    experts, mean, variance = regressions.fit_experts(x, y, 256)
     t, kept = (y - experts.centre) / experts.spread, torch.arange(30) != 4
-    for kind in range(model.EXPERTS):
+    for kind in range(regressions.EXPERTS):
         a = experts.inputs[kind]
-        k = model._similarity(kind, a, a, experts.lengths[kind])[0][0]
+        k = regressions._similarity(kind, a, a, experts.lengths[kind])[0][0]
         inner = k[kept][:, kept] + experts.ridges[kind][0] * torch.eye(29, dtype=torch.float64)
         row = k[4, kept]
         assert mean[0, 4, kind] == pytest.approx(float(row @ torch.linalg.solve(inner, t[0, kept])), abs=1e-6)
@@ -108,13 +108,13 @@ def test_leave_one_out_predictions_are_predictions_without_the_row():
 def test_linear_table_without_noise_has_a_small_unit():
     torch.manual_seed(0)
     x = torch.randn(1, 80, 3, dtype=torch.float64)
-    experts, _, _ = model.fit_experts(x, x.sum(2), 256)
+    experts, _, _ = regressions.fit_experts(x, x.sum(2), 256)
     assert experts.unit.item() < 1e-5
 
 
 def test_values_are_ranked_and_missing_cells_are_zero():
     x = torch.tensor([[[1.0], [2.0], [2.0], [torch.nan], [9.0]]], dtype=torch.float64)
-    z, place = model.Columns.fit(x).scaled(x)
+    z, place = regressions.Columns.fit(x).scaled(x)
     assert place[0, :, 0].tolist() == [-0.75, 0.0, 0.0, 0.0, 0.75]
     assert z[0, 3, 0] == 0
 

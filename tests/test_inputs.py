@@ -159,7 +159,7 @@ def members_of(rows, kinds, each=2):
 
 def trained(x, y, members):
     """A trained model, and what its networks saw and learned."""
-    target = Target(y, np.arange(len(y)))
+    target = Target(y)
     views = Views.fit(x, target, members, 0)
     return train(Evidential(), views, target, QUICK, device="cpu"), views, target
 

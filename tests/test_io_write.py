@@ -182,7 +182,7 @@ with writing({str(path)!r}) as write:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not path.exists()
-    assert [p.suffix for p in tmp_path.iterdir()] == [".part"]
+    assert [p.suffix for p in tmp_path.iterdir()] == [".scratch"]
     write_table(path, FRAME)
     assert [p.name for p in tmp_path.iterdir()] == ["out.parquet"]
 

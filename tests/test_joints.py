@@ -46,17 +46,25 @@ def test_mixture_head_learns_two_modes():
     assert found.log_prob(torch.tensor([2.0])) > found.log_prob(torch.tensor([0.0])) + 1
 
 
-def test_mixture_head_export():
-    """An exported head has the numbers of the mixture."""
-    head = hs.MixtureHead(3, components=4)
+@pytest.mark.parametrize("ending", ["pt2", "onnx"])
+@pytest.mark.parametrize("targets", [None, 2])
+def test_mixture_head_export(ending, targets, tmp_path):
+    """An exported head has the numbers of the mixture, for any number of rows."""
+    head = hs.MixtureHead(3, components=4, targets=targets)
     x = torch.randn(6, 3)
-    found = hs.deploy.ExportedNetwork(head).program(x).module()(x)
+    if ending == "onnx":
+        runtime = pytest.importorskip("onnxruntime")
+        session = runtime.InferenceSession(hs.export(head, tmp_path / "head.onnx", x[:2]))
+        names = [output.name for output in session.get_outputs()]
+        found = {n: torch.from_numpy(t) for n, t in zip(names, session.run(None, {"x": x.numpy()}), strict=True)}
+    else:
+        found = torch.export.load(hs.export(head, tmp_path / "head.pt2", x[:2])).module()(x)
     mixture = head(x)
     assert torch.allclose(found["mean"], mixture.mean, atol=1e-5)
     assert torch.allclose(found["std"], mixture.std, rtol=1e-4)
     ends = torch.stack([found["lower"], found["upper"]], -1)
-    assert torch.allclose(mixture.cdf(ends[:, 0]), torch.tensor(0.05), atol=1e-3)
-    assert torch.allclose(mixture.sf(ends[:, 1]), torch.tensor(0.05), atol=1e-3)
+    assert torch.allclose(mixture.cdf(ends[..., 0]), torch.tensor(0.05), atol=1e-3)
+    assert torch.allclose(mixture.sf(ends[..., 1]), torch.tensor(0.05), atol=1e-3)
 
 
 def test_wrong_arguments_raise():

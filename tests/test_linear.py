@@ -6,12 +6,14 @@ import torch
 from scipy import stats
 from sklearn.linear_model import BayesianRidge, Ridge
 
+import howsure as hs
 from howsure.tables.experts.linear import LinearExpert
+from howsure.tables.robust import RobustScale, unclipped
 
 
 def table(rows=60, columns=4, noise=0.3, seed=0):
     random = np.random.default_rng(seed)
-    x = random.normal(size=(rows, columns)) * [1, 10, 0.1, 3][:columns] + 5
+    x = random.uniform(-1.5, 1.5, size=(rows, columns)) * [1, 2, 0.1, 2][:columns] + 0.5  # no value is clipped
     weights = random.normal(size=(columns, 2)) / x.std(0)[:, None]
     return x, x @ weights + noise * random.normal(size=(rows, 2))
 
@@ -85,6 +87,35 @@ def test_row_weights_of_two_equal_repeated_rows_in_the_mean():
     assert torch.allclose(weighted.centre, repeated.centre)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_more_columns_than_rows_are_as_likely_left_out_as_new(noise):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2060, 124))
+    y = x[:, :5].sum(1, keepdims=True) + noise * random.normal(size=(2060, 1))
+    expert, left_out = LinearExpert.fit(x[:60], y[:60])
+    new = expert(torch.from_numpy(x[60:])).predictive()
+    inside = ((new.cdf(torch.from_numpy(y[60:])) - 0.5).abs() < 0.45).double().mean()
+    assert 0.85 < float(inside) < 0.99
+    own = left_out.predictive().log_prob(torch.from_numpy(y[:60])).mean()
+    assert float(own) < float(new.log_prob(torch.from_numpy(y[60:])).mean()) + 0.3
+
+
+def test_direction_without_training_rows_has_the_variance_of_the_prior():
+    x, y = table(rows=8, columns=4)
+    x = np.column_stack([x, 0.25 * x @ np.ones(4)])  # no row leaves a plane of four dimensions
+    expert, _ = LinearExpert.fit(x, y)
+    away = np.zeros(5)
+    away[[0, 4]] = x.std(0)[[0, 4]] * [1, -1]
+    z = (np.stack([x[0], x[0] + away]) - x.mean(0)) / x.std(0)
+    covariance = (x - x.mean(0)) / x.std(0)
+    for t in range(2):
+        ridge = 1 / expert.outside[t].item()
+        inverse = np.linalg.inv(covariance.T @ covariance + ridge * np.eye(5))
+        expected = 1 / 8 + np.einsum("ij,jk,ik->i", z, inverse, z)
+        found = 1 / expert(torch.from_numpy(np.stack([x[0], x[0] + away]))).nu[:, t].numpy()
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_constant_and_repeated_columns_change_nothing():
     x, y = table()
     new = torch.from_numpy(table(seed=1)[0])
@@ -116,3 +147,28 @@ def test_saved_tensors_give_the_same_expert():
     again = LinearExpert(**saved)
     new = torch.from_numpy(x)
     assert torch.equal(again(new).gamma, expert(new).gamma)
+
+
+@pytest.mark.parametrize("factor", [3, 10, 1000])
+def test_clipped_rows_are_as_uncertain_as_the_clip_is_large(factor):
+    random = np.random.default_rng(0)
+    raw = random.normal(size=(400, 3))
+    y = raw @ [3.0, 1.0, -2.0] + 0.1 * random.normal(size=400)
+    scale = RobustScale.fit(raw)
+    expert, _ = LinearExpert.fit(scale(torch.from_numpy(raw)).numpy(), y[:, None])
+    far = raw * [factor, 1, 1]
+    p = hs.Prediction(expert(scale(torch.from_numpy(far))))
+    low, high = p.interval(0.9)[:, 0].T
+    truth = np.clip(far @ [3.0, 1.0, -2.0], -10 * y.std(), 10 * y.std())  # V0 holds no more
+    assert ((low <= truth) & (truth <= high)).mean() > 0.85
+    assert (high - low).max() < 40 * y.std()
+    near = np.abs((far - np.median(raw, 0)) / scale.spread.numpy()).max(1) < 4
+    assert (high - low)[near].max() < 1.0
+
+
+def test_unclipped_inverts_the_robust_scale():
+    z = np.linspace(-3000, 3000, 7001)[:, None]
+    scale = RobustScale.fit(np.random.default_rng(0).normal(size=(500, 1)))
+    expected = (z - scale.median.numpy()) / scale.spread.numpy()
+    assert np.allclose(unclipped(scale(torch.from_numpy(z))).numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert torch.isfinite(unclipped(torch.tensor([-1e4, 1e4], dtype=torch.float64))).all()

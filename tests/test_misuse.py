@@ -2,14 +2,18 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
 import howsure as hs
 from howsure.errors import InputError
+from howsure.likelihoods import Recipe
+from howsure.tables.evidence import short_recipe
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((80, 3))
@@ -81,6 +85,71 @@ def test_two_columns_of_one_name_raise(names):
         regressor().fit(pd.DataFrame(X, columns=names), Y)
 
 
+def test_columns_in_another_order_are_taken_by_name():
+    frame = pd.DataFrame(X, columns=list("abc"))
+    model = regressor().fit(frame, Y)
+    expected = model.predict(frame)
+    for table in (frame[list("cab")], pl.DataFrame(frame[list("bca")])):
+        assert np.array_equal(model.predict(table), expected)
+    for wrong in (frame[["a", "b"]], frame.assign(d=1.0)):
+        with pytest.raises(ValueError, match="eature names"):
+            model.predict(wrong)
+
+
+def test_two_targets_of_one_name_raise():
+    with pytest.raises(InputError) as caught:
+        regressor().fit(X, pd.DataFrame(np.c_[Y, Y], columns=["u", "u"]))
+    assert caught.value.column == "u"
+
+
+@pytest.mark.parametrize("y", [{"a": 1}, 3.0, {1, 2}, iter([1.0])])
+def test_target_that_is_no_list_raises(y):
+    with pytest.raises(hs.InputTypeError) as caught:
+        regressor().fit(X, y)
+    assert type(y).__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize("weights", [["a"] * 80, "balanced", np.ones(80) + 1j, [None] * 40 + ["1 kg"] * 40])
+def test_weights_that_are_not_numbers_raise_with_their_name(weights):
+    with pytest.raises(hs.InputTypeError, match="sample_weight"):
+        regressor().fit(X, Y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("key", ["a", b"a", 1.5, {}])
+def test_predictions_are_indexed_by_positions(key):
+    p = regressor().fit(X, Y).predict_distribution(X)
+    with pytest.raises(hs.InputTypeError):
+        p[key]
+
+
+def test_whole_numbers_that_float64_cannot_tell_apart_are_counted():
+    whole = 2**60 + np.arange(80)
+    frame = pd.DataFrame({"id7": whole, "x": X[:, 0]})
+    with pytest.warns(UserWarning, match="'id7'"):
+        regressor().fit(frame, Y)
+    with pytest.warns(UserWarning, match="'x0'"):
+        regressor().fit(whole[:, None], Y)
+    with pytest.warns(UserWarning, match=r"y: .* 2\*\*53"):
+        regressor().fit(X, whole)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r".* 2\*\*53")
+        regressor().fit(frame.assign(id7=2**60 + 1024 * np.arange(80)), Y)
+
+
+def test_targets_at_the_resolution_of_float64_are_a_continuum():
+    y = 1e15 + Y  # numbers of this size have steps of 1/8
+    p = regressor().fit(X, y).predict_distribution(X)
+    assert np.abs(p.mean - y).max() < 5
+    assert (p.std < 5).all()
+
+
+@pytest.mark.parametrize("loader", [None, 3, object()])
+def test_loader_without_batches_raises(loader):
+    with pytest.raises(hs.InputTypeError) as caught:
+        hs.attach(torch.nn.Linear(3, 1), loader)
+    assert type(loader).__name__ in str(caught.value)
+
+
 def test_optimised_python_scores_a_model(tmp_path):
     """``python -OO`` has neither docstrings nor assertions."""
     frame = pd.DataFrame(X, columns=list("abc")).assign(y=Y)
@@ -90,3 +159,10 @@ def test_optimised_python_scores_a_model(tmp_path):
         command = [sys.executable, "-OO", "-m", "howsure.cli", *verb, str(tmp_path / "m"), str(tmp_path / "t.csv")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("steps", [1, 30, 6000, 30_000, 10**8])
+def test_short_recipe_of_any_number_of_steps_has_a_warmup(steps):
+    short = short_recipe(Recipe.for_rows(108).with_steps(steps)).settings
+    assert short.steps <= steps
+    assert 0 <= short.warmup < 1

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.deploy import ExportedNetwork
 from howsure.errors import FewLabelsWarning
+from howsure.exporting.modules import ExportedNetwork
 from howsure.network import EDGE_QUANTILE, PRIOR_VARIANCE, RIDGE, NetworkHeader
 from howsure.nn.evidence import UNIT_FLOOR
 from howsure.nn.features import GRADIENT_FEATURES, FeatureReader
@@ -486,6 +486,8 @@ def test_exported_outputs_are_those_of_predict(trained, tmp_path, method):
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    plain = ExportedNetwork(model, coverage=None)(3 * x)
+    assert all(torch.equal(plain[name], found[name]) for name in set(expected) - {"lower", "upper"})
     if method == "scale":
         hs.export(model, tmp_path / "net.pt2", x[:2])
         program = torch.export.load(tmp_path / "net.pt2").module()

@@ -127,7 +127,6 @@ def test_values_that_cannot_be_read_raise_with_column_row_and_value(x, column, r
     [
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "'a'"),
         (objects(Decimal("sNaN")), "NaN"),
-        (pd.DataFrame({"a": [1j]}), "complex"),
     ],
 )
 def test_columns_that_cannot_be_read_raise_with_their_name(x, word):
@@ -157,6 +156,7 @@ def test_objects_that_are_no_table_raise(x, word):
     ("x", "row", "hint"),
     [
         (objects(1j, 2j), 0, "imaginary"),
+        (pd.DataFrame({"a": [1j]}), 0, "imaginary"),
         (objects(None, b"x"), 1, "decode"),
         (objects([1], [2]), 0, "every element"),
         (objects((1, 2), (3, 4)), 0, "every element"),
@@ -171,7 +171,7 @@ def test_objects_that_are_no_table_raise(x, word):
         (pa.table({"a": [b"x"]}), 0, "decode"),
         (objects(1, datetime.date(2020, 1, 1)), 0, "astype"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_values_of_other_types_raise_with_a_remedy(x, row, hint):
     with pytest.raises(hs.InputTypeError) as caught:

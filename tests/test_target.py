@@ -215,7 +215,7 @@ def test_value_that_stands_out_of_a_continuum_is_an_atom():
 
 def test_cells_lie_between_the_midpoints_of_neighbours():
     y = np.tile([1.0, 2.0, 4.0], 20)
-    made = prepare_target(y, np.arange(60))
+    made = prepare_target(y)
     assert np.array_equal(made.values, y)
     assert made.cells[:3, 0].tolist() == [[-np.inf, 1.5], [1.5, 2.5], [3.5, np.inf]]
     assert made.transform == Support([1.0, 2.0, 3.0, 4.0])
@@ -225,7 +225,7 @@ def test_cells_lie_between_the_midpoints_of_neighbours():
 
 def test_cells_of_a_transform_are_those_of_its_variable():
     y = np.tile([0.0, 1.0, 4.0], 20)
-    made = prepare_target(y, np.arange(60), "positive")
+    made = prepare_target(y, "positive")
     assert made.cells[0, 0, 0] == -np.inf
     assert made.cells[0, 0, 1] == made.cells[1, 0, 0] == made.transform.edges[0]
     assert np.array_equal(made.transform.forward(torch.from_numpy(made.values)).numpy(), y)
@@ -233,7 +233,7 @@ def test_cells_of_a_transform_are_those_of_its_variable():
 
 def test_zeros_among_positive_numbers_are_known_to_lie_below():
     y = np.r_[np.zeros(3), np.random.default_rng(0).gamma(2, size=60)]
-    made = prepare_target(y, np.arange(63), "positive")
+    made = prepare_target(y, "positive")
     assert np.isinf(made.cells[:3, 0, 0]).all()
     assert np.array_equal(made.cells[:3, 0, 1], made.values[:3])
     assert np.array_equal(made.cells[3:, 0, 0], made.cells[3:, 0, 1])
@@ -243,7 +243,7 @@ def test_atom_is_a_second_target():
     y = np.r_[np.zeros(40), np.linspace(1, 2, 60)]
     known = np.zeros(100, dtype=np.int8)
     known[-1] = 1
-    made = prepare_target(y, np.arange(100), censored=known)
+    made = prepare_target(y, censored=known)
     assert made.transform == Atom(0.0)
     assert transform_from_dict(made.transform.to_dict()) == Atom(0.0)
     assert made.table[:, 1].tolist() == [1.0] * 40 + [0.0] * 60
@@ -254,7 +254,7 @@ def test_atom_is_a_second_target():
 
 def test_distinct_targets_have_no_cells():
     x, y, _ = log_normal(100, 1)
-    made = prepare_target(y, np.arange(100))
+    made = prepare_target(y)
     assert np.array_equal(made.values, y)
     assert made.cells is None
     with warnings.catch_warnings():
@@ -305,7 +305,7 @@ def test_shared_values_of_several_targets_are_cells_of_a_continuum():
     targets = pd.DataFrame(
         {"price": g.random(60), "stars": g.integers(1, 4, 60), "fee": np.r_[np.zeros(30), g.random(30)]}
     )
-    made = prepare_target(targets.to_numpy(float), np.arange(60))
+    made = prepare_target(targets.to_numpy(float))
     assert np.array_equal(made.cells[:, 0, 0], made.cells[:, 0, 1])
     assert bool((made.cells[:, 1, 0] < made.cells[:, 1, 1]).all())
     assert np.isinf(made.cells[:30, 2, 0]).all()

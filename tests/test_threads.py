@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import howsure as hs
+from fits import fit
 from howsure import EnsembleRegressor, EvidentialRegressor
 from howsure.likelihoods import Evidential, Network, Recipe
-from howsure.tables import groups
-from howsure.tables.groups import groups_of_members
+from howsure.tables import train
 from howsure.tables.members import Member, hold_out
-from howsure.tables.train import fit
+from howsure.tables.train import groups_of_members
 from howsure.threads import one_thread, stream_in_threads
 from howsure.training import Settings
 
@@ -34,15 +34,14 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def population(members, method=None, hidden=(128, 128)):
-    method = method or Evidential()
-    return method.build(range(members), 10, method.outputs, Network(hidden))
+def population(members, hidden=(128, 128)):
+    return Evidential().build(range(members), 10, Evidential.outputs, Network(hidden))
 
 
-def groups_for(networks, recipe, threads, bins=(), method=None):
+def groups_for(networks, recipe, threads, bins=()):
     rows = torch.arange(5)
     members = [Member(rows, rows, k, bins=k in bins) for k in range(networks.members)]
-    return groups_of_members(method or Evidential(), networks, members, recipe, threads)
+    return groups_of_members(networks, members, recipe, threads)
 
 
 def test_only_much_work_is_divided():
@@ -59,20 +58,12 @@ def test_networks_with_bins_are_a_group_of_their_own():
     assert groups_for(population(4), recipe, 2, bins=(1, 3)) == ([[0, 2], [1, 3]], 1)
 
 
-def test_networks_that_draw_noise_stay_together():
-    class Noisy(Evidential):
-        draws_noise = True
-
-    large = Recipe(Network((256,) * 4), Settings(), 256)
-    assert len(groups_for(population(8, Noisy(), (256,) * 4), large, 4, method=Noisy())[0]) == 1
-
-
 def test_groups_change_nothing_but_the_time(table, monkeypatch, three_threads):
     x, y = table
     members = hold_out(np.arange(80), range(7))
     method = Evidential([0.0, 0.01, 0.1, 1.0, 0.3, 0.02, 0.5])
     together = fit(method, x, y, members, recipe=SMALL, device="cpu")
-    monkeypatch.setattr(groups, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(train, "WORTH_A_THREAD", 1)
     apart = fit(method, x, y, members, recipe=SMALL, device="cpu")
     assert np.allclose(together.predict(x).mean, apart.predict(x).mean, rtol=1e-4)
     assert torch.allclose(together.result.best_score, apart.result.best_score, rtol=1e-4)

@@ -7,6 +7,7 @@ import torch
 import howsure as hs
 from howsure import EvidentialRegressor, InputError
 from howsure.distributions import NormalInverseGamma
+from howsure.tables import width
 from howsure.tables.members import Member
 from howsure.tables.target import Target
 from howsure.tables.views import Views
@@ -39,7 +40,7 @@ def factor_of(own, common, stated, members):
     rows = torch.arange(ROWS)
     parts = rows.reshape(members, -1)
     views = Views(np.zeros((ROWS, 1)), [Member(rows, parts[k], k) for k in range(members)])
-    return float(with_width(model, views, Target(model.y, rows.numpy())).width[0])
+    return float(with_width(model, views, Target(model.y)).width[0])
 
 
 @pytest.mark.parametrize(("own", "common", "members"), [(0.5, 1.0, 4), (1.0, 1.0, 8), (0.2, 1.0, 2)])
@@ -121,3 +122,18 @@ def test_tails_of_heavy_noise_stay_heavy(table):
     y = np.random.default_rng(1).standard_t(2, len(x))
     model = EvidentialRegressor(members=3, steps=200, inputs="numbers", random_state=0).fit(x, y)
     assert float(model.model_.evidence.tails.max()) == 1
+
+
+def test_means_beyond_all_targets_do_not_count_as_disagreement():
+    rng = np.random.default_rng(0)
+    loc = torch.from_numpy(rng.normal(size=(4, 50, 1)))
+    loc[:, :, 0] = torch.where(loc[:, :, 0] < 0, 100 * loc[:, :, 0], loc[:, :, 0])
+    weights, kind_of = torch.full((4,), 0.25, dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
+    low, high = torch.zeros(1, dtype=torch.float64), torch.full((1,), 5.0, dtype=torch.float64)
+
+    def ratio(means, lowest):
+        answer = NormalInverseGamma(means, nu=1e6, alpha=1e6, beta=1e6)
+        return width._ratio(answer, weights, kind_of, 1, lowest, high)
+
+    assert torch.equal(ratio(loc, low), ratio(loc.clamp(min=0), low))
+    assert float(ratio(loc, -torch.inf * torch.ones(1))) > 10 * float(ratio(loc, low))

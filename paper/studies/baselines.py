@@ -20,7 +20,6 @@ from howsure.likelihoods import Network, NormalLikelihood, Recipe
 from howsure.prediction import Prediction
 from howsure.tables import splits
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings, resolve_device
 from howsure_paper.baselines import MCDropout
 from howsure_paper.datasets import uci
@@ -28,6 +27,7 @@ from howsure_paper.paper import TABLE_1
 from howsure_paper.record import write_record
 from howsure_paper.search import search
 from howsure_paper.tables import mean_and_error
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser
 
 LEARNING_RATES = (0.1, 0.03, 0.01)

@@ -13,9 +13,9 @@ import numpy as np
 from howsure import metrics
 from howsure.likelihoods import Evidential
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets.cubic import cubic
+from howsure_paper.training import fit
 from shared import recipe_for
 
 ROWS = 1000

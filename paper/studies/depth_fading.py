@@ -40,7 +40,7 @@ from howsure_paper.depth.recipes import group_recipe
 from howsure_paper.depth.scores import Summary, curves, error_scores, histogram_scores, image_scores, summarize
 from howsure_paper.record import read_record, write_record
 from howsure_paper.timing import captured, median_seconds
-from shared import LOSSES, device_and_record, new_record, option_parser
+from shared import device_and_record, new_record, option_parser
 
 POWERS, QUANTILES = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (0.5, 0.75, 0.9)
 SAME_MAP = ("blurred", "negative", "noisy", "dark", "tinted")  # shifts that leave the depth what it is
@@ -78,7 +78,7 @@ def trained_model(data: DepthData, trial: int, plan: Plan, width: int | None, de
     """Train an evidential network as the depth experiment does, without fading, and return it."""
     recipe = group_recipe(plan, "evidential")
     recipe = recipe if width is None else replace(recipe, width=width)
-    chosen = {"method": METHOD, "recipe": recipe, "seed": 1000 * trial, "device": device, "losses": LOSSES}
+    chosen = {"method": METHOD, "recipe": recipe, "seed": 1000 * trial, "device": device}
     return fit_images(data.train, validation=data.validation, standardize=False, evidence="plain", **chosen)
 
 

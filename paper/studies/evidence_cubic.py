@@ -20,11 +20,11 @@ from howsure.likelihoods import Evidential
 from howsure.tables.evidence import add_evidence
 from howsure.tables.members import Member, hold_in_turn
 from howsure.tables.target import Target
-from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.training import resolve_device
 from howsure_paper.record import write_record
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser
 
 MEMBERS, ROWS, NOISE = 8, 1000, 3.0
@@ -53,7 +53,7 @@ def row_of(task: tuple[str, int, int | None]) -> dict[str, Any]:
         recipe = replace(recipe, settings=settings)
     views = Views(x, members)
     model = add_evidence(fit(method, x, y, members, recipe=recipe, device="cpu"), views, None)
-    model = with_width(model, views, Target(y, np.arange(ROWS)))
+    model = with_width(model, views, Target(y))
     ends = np.array([[-6.0], [6.0]])
     p, truth = model.predict(ends), ends[:, 0] ** 3
     interval = p.interval(0.9)

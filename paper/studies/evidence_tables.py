@@ -36,12 +36,12 @@ from howsure.tables.evidence import (
 from howsure.tables.members import Member, hold_out
 from howsure.tables.model import TableModel
 from howsure.tables.target import Target, prepare_target
-from howsure.tables.train import fit
 from howsure.tables.views import Views
 from howsure.training import resolve_device
 from howsure_paper import splits
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser
 
 MEMBERS = 8
@@ -121,7 +121,7 @@ def ridges_of(table: Table, method: Method, chosen: Sequence[Split]) -> list[flo
         best_ridge(
             part_of(fitted, int(first), len(members)),
             Views(table.x, members),
-            Target(table.learned, np.arange(len(table.x))),
+            Target(table.learned),
             own,
         )
         for first, own, members in zip(firsts, folds, each, strict=False)
@@ -198,7 +198,7 @@ def main() -> None:
         if options.features is not None:
             tails = [s for s in found if s.kind == "tail"][: options.features]
             found = tails + [s for s in found if s.kind == "standard"]
-        learned = prepare_target(data.y, np.arange(len(data.y)), None, 0).values
+        learned = prepare_target(data.y).values
         record["sets"][name] = results_of(Table(data.x, data.y, learned, found, str(device), options.steps))
         write_record(options.out, record)
         show(name, record["sets"][name])

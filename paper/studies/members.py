@@ -13,11 +13,11 @@ from howsure import metrics
 from howsure.likelihoods import Evidential
 from howsure.tables import splits
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import write_record
 from howsure_paper.tables import mean_and_error
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser, recipe_for
 
 COUNTS = (1, 2, 3, 5, 8, 16)

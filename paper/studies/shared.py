@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from howsure.images import CompiledLosses, ImageRecipe, Pairs, fit_images
+from howsure.images import ImageRecipe, Pairs, fit_images
 from howsure.likelihoods import Evidential, Method, Recipe
 from howsure_paper.baselines import LeastSquares
 from howsure_paper.depth.models import DepthModel
@@ -27,8 +27,6 @@ __all__ = [
 ]
 
 Tables = tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]
-
-LOSSES = CompiledLosses()  # a step is compiled once for all networks of a method
 
 
 def option_parser(description: str | None, study: str) -> argparse.ArgumentParser:
@@ -70,7 +68,7 @@ def fit_depth(
     """Train one network on disparities in 1/m, which are not standardized, and choose the noise of least squares."""
     chosen = {"method": method, "recipe": recipe, "seed": seed, "device": device}
     evidence = "plain" if isinstance(method, LeastSquares) else "fading"
-    fitted = fit_images(train, validation=validation, standardize=False, evidence=evidence, losses=LOSSES, **chosen)
+    fitted = fit_images(train, validation=validation, standardize=False, evidence=evidence, **chosen)
     return DepthModel.of(fitted, seed).choose_noise(validation)
 
 

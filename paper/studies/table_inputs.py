@@ -36,7 +36,7 @@ from howsure import metrics
 from howsure.distributions import NormalInverseGamma
 from howsure.likelihoods import Evidential, Recipe
 from howsure.nn import PiecewiseLinear, Population
-from howsure.nn.mlp import ACTIVATIONS, draw_layers
+from howsure.nn.population import ACTIVATIONS, draw_layers
 from howsure.prediction import Prediction
 from howsure.tables import splits
 from howsure.tables.encoder import Scaling
@@ -130,11 +130,11 @@ def learn_part(table: uci.UCITable, k: int) -> Part:
     inner, aside = splits.random(len(train_rows), 0.1, k)
     order = train_rows[np.concatenate([inner, aside])]
     x, y, rows = table.x[order], table.y[order], np.arange(len(inner))
-    target = prepare_target(y, rows)
     both = Member(torch.from_numpy(rows), torch.empty(0), 0, bins=True, trees=True)
-    inputs = Views.fit(x, target, [both], k)
-    inputs.x[len(inner) :, x.shape[1] :] = inputs.trees(torch.from_numpy(x[len(inner) :])).numpy()
-    return Part(inputs, target.values, y, len(inner))
+    learned, rest = Views.fit(x[rows], prepare_target(y[rows]), [both], k), x[len(inner) :]
+    trees = learned.trees(torch.from_numpy(rest)).numpy()
+    inputs = replace(learned, x=np.concatenate([learned.x, np.column_stack([rest, trees])]))
+    return Part(inputs, y, y, len(inner))
 
 
 def all_parts(tables: dict[str, uci.UCITable], wanted: dict[str, int]) -> Iterator[Part]:
@@ -358,7 +358,7 @@ class Task:
         x = np.concatenate([part.inputs.x[:, columns] for part in parts])
         views = Views(x, members, trees=parts[0].inputs.trees if trees else None)
         y = np.concatenate([part.targets for part in parts])
-        target = Target(y, np.arange(len(y)))
+        target = Target(y)
         rows = [m.train for m in members]
         self.scale_y = Scaling.fit(torch.from_numpy(target.table), rows)
         scale_x = views.hide(Scaling.fit(views.table, rows, ignore_constant=True))

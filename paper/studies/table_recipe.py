@@ -14,10 +14,10 @@ from howsure import metrics
 from howsure.likelihoods import Evidential, Recipe
 from howsure.tables import splits
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import find_record, write_record
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser, recipe_for
 
 SMALL = "boston,concrete,energy,wine,yacht"

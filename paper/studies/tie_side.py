@@ -14,13 +14,13 @@ from howsure import metrics
 from howsure.likelihoods import Evidential
 from howsure.tables import splits
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.record import write_record
 from howsure_paper.search import one_standard_error, search
 from howsure_paper.splits import gap
 from howsure_paper.tables import mean_and_error
+from howsure_paper.training import fit
 from shared import device_and_record, new_record, option_parser, recipe_for
 
 WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0)

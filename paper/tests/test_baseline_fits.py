@@ -9,9 +9,9 @@ import howsure as hs
 from howsure.likelihoods import Network, Recipe
 from howsure.losses import normal_loss
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
+from howsure_paper.training import fit
 
 RECIPE = Recipe(Network((16,)), Settings(steps=40, evaluate_every=10), 32)
 BASELINES = [MCDropout(), BayesByBackprop()]

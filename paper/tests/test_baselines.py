@@ -1,4 +1,4 @@
-"""Monte Carlo dropout and Bayes by backprop for tables: their populations, their fits, and what groups they form."""
+"""Monte Carlo dropout and Bayes by backprop for tables: their populations, and their fits."""
 
 import copy
 import itertools
@@ -13,13 +13,12 @@ import howsure as hs
 from howsure import metrics
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.nn import Population
-from howsure.tables.groups import groups_of_members
-from howsure.tables.members import Member, hold_out
-from howsure.tables.train import fit
+from howsure.tables.members import hold_out
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, BayesPopulation, DropoutPopulation, MCDropout
 from howsure_paper.fused import fused_steps, required_fused_steps
 from howsure_paper.search import search
+from howsure_paper.training import fit
 
 # Populations ----------------------------------------------------------------------------------------------------------
 
@@ -242,16 +241,6 @@ def test_search_finds_the_clearly_better_value():
     quick = Recipe(Network((16,)), Settings(steps=200, learning_rate=1e-2, evaluate_every=50), 32)
     found = search(MCDropout(), x, y, [np.arange(200)], candidates=(0.8, 0.01), folds=4, recipe=quick)[0]
     assert found.chosen == 0.01
-
-
-@pytest.mark.parametrize("method", [MCDropout(), BayesByBackprop()])
-def test_networks_that_draw_noise_train_in_one_group(method):
-    recipe, rows = Recipe(Network((256,) * 4), Settings(), 256), torch.arange(5)
-    members = [Member(rows, rows, k) for k in range(8)]
-    population = method.build(range(8), 10, method.outputs, recipe.network)
-    assert len(groups_of_members(method, population, members, recipe, threads=4)[0]) == 1
-    population = Evidential().build(range(8), 10, 4, recipe.network)
-    assert len(groups_of_members(Evidential(), population, members, recipe, threads=4)[0]) == 4
 
 
 def test_one_kernel_without_cuda_raises_with_the_reason():

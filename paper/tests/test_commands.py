@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import howsure as hs
 from howsure.likelihoods import Evidential, Network, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings, loop
 from howsure_paper.cli import _plan_options, _value, app
 from howsure_paper.datasets import uci as uci_data
@@ -23,6 +22,7 @@ from howsure_paper.record import write_record
 from howsure_paper.registry import EXPERIMENTS, write_page
 from howsure_paper.toy import cubic, disentangle, problem
 from howsure_paper.toy.plan import CubicPlan, DisentanglePlan
+from howsure_paper.training import fit
 from howsure_paper.uci import run as uci
 from howsure_paper.uci.methods import ReleasedEvidential
 from howsure_paper.uci.tables import compare

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.images import Augmentation, CompiledLosses, FittedImages, ImageRecipe, Pairs, fit_images
+from howsure.images import Augmentation, FittedImages, ImageRecipe, Pairs, fit_images
+from howsure.images.training import compiled_loss
 from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.baselines import BayesByBackprop, LeastSquares, MCDropout
 from howsure_paper.depth import run as depth
 from howsure_paper.depth.models import DepthModel
 from howsure_paper.fused import FusedSteps, required_fused_steps
+from howsure_paper.training import fit
 from howsure_paper.uci.methods import ReleasedEvidential
 
 if torch.cuda.is_available():  # Triton comes with torch where there is CUDA
@@ -140,12 +141,12 @@ def test_least_squares_of_images_learns_captured_in_half_precision():
     recipe = ImageRecipe(
         width=16, blocks=3, batch_size=8, settings=settings, select="rmse", augmentation=Augmentation(color=0)
     )
-    losses = CompiledLosses()  # three networks in two calls, one compilation
-    options = {"validation": pairs, "recipe": recipe, "standardize": False, "device": "cuda", "losses": losses}
+    compiled_loss.cache_clear()  # three networks in two calls, one compilation
+    options = {"validation": pairs, "recipe": recipe, "standardize": False, "device": "cuda"}
     method = LeastSquares()
     two = fit_images(pairs, method=method, members=2, **options)
     fitted = FittedImages.join([two, fit_images(pairs, method=method, seed=2, **options)])
-    assert len(losses.known) == 1
+    assert compiled_loss.cache_info().misses == 1
     assert not any(training.diverged.any() for training in fitted.training)
     assert {p.dtype for network in fitted.networks for p in network.parameters()} == {torch.float32}
     model = DepthModel.of(fitted).choose_noise(pairs)

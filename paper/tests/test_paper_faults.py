@@ -7,16 +7,22 @@ import subprocess
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import howsure as hs
+from howsure.likelihoods import Evidential, Network, Recipe
+from howsure.tables.members import hold_out
+from howsure.training import Settings
 from howsure_paper.cli import app
 from howsure_paper.depth.data import load
 from howsure_paper.depth.plan import quick_plan
 from howsure_paper.depth.run import run_on
 from howsure_paper.protocol import Context
 from howsure_paper.record import read_record, run_folder, write_record
+from howsure_paper.training import fit
 from howsure_paper.uci import run as uci
 from program import command, start
 
@@ -239,3 +245,52 @@ def depth_run(tmp_path_factory):
     plan = replace(quick_plan(), groups=("gaussian",), steps=4)
     run_on(data, plan, Context(folder, "cpu", progress=False))
     return plan, folder, data
+
+
+# Checkpoints of other runs ------------------------------------------------------------------------------------------
+
+
+def test_checkpoint_of_another_fit_raises(tmp_path):
+    g = np.random.default_rng(0)
+    x, y = g.random((40, 2)), g.random(40)
+    recipe = Recipe(Network((4,)), Settings(steps=20, evaluate_every=10), 8)
+
+    def train(x=x, y=y, seeds=(0, 1), method=None, rows=40, recipe=recipe, weight=None):
+        members = hold_out(np.arange(rows), list(seeds), 0.2)
+        method = method or Evidential(0.01)
+        options = {"recipe": recipe, "device": "cpu", "checkpoint": tmp_path / "c", "sample_weight": weight}
+        return fit(method, x, y, members, **options)
+
+    first = train()
+    assert np.array_equal(train().predict(x).mean, first.predict(x).mean)
+    changed = x.copy()
+    changed[3, 1] += 1e-9
+    for other in (
+        {"x": changed},
+        {"y": y + 1e-9},
+        {"seeds": (0, 2)},
+        {"method": Evidential(0.02)},
+        {"method": Evidential(0.01, penalty="kl")},
+        {"rows": 39},
+        {"recipe": Recipe(Network((4,), "relu"), recipe.settings, 8)},
+        {"recipe": Recipe(Network((4,)), recipe.settings, 9)},
+        {"weight": np.linspace(1, 2, 40)},
+    ):
+        with pytest.raises(hs.InputError) as caught:
+            train(**other)
+        assert caught.value.hint is not None
+    (tmp_path / "c").write_bytes(b"junk")
+    with pytest.raises(hs.InputError) as caught:
+        train()
+    assert str(tmp_path / "c") in caught.value.message
+    (tmp_path / "c").unlink()
+    train()
+    state = torch.load(tmp_path / "c", weights_only=True)
+    for key in ("weights", "clock", "history", "step", "optimizer"):
+        torch.save({k: v for k, v in state.items() if k != key}, tmp_path / "c")
+        with pytest.raises(hs.InputError):
+            train()
+    (tmp_path / "c").unlink()
+    os.mkfifo(tmp_path / "c")
+    with pytest.raises(hs.InputError):
+        train()

@@ -191,7 +191,7 @@ def test_claims_are_those_of_the_records():
     compiled = ways["naive, compiled"]["median"] / ways[ours]["median"]
     assert in_order(said["benchmarks"], f"{compiled:.1f} times", "compiled")
     share = 36 * record("bench_loss")["copy"]["median"] / (32 * ways[ours]["median"])
-    assert in_order(said["benchmarks"], f"{100 * share:.0f} %", "copy")
+    assert in_order(said["benchmarks"], f"{100 * share:.0f}%", "copy")
     errors = record("loss_accuracy")["largest errors"]
     for kernel, name in (("triton", "Triton"), ("tensors", "tensor operations")):
         loss, *gradients = errors[kernel].values()

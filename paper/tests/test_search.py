@@ -6,9 +6,9 @@ import pytest
 import howsure as hs
 from howsure.likelihoods import Evidential, Network, NormalLikelihood, Recipe
 from howsure.tables.members import hold_out
-from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.search import folds_of, one_standard_error, search
+from howsure_paper.training import fit
 
 QUICK = Recipe(Network((16,)), Settings(steps=200, learning_rate=1e-2, evaluate_every=50), 32)
 

@@ -89,7 +89,6 @@ _NAMES = {  # the modules of the names above. The others are in estimators
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
     "calibration",
-    "deploy",
     "distributed",
     "distributions",
     "formulas",

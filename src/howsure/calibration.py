@@ -14,7 +14,7 @@ from howsure.conformal import ConformalCalibration
 from howsure.distributions import Support
 from howsure.errors import FewLabelsWarning, InputError, InputTypeError
 from howsure.metrics.scores import Mask, Predictive, Targets
-from howsure.prediction import Prediction, as_prediction, checked_coverages, checked_levels, draw_some
+from howsure.prediction import Prediction, as_prediction, checked_coverages, checked_levels, draw_some, quantities
 from howsure.storage import checked_header
 
 __all__ = ["Calibration", "RecalibratedPrediction", "calibrate"]
@@ -99,7 +99,7 @@ def _of_prediction(p: Prediction, y: Any, method: str, mask: Mask) -> "Calibrati
     known = np.ones(p.shape, dtype=bool) if mask is None else p.known(mask).cpu().numpy()
     if method == "conformal":
         return ConformalCalibration.learn(p, target, mask=known)
-    stated = p.randomised_pit(target)[2] if method == "isotonic" else None
+    stated = quantities.randomised_pit(p, target)[2] if method == "isotonic" else None
     if not known.any():
         raise InputError("there are no targets to calibrate with")
     found: list[Any] = []
@@ -232,7 +232,7 @@ class RecalibratedPrediction:
         p = self.prediction
         target = p.target(y, mask).cpu().double().numpy()
         stated = np.asarray(p.cdf(target), dtype=float)
-        inside = (self._map(stated) >= tail) & (self._map(p.strictly_below(target, stated)) <= 1 - tail)
+        inside = (self._map(stated) >= tail) & (self._map(quantities.strictly_below(p, target, stated)) <= 1 - tail)
         known = inside if mask is None else inside[p.known(mask).cpu().numpy()]
         if not known.size:
             raise InputError("there are no rows to score")
@@ -265,8 +265,8 @@ def _scale(p: Prediction, y: Array, chosen: NDArray[np.bool_]) -> float:
         chosen = chosen & (y != p.atom)
     rows = np.unravel_index(draw_some(np.flatnonzero(chosen), MAX_TARGETS), chosen.shape)
     some = p[rows]
-    z = some.before_transform(y[rows])
-    before = some.without_transform()
+    z = quantities.before_transform(some, y[rows])
+    before = quantities.without_transform(some)
     if p.atom is not None:
         before = Prediction(some.answers, members=0, weights=some.weights)
     mean = np.asarray(before.mean, dtype=float)

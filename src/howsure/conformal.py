@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from howsure.distributions import Transform
 from howsure.errors import InputError
-from howsure.prediction import Prediction, checked_coverages
+from howsure.prediction import Prediction, checked_coverages, quantities
 
 __all__ = ["ConformalCalibration", "Groups", "OnlineConformal", "min_rows", "quantile_of_scores"]
 
@@ -65,17 +65,12 @@ def quantile_of_scores(scores: ArrayLike, coverage: float) -> Array:
     Raises:
         InputError: if there are so few scores that only an infinite interval has the guarantee.
     """
-    values = np.asarray(scores, dtype=float)
-    if np.isnan(values).any():
-        columns = values.reshape(len(values), -1).T
-        each = [quantile_of_scores(column[~np.isnan(column)], coverage) for column in columns]
-        return np.array(each).reshape(values.shape[1:])
-    rank = math.ceil((len(values) + 1) * _decimal(coverage))
-    if rank > len(values):
-        raise InputError(
-            f"a coverage of {coverage:g} needs at least {min_rows(coverage)} calibration rows, got {len(values)}"
-        )
-    quantile: Array = np.partition(values, rank - 1, axis=0)[rank - 1]
+    values = np.sort(np.asarray(scores, dtype=float), axis=0)  # NaN comes last
+    known, least = (~np.isnan(values)).sum(0), min_rows(coverage)
+    if (known < least).any():
+        raise InputError(f"a coverage of {coverage:g} needs at least {least} calibration rows, got {known.min()}")
+    rank = [math.ceil((count + 1) * _decimal(coverage)) for count in known.flat]
+    quantile: Array = np.take_along_axis(values, np.reshape(rank, (1, *known.shape)) - 1, 0)[0]
     return quantile
 
 
@@ -92,8 +87,8 @@ class _Frame(NamedTuple):
     @classmethod
     def of(cls, prediction: Prediction) -> "_Frame":
         """Return the frame of a prediction's intervals of ``REFERENCE_COVERAGE``."""
-        before = prediction.without_transform()
-        ends = before.central_ends([REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
+        before = quantities.without_transform(prediction)
+        ends = quantities.central_ends(before, [REFERENCE_COVERAGE]).cpu().numpy()[..., 0, :].astype(float)
         lower, upper = ends[..., 0], ends[..., 1]
         quarter = 0.25 * (upper - lower)
         centre = np.clip(np.asarray(before.mean, dtype=float), lower + quarter, upper - quarter)
@@ -114,7 +109,7 @@ class _Frame(NamedTuple):
 
 def _scores(prediction: Prediction, y: Array) -> Array:
     """Return the score of each target."""
-    z = prediction.before_transform(y)
+    z = quantities.before_transform(prediction, y)
     # an interval whose lower end is below 0 reaches a target of 0 however far below 0 the variable is
     highest = np.where(y == 0, -np.inf, z) if isinstance(prediction.transform, Transform) else z
     return _Frame.of(prediction).scores(z, highest)
@@ -273,15 +268,12 @@ class ConformalCalibration:
             prediction: of new rows.
             table: the new rows; needed with groups.
         """
-        rows = prediction.shape[0]
+        factors = self.factors(REFERENCE_COVERAGE)
+        rows, (groups, targets) = prediction.shape[0], factors.shape
         codes = np.full(rows, -1) if self.groups is None or table is None else self.groups.codes(table)
-        codes = codes.reshape(-1, *(1,) * (len(prediction.shape) - 1)) + np.zeros(prediction.shape, dtype=np.int64)
-        targets = np.zeros(prediction.shape, dtype=np.int64)
-        if len(prediction.shape) == 2:
-            targets = targets + np.arange(prediction.shape[1])
-        scale = self.factors(REFERENCE_COVERAGE)[codes, targets]
-        scaled = prediction.scaled(scale)
-        scaled.guarantee = ConformalIntervals(self, codes, targets, scale)
+        places = ((codes % groups)[:, None] * targets + np.arange(targets)).reshape(prediction.shape)
+        scaled = prediction.scaled(factors.ravel()[places])
+        scaled.guarantee = ConformalIntervals(self, places)
         return scaled
 
 
@@ -291,35 +283,31 @@ class ConformalIntervals:
 
     Args:
         calibration: the scores.
-        codes, targets, scale: group, target and factor of each element of the prediction, of its shape.
+        places: place of each element of the prediction in the flat table of factors.
     """
 
     calibration: ConformalCalibration
-    codes: Codes
-    targets: Codes
-    scale: Array
+    places: Codes
 
     def ends(self, prediction: Prediction, coverages: Sequence[float]) -> Array:
         """Return the ends of several intervals of the prediction, (*shape, coverages, 2)."""
-        frame = _Frame.of(prediction)
-        found = []
-        for coverage in coverages:
-            ends = frame.stretched(self.calibration.factors(coverage)[self.codes, self.targets] / self.scale)
-            found.append(_in_units_of_y(prediction, ends))
-        return np.stack(found, axis=-2)
+        frame, scale = _Frame.of(prediction), self._factors(REFERENCE_COVERAGE)
+        found = [frame.stretched(self._factors(coverage) / scale) for coverage in coverages]
+        return np.stack([_in_units_of_y(prediction, ends) for ends in found], axis=-2)
 
     def at(self, keys: tuple[Any, ...]) -> "ConformalIntervals":
         """Return the intervals of a part of the prediction."""
-        parts = (np.asarray(part[keys]) for part in (self.codes, self.targets, self.scale))
-        return ConformalIntervals(self.calibration, *parts)
+        return ConformalIntervals(self.calibration, np.asarray(self.places[keys]))
 
     def joined(self, others: Sequence[Any]) -> "ConformalIntervals":
         """Return the intervals of this prediction and others, row after row."""
         if any(not isinstance(o, ConformalIntervals) or o.calibration is not self.calibration for o in others):
             raise InputError("only predictions with one conformal calibration can be joined")
-        everyone = [self, *others]
-        parts = (np.concatenate([getattr(o, name) for o in everyone]) for name in ("codes", "targets", "scale"))
-        return ConformalIntervals(self.calibration, *parts)
+        return ConformalIntervals(self.calibration, np.concatenate([self.places, *(o.places for o in others)]))
+
+    def _factors(self, coverage: float) -> Array:
+        """Return the factor of each element of the prediction."""
+        return self.calibration.factors(coverage).ravel()[self.places]
 
 
 # A stream -------------------------------------------------------------------------------------------------------------

@@ -35,17 +35,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file next to its final place and rename it: after a kill or on a full disk the old file is still there.
-
-    A link is followed, as ``open`` does. Files left by killed writers are removed.
-    """
+    """Write a file as :func:`opening_whole` does: after a kill or on a full disk the old file is still there."""
     with opening_whole(path) as file:
         write(file)
 
 
 @contextlib.contextmanager
 def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
-    """Yield an open file next to the final place of a file, and rename it when the block ends; else it is removed.
+    """Yield an open file in a hidden folder, and move it to its final place when the block ends without an error.
 
     A link is followed, as ``open`` does. Files left by killed writers are removed.
 
@@ -53,83 +50,39 @@ def opening_whole(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
         FileExistsError: if ``replace`` is False and the file is there when the block ends.
         InputError: if there is something else than a plain file, such as a folder or a device.
     """
-    path = path.resolve()
+    path = _resolved(path)
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a plain file, and is not replaced; name another one")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_parts(path)
-    temporary, handle = _new_part(path)
-    try:
-        with os.fdopen(handle, "wb") as file:
+    with scratch_folder(path) as scratch:
+        part = scratch / "part"
+        with part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if fcntl is not None:  # while the file is open, its lock shows other processes that the writer is alive
-                _rename(temporary, path, replace)
-        if fcntl is None:  # Windows does not rename an open file
-            _rename(temporary, path, replace)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        _rename(part, path, replace)
 
 
-def _rename(temporary: Path, path: Path, replace: bool) -> None:
+def _resolved(path: Path) -> Path:
+    """Return the path behind all links."""
+    try:
+        return path.resolve()
+    except (RuntimeError, ValueError) as error:  # a link to itself, or a name with a zero in it
+        raise InputError(f"{str(path)!r} cannot be the name of a file ({error})") from error
+
+
+def _rename(part: Path, path: Path, replace: bool) -> None:
     """Give a file its final name; unless ``replace``, raise FileExistsError if another one has it."""
     if replace:
-        temporary.replace(path)
+        part.replace(path)
         return
     try:
-        path.hardlink_to(temporary)  # unlike a rename, never over another file
+        path.hardlink_to(part)  # unlike a rename, never over another file
     except FileExistsError:
         raise
     except OSError:  # a file system without links
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        temporary.replace(path)
-    else:
-        temporary.unlink()
-
-
-def _new_part(path: Path) -> tuple[Path, int]:
-    """Create and lock an empty file next to ``path``, with the permissions that the user's umask allows."""
-    while True:
-        part = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.part")
-        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        _lock(handle, wait=True)
-        if fcntl is None or os.fstat(handle).st_nlink:  # another writer may have removed it before it was locked
-            return part, handle
-        os.close(handle)
-
-
-def _remove_parts(path: Path) -> None:
-    """Remove the parts that killed writers of this file left: those on which nobody holds a lock."""
-    if fcntl is None:
-        return
-    for part in path.parent.glob(f".{glob.escape(_short_name(path))}.????????.part"):
-        with contextlib.suppress(OSError):
-            handle = os.open(part, os.O_RDWR)
-            try:
-                if _lock(handle, wait=False):
-                    part.unlink()
-            finally:
-                os.close(handle)
-
-
-def _short_name(path: Path) -> str:
-    return path.name[:60]  # so that the name of a part is no longer than a file system allows
-
-
-def _lock(handle: int, wait: bool) -> bool | None:
-    """Lock an open file or folder; return whether that worked, or None where there are no locks."""
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems
-        return None
-    return True
+        part.replace(path)
 
 
 @contextlib.contextmanager
@@ -160,14 +113,18 @@ def _open_locked(folder: Path, wait: bool) -> tuple[int, bool]:
     """
     while True:
         _make_folder(folder)
-        handle = os.open(folder, os.O_RDONLY)
-        held = _lock(handle, wait)
-        if held is False:
+        handle, held = os.open(folder, os.O_RDONLY), True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
             os.close(handle)
-            raise InputError(f"another process is writing to {folder}; wait until it ends, or choose another folder")
+            message = f"another process is writing to {folder}; wait until it ends, or choose another folder"
+            raise InputError(message) from None
+        except OSError:  # some network file systems
+            held = False
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), folder.stat()):
-                return handle, bool(held)
+                return handle, held
         os.close(handle)
 
 
@@ -184,13 +141,14 @@ def _make_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
     """Yield a new hidden folder next to ``path``, and remove it and folders of killed processes at the end."""
-    path = path.resolve()
+    path = _resolved(path)
     _make_folder(path.parent)
-    for left in path.parent.glob(f".{glob.escape(_short_name(path))}.????????.scratch"):
+    name = path.name[:60]  # so that the hidden name is no longer than a file system allows
+    for left in path.parent.glob(f".{glob.escape(name)}.????????.scratch"):
         with contextlib.suppress(OSError, InputError), locked(left, wait=False) as held:  # raises if its owner lives
             if held:
                 shutil.rmtree(left)
-    scratch = path.with_name(f".{_short_name(path)}.{secrets.token_hex(4)}.scratch")
+    scratch = path.with_name(f".{name}.{secrets.token_hex(4)}.scratch")
     with locked(scratch):
         try:
             yield scratch
@@ -212,7 +170,7 @@ def new_folder(path: Path, check_old: Callable[[Path], None] | None = None) -> I
     Raises:
         InputError: if there is something at ``path``, other than an empty folder or one that may be replaced.
     """
-    path = path.resolve()
+    path = _resolved(path)
     _refuse_existing(path, check_old)
     with scratch_folder(path) as scratch:
         whole = scratch / "whole"
@@ -254,12 +212,7 @@ def read_plain(path: Path) -> bytes:
         FileNotFoundError: if there is none.
         InputError: if it is not a regular file, or a link to itself.
     """
-    try:
-        path.resolve()
-        plain = stat.S_ISREG(path.stat().st_mode)
-    except RuntimeError as error:  # a link to itself
-        raise InputError(f"{path} cannot be read ({error})") from error
-    if not plain:
+    if not stat.S_ISREG(_resolved(path).stat().st_mode):
         raise InputError(f"{path} is not a file")
     return path.read_bytes()
 

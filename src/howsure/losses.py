@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.distributions import Normal, NormalInverseGamma
-from howsure.distributions._base import count_invalid, fit_rows, fit_shape
+from howsure.distributions.arguments import count_invalid, fit_rows, fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import normal as normal_formulas
 from howsure.formulas import penalties

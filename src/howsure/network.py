@@ -27,7 +27,7 @@ from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
 from howsure.distributed import count_ranks, sum_over_ranks
 from howsure.distributions import NormalInverseGamma
-from howsure.distributions._base import fit_shape
+from howsure.distributions.arguments import fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
 from howsure.nn.evidence import ConjugateEvidence, FeatureBasis, FeatureSums
@@ -474,6 +474,8 @@ def _gather(
 def _batches(loader: Iterable[Any], network: nn.Module) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Yield inputs and targets on the device of the network."""
     device = device_of(network)
+    if not isinstance(loader, Iterable):
+        raise InputTypeError(f"the loader must yield batches, not be a {type(loader).__name__}", hint="use [(x, y)]")
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[-1], Tensor):
             raise InputTypeError(

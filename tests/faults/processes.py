@@ -3,6 +3,9 @@
 Each check returns (how many were tried, what failed).
 """
 
+import contextlib
+import itertools
+import multiprocessing
 import os
 import random
 import signal
@@ -12,6 +15,8 @@ import tempfile
 import textwrap
 import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -22,18 +27,9 @@ from howsure.storage import load_model, save_model
 TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
 Found = tuple[int, list[str]]
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["faults.processes"])
 
-SAVE = """
-    import sys, torch
-    from faults.processes import Count
-    from howsure.storage import save_model
-    path, first = sys.argv[1], int(sys.argv[2])
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for k in range(first, first + 100_000):
-        save_model(path, {"w": torch.full((20_000,), float(k))}, Count(k))
-        print(k, flush=True)
-"""
 FIT = """
     import sys, pickle
     import numpy as np, howsure as hs
@@ -76,15 +72,33 @@ def run(command: list[str], **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, **more)  # type: ignore[call-overload]
 
 
-def start_saving(path: Path, first: int) -> subprocess.Popen[str]:
-    """Start a process that saves models numbered from ``first`` on, and return it when its imports are done."""
-    process = start(SAVE, path, first)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    return process
+def save_forever(path: Path, first: int, saved: Connection) -> None:
+    """Send a first word, save models numbered from ``first`` on, and send the number of each that is written."""
+    saved.send("ready")
+    for k in itertools.count(first):
+        save_model(path, {"w": torch.full((20_000,), float(k))}, Count(k))
+        saved.send(k)
+
+
+def start_saving(path: Path, first: int) -> tuple[BaseProcess, Connection]:
+    """Start a process that saves models, forked from one that has done the imports; return it when it has begun."""
+    numbers, saved = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=save_forever, args=(path, first, saved), daemon=True)
+    process.start()
+    saved.close()
+    numbers.recv()
+    return process, numbers
+
+
+def numbers_of(process: BaseProcess, numbers: Connection) -> list[int]:
+    """Kill a process that saves, and return the numbers that it sent."""
+    process.kill()
+    process.join()
+    found = []
+    with contextlib.suppress(EOFError, OSError), numbers:
+        while True:
+            found.append(numbers.recv())
+    return found
 
 
 def leftovers(path: Path) -> list[str]:
@@ -100,14 +114,11 @@ def kills_in_save(count: int = 200, seed: int = 0) -> Found:
     with tempfile.TemporaryDirectory() as scratch:
         path, written = Path(scratch) / "model", -1
         for trial in range(count):
-            process = start_saving(path, 1000 * trial)
-            assert process.stdout is not None
+            process, numbers = start_saving(path, 1000 * trial)
             if trial == 0 or choose.random() < 0.5:
-                written = int(process.stdout.readline())  # at least one save is through
+                written = numbers.recv()  # at least one save is through
             time.sleep(choose.random() * 0.02)
-            process.kill()
-            said = process.communicate()[0].split()
-            written = int(said[-1]) if said else written
+            written = max([written, *numbers_of(process, numbers)])
             try:
                 tensors, settings = load_model(path)
             except InputError as error:
@@ -133,12 +144,10 @@ def writers(processes: int = 3, seconds: float = 3.0) -> Found:
             if not (tensors["w"] == settings["k"]).all():
                 failed.append(f"torn: {settings['k']}")
         saves = 0
-        for process in crowd:
-            if process.poll() is not None:
-                failed.append(f"a writer ended: {process.communicate()[1][-300:]}")
-                continue
-            process.kill()
-            saves += len(process.communicate()[0].split())
+        for process, numbers in crowd:
+            if not process.is_alive():
+                failed.append(f"a writer ended with {process.exitcode}")
+            saves += len(numbers_of(process, numbers))
         failed += leftovers(path)
     return saves + loads, failed
 

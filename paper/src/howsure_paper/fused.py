@@ -20,7 +20,7 @@ __all__ = ["FusedSteps", "fused_steps", "obstacle", "required_fused_steps"]
 def fused_steps(
     method: Method, population: Population, batches: TableBatches, table: ScaledTable, recipe: Recipe
 ) -> "FusedSteps | None":
-    """Return the ``fast_steps`` of :func:`howsure.tables.train.fit`, or None where the kernel cannot train them."""
+    """Return the ``fast_steps`` of :func:`howsure_paper.training.fit`, or None where the kernel cannot train them."""
     if obstacle(method, population, recipe, table.row_weights is not None, table.cells is not None):
         return None
     return FusedSteps(method, population, batches, table)

@@ -14,7 +14,7 @@ from howsure.likelihoods.base import Method, Recipe
 from howsure.tables.censoring import cells_of_bounds, log_likelihood, read_censored
 from howsure.tables.members import hold_out
 from howsure.tables.model import TableModel
-from howsure.tables.train import fit
+from howsure_paper.training import fit
 
 __all__ = ["Search", "folds_of", "mixtures", "one_standard_error", "search", "searched_by"]
 
@@ -81,7 +81,7 @@ def search(
         folds: 5 by default, 3 from 5,000 rows on.
         seed, validation_fraction: how a group is divided.
         effort: the share of the recipe's steps that the networks of the search get.
-        recipe, sample_weight, censored, **options: as for :func:`howsure.tables.train.fit`.
+        recipe, sample_weight, censored, **options: as for :func:`howsure_paper.training.fit`.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)

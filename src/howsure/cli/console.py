@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import stat
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ __all__ = [
     "Quiet",
     "Seed",
     "Separator",
+    "column",
     "counted",
     "number",
     "prepare_streams",
@@ -58,6 +58,11 @@ Encoding = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 
 
+def column(text: str, *names: str) -> Any:
+    """Return the declaration of an option that takes the name of a column, with its help text."""
+    return typer.Option(*names, help=text, metavar="COLUMN")
+
+
 def prepare_streams() -> None:
     """Make standard output and standard error such that no character and no missing reader can stop a command.
 
@@ -71,25 +76,21 @@ def prepare_streams() -> None:
             continue
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-        if _is_pipe(stream):
+        try:
+            handle = None if stream.isatty() else stream.fileno()
+        except (AttributeError, OSError, ValueError):  # no file of the operating system
+            handle = None
+        if handle is not None and isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            raw: Any = _Pipe(stream.fileno(), "wb", closefd=False)
+            raw: Any = _Pipe(handle, "wb", closefd=False)
             buffer = raw if isinstance(stream.buffer, io.FileIO) else io.BufferedWriter(raw)  # as Python has it
             lines, at_once = stream.line_buffering, stream.write_through
             text = io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines, write_through=at_once)
             setattr(sys, name, text)
 
 
-def _is_pipe(stream: Any) -> bool:
-    try:
-        mode = os.fstat(stream.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # no file of the operating system
-        return False
-    return isinstance(stream, io.TextIOWrapper) and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
-
-
 class _Pipe(io.FileIO):
-    """Pipe that accepts all text, also after its reader has left."""
+    """File or pipe that accepts all text, also after the reader of the pipe has left."""
 
     def write(self, data: Any) -> int:
         with contextlib.suppress(BrokenPipeError):

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from howsure.cli import console, models, scoring
 from howsure.cli.console import counted, number, printable, share
-from howsure.cli.rows import TestRows, naming_rows, read_test_rows
+from howsure.cli.rows import Rows, naming_rows, read_test_rows
 from howsure.io import BATCH_ROWS, CsvOptions
 
 if TYPE_CHECKING:
@@ -18,21 +19,19 @@ if TYPE_CHECKING:
     from howsure.estimators import Regressor
     from howsure.prediction import Prediction
 
-__all__ = ["Target", "evaluate", "known_rows", "training_rows_note"]
+__all__ = ["Target", "evaluate", "note_rows", "training_rows_note"]
 
+Array = NDArray[np.float64]
 SHOWN_GROUPS = 50
 Target = Annotated[
-    list[str] | None,
-    typer.Option("--target", help="Column of the target, if the model does not know its name.", metavar="COLUMN"),
+    list[str] | None, console.column("Column of the target, if the model does not know its name.", "--target")
 ]
 
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
-    by: Annotated[
-        str | None, typer.Option(help="Column whose values are groups with their own scores.", metavar="COLUMN")
-    ] = None,
+    by: Annotated[str | None, console.column("Column whose values are groups with their own scores.")] = None,
     target: Target = None,
     separator: console.Separator = None,
     encoding: console.Encoding = None,
@@ -45,27 +44,26 @@ def evaluate(
     """
     with console.speaking():
         regressor = models.load(model)
-        rows, left_out = known_rows(regressor, table, target, by, CsvOptions(separator, encoding), quiet or as_json)
-        p = _predict(regressor, rows, table, quiet or as_json)
-        found = {"model": str(model), "table": str(table), "rows": len(rows.y), "without_target": left_out}
-        found |= _scores(regressor, p, rows, by)
+        rows, groups = read_test_rows(regressor, table, target or [], by, CsvOptions(separator, encoding))
+        note_rows(regressor, rows, quiet or as_json)
+        p = _predict(regressor, rows, quiet or as_json)
+        found = {"model": str(model), "table": str(table), "rows": len(rows.y), "without_target": rows.left_out}
+        found |= _scores(regressor, p, rows, groups)
     if as_json:
         print(json.dumps(models.finite(found), indent=1, ensure_ascii=False))
     else:
         _show(found)
 
 
-def known_rows(
-    model: "Regressor", table: Path, target: list[str] | None, by: str | None, csv: CsvOptions, quiet: bool
-) -> tuple[TestRows, int]:
-    """Return the rows with known targets and the number of others, after notes about both."""
-    rows, left_out = read_test_rows(model, table, target or [], by, csv)
-    if left_out:
-        console.remark(f"left out: {counted(left_out)} without a target", quiet)
+def note_rows(model: "Regressor", rows: Rows, quiet: bool) -> list[str]:
+    """Print the number of rows without a target, and print and return notes about the others."""
+    if rows.left_out:
+        console.remark(f"left out: {counted(rows.left_out)} without a target", quiet)
     copies = models.training_rows_among(model, rows.x, rows.y)
-    if copies:
-        console.remark(f"note: {training_rows_note(copies, len(rows.y))}")
-    return rows, left_out
+    notes = [training_rows_note(copies, len(rows.y))] if copies else []
+    for note in notes:
+        console.remark(f"note: {note}")
+    return notes
 
 
 def training_rows_note(copies: int, rows: int) -> str:
@@ -76,7 +74,7 @@ def training_rows_note(copies: int, rows: int) -> str:
     )
 
 
-def _predict(model: "Regressor", rows: TestRows, table: Path, quiet: bool) -> "Prediction":
+def _predict(model: "Regressor", rows: Rows, quiet: bool) -> "Prediction":
     """Return the prediction of all rows, computed in parts."""
     from howsure.prediction import Prediction
 
@@ -84,40 +82,38 @@ def _predict(model: "Regressor", rows: TestRows, table: Path, quiet: bool) -> "P
     with console.Progress("predicting", len(rows.y), quiet) as progress:
         for k in range(0, len(rows.y), BATCH_ROWS):
             numbers = rows.numbers[k : k + BATCH_ROWS]
-            with naming_rows(table, numbers):
+            with naming_rows(rows.table, numbers):
                 parts.append(model.predict_distribution(rows.x[k : k + BATCH_ROWS]))
             progress.add(len(numbers))
     return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
 
-def _scores(model: "Regressor", p: "Prediction", rows: TestRows, by: str | None) -> dict[str, Any]:
+def _scores(model: "Regressor", p: "Prediction", rows: Rows, labels: "pd.Series[Any] | None") -> dict[str, Any]:
     """Return all scores as plain values."""
     targets, groups = {}, {}
     for name, (own, y) in zip(rows.targets, scoring.of_targets(p, rows.y), strict=True):
-        each = scoring.score_rows(own, y)
-        targets[name] = scoring.score(own, y, each)
-        if by is not None:
-            groups[name] = _by_group(each, rows.frame[by])
-    known = p.familiarity is not None and model.unfamiliar_below_ is not None
-    unfamiliar = float(np.mean(p.familiarity < model.unfamiliar_below_)) if known else None  # type: ignore[operator]
+        targets[name] = scoring.score(own, y)
+        if labels is not None:
+            groups[name] = _by_group(own, y, labels)
+    below, unfamiliar = model.unfamiliar_below_, None
+    if p.familiarity is not None and below is not None:
+        unfamiliar = float(np.mean(p.familiarity < below))
     found: dict[str, Any] = {"unfamiliar": unfamiliar, "targets": targets}
-    return found | ({} if by is None else {"by": {"column": by, "targets": groups}})
+    return found | ({} if labels is None else {"by": {"column": labels.name, "targets": groups}})
 
 
-def _by_group(rows: "pd.DataFrame", labels: "pd.Series[Any]") -> list[dict[str, Any]]:
+def _by_group(p: "Prediction", y: Array, labels: "pd.Series[Any]") -> list[dict[str, Any]]:
     """Return the scores of each group, the largest first."""
+    rows = p.to_frame(0.9)
+    rows["inside"] = (rows["lower_0.9"] <= y) & (y <= rows["upper_0.9"])
+    rows["square"] = (rows["mean"] - y) ** 2 if "mean" in rows else np.nan
+    rows["nll"] = -p.log_prob(y)
     shown = labels.astype(object).map(lambda value: "(missing)" if value is None or value != value else str(value))
-    found = [
-        {
-            "group": str(name),
-            "rows": len(own),
-            "coverage": float(own["inside_0.9"].mean()),
-            "rmse": float(np.sqrt(np.mean(own["error"] ** 2))),
-            "nll": float(own["nll"].mean()),
-        }
-        for name, own in rows.groupby(shown.to_numpy(), sort=True)
-    ]
-    return sorted(found, key=lambda each: (-int(each["rows"]), each["group"]))
+    scores = rows.groupby(shown.to_numpy())
+    found = scores.agg(rows=("nll", "size"), coverage=("inside", "mean"), rmse=("square", "mean"), nll=("nll", "mean"))
+    found["rmse"] **= 0.5
+    found = found.rename_axis("group").reset_index().sort_values(["rows", "group"], ascending=[False, True])
+    return found.to_dict("records")  # type: ignore[return-value]
 
 
 # Tables for people ----------------------------------------------------------------------------------------------------

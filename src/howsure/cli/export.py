@@ -33,6 +33,7 @@ def export(
     with console.speaking(), console.Progress("exporting", None, quiet):
         from howsure.exporting import export as export_model
 
-        options = {"coverage": coverage if interval else None, "single": single, "overwrite": force}
-        path = export_model(models.load(model), out, **options)
+        shown, regressor = coverage if interval else None, models.load(model)
+        with models.writing_to(out):
+            path = export_model(regressor, out, coverage=shown, single=single, overwrite=force)
     console.remark(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", quiet)

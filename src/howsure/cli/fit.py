@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from howsure.cli import console, models, scoring
 from howsure.cli.console import counted
+from howsure.cli.evaluate import training_rows_note
 from howsure.cli.info import column_rows
-from howsure.cli.rows import check_columns, features_of, naming_rows, read_target
+from howsure.cli.rows import Rows, check_columns, features_of, naming_rows, rows_with_targets
 from howsure.errors import InputError
 from howsure.files import listed
 from howsure.io import CsvOptions, read_file
@@ -53,47 +54,26 @@ class Calibration(StrEnum):
     CONFORMAL = "conformal"
 
 
-class Rows(NamedTuple):
-    """Rows of a table: features, targets (N, T), the name of the table and the numbers of the rows in it."""
-
-    x: "pd.DataFrame"
-    y: Array
-    table: str
-    numbers: NDArray[np.int64]
-
-    def take(self, chosen: Any) -> "Rows":
-        """Return some of the rows, by position or by a mask."""
-        return Rows(self.x.iloc[chosen].reset_index(drop=True), self.y[chosen], self.table, self.numbers[chosen])
-
-
 def fit(
     table: Annotated[
         Path | None, typer.Argument(help="Table with a line of names: .csv, .tsv, .csv.gz, .parquet, .feather, .xlsx.")
     ] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="Column to predict; may be given several times.", metavar="COLUMN")
-    ] = None,
+    target: Annotated[list[str] | None, console.column("Column to predict; may be given several times.")] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="File of the model.")] = Path("model"),
     method: Annotated[Method, typer.Option(help="Kind of model.")] = Method.EVIDENTIAL,
     positive: Annotated[bool, typer.Option("--positive", help="The target cannot be negative.")] = False,
     calibrate: Annotated[
         Calibration | None, typer.Option(help="Calibrate by a tenth of the rows, which is not learned from.")
     ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="Column to leave out; may be given several times.", metavar="COLUMN")
-    ] = None,
+    drop: Annotated[list[str] | None, console.column("Column to leave out; may be given several times.")] = None,
     category: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to take for categories; may be given several times.", metavar="COLUMN"),
+        list[str] | None, console.column("Column to take for categories; may be given several times.")
     ] = None,
     split_by_time: Annotated[
-        str | None, typer.Option(help="Column with times: the last tenth of the rows is held out.", metavar="COLUMN")
+        str | None, console.column("Column with times: the last tenth of the rows is held out.")
     ] = None,
     split_by_group: Annotated[
-        str | None,
-        typer.Option(
-            help="Column whose values stay together, not learned from: a tenth is held out.", metavar="COLUMN"
-        ),
+        str | None, console.column("Column whose values stay together, not learned from: a tenth is held out.")
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Table to take scores on, instead of held-out rows.")] = None,
     refit: Annotated[
@@ -131,24 +111,25 @@ def fit(
     started = time.perf_counter()
     with console.speaking():
         frame, targets, name = _read(table, target or [], example, csv, quiet)
-        _check_options(frame, targets, name, drop or [], category or [], split_by_time, split_by_group)
-        y = read_target(frame, targets, name)
-        known = ~np.isnan(y).any(1)
-        rows = Rows(frame.astype(dict.fromkeys(category or [], "category")), y, name, np.arange(len(y))).take(known)
-        _check_rows(rows, len(y), targets, quiet)
+        if split_by_time is not None and split_by_group is not None:
+            raise InputError("--split-by-time and --split-by-group both choose the held-out rows; use one of them")
+        by = {"--split-by-time": split_by_time, "--split-by-group": split_by_group}
+        options = {option: [column] for option, column in by.items() if column is not None}
+        _check_options(frame, targets, name, {"--drop": drop or [], "--category": category or []} | options)
+        rows = rows_with_targets(frame.astype(dict.fromkeys(category or [], "category")), targets, name)
+        _check_rows(rows, quiet)
         if test is not None and (split_by_time or split_by_group or refit):
             raise InputError("--test cannot be combined with --split-by-time, --split-by-group or --refit")
         held_out = None if test is not None else _hold_out(rows, split_by_time, split_by_group, seed)
-        gone = {*targets, *(drop or []), *([] if split_by_group is None else [split_by_group])}
-        rows = rows._replace(x=rows.x.drop(columns=list(gone)))
+        rows = rows._replace(x=rows.x.drop(columns=[*targets, *(drop or []), *filter(None, [split_by_group])]))
         if not len(rows.x.columns):
             raise InputError(f"{name} has no columns left to learn from")
         if held_out is not None:
             masks, how = held_out
             folds = [(rows.take(~chosen), rows.take(chosen)) for chosen in masks]
         elif test is not None:
-            folds, how = [(rows, _read_test(test, rows, targets, csv))], f"the rows of {test.name}"
-        task = Task(method, settings, calibrate, targets, quiet)
+            folds, how = [(rows, _read_test(test, rows, csv))], f"the rows of {test.name}"
+        task = Task(method, settings, calibrate, quiet)
         found = []
         for k, (train, scored) in enumerate(folds):
             with warnings.catch_warnings(action="ignore" if k else None):  # of columns and targets: shown before
@@ -156,8 +137,10 @@ def fit(
             if not quiet and not k:
                 _show_columns(model)
             found.append(_score(model, train, scored, task))
+        if test is not None:
+            _note_copies(model, train, scored)
         scores, count = scoring.mean_of_folds(found), sum(len(scored.y) for _, scored in folds)
-        _show_scores(scores, count, how)
+        scoring.show(scores, count, how)
         _point_at_leaks(model, scored, scores)
         again = refit or len(folds) > 1
         if again:
@@ -171,7 +154,7 @@ def fit(
             "table": name,
             "dropped": list(drop or []),
             "rows": len(train.y),
-            "without_target": int((~known).sum()),
+            "without_target": rows.left_out,
             "held_out": {"how": how, "rows": count, "learned_from": again},
             "scores": scores,
             "row_hashes": models.recorded(models.row_hashes(model, train.x, train.y)),
@@ -206,36 +189,24 @@ def _read(
     return frame, targets, table.name
 
 
-def _check_options(
-    frame: "pd.DataFrame",
-    targets: list[str],
-    name: str,
-    drop: list[str],
-    category: list[str],
-    by_time: str | None,
-    by_group: str | None,
-) -> None:
+def _check_options(frame: "pd.DataFrame", targets: list[str], name: str, options: dict[str, list[str]]) -> None:
     """Raise for options that name columns which are not there, or which the options use twice."""
-    if by_time is not None and by_group is not None:
-        raise InputError("--split-by-time and --split-by-group both choose the held-out rows; use one of them")
     if len(set(targets)) < len(targets):
         raise InputError(f"--target names a column twice: {listed(targets)}")
-    given = {"--target": targets, "--drop": drop, "--category": category}
-    given |= {"--split-by-time": [by_time] if by_time else [], "--split-by-group": [by_group] if by_group else []}
-    for option, columns in given.items():
+    for option, columns in {"--target": targets, **options}.items():
         check_columns(columns, frame.columns, f"{option}: {name} has no column")
         if option != "--target" and (both := set(columns) & set(targets)):
             raise InputError(f"{option}: {min(both)!r} is the target", column=min(both))
 
 
-def _check_rows(rows: Rows, count: int, targets: list[str], quiet: bool) -> None:
+def _check_rows(rows: Rows, quiet: bool) -> None:
     """Raise for too few rows, and print a note if the scores are uncertain."""
-    if len(rows.y) < count:
-        console.remark(f"left out: {count - len(rows.y):,} of {count:,} rows without a target", quiet)
+    if rows.left_out:
+        console.remark(f"left out: {rows.left_out:,} of {rows.left_out + len(rows.y):,} rows without a target", quiet)
     if len(rows.y) < MIN_ROWS:
         have = counted(len(rows.y))
         raise InputError(f"{rows.table} has {have} with a target; at least {MIN_ROWS} are needed")
-    for column, values in zip(targets, rows.y.T, strict=True):
+    for column, values in zip(rows.targets, rows.y.T, strict=True):
         if (values == values[0]).all():
             console.remark(
                 f"note: the target {column!r} is {values[0]:g} in every row: there is nothing to learn about it, and "
@@ -281,8 +252,7 @@ def _times(rows: Rows, column: str) -> Array:
         found = read_table(rows.x[[column]]).columns[0]
     if found.kind not in ("date", "number"):
         raise InputError(f"--split-by-time: the column {column!r} of {rows.table} holds no dates or numbers")
-    values: Array = found.values
-    return values
+    return np.asarray(found.values)
 
 
 def _latest(times: Array) -> NDArray[np.bool_]:
@@ -309,35 +279,29 @@ def _some_groups(groups: "pd.Series[Any]", seed: int) -> tuple[NDArray[np.bool_]
     return np.isin(codes, chosen), f"{len(chosen):,} of {len(names):,} groups of {groups.name!r}"
 
 
-def _read_test(path: Path, rows: Rows, targets: list[str], csv: CsvOptions) -> Rows:
+def _read_test(path: Path, rows: Rows, csv: CsvOptions) -> Rows:
     """Return the rows of another table that have all targets."""
     import pandas as pd
 
     # text of the training rows is text here, too, though it may look like numbers
     types = {name: getattr(dtype, "categories", dtype) for name, dtype in rows.x.dtypes.items()}
     numbers = [str(name) for name, kind in types.items() if pd.api.types.is_numeric_dtype(kind)]
-    frame = read_file(path, [*numbers, *targets], csv)
+    frame = read_file(path, [*numbers, *rows.targets], csv)
     frame.columns = [str(each) for each in frame.columns]
-    lacking = [each for each in rows.x.columns if each not in frame.columns]
-    if lacking:
-        raise InputError(f"--test: {path} lacks the column{'s' if len(lacking) > 1 else ''} {listed(lacking)}")
-    y = read_target(frame, targets, path)
-    known = ~np.isnan(y).any(1)
-    if not known.any():
-        raise InputError(f"--test: {path} has no rows with a target")
-    return Rows(frame[list(rows.x.columns)], y, path.name, np.arange(len(y))).take(known)
+    check_columns(list(rows.x.columns), frame.columns, f"--test: {path} has no column")
+    found = rows_with_targets(frame, rows.targets, path)
+    return found._replace(x=found.x[list(rows.x.columns)], table=path.name)
 
 
 # The fit and its scores -----------------------------------------------------------------------------------------------
 
 
 class Task(NamedTuple):
-    """The model to fit: its method and parameters, its calibration, and the names of its targets."""
+    """The model to fit: its method and parameters, and its calibration."""
 
     method: Method
     settings: dict[str, Any]
     calibrate: Calibration | None
-    targets: list[str]
     quiet: bool
 
     def fit(self, rows: Rows) -> "Regressor":
@@ -359,7 +323,7 @@ class Task(NamedTuple):
         console.remark(f"fitting to {counted(len(learned.y))}", self.quiet)
         model = kinds[self.method](**self.settings)
         with naming_rows(learned.table, learned.numbers, _hint):
-            model.fit(learned.x, pd.DataFrame(learned.y, columns=self.targets))
+            model.fit(learned.x, pd.DataFrame(learned.y, columns=rows.targets))
         model.set_params(verbose=None)
         if self.calibrate is None:
             return model
@@ -380,26 +344,35 @@ def _score(model: "Regressor", train: Rows, scored: Rows, task: Task) -> dict[st
         found = {str(task.method): model.predict_distribution(features_of(model, scored.x))}
         x, x_new = (model.features_of(model.read(each.x)) for each in (train, scored))
     found |= scoring.baselines(x, train.y, x_new, task.settings["random_state"])
-    scores: dict[str, dict[str, Any]] = {target: {} for target in task.targets}
+    scores: dict[str, dict[str, Any]] = {target: {} for target in scored.targets}
     for name, p in found.items():
-        for target, (own, y) in zip(task.targets, scoring.of_targets(p, scored.y), strict=True):
+        for target, (own, y) in zip(scored.targets, scoring.of_targets(p, scored.y), strict=True):
             scores[target][name] = scoring.score(own, y)
     return scores
 
 
+def _note_copies(model: "Regressor", train: Rows, scored: Rows) -> None:
+    """Print a note if scored rows are training rows."""
+    known, found = (models.row_hashes(model, each.x, each.y) for each in (train, scored))
+    copies = int(np.isin(found, known).sum())
+    if copies:
+        console.remark(f"note: {training_rows_note(copies, len(found))}")
+
+
 def _point_at_leaks(model: "Regressor", scored: Rows, scores: dict[str, dict[str, Any]]) -> None:
     """Print a note about the most important column if predictions are almost exact: it may contain the target."""
+    from sklearn.inspection import permutation_importance
+
     some = scored.take(np.arange(min(len(scored.y), MAX_ROWS_FOR_LEAK)))
-    order = np.random.default_rng(0).permutation(len(some.y))
     for k, (target, found) in enumerate(scores.items()):
-        y, spread = some.y[:, k], np.std(scored.y[:, k])
-        if not min(each["rmse"] or np.inf for each in found.values()) <= ALMOST_EXACT * spread:
+        if not min(each["rmse"] or np.inf for each in found.values()) <= ALMOST_EXACT * np.std(scored.y[:, k]):
             continue
-        errors = {}
-        for column in some.x.columns:
-            shuffled = some.x.assign(**{column: some.x[column].to_numpy()[order]})
-            errors[column] = np.mean((model.predict(shuffled).reshape(len(y), -1)[:, k] - y) ** 2)
-        worst = str(max(errors, key=lambda column: errors[column]))
+
+        def error(model: "Regressor", x: "pd.DataFrame", y: Array, k: int = k) -> float:
+            return -float(np.mean((model.predict(x).reshape(y.shape)[:, k] - y[:, k]) ** 2))
+
+        importance = permutation_importance(model, some.x, some.y, scoring=error, n_repeats=1, random_state=0)
+        worst = str(some.x.columns[importance.importances_mean.argmax()])
         console.remark(
             f"note: the columns determine {target!r} almost exactly, most of all {worst!r}. If it is known only "
             f"together with {target!r}, leave it out with --drop {shlex.quote(worst)}"
@@ -414,12 +387,4 @@ def _show_columns(model: "Regressor") -> None:
     print(console.table(column_rows(columns.head(SHOWN_COLUMNS)), left=("taken for", "why")))
     if len(columns) > SHOWN_COLUMNS:
         print(f"and {len(columns) - SHOWN_COLUMNS:,} columns more; howsure info MODEL shows all")
-    sys.stdout.flush()
-
-
-def _show_scores(scores: dict[str, dict[str, Any]], rows: int, how: str) -> None:
-    """Print the scores of all models, a table for each target."""
-    for column, found in scores.items():
-        print("\n" + scoring.heading(column, rows, how))
-        print(console.table(list(scoring.compare_models(found))))
     sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,13 +45,10 @@ def _system() -> dict[str, str]:
     """Return versions by name, "not installed" for missing packages."""
     from howsure import __version__
 
-    found = {"howsure": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found | {"system": f"{platform.system()} {platform.machine()}"}
+    installed = {each.name.lower(): each.version for each in distributions()}
+    packages = {name: installed.get(name, "not installed") for name in PACKAGES}
+    machine = f"{platform.system()} {platform.machine()}"
+    return {"howsure": __version__, "python": platform.python_version()} | packages | {"system": machine}
 
 
 def _device(name: str) -> str:
@@ -69,16 +66,8 @@ def _device(name: str) -> str:
 
 def column_rows(columns: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return the rows of a table of the columns of a model, as `columns_` has them."""
-    return [
-        {
-            "column": name,
-            "taken for": row["taken for"],
-            "features": row["features"],
-            "missing": "–" if row["missing"] is None or row["missing"] != row["missing"] else row["missing"],
-            "why": row["why"],
-        }
-        for name, row in zip(columns.index, columns.astype(object).to_dict("records"), strict=True)
-    ]
+    found = columns.astype(object).where(columns.notna(), "–").reset_index()
+    return found.to_dict("records")  # type: ignore[return-value]
 
 
 def _describe(model: "Regressor", path: Path) -> dict[str, Any]:
@@ -111,23 +100,22 @@ def _show_model(found: dict[str, Any]) -> None:
     """Print the summary of a model, its columns, and the scores of its fit."""
     parameters = ", ".join(f"{name}={value!r}" for name, value in found["parameters"].items())
     training, below, width = found["training"], found["unfamiliar_below"], found["width"]
+    inputs = ", ".join(f"{name} {weight:.2f}" for name, weight in found["inputs"].items())
     shown = {
         "model": f"{found['class']}({parameters})",
         "path": f"{found['path']}, {found['bytes']:,} bytes",
         "targets": ", ".join(found["targets"] or ["without names"]),
-        "networks": f"{len(training['best_step'])}, weights by inputs: "
-        + ", ".join(f"{name} {weight:.2f}" for name, weight in found["inputs"].items()),
+        "networks": f"{len(training['best_step'])}, weights by inputs: {inputs}",
         "training": f"{training['steps']:,} steps, {training['seconds']:.1f} s",
         "unfamiliar": "not known" if below is None else f"below a familiarity of {below:.3g}",
-        "width": None if width is None else ", ".join(f"{each:.3f}" for each in width),
+        "width": width and ", ".join(f"{each:.3f}" for each in width),
         "calibration": found["calibration"],
     }
     print()
     _show_pairs({name: value for name, value in shown.items() if value is not None})
     print("\n" + console.table(found["columns"], left=("taken for", "why")))
     record = found["record"]
-    for target, scores in record.get("scores", {}).items():
-        print("\n" + scoring.heading(target, record["held_out"]["rows"], record["held_out"]["how"]))
-        print(console.table(list(scoring.compare_models(scores))))
+    if record:
+        scoring.show(record["scores"], record["held_out"]["rows"], record["held_out"]["how"])
     if record and record["held_out"]["learned_from"]:
         print(f"The model was then fitted to all {record['rows']:,} rows.")

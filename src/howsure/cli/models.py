@@ -1,9 +1,11 @@
 """Model files as the commands use them: a regressor, the record of the fit that made it, and its training rows."""
 
 import base64
+import contextlib
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,17 @@ if TYPE_CHECKING:
 
     from howsure.estimators import Regressor
 
-__all__ = ["check_other", "check_output", "finite", "load", "recorded", "row_hashes", "save", "training_rows_among"]
+__all__ = [
+    "check_other",
+    "check_output",
+    "finite",
+    "load",
+    "recorded",
+    "row_hashes",
+    "save",
+    "training_rows_among",
+    "writing_to",
+]
 
 MAX_HASHES = 10_000  # training rows that are recognised; of more, those with the smallest hashes
 
@@ -48,7 +60,7 @@ def _checked(record: Any) -> dict[str, Any]:
         if not all(type(count) is int for count in counts) or not all(isinstance(word, str) for word in words):
             raise InputError("its record does not name the held-out rows")
         for found in record["scores"].values():
-            list(scoring.compare_models(found))  # raises if a score is not a number
+            scoring.compare_models(found)  # raises if a score is not a number
         np.frombuffer(base64.b64decode(record.get("row_hashes", ""), validate=True), "<u4")
     return dict(record)
 
@@ -57,8 +69,15 @@ def save(model: "Regressor", path: Path, record: dict[str, Any]) -> None:
     """Write a model file with the record of its fit."""
     model = copy(model)
     model.record_ = finite(record)
-    try:
+    with writing_to(path):
         model.save(path)
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Raise errors of the disk as a sentence with the name of the file."""
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 

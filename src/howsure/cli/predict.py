@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from howsure.cli import console, models
-from howsure.cli.rows import check_columns, features_of, naming_rows, number_columns, predict_frame
+from howsure.cli.rows import naming_rows, note_new_gaps, number_columns, predict_frame
 from howsure.errors import InputError
 from howsure.files import listed, new_folder
 from howsure.io import CsvOptions, check_output, count_rows, is_ours, read_batches, writing
@@ -19,7 +19,6 @@ from howsure.io import CsvOptions, check_output, count_rows, is_ours, read_batch
 if TYPE_CHECKING:
     import pandas as pd
 
-    from howsure.estimators import Regressor
 
 __all__ = ["predict"]
 
@@ -44,9 +43,7 @@ def predict(
         typer.Option("-o", "--out", help="File of the predictions: .csv, .csv.gz, .parquet or .feather; or a folder."),
     ],
     coverage: console.Coverage = 0.9,
-    keep: Annotated[
-        list[str] | None, typer.Option(help="Column to copy; may be given several times.", metavar="COLUMN")
-    ] = None,
+    keep: Annotated[list[str] | None, console.column("Column to copy; may be given several times.")] = None,
     escape_formulas: Annotated[
         bool, typer.Option("--escape-formulas", help="Put ' before copied texts that a spreadsheet would compute.")
     ] = False,
@@ -67,13 +64,27 @@ def predict(
     kept = list(dict.fromkeys(keep or []))
     with console.speaking(in_batches=True):
         regressor = models.load(model)
-        with _jobs(table, out, force) as jobs:
-            function = partial(predict_frame, regressor, coverage=coverage, keep=kept, escape_formulas=escape_formulas)
-            read = partial(read_batches, numbers=number_columns(regressor), csv=CsvOptions(separator, encoding))
-            check = partial(_check, regressor, kept, set(), quiet)
-            with console.Progress("predicting", _count(jobs), quiet) as progress:
-                run = _by_ray if engine is Engine.RAY else _locally
-                run(jobs, read, function, check, force, progress)
+        function = partial(predict_frame, regressor, coverage=coverage, keep=kept, escape_formulas=escape_formulas)
+        read = partial(read_batches, numbers=number_columns(regressor), csv=CsvOptions(separator, encoding))
+        known = {*regressor.encoding_.names, *kept, *(regressor.target_names_ or ())}
+
+        def noted(path: Path) -> Iterator["pd.DataFrame"]:
+            for batch in read(path):
+                ignored = [str(name) for name in batch.columns if str(name) not in known]
+                if ignored and hasattr(regressor, "feature_names_in_") and not quiet:
+                    warnings.warn(f"ignored, as the model did not learn from them: {listed(ignored)}", stacklevel=1)
+                note_new_gaps(regressor, batch)
+                yield batch
+
+        with _jobs(table, out, force) as jobs, console.Progress("predicting", _count(jobs), quiet) as progress:
+            if engine is Engine.RAY:
+                from howsure.cli import ray_engine
+
+                for path, _ in jobs:
+                    function(next(iter(noted(path)))[:1])  # raises if columns are missing
+                ray_engine.predict(jobs, read, function, replace=force, progress=progress.add)
+            else:
+                _locally(jobs, noted, function, force, progress)
     console.remark(f"wrote {out}: {progress.summary()}", quiet)
 
 
@@ -114,41 +125,18 @@ def _check_replaceable(folder: Path) -> None:
 def _count(jobs: list[Job]) -> int | None:
     """Return the number of rows, where that is cheap to know."""
     counts = [count_rows(table) for table, _ in jobs]
-    return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+    return None if None in counts else sum(filter(None, counts))
 
 
-def _check(
-    model: "Regressor", keep: list[str], said: set[str], quiet: bool, batch: "pd.DataFrame", table: Path
-) -> None:
-    """Raise if columns are missing, and print the ignored columns once."""
-    features_of(model, batch, table)
-    check_columns(keep, batch.columns, f"--keep: {table} has no column")
-    known = {*model.encoding_.names, *keep, *(model.target_names_ or ())}
-    ignored = [str(name) for name in batch.columns if str(name) not in known | said]
-    if ignored and hasattr(model, "feature_names_in_"):
-        said.update(ignored)
-        console.remark(f"ignored, since the model did not learn from them: {listed(ignored)}", quiet)
-
-
-# Engines -------------------------------------------------------------------------------------------------------------
-
-
-Check = Callable[["pd.DataFrame", Path], None]
-
-
-def _locally(
-    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.Progress
-) -> None:
+def _locally(jobs: list[Job], read: Read, function: Function, force: bool, progress: console.Progress) -> None:
     """Predict by the processors of this machine, a batch of rows for each."""
     import torch
 
     from howsure.threads import stream_in_threads
 
-    def checked(table: Path) -> Iterator[tuple[Path, int, "pd.DataFrame"]]:
+    def numbered(table: Path) -> Iterator[tuple[Path, int, "pd.DataFrame"]]:
         first = 0
         for batch in read(table):
-            if first == 0:
-                check(batch, table)
             yield table, first, batch
             first += len(batch)
 
@@ -159,17 +147,6 @@ def _locally(
 
     for table, out in jobs:
         with writing(out, replace=force) as write:
-            for found in stream_in_threads(predicted, checked(table), torch.get_num_threads()):
+            for found in stream_in_threads(predicted, numbered(table), torch.get_num_threads()):
                 write(found)
                 progress.add(len(found))
-
-
-def _by_ray(
-    jobs: list[Job], read: Read, function: Function, check: Check, force: bool, progress: console.Progress
-) -> None:
-    """Predict by the workers of a Ray cluster."""
-    from howsure.cli import ray_engine
-
-    for table, _ in jobs:
-        check(next(iter(read(table))), table)
-    ray_engine.predict(jobs, read, function, replace=force, progress=progress.add)

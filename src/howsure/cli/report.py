@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from howsure.cli import console, models
-from howsure.cli.evaluate import Target, known_rows, training_rows_note
-from howsure.cli.rows import naming_rows
+from howsure.cli.evaluate import Target, note_rows
+from howsure.cli.rows import naming_rows, read_test_rows
 from howsure.io import CsvOptions
 
 __all__ = ["report"]
@@ -17,7 +17,7 @@ def report(
     model: Annotated[Path, typer.Argument(help="File of the model.")],
     table: Annotated[Path, typer.Argument(help="Table with the columns and the targets of the model.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="File of the page.")] = Path("report.html"),
-    by: Annotated[str | None, typer.Option(help="Column in whose groups intervals are checked.")] = None,
+    by: Annotated[str | None, console.column("Column in whose groups intervals are checked.")] = None,
     target: Target = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     separator: console.Separator = None,
@@ -39,11 +39,10 @@ def report(
     models.check_other(out, model, table)
     with console.speaking():
         regressor = models.load(model)
-        rows, _ = known_rows(regressor, table, target, by, CsvOptions(separator, encoding), quiet)
-        copies = models.training_rows_among(regressor, rows.x, rows.y)
-        notes = [f"{training_rows_note(copies, len(rows.y))}."] if copies else []
-        groups: Any = None if by is None else rows.frame[by]
+        rows, groups = read_test_rows(regressor, table, target or [], by, CsvOptions(separator, encoding))
+        notes = [f"{note}." for note in note_rows(regressor, rows, quiet)]
         y = pd.DataFrame(rows.y, columns=rows.targets)
+        options: dict[str, Any] = {"by": groups, "title": title, "replace": force, "notes": notes}
         with console.Progress(f"predicting {console.counted(len(y))}", None, quiet), naming_rows(table, rows.numbers):
-            write_report(regressor, rows.x, y, out, by=groups, title=title, replace=force, notes=notes)
+            write_report(regressor, rows.x, y, out, **options)
     print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB); open it in a browser")

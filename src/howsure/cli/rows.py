@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,19 +21,82 @@ if TYPE_CHECKING:
     from howsure.estimators import Regressor
 
 __all__ = [
-    "TestRows",
+    "Rows",
     "check_columns",
     "features_of",
     "naming_rows",
+    "note_new_gaps",
     "number_columns",
     "predict_frame",
     "read_target",
     "read_test_rows",
+    "rows_with_targets",
 ]
 
 Array = NDArray[np.float64]
-PART = 8_192  # rows that are predicted at once: more take memory, and no less time
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a text that spreadsheets compute
+
+
+class Rows(NamedTuple):
+    """Rows of a table whose targets are known.
+
+    Args:
+        x: columns of the table.
+        y: targets, (N, T).
+        targets: their names.
+        table: name of the table, for messages.
+        numbers: positions of the rows in the table.
+        left_out: number of rows of the table without a target.
+    """
+
+    x: Any
+    y: Array
+    targets: list[str]
+    table: str | Path
+    numbers: NDArray[np.int64]
+    left_out: int = 0
+
+    def take(self, chosen: Any) -> "Rows":
+        """Return some of the rows, by position or by a mask."""
+        return self._replace(x=self.x.iloc[chosen], y=self.y[chosen], numbers=self.numbers[chosen])
+
+
+def rows_with_targets(frame: "pd.DataFrame", targets: list[str], table: str | Path) -> Rows:
+    """Return the rows of a frame that have all targets; raise if there are none."""
+    y = read_target(frame, targets, table)
+    known = ~np.isnan(y).any(1)
+    if not known.any():
+        raise InputError(f"{table} has no rows with a target")
+    return Rows(frame, y, targets, table, np.arange(len(y)), int((~known).sum())).take(known)
+
+
+def read_test_rows(
+    model: "Regressor", table: Path, target: Sequence[str], by: str | None, csv: CsvOptions
+) -> "tuple[Rows, pd.Series[Any] | None]":
+    """Return the rows of a table that have all targets, with the columns of the model, and their groups.
+
+    Args:
+        model: a fitted regressor.
+        table: the file.
+        target: names of the columns with the targets; empty for those that the model learned.
+        by: name of the column with the groups, or None.
+        csv: separator and encoding.
+    """
+    names = list(target) or model.target_names_
+    if names is None:
+        raise InputError("the model does not know the names of its targets", hint="name them with --target")
+    count = len(model.target_names_ or names)
+    if len(names) != count:
+        raise InputError(f"--target: the model has {count} target{'' if count == 1 else 's'}, not {len(names)}")
+    numbers = number_columns(model)
+    frame = read_file(table, None if numbers is None else [*numbers, *names], csv)
+    check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
+    check_columns(names, frame.columns, f"{table} has no target column")
+    rows = rows_with_targets(frame, names, table)
+    # of a model without names of columns, the number of columns counts
+    own = rows.x if hasattr(model, "feature_names_in_") else rows.x.drop(columns=names)
+    note_new_gaps(model, own)
+    return rows._replace(x=features_of(model, own, table)), None if by is None else rows.x[by]
 
 
 def predict_frame(
@@ -59,14 +123,14 @@ def predict_frame(
     """
     import pandas as pd
 
-    parts = []
-    for k in range(0, max(1, len(frame)), PART):
-        with naming_rows("", range(k, k + PART)):
-            parts.append(_predict_part(model, frame.iloc[k : k + PART], coverage))
-    found = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
-    if not keep:
-        return found
     check_columns(keep, frame.columns, "--keep: the table has no column")
+    found = model.predict_distribution(features_of(model, frame)).to_frame(coverage).reset_index(drop=True)
+    suffix = re.compile(rf"(?<=lower|upper)_{re.escape(f'{coverage:g}')}$")  # equal for all columns
+    found.columns = [suffix.sub("", str(name)) for name in found]
+    if "familiarity" in found:
+        found["familiar"] = familiar = found.pop("familiarity")
+        if model.unfamiliar_below_ is not None:
+            found["unfamiliar"] = ~(familiar >= model.unfamiliar_below_)  # also where it is NaN
     for name in keep:
         if name in found.columns:
             raise InputError(
@@ -84,93 +148,18 @@ def _escape(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
-def _predict_part(model: "Regressor", frame: "pd.DataFrame", coverage: float) -> "pd.DataFrame":
-    """Return the predictions for a few rows."""
-    found = model.predict_distribution(features_of(model, frame)).to_frame(coverage)
-    suffix = f"_{coverage:g}"  # the coverage is an option of the command, and the same for all columns
-    ends = tuple(f"{end}{suffix}" for end in ("lower", "upper"))
-    short = {name: name.removesuffix(suffix) for name in found.columns if name.endswith(ends)}
-    found = found.rename(columns=short).reset_index(drop=True)
-    if "familiarity" in found:
-        familiar = found.pop("familiarity")
-        found["familiar"] = familiar
-        if model.unfamiliar_below_ is not None:
-            found["unfamiliar"] = ~(familiar >= model.unfamiliar_below_)  # also where it is NaN
-    return found
-
-
 def features_of(model: "Regressor", frame: "pd.DataFrame", name: str | Path = "the table") -> Any:
     """Return the columns that a model learned from, in their order; raise in one sentence if some are missing."""
     names: list[str] = model.encoding_.names
-    if not hasattr(model, "feature_names_in_"):  # fitted to an array
-        if len(frame.columns) != len(names):
-            raise InputError(
-                f"{name} has {len(frame.columns)} columns, and the model was fitted to an array of {len(names)} "
-                "without names; pass a table of these columns alone, in their order"
-            )
-        return frame.to_numpy()
-    lacking = [each for each in names if each not in frame.columns]
-    if lacking:
-        plural = "s" if len(lacking) > 1 else ""
-        others = {str(each).casefold().strip(): str(each) for each in frame.columns}
-        near = others.get(lacking[0].casefold().strip())
+    if hasattr(model, "feature_names_in_"):
+        check_columns(names, frame.columns, f"{name} lacks, of the columns that the model learned from,")
+        return frame[names]
+    if len(frame.columns) != len(names):
         raise InputError(
-            f"{name} lacks the column{plural} {listed(lacking)}, which the model learned from",
-            column=lacking[0],
-            hint=f"it has {near!r}, which is another name" if near else None,
+            f"{name} has {len(frame.columns)} columns, and the model was fitted to an array of {len(names)} "
+            "without names; pass a table of these columns alone, in their order"
         )
-    return frame[names]
-
-
-class TestRows(NamedTuple):
-    """Rows of a table whose true values are known.
-
-    Args:
-        x: features, as the model takes them.
-        y: targets, (N, T).
-        targets: names of the targets.
-        numbers: of the rows in the table.
-        frame: the rows with all columns of the table.
-    """
-
-    x: Any
-    y: Array
-    targets: list[str]
-    numbers: NDArray[np.int64]
-    frame: "pd.DataFrame"
-
-
-def read_test_rows(
-    model: "Regressor", table: Path, target: Sequence[str], by: str | None, csv: CsvOptions
-) -> tuple[TestRows, int]:
-    """Return the rows of a table that have all targets, and how many have not.
-
-    Args:
-        model: a fitted regressor.
-        table: the file.
-        target: names of the columns with the targets; empty for those that the model learned.
-        by: name of another column that is needed.
-        csv: separator and encoding.
-    """
-    names = list(target) or model.target_names_
-    if names is None:
-        raise InputError("the model does not know the names of its targets", hint="name them with --target")
-    count = len(model.target_names_ or names)
-    if len(names) != count:
-        raise InputError(f"--target: the model has {count} target{'' if count == 1 else 's'}, not {len(names)}")
-    numbers = number_columns(model)
-    frame = read_file(table, None if numbers is None else [*numbers, *names], csv)
-    check_columns([] if by is None else [by], frame.columns, f"--by: {table} has no column")
-    check_columns(names, frame.columns, f"{table} has no target column")
-    named = hasattr(model, "feature_names_in_")  # otherwise the number of columns counts
-    x = features_of(model, frame if named else frame.drop(columns=names), table)
-    empty = any(frame[name].isna().all() for name in names)
-    y = np.full((len(frame), len(names)), np.nan) if empty else read_target(frame, names, table)
-    rows = np.flatnonzero(~np.isnan(y).any(1))
-    if not len(rows):
-        raise InputError(f"{table} has no rows with a target to compare with")
-    x = x.iloc[rows] if named else x[rows]
-    return TestRows(x, y[rows], names, rows, frame.iloc[rows]), len(y) - len(rows)
+    return frame.to_numpy()
 
 
 @contextlib.contextmanager
@@ -180,21 +169,29 @@ def naming_rows(
     """Raise errors of the library about some rows of a file again, with the name of the file and the row in the file.
 
     Args:
-        file: name of the file; empty to leave it out.
+        file: name of the file.
         numbers: number of each of the rows in the file.
         hint: returns the remedy for a column, in words of the shell; None keeps the hint of the library.
     """
     try:
         yield
     except (InputError, InputTypeError) as error:
-        inside = error.row is not None and error.row < len(numbers)
-        raise type(error)(
-            f"{file}: {error.message}" if str(file) else error.message,
-            column=error.column,
-            row=int(numbers[error.row]) if error.row is not None and inside else error.row,
-            value=error.value,
-            hint=hint(error.column) if hint is not None and error.column is not None else error.hint,
-        ) from error
+        if error.column is not None or error.row is not None:  # others may be about an output
+            error.message = f"{file}: {error.message}"
+        if error.row is not None and error.row < len(numbers):
+            error.row = int(numbers[error.row])
+        if hint is not None and error.column is not None:
+            error.hint = hint(error.column)
+        raise
+
+
+def note_new_gaps(model: "Regressor", frame: "pd.DataFrame") -> None:
+    """Warn of columns with missing values that no training row lacked: the intervals of such rows do not widen."""
+    full = [e.name for e in model.encoding_.encoders if not (e.missing or e.left_out) and e.name in frame]
+    gaps = [name for name in full if frame[name].isna().any()]
+    if gaps:
+        text = f"missing in some rows, but in no training row: {listed(gaps)}. Do not trust the intervals of these rows"
+        warnings.warn(text, stacklevel=2)
 
 
 def number_columns(model: "Regressor") -> list[str] | None:
@@ -211,13 +208,14 @@ def number_columns(model: "Regressor") -> list[str] | None:
 
 
 def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
-    """Raise if one of the names is not known, with the nearest that is; ``problem`` is the start of the sentence."""
+    """Raise if some names are not known, with the nearest that is known; ``problem`` is the start of the sentence."""
     present = [str(name) for name in known]
-    for name in names:
-        if name not in present:
-            near = difflib.get_close_matches(name, present, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(present)}"
-            raise InputError(f"{problem} {name!r}", column=name, hint=hint)
+    lacking = [name for name in names if name not in present]
+    if lacking:
+        folded = {name.casefold().strip(): name for name in present}
+        near = difflib.get_close_matches(lacking[0].casefold().strip(), folded, n=1)
+        hint = f"did you mean {folded[near[0]]!r}?" if near else f"it has {listed(present)}"
+        raise InputError(f"{problem} {listed(lacking)}", column=lacking[0], hint=hint)
 
 
 def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -> Array:
@@ -231,19 +229,18 @@ def _numbers(values: "pd.Series[Any]", name: str) -> Array:
     """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
     from howsure.tables.columns import decide_kind, read_column
 
-    start = f"the target {name!r}"
     if values.isna().all():
-        raise InputError(f"{start} has no values", column=name)
+        raise InputError(f"the target {name!r} has no values", column=name)
     kind, content = decide_kind(name, values)
-    if kind != "number" or content == "duration":
-        what, advice = NOT_TARGETS.get(content if content == "duration" else kind, NOT_TARGETS["category"])
-        first = values[values.notna()].iloc[0]
-        raise InputError(f"{start} must be numbers, not {what}", column=name, value=first, hint=advice)
+    found = "duration" if content == "duration" else kind
+    if found != "number":
+        what, advice = NOT_TARGETS.get(found, NOT_TARGETS["category"])
+        first = values.dropna().iloc[0]
+        raise InputError(f"the target {name!r} must be numbers, not {what}", column=name, value=first, hint=advice)
     column = read_column(name, values, kind, content)
     if column.unreadable is not None:
         warnings.warn(column.unreadable, stacklevel=2)
-    found: Array = column.values
-    return found
+    return np.asarray(column.values)
 
 
 NOT_TARGETS = {

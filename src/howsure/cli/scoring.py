@@ -1,19 +1,17 @@
 """Scores of predictions, and the two simple models that scores are compared with."""
 
-from collections.abc import Iterable
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.cli.console import number, printable, share
+from howsure.cli.console import number, printable, share, table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from howsure.prediction import Prediction
 
-__all__ = ["COVERAGES", "baselines", "compare_models", "heading", "mean_of_folds", "of_targets", "score", "score_rows"]
+__all__ = ["COVERAGES", "baselines", "compare_models", "mean_of_folds", "of_targets", "score", "show"]
 
 Array = NDArray[np.float64]
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -26,87 +24,44 @@ def of_targets(p: "Prediction", y: Array) -> "list[tuple[Prediction, Array]]":
     return [(p if len(p.shape) < 2 else p[:, t], y[:, t]) for t in range(y.shape[1])]
 
 
-def score_rows(p: "Prediction", y: Array) -> "pd.DataFrame":
-    """Return the scores of each row of one target; NaN where a prediction has no such value.
-
-    The columns are ``error`` (mean − y), ``std``, ``nll``, ``crps``, ``width`` (of the 90% interval), and whether the
-    interval of each coverage holds y: ``inside_0.5`` and so on.
-    """
-    import pandas as pd
-
-    frame = p.to_frame(list(COVERAGES)).reset_index(drop=True)
-    has_mean = "mean" in frame
-    scores = pd.DataFrame({"nll": -p.log_prob(y), "width": frame["upper_0.9"] - frame["lower_0.9"]})
-    scores["error"] = frame["mean"] - y if has_mean else np.nan
-    scores["std"] = frame["std"] if has_mean else np.nan
-    scores["crps"] = p.crps(y) if has_mean else np.nan
-    for c in COVERAGES:
-        scores[f"inside_{c:g}"] = ((frame[f"lower_{c:g}"] <= y) & (y <= frame[f"upper_{c:g}"])).astype(float)
-    return scores
-
-
-def score(p: "Prediction", y: Array, rows: "pd.DataFrame | None" = None) -> dict[str, Any]:
+def score(p: "Prediction", y: Array) -> dict[str, Any]:
     """Return the scores of one target by name, as plain numbers; None where there is no such score.
 
     Args:
         p: prediction, (N,).
         y: true values, (N,).
-        rows: of `score_rows`, if that was computed before.
     """
-    from howsure.metrics import calibration_error
+    from howsure import metrics
 
-    rows = score_rows(p, y) if rows is None else rows
-    found: dict[str, Any] = {
-        "rows": len(rows),
-        "rmse": float(np.sqrt(np.mean(rows["error"] ** 2))),
-        "mae": float(rows["error"].abs().mean()),
-        "nll": float(rows["nll"].mean()),
-        "crps": float(rows["crps"].mean()),
-        "coverage": {f"{c:g}": float(rows[f"inside_{c:g}"].mean()) for c in COVERAGES},
-        "interval_width": float(rows["width"].mean()),
-        "calibration_error": calibration_error(p, y),
-        "retention": _retention(p, y, rows),
-    }
-    return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in found.items()}
+    numbers = {name: None if np.isnan(value) else float(value) for name, value in metrics.summary(p, y).items()}
+    shares = {f"{c:g}": float(metrics.coverage(p, y, c)) for c in COVERAGES}
+    certain = numbers["rmse"] is not None and bool(np.isfinite(p.std).all())
+    return {"rows": len(y)} | numbers | {"coverage": shares, "retention": _retention(p, y) if certain else None}
 
 
-def mean_of_folds(folds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return the scores by target and model over all rows of several folds; RMSE is the root of the mean square."""
-    if len(folds) == 1:
-        return folds[0]
-    return {
-        target: {name: _mean([fold[target][name] for fold in folds]) for name in models if _in_all(folds, target, name)}
-        for target, models in folds[0].items()
-    }
+def mean_of_folds(folds: list[Any], rows: list[int] | None = None, name: str = "") -> Any:
+    """Return the scores by target and model over all rows of several folds; RMSE is the root of the mean square.
+
+    Args:
+        folds: the scores of each fold: dicts of the same form. Scores that a fold lacks are left out.
+        rows: number of rows of each fold, found in the scores.
+        name: of the score.
+    """
+    first = folds[0]
+    if isinstance(first, dict):
+        rows = [each["rows"] for each in folds] if "rows" in first else rows
+        shared = [key for key in first if all(key in each for each in folds)]
+        return {key: mean_of_folds([each[key] for each in folds], rows, key) for key in shared}
+    if len(folds) == 1 or None in folds:
+        return None if None in folds else first
+    power = 2 if name == "rmse" else 1
+    return sum(folds) if name == "rows" else float(np.average(np.power(folds, power), weights=rows) ** (1 / power))
 
 
-def _in_all(folds: list[dict[str, dict[str, Any]]], target: str, name: str) -> bool:
-    return all(name in fold[target] for fold in folds)
-
-
-def _mean(scores: list[dict[str, Any]], rows: list[int] | None = None) -> dict[str, Any]:
-    """Return the means of scores of the same names, weighted by rows; None where one of them is None."""
-    rows = [each["rows"] for each in scores] if rows is None else rows
-    found: dict[str, Any] = {}
-    for name, first in scores[0].items():
-        values = [each[name] for each in scores]
-        if any(value is None for value in values):
-            found[name] = None
-        elif isinstance(first, dict):
-            found[name] = _mean(values, rows)
-        elif name == "rmse":
-            found[name] = float(np.sqrt(np.average(np.square(values), weights=rows)))
-        else:
-            found[name] = sum(rows) if name == "rows" else float(np.average(values, weights=rows))
-    return found
-
-
-def _retention(p: "Prediction", y: Array, rows: "pd.DataFrame") -> dict[str, float] | None:
-    """Return the RMSE of the most certain rows by the share that is kept; None without means or deviations."""
+def _retention(p: "Prediction", y: Array) -> dict[str, float]:
+    """Return the RMSE of the most certain rows by the share that is kept."""
     from howsure.metrics import retention_curve
 
-    if not np.isfinite(rows[["error", "std"]].to_numpy()).all():
-        return None
     kept, error = retention_curve(p, y)
     return {f"{share:g}": float(error[np.abs(kept - share).argmin()]) for share in KEPT}
 
@@ -138,16 +93,15 @@ def _linear(x: Array, y: Array, x_new: Array) -> "Prediction | None":
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    size = y.std(0) + (y.std(0) == 0)
     ridge = RidgeCV(np.logspace(-3, 4, 15), alpha_per_target=y.shape[1] > 1)
     model = make_pipeline(StandardScaler(), ridge)
     try:
         with np.errstate(all="ignore"):
-            mean = model.fit(x, (y - y.mean(0)) / size).predict(x_new).reshape(len(x_new), -1)
+            mean = model.fit(x, y - y.mean(0)).predict(x_new).reshape(len(x_new), -1)
     except (ValueError, np.linalg.LinAlgError):  # features too large for a linear model
         return None
     left_out = np.sqrt(np.maximum(-np.atleast_1d(ridge.best_score_), 0))
-    return _gaussian(mean * size + y.mean(0), left_out * size) if np.isfinite(mean).all() else None
+    return _gaussian(mean + y.mean(0), left_out) if np.isfinite(mean).all() else None
 
 
 def _gaussian(mean: Array, std: Array) -> "Prediction":
@@ -164,10 +118,10 @@ def _gaussian(mean: Array, std: Array) -> "Prediction":
 # Texts ----------------------------------------------------------------------------------------------------------------
 
 
-def compare_models(scores: dict[str, dict[str, Any]]) -> Iterable[dict[str, str]]:
-    """Return the rows of a small table: scores of models by name, one row each."""
-    for name, found in scores.items():
-        yield {
+def compare_models(scores: dict[str, dict[str, Any]]) -> str:
+    """Return a small table of the scores of models by name, a row for each."""
+    rows = [
+        {
             "model": name,
             "RMSE": number(found["rmse"]),
             "NLL": number(found["nll"]),
@@ -175,8 +129,14 @@ def compare_models(scores: dict[str, dict[str, Any]]) -> Iterable[dict[str, str]
             "90% coverage": share(found["coverage"]["0.9"]),
             "calibration error": number(found["calibration_error"]),
         }
+        for name, found in scores.items()
+    ]
+    return table(rows)
 
 
-def heading(target: str, rows: int, how: str) -> str:
-    """Return the line above the scores of a fit."""
-    return printable(f"{target}: scores on {rows:,} held-out row{'' if rows == 1 else 's'} ({how})")
+def show(scores: dict[str, dict[str, Any]], rows: int, how: str) -> None:
+    """Print the scores of models on held-out rows, a table for each target."""
+    for target, found in scores.items():
+        print("\n" + printable(f"{target}: scores on {rows:,} held-out row{'' if rows == 1 else 's'} ({how})"))
+        print(compare_models(found))
+    sys.stdout.flush()

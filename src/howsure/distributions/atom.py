@@ -1,23 +1,19 @@
 """Distributions of targets with one value of positive probability, such as amounts with many zeros."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 from torch.types import _size
-from torch.utils import _pytree
 
-from howsure.distributions._base import class_name
-from howsure.distributions._mapped import MappedMixture
+from howsure.distributions.arguments import class_name
+from howsure.distributions.mapped import OverMixture
 from howsure.distributions.mixture import Mixture
 from howsure.errors import InputError, InputTypeError
-from howsure.formulas import mixture
 
 __all__ = ["WithAtom"]
 
 
-class WithAtom(MappedMixture):
+class WithAtom(OverMixture):
     r"""A value a with the probability g, and a mixture X with the probability 1 − g.
 
     It has the methods of :class:`~howsure.Mixture`. With the density f and the tails of the mixture,
@@ -39,6 +35,8 @@ class WithAtom(MappedMixture):
     """
 
     support = constraints.real
+    leaves = ("base", "probability")
+    context = "value"
 
     probability: Tensor
     value: float
@@ -48,8 +46,7 @@ class WithAtom(MappedMixture):
             raise InputTypeError(f"WithAtom takes a Mixture, not {class_name(base)}")
         if not isinstance(probability, Tensor) or probability.shape != base.batch_shape:
             raise InputError(f"WithAtom: probability must be a tensor of shape {tuple(base.batch_shape)}")
-        self.probability, self.value = probability.double(), float(value)
-        self._set_base(base)
+        self._set_leaves((base, probability.double()), False, float(value))
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
@@ -87,14 +84,6 @@ class WithAtom(MappedMixture):
         reached = self._at(y) | (y > self.value)
         return ((1 - g) * self.base.sf(y).double() + g * ~reached).to(self._result_dtype(y))
 
-    def icdf(self, value: Tensor | float) -> Tensor:
-        """Return the smallest y with P(Y ≤ y) ≥ ``value``."""
-        return self.quantile(value, upper=False)
-
-    def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` above it."""
-        return self.quantile(value, upper=True)
-
     def quantile(self, value: Tensor | float, upper: Tensor | bool) -> Tensor:
         """Return `isf` of the value where ``upper`` is true, else `icdf`."""
         p = self._value(value)
@@ -112,17 +101,11 @@ class WithAtom(MappedMixture):
     def crps(self, value: Tensor | float) -> Tensor:
         """Return the continuous ranked probability score in the units of y; smaller is better."""
         y, g = self._value(value), self.probability
-        double = self.base._double()
-        each = double.components
         atom = torch.as_tensor(self.value, dtype=torch.float64, device=y.device)
-        spread = each.half_spread().squeeze(double.dim)
-        if self.base.members > 1:
-            spread = self.base._by_formula(mixture.half_spread)
-        distance = double._mean_of(each.mean_distance(double._for_members(y.double())))
-        from_atom = double._mean_of(each.mean_distance(double._for_members(atom)))
-        score = (1 - g) * distance + g * (atom - y).abs() - (1 - g).square() * spread - g * (1 - g) * from_atom
-        result: Tensor = score.to(self._result_dtype(y))
-        return result
+        spread, from_atom = self.base._half_spread(), self.base._mean_distance(atom)
+        score = (1 - g) * self.base._mean_distance(y) + g * (atom - y).abs()
+        score = score - (1 - g).square() * spread - g * (1 - g) * from_atom
+        return score.to(self._result_dtype(y))
 
     def entropy(self) -> Tensor:
         """Return the entropy of the choice between atom and mixture, plus the mixture's entropy times its share."""
@@ -134,16 +117,3 @@ class WithAtom(MappedMixture):
         drawn = self.base.sample(sample_shape)
         chosen = torch.rand(drawn.shape, dtype=torch.float64, device=drawn.device) < self.probability
         return torch.where(chosen, torch.as_tensor(self.value, dtype=drawn.dtype, device=drawn.device), drawn)
-
-
-def _unflatten(values: Any, value: float) -> WithAtom:
-    base, probability = values
-    new = WithAtom.__new__(WithAtom)  # also made of placeholders of tree functions
-    new.base, new.probability, new.value = base, probability, value
-    Distribution.__init__(new, getattr(probability, "shape", torch.Size()), validate_args=False)
-    return new
-
-
-_pytree.register_pytree_node(
-    WithAtom, lambda d: ([d.base, d.probability], d.value), _unflatten, serialized_type_name="howsure.WithAtom"
-)

@@ -3,20 +3,18 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
-from torch.types import _size
-from torch.utils import _pytree
+from torch.distributions import constraints
 
-from howsure.distributions._base import Univariate, class_name
-from howsure.distributions._mapped import MappedMixture
-from howsure.distributions.mixture import Mixture
-from howsure.distributions.student_t import StudentT
+from howsure.distributions.arguments import class_name
+from howsure.distributions.base import Univariate, on_leaves
+from howsure.distributions.mapped import MappedMixture, TargetMap
+from howsure.distributions.mixture import Mixture, log_cell_prob
 from howsure.errors import InputError, InputTypeError
-from howsure.formulas import cells, mixture
+from howsure.formulas import mixture
 
 __all__ = ["Discrete", "Support"]
 
@@ -29,7 +27,7 @@ _TAIL = [3 * 1.2**k for k in range(1, 20)] + [100 * 2.0**k for k in range(1, 11)
 NODES = [-x for x in reversed(_BODY + _TAIL)] + [0.0] + _BODY + _TAIL
 
 
-class Support:
+class Support(TargetMap):
     """Possible values of a target, and the edges of their cells in the variable that a model predicts.
 
     Args:
@@ -58,11 +56,13 @@ class Support:
             )
 
     @property
-    def regular(self) -> bool:
-        """Whether the values have equal distances and the edges are their midpoints."""
+    def few(self) -> bool:
+        """Whether moments are sums over all values; otherwise these are a regular grid, with edges at midpoints."""
+        if len(self.values) <= MAX_DIRECT:
+            return True
         gaps = self.values.diff()
         centred = (self.edges - 0.5 * (self.values[1:] + self.values[:-1])).abs().max() <= 1e-9 * gaps.min()
-        return bool((gaps.max() - gaps.min() <= 1e-6 * gaps.min()) & centred)
+        return not bool((gaps.max() - gaps.min() <= 1e-6 * gaps.min()) & centred)
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the value in whose cell z lies; NaN for NaN."""
@@ -95,6 +95,11 @@ class Support:
         edges = torch.cat([-infinite, self.edges, infinite]).to(index.device)
         return edges[index], edges[index + 1]
 
+    def lowest(self, y: Tensor) -> Tensor:
+        """Return the upper edge of the cell of the largest value that is at most y; −∞ if there is none."""
+        index, exact = self.index(y)
+        return self.cell(torch.where(exact | (self.values.to(y.device)[index] <= y), index, index - 1))[1]
+
     # As Transform has them --------------------------------------------------------------------------------------------
 
     def at(self, _shape: Sequence[int], _keys: tuple[Any, ...]) -> "Support":
@@ -123,15 +128,6 @@ class Support:
         """Return whether ``targets`` is 1, because a support has one target."""
         return targets == 1
 
-    def _numbers(self) -> tuple[float, ...]:
-        return (*self.values.tolist(), *self.edges.tolist())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Support) and self._numbers() == other._numbers()
-
-    def __hash__(self) -> int:
-        return hash(self._numbers())
-
     def __repr__(self) -> str:
         return f"Support({len(self.values)} values from {self.values[0].item():g} to {self.values[-1].item():g})"
 
@@ -144,7 +140,7 @@ class Discrete(MappedMixture):
     ``icdf(q)`` is the smallest value with :math:`P(Y \le y) \ge q`. The CRPS is
     :math:`\sum_j (v_{j+1} - v_j)\,(F_j - 1[y \le v_j])^2`.
 
-    Sums over a regular grid of more than 64 values are taken in panels of n values between nodes,
+    Moments on a regular grid of more than 64 values are sums that are taken in panels of n values between nodes,
 
     .. math:: \sum_{j=a}^{b}\!{}^{''} g_j \approx \frac n2(g_a + g_b) + \frac{n^2 - 1}{12}\,h\,(g'_a - g'_b),
 
@@ -162,27 +158,25 @@ class Discrete(MappedMixture):
 
     support = constraints.real
 
-    values: Support
+    transform: Support
 
     def __init__(self, base: Mixture | Univariate, support: Support) -> None:
         if not isinstance(support, Support):
             raise InputTypeError(f"Discrete: support must be a Support, not {class_name(support)}")
-        self.values = support
-        self._set_base(base)
+        super().__init__(base, support)
 
     @property
-    def transform(self) -> Support:
-        """The map from the variable of the mixture to possible values."""
-        return self.values
+    def values(self) -> Support:
+        """The possible values."""
+        return self.transform
 
     # Probabilities ----------------------------------------------------------------------------------------------------
 
     @property
     def probabilities(self) -> Tensor:
         """Probability of each possible value, in a new last dimension."""
-        edges = self.values.edges.to(self.components.loc.device)
-        below = self._at_edges(edges, self.base.cdf)
-        above = self._at_edges(edges, self.base.sf)
+        edges = self.values.edges.to(self.components.loc.device).view(-1, *(1,) * len(self.batch_shape))
+        below, above = (tail(edges).double().movedim(0, -1) for tail in (self.base.cdf, self.base.sf))
         one = torch.ones_like(below[..., :1])
         below, above = torch.cat([below, one], -1), torch.cat([one, above], -1)
         lower, upper = torch.cat([0 * one, below[..., :-1]], -1), torch.cat([above[..., 1:], 0 * one], -1)
@@ -190,56 +184,12 @@ class Discrete(MappedMixture):
         found = torch.where(below < 0.5, below - lower, above - upper)
         return found.to(self._dtype)
 
-    def _at_edges(self, edges: Tensor, tail: Callable[[Tensor], Tensor]) -> Tensor:
-        shape = (-1, *(1,) * len(self.batch_shape))
-        return tail(edges.view(shape)).double().movedim(0, -1)
-
     def log_prob(self, value: Tensor | float) -> Tensor:
         """Return the log probability of the value; −∞ for a number that is not a possible value."""
         y = self._value(value)
         index, possible = self.values.index(y)
-        lower, upper = self.values.cell(index)
-        members = self.base.components
-        arguments = [self.base._for_members(end) for end in (lower, upper)]
-        lower, upper = arguments
-        if isinstance(members, StudentT):
-            each = cells.student_log_prob(lower, upper, members.df, members.loc, members.scale)
-        else:
-            each = cells.normal_log_prob(lower, upper, members.loc, members.scale)
-        found = mixture.log_mean_exp(each, self.base._aligned_weights, self.base.dim)
+        found = log_cell_prob(self.base, *self.values.cell(index))
         return torch.where(possible, found, -torch.inf).to(self._result_dtype(y))
-
-    def cdf(self, value: Tensor | float) -> Tensor:
-        """Return P(Y ≤ value)."""
-        y = self._value(value)
-        return self.base.cdf(self._edge_above(y)).to(self._result_dtype(y))
-
-    def sf(self, value: Tensor | float) -> Tensor:
-        """Return P(Y > value)."""
-        y = self._value(value)
-        return self.base.sf(self._edge_above(y)).to(self._result_dtype(y))
-
-    def _edge_above(self, y: Tensor) -> Tensor:
-        """Return the upper edge of the cell of the largest value that is at most y; −∞ if there is none."""
-        index, exact = self.values.index(y)
-        values = self.values.values.to(y.device)
-        index = torch.where(exact | (values[index] <= y), index, index - 1)
-        infinite = torch.tensor([math.inf], dtype=torch.float64, device="cpu")
-        edges = torch.cat([-infinite, self.values.edges, infinite]).to(y.device)
-        return edges[index + 1]
-
-    def icdf(self, value: Tensor | float) -> Tensor:
-        """Return the smallest possible value y with P(Y ≤ y) ≥ ``value``."""
-        q = self._value(value)
-        return self.values.forward(self.base.icdf(q)).to(self._result_dtype(q))
-
-    def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` above it."""
-        q = self._value(value)
-        return self.values.forward(self.base.isf(q)).to(self._result_dtype(q))
-
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
-        return self.values.forward(self.base.sample(sample_shape)).to(self._dtype)
 
     # Moments ----------------------------------------------------------------------------------------------------------
 
@@ -247,25 +197,10 @@ class Discrete(MappedMixture):
     def _member_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the values of each member, (members, *batch), in float64."""
         flat = self.base._flat_components(self.batch_shape).double()
-
-        def of_rows(some: Univariate) -> Tensor:
-            centre = self.values.index(some.loc)[0]
-            sums = _sums(self.values, some, centre)
-            values = self.values.values.to(some.loc.device)[centre]
-            return torch.stack([values + sums.first, sums.second - sums.first.square()])
-
-        mean, variance = _by_rows(of_rows, self._size, flat).view(2, self.members, *self.batch_shape)
+        size = len(self.values.edges) if self.values.few else len(NODES)
+        found = _by_rows(lambda some: _moments(self.values, some), self.members * size, flat)
+        mean, variance = found.view(2, self.members, *self.batch_shape)
         return mean, variance.clamp(min=0)
-
-    @property
-    def _size(self) -> int:
-        """Numbers that a sum takes for each row."""
-        count = len(self.values.edges)
-        return self.members * (count if self._direct else min(count, len(NODES)) * (1 + self.members))
-
-    @property
-    def _direct(self) -> bool:
-        return len(self.values.values) <= MAX_DIRECT or not self.values.regular
 
     def crps(self, value: Tensor | float) -> Tensor:
         """Return the ranked probability score in the units of y; smaller is better."""
@@ -273,17 +208,16 @@ class Discrete(MappedMixture):
         shape = torch.broadcast_shapes(y.shape, self.batch_shape)
         flat, weights = self.base._flat_components(shape).double(), self.base._flat_weights(shape)
         target = y.double().expand(shape).reshape(-1)
+        values, edges = self.values.values.to(target.device), self.values.edges.to(target.device)
 
         def of_rows(some: Univariate, y: Tensor, weights: Tensor | None) -> Tensor:
-            if self._direct:
-                return _direct_crps(self.values, some, weights, y)
-            index = self.values.index(y)[0]
-            distance = mixture.mean(_sums(self.values, some, index.expand_as(some.loc)).distance, weights)
-            # the distance is that from the nearest value, which y is but for rounding
-            score: Tensor = distance - _half_spread(self.values, some, weights)
-            return score
+            below = mixture.mean(some.cdf(edges.view(-1, 1, 1)), weights, 1)
+            nearest, possible = self.values.index(y)
+            reached = torch.arange(len(edges), device=y.device).view(-1, 1) >= nearest
+            score = (values.diff().view(-1, 1) * (below - reached.double()).square()).sum(0)
+            return score + torch.where(possible, 0.0, (y - values[nearest]).abs())
 
-        found: Tensor = _by_rows(of_rows, self._size, flat, target, weights).view(shape)
+        found = _by_rows(of_rows, self.members * len(edges), flat, target, weights).view(shape)
         return found.to(self._result_dtype(y))
 
     def entropy(self) -> Tensor:
@@ -292,20 +226,13 @@ class Discrete(MappedMixture):
         return found.to(self._dtype)
 
 
-class _Sums(NamedTuple):
-    """Moments of a grid variable about a value c of the support: E[Y − c], E[(Y − c)²] and E|Y − c|."""
-
-    first: Tensor
-    second: Tensor
-    distance: Tensor
-
-
-def _sums(support: Support, flat: Univariate, centre: Tensor) -> _Sums:
-    """Return moments of each member about a value of the support, whose index is given, (members, rows)."""
+def _moments(support: Support, flat: Univariate) -> Tensor:
+    """Return mean and variance of the values of each member, (2, members, rows)."""
+    centre = support.index(flat.loc)[0]
     values, edges = support.values.to(flat.loc.device), support.edges.to(flat.loc.device)
     last = len(edges) - 1
     total: Callable[[Tensor, Tensor], Tensor]
-    if len(values) <= MAX_DIRECT or not support.regular:
+    if support.few:
         index, total = torch.arange(last + 1, device=edges.device).view(-1, 1, 1), _plain_sum
     else:
         own = _nodes(support, flat)
@@ -320,37 +247,10 @@ def _sums(support: Support, flat: Univariate, centre: Tensor) -> _Sums:
         slope = torch.where(above, -1, 1) * flat.log_prob(x).exp()
     gap = values[index + 1] - values[index]
     middle = 0.5 * (values[index + 1] + values[index]) - values[centre]
-    distance = total(gap * tail, gap * slope)
     first = total(torch.where(above, gap, -gap) * tail, torch.where(above, gap, -gap) * slope)
     size = 2 * gap * middle.abs()
     second = total(size * tail, size * slope + 2 * gap * middle.sign() * tail)
-    return _Sums(first, second, distance)
-
-
-def _direct_crps(support: Support, flat: Univariate, weights: Tensor | None, y: Tensor) -> Tensor:
-    """Return the ranked probability score by a sum over all edges."""
-    values, edges = support.values.to(y.device), support.edges.to(y.device)
-    below = mixture.mean(flat.cdf(edges.view(-1, 1, 1)), weights, 1)
-    first, _ = support.index(y)
-    step = torch.arange(len(edges), device=y.device).view(-1, 1) >= first
-    score = (values.diff().view(-1, 1) * (below - step.double()).square()).sum(0)
-    return score + torch.where(support.index(y)[1], 0.0, (y - values[first]).abs())
-
-
-def _half_spread(support: Support, flat: Univariate, weights: Tensor | None) -> Tensor:
-    """Return half the mean distance of two draws of a mixture on a regular grid, Σ h F(1 − F)."""
-    edges, step = support.edges.to(flat.loc.device), float(support.values[1] - support.values[0])
-    nodes = _nodes(support, flat).flatten(0, 1)
-    ends = torch.tensor([0, len(edges) - 1], device=edges.device).view(-1, 1).expand(2, nodes.shape[1])
-    index = torch.cat([nodes, ends]).clamp(0, len(edges) - 1).sort(0).values
-    x = edges[index]
-    below, density = torch.zeros_like(x), torch.zeros_like(x)
-    for k in range(len(flat.loc)):
-        own = flat._from_leaves(getattr(flat, name)[k] for name in flat.leaves)
-        share: Any = 1 / len(flat.loc) if weights is None else weights[k]
-        below = below + share * torch.where(torch.as_tensor(share) > 0, own.cdf(x), 0.0)
-        density = density + share * torch.where(torch.as_tensor(share) > 0, own.log_prob(x).exp(), 0.0)
-    return _panel_sum(index, step)(step * below * (1 - below), step * density * (1 - 2 * below))
+    return torch.stack([values[centre] + first, second - first.square()])
 
 
 def _nodes(support: Support, flat: Univariate) -> Tensor:
@@ -390,26 +290,13 @@ def _by_rows(f: Callable[..., Tensor], size: int, flat: Univariate, *others: Ten
     step = max(1, VALUES_AT_ONCE // max(1, size))
     parts = []
     for first in range(0, max(rows, 1), step):
-        part = slice(first, first + step)
-        some = flat._from_leaves(getattr(flat, name)[..., part] for name in flat.leaves)
-        parts.append(f(some, *(None if t is None else t[..., part] for t in others)))
+
+        def of_part(t: Tensor, part: slice = slice(first, first + step)) -> Tensor:
+            return t[..., part]
+
+        parts.append(f(on_leaves(of_part, flat), *(None if t is None else of_part(t) for t in others)))
     return torch.cat(parts, -1)
 
 
 def _increases(x: Tensor) -> bool:
     return bool(x.isfinite().all()) and bool((x.diff() > 0).all())
-
-
-def _unflatten(values: Any, support: Support) -> Discrete:
-    (base,) = values
-    if isinstance(base, Mixture) and isinstance(getattr(base.components, "loc", None), Tensor):
-        return Discrete(base, support)
-    new = Discrete.__new__(Discrete)  # made of placeholders of tree functions
-    new.base, new.values = base, support
-    Distribution.__init__(new, validate_args=False)
-    return new
-
-
-_pytree.register_pytree_node(
-    Discrete, lambda d: ([d.base], d.values), _unflatten, serialized_type_name="howsure.Discrete"
-)

@@ -7,30 +7,21 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 from torch.types import _size
-from torch.utils import _pytree
 
-from howsure.distributions._base import (
-    Predictive,
-    TensorTree,
-    Univariate,
-    as_value,
-    checked_parts,
-    class_name,
-    count_invalid,
-    one_of,
-)
+from howsure.distributions.arguments import as_value, checked_parts, class_name, count_invalid, short_numbers
+from howsure.distributions.base import Predictive, Rows, Univariate, on_leaves
 from howsure.distributions.normal import Normal
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture
 
-__all__ = ["Mixture", "normalised_weights", "short_weights"]
+__all__ = ["Mixture", "log_cell_prob", "normalised_weights"]
 
 
 @dataclass(init=False, repr=False, eq=False, match_args=False)
-class Mixture(Predictive, TensorTree, Distribution):
+class Mixture(Predictive, Rows):
     """Mixture of the members along one dimension of a distribution, with equal weights or with given ones.
 
     The variance follows the law of total variance: ``within_variance`` is the mean of the members' variances,
@@ -67,6 +58,8 @@ class Mixture(Predictive, TensorTree, Distribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     support = constraints.real
+    leaves = ("components", "weights")
+    context = "dim"
 
     components: Univariate
     dim: int
@@ -101,23 +94,15 @@ class Mixture(Predictive, TensorTree, Distribution):
                     "them to one"
                 )
             if isinstance(weights, Tensor) and weights.shape == components.batch_shape and ndim > 1:
-                leaves = (getattr(components, name).movedim(dim, -1) for name in components.leaves)
-                components = components._from_leaves(leaves)
+                components = on_leaves(lambda t: t.movedim(dim, -1), components)
                 weights, dim = _shares("Mixture", weights.movedim(dim, -1), validate), -1
             else:
                 weights = normalised_weights("Mixture", weights, components.batch_shape[dim], validate)
-        self._set_components(components, dim % ndim - ndim, validate, weights)
+        self._set_leaves((components, weights), validate, dim % ndim - ndim)
 
-    def _set_components(self, components: Any, dim: int, validate_args: bool | None, weights: Any = None) -> None:
-        """Initialise the mixture without a check, with a negative ``dim``.
-
-        The weights sum to 1 over their last dimension. They may have more dimensions before it, of the components'
-        batch shape left of the members, as in a mixture that ``torch.func.vmap`` returns.
-        """
-        self.components, self.dim, self.weights = components, dim, weights
-        shape = getattr(components, "batch_shape", ())
-        rest = [size for k, size in enumerate(shape) if k != len(shape) + dim]
-        Distribution.__init__(self, torch.Size(rest), validate_args=validate_args)
+    def _shape_of_leaves(self) -> torch.Size:
+        shape = getattr(self.components, "batch_shape", ())
+        return torch.Size([size for k, size in enumerate(shape) if k != len(shape) + self.dim])
 
     @property
     def members(self) -> int:
@@ -129,7 +114,7 @@ class Mixture(Predictive, TensorTree, Distribution):
         shape = list(batch_shape)
         shape.insert(len(shape) + 1 + self.dim, self.members)
         new: Self = type(self).__new__(type(self)) if _instance is None else _instance
-        new._set_components(self.components.expand(shape), self.dim, self._validate_args, self.weights)
+        new._set_leaves((self.components.expand(shape), self.weights), self._validate_args, self.dim)
         return new
 
     def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Self:
@@ -139,12 +124,9 @@ class Mixture(Predictive, TensorTree, Distribution):
             target: a device, or ``torch.float32`` or ``torch.float64``. The weights stay in float64.
             non_blocking: as for ``torch.Tensor.to``.
         """
-        components = self.components.to(target, non_blocking=non_blocking)
-        weights = self.weights
-        if weights is not None and not isinstance(target, torch.dtype):
-            weights = weights.to(target, non_blocking=non_blocking)
-        new = type(self).__new__(type(self))
-        new._set_components(components, self.dim, self._validate_args, weights)
+        new = super().to(target, non_blocking=non_blocking)
+        if isinstance(target, torch.dtype):
+            new.weights = self.weights
         return new
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,21 +149,13 @@ class Mixture(Predictive, TensorTree, Distribution):
             InputError: if they do not fit together.
         """
         given = checked_parts(cls.__name__, parts, ["components"], ["weights"])
-        components = one_of(cls.__name__, given["components"], [StudentT, Normal])
-        if "weights" not in given:
-            return cls(components, dim=-1)
-        weights, shape = given["weights"], components.batch_shape
-        if not isinstance(weights, Tensor) or weights.shape not in (shape, shape[-1:]):
-            raise InputError(f"{cls.__name__}.from_dict: weights must have the shape {tuple(shape)} of the components")
-        rows = weights.reshape(-1, shape[-1])
-        if len(rows) and bool((rows == rows[0]).all()):
-            return cls(components, dim=-1, weights=rows[0])
-        new = cls.__new__(cls)
-        new._set_components(components, -1, components._validate_args, _shares(cls.__name__, weights, True))
-        return new
+        weights = given.get("weights")
+        if weights is not None and len(rows := weights.reshape(-1, weights.shape[-1])):
+            weights = rows[0] if bool((rows == rows[0]).all()) else weights
+        return cls(_components_of(given["components"]), dim=-1, weights=weights)
 
     def __repr__(self) -> str:
-        weights = "" if self.weights is None else f", weights: {short_weights(self.weights)}"
+        weights = "" if self.weights is None else f", weights: {short_numbers(self.weights, 8)}"
         kind, shape = type(self.components).__name__, tuple(getattr(self.components, "batch_shape", ()))
         return f"Mixture({kind} {shape}, dim: {self.dim}{weights})"
 
@@ -242,19 +216,6 @@ class Mixture(Predictive, TensorTree, Distribution):
         """Return P(Y > value), exact in the upper tail."""
         return self._mean_of(self.components.sf(self._for_members(value)))
 
-    def icdf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` below it, exact in the lower tail.
-
-        The tail at the result equals ``value`` to a relative 1e-11 (in float64, before a float32 result is rounded).
-        Where members are so far apart that the cdf is flat between them, every point of the flat part is a quantile,
-        and one of them is returned. Gradients are finite there too.
-        """
-        return self.quantile(value, upper=False)
-
-    def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` above it, exact in the upper tail, otherwise as `icdf`."""
-        return self.quantile(value, upper=True)
-
     def crps(self, value: Tensor | float) -> Tensor:
         r"""Return the continuous ranked probability score of ``value`` y.
 
@@ -266,12 +227,18 @@ class Mixture(Predictive, TensorTree, Distribution):
         result is then rounded. The number of panels depends on the parameters, so ``torch.func.vmap`` cannot map it.
         """
         value = self._as_tensor(value)
+        return (self._mean_distance(value) - self._half_spread()).to(self._result_dtype(value))
+
+    def _mean_distance(self, value: Tensor) -> Tensor:
+        """Return E|X−value| in float64."""
         double = self._double()
-        each = double.components
-        distance = each.mean_distance(double._for_members(value.double()))
-        single = self.members == 1
-        spread = each.half_spread().squeeze(self.dim) if single else self._by_formula(mixture.half_spread)
-        return (self._mean_of(distance) - spread).to(self._result_dtype(value))
+        return self._mean_of(double.components.mean_distance(double._for_members(value.double())))
+
+    def _half_spread(self) -> Tensor:
+        """Return ½E|X−X'| in float64."""
+        if self.members == 1:
+            return self.components.double().half_spread().squeeze(self.dim)
+        return self._by_formula(mixture.half_spread)
 
     def entropy(self) -> Tensor:
         r"""Return the differential entropy :math:`-\int p\ln p` in nats, by quadrature.
@@ -284,17 +251,18 @@ class Mixture(Predictive, TensorTree, Distribution):
 
     def _by_formula(self, formula: Callable[[Tensor | None, Tensor, Tensor, Tensor | None], Tensor]) -> Tensor:
         """Return a function of ``howsure.formulas.mixture`` of this mixture, in float64 and in the batch shape."""
-        flat = self._flat_components(self.batch_shape).double()
-        df = flat.df if isinstance(flat, StudentT) else None
-        weights = self._flat_weights(self.batch_shape)
-        return formula(df, flat.loc, flat.scale, weights).reshape(self.batch_shape)
+        return formula(*self._parameters(self.batch_shape)).reshape(self.batch_shape)
+
+    def _parameters(self, batch_shape: torch.Size) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
+        """Return df (None for normal members), loc, scale and weights in float64, (members, rows)."""
+        flat = self._flat_components(batch_shape).double()
+        return getattr(flat, "df", None), flat.loc, flat.scale, self._flat_weights(batch_shape)
 
     def _flat_components(self, batch_shape: torch.Size) -> Univariate:
         """Return the components, expanded to this batch shape of the mixture, with the shape (members, rows)."""
         full = self.expand(batch_shape).components
         size = math.prod(batch_shape)  # which stays a symbol in an export with dynamic sizes
-        leaves = (getattr(full, name).movedim(self.dim, 0).reshape(self.members, size) for name in full.leaves)
-        return full._from_leaves(leaves)
+        return on_leaves(lambda t: t.movedim(self.dim, 0).reshape(self.members, size), full)
 
     def _flat_weights(self, batch_shape: torch.Size) -> Tensor | None:
         """Return the weights with the shape (members, rows) of `_flat_components`."""
@@ -302,7 +270,7 @@ class Mixture(Predictive, TensorTree, Distribution):
         return None if weights is None else weights.reshape(self.members, math.prod(batch_shape))
 
     def _double(self) -> "Mixture":
-        return _unchecked(self.components.double(), self.dim, self.weights)
+        return Mixture._from_leaves((self.components.double(), self.weights), self.dim)
 
     def _result_dtype(self, value: Tensor) -> torch.dtype:
         return torch.promote_types(value.dtype, self.components.loc.dtype)
@@ -323,24 +291,26 @@ class Mixture(Predictive, TensorTree, Distribution):
         assert weights is not None
         level = torch.rand(shape, dtype=torch.float64, device=weights.device).unsqueeze(self.dim)
         chosen = (level >= mixture.steps(weights, self.dim)).sum(self.dim, keepdim=True)
-        leaves = (getattr(full, name).gather(self.dim, chosen).squeeze(self.dim) for name in full.leaves)
-        return full._from_leaves(leaves).sample()
+        return on_leaves(lambda t: t.gather(self.dim, chosen).squeeze(self.dim), full).sample()
 
     def _as_tensor(self, value: Any) -> Tensor:
         return as_value(type(self).__name__, value, self.components.loc)
 
     def _for_members(self, value: Tensor | float) -> Tensor:
         """Return the value with a dimension of size 1 where the components have their members."""
-        value = self._as_tensor(value)
-        if self._validate_args:
-            self._validate_sample(value)
+        value = self._checked(self._as_tensor(value))
         # a value with too few dimensions first gets those to the right of the members
         return value.expand(torch.broadcast_shapes(value.shape, (1,) * (-1 - self.dim))).unsqueeze(self.dim)
 
     # Quantiles --------------------------------------------------------------------------------------------------------
 
     def quantile(self, value: Tensor | float, upper: Tensor | bool) -> Tensor:
-        """Return `isf` of ``value`` where ``upper`` is true, else `icdf`, both by one search."""
+        """Return `isf` of ``value`` where ``upper`` is true, else `icdf`, both by one search.
+
+        The tail at the result equals ``value`` to a relative 1e-11 (in float64, before a float32 result is rounded).
+        Where members are so far apart that the cdf is flat between them, every point of the flat part is a quantile,
+        and one of them is returned. Gradients are finite there too.
+        """
         p = self._as_tensor(value)
         double, dtype = self._double(), self._result_dtype(p)
         q = p.double().expand(torch.broadcast_shapes(p.shape, self.batch_shape))
@@ -362,11 +332,23 @@ class Mixture(Predictive, TensorTree, Distribution):
     def _solve(self, p: Tensor, upper: Tensor) -> Tensor:
         """Return the quantiles: infinite for probabilities 0 and 1, NaN outside [0, 1] and for NaN parameters."""
         high = p > 0.5  # then solve for the other tail, which is smaller
-        each = self._flat_components(p.shape)
-        df = each.df if isinstance(each, StudentT) else None
+        df, loc, scale, weights = self._parameters(p.shape)
         tails = (torch.where(high, 1 - p, p).flatten(), (upper ^ high).flatten())
-        weights = self._flat_weights(p.shape)
-        return mixture.quantile(df, each.loc, each.scale, *tails, weights).view(p.shape)
+        return mixture.quantile(df, loc, scale, *tails, weights).view(p.shape)
+
+
+def log_cell_prob(mixed: Mixture, lower: Tensor, upper: Tensor, value: Tensor | None = None) -> Tensor:
+    """Return the log probability of cells, and the log density of values.
+
+    Args:
+        mixed: the mixture.
+        lower, upper: ends of cells, equal where y is the value.
+        value: values; None: there are none.
+    """
+    members = mixed.components
+    given = (mixed._for_members(end) for end in (lower if value is None else value, lower, upper))
+    each = -members.formulas.cell_nll(*given, *(getattr(members, name) for name in members.arguments))
+    return mixture.log_mean_exp(each, mixed._aligned_weights, mixed.dim)
 
 
 def normalised_weights(owner: str, weights: Any, members: int, validate: bool) -> Tensor:
@@ -408,32 +390,9 @@ def _shares(owner: str, weights: Tensor, validate: bool) -> Tensor:
     return share / share.sum(-1, keepdim=True)
 
 
-def short_weights(weights: Any) -> str:
-    """Return weights as text; of many, the smallest and the largest."""
-    if not isinstance(weights, Tensor):
-        return repr(weights)  # a placeholder of tree functions
-    numbers = weights.detach().flatten().tolist()
-    if len(numbers) > 8:
-        return f"{min(numbers):.3g} … {max(numbers):.3g}"
-    return "[" + ", ".join(f"{w:.3g}" for w in numbers) + "]"
-
-
-def _unchecked(components: Any, dim: int, weights: Any = None) -> Mixture:
-    """Return a mixture of valid parts, or of the placeholders that tree functions put in their stead."""
-    new = Mixture.__new__(Mixture)
-    new._set_components(components, dim, False, weights)
-    return new
-
-
-def _parts(m: Mixture) -> dict[str, Any]:
-    """Return the components, and the weights where there are any, by name."""
-    return {"components": m.components} if m.weights is None else {"components": m.components, "weights": m.weights}
-
-
-_pytree.register_pytree_node(
-    Mixture,
-    lambda m: (list(_parts(m).values()), m.dim),
-    lambda values, dim: _unchecked(next(parts := iter(values)), dim, *parts),
-    serialized_type_name="howsure.Mixture",
-    flatten_with_keys_fn=lambda m: ([(_pytree.GetAttrKey(name), part) for name, part in _parts(m).items()], m.dim),
-)
+def _components_of(parts: Any) -> Univariate:
+    """Return the distribution that a dict of leaves describes: of the class that has leaves of these names."""
+    for kind in (StudentT, Normal):
+        if isinstance(parts, Mapping) and set(parts) == set(kind.leaves):
+            return kind.from_dict(parts)
+    raise InputError("Mixture.from_dict: expected the leaves of a StudentT or a Normal, as of to_dict()")

@@ -7,7 +7,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from howsure.distributions._base import Univariate, as_tensors, check_domain, check_floating
+from howsure.distributions.arguments import as_tensors, check_domain, check_floating
+from howsure.distributions.base import Univariate
 from howsure.formulas import normal
 
 __all__ = ["Normal"]
@@ -70,7 +71,3 @@ class Normal(Univariate, torch.distributions.Normal):
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
         """Return the distribution of loc + scale·y, for example in other units."""
         return self._from_leaves(torch.broadcast_tensors(loc + scale * self.loc, (scale * self.scale).abs()))
-
-    def half_spread(self) -> Tensor:
-        """Return half the mean distance of two independent draws, ½E|X−X'| = σ/√π."""
-        return normal.half_spread(self.scale)

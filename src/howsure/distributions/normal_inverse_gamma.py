@@ -10,13 +10,8 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 from torch.types import _size
 
-from howsure.distributions._base import (
-    Predictive,
-    TreeDistribution,
-    as_tensors,
-    check_domain,
-    check_floating,
-)
+from howsure.distributions.arguments import as_tensors, check_domain, check_floating
+from howsure.distributions.base import Predictive, TreeDistribution
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
@@ -136,8 +131,8 @@ class NormalInverseGamma(Predictive, TreeDistribution):
             new.raw, new.raw_version = raw.movedim(dim, -1), raw._version
         return new
 
-    def _set_leaves(self, values: Iterable[Any], validate_args: bool | None) -> None:
-        super()._set_leaves(values, validate_args)
+    def _set_leaves(self, values: Iterable[Any], validate_args: bool | None, context: Any = None) -> None:
+        super()._set_leaves(values, validate_args, context)
         self.raw: Tensor | None = None
         self.raw_version = 0
 
@@ -216,13 +211,9 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         """Return P(Y > value) of a new y."""
         return self.predictive().sf(value)
 
-    def icdf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile of a new y with probability ``value`` below it."""
-        return self.predictive().icdf(value)
-
-    def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile of a new y with probability ``value`` above it."""
-        return self.predictive().isf(value)
+    def quantile(self, value: Tensor | float, upper: bool) -> Tensor:
+        """Return the quantile of a new y with probability ``value`` above it if ``upper`` is true, else below it."""
+        return self.predictive().quantile(value, upper)
 
     def crps(self, value: Tensor | float) -> Tensor:
         """Return the continuous ranked probability score of ``value`` as a new y. Smaller is better."""
@@ -277,13 +268,9 @@ class NormalInverseGamma(Predictive, TreeDistribution):
         return torch.stack([self.gamma + (sigma2 / self.nu).sqrt() * noise, sigma2], dim=-1)
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{name}: {p.item() if p.numel() == 1 else tuple(p.shape)}"
-            for name, p in zip(
-                ("gamma", "nu", "alpha", "beta"), (self.gamma, self.nu, self.alpha, self.beta), strict=True
-            )
-        )
-        return f"{type(self).__name__}({shown})"
+        parameters = {name: getattr(self, name) for name in ("gamma", "nu", "alpha", "beta")}
+        shown = (f"{name}: {p.item() if p.numel() == 1 else tuple(p.shape)}" for name, p in parameters.items())
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     # Maps -------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.types import _size
 
-from howsure.distributions._base import Univariate, as_tensors, check_domain
+from howsure.distributions.arguments import as_tensors, check_domain
+from howsure.distributions.base import Univariate
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import student_t
 
@@ -105,10 +106,6 @@ class StudentT(Univariate):
         # a chi-square over its degrees of freedom is a Gamma(df/2) over df/2
         half = 0.5 * self.df.expand(shape)
         return self.loc + self.scale * noise * torch.rsqrt(torch._standard_gamma(half) / half)
-
-    def half_spread(self) -> Tensor:
-        """Return half the mean distance of two independent draws, ½E|X−X'|, for df > 1."""
-        return student_t.half_spread(self.df, self.scale)
 
     def entropy(self) -> Tensor:
         """Return the differential entropy in nats."""

@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
-from torch.types import _size
-from torch.utils import _pytree
+from torch.distributions import constraints
 
-from howsure.distributions._base import Univariate
-from howsure.distributions._mapped import MappedMixture
-from howsure.distributions.mixture import Mixture
+from howsure.distributions.arguments import short_numbers
+from howsure.distributions.mapped import MappedMixture, TargetMap
+from howsure.distributions.normal import Normal
 from howsure.distributions.student_t import StudentT
 from howsure.errors import InputError
 from howsure.formulas import transforms
@@ -22,7 +20,7 @@ __all__ = ["Transform", "Transformed"]
 KINDS = ("positive", "log")
 
 
-class Transform:
+class Transform(TargetMap):
     r"""How a variable z on the whole real line becomes a target y that is never negative.
 
     ``"positive"`` is :math:`y = \max(0,\; s\ln(1 + e^{z/s}) - \varepsilon)`: logarithmic near zero and linear above the
@@ -44,15 +42,11 @@ class Transform:
         # on the CPU by name: torch's device context would decide otherwise
         numbers = (torch.as_tensor(each, dtype=torch.float64, device="cpu").detach() for each in (scale, shift))
         self.kind = kind
+        self.has_moments = kind != "log"  # the exponential of a Student t has neither a mean nor a CRPS
         self.scale, self.shift = torch.broadcast_tensors(*numbers)
         good = self.scale.isfinite() & (self.scale > 0) & self.shift.isfinite() & (self.shift >= 0)
         if not bool(good.all()):
             raise InputError(f"a transform has a scale > 0 and a shift ≥ 0, got {scale!r} and {shift!r}")
-
-    @property
-    def has_moments(self) -> bool:
-        """Whether the target has a mean, a variance and a CRPS: the exponential of a Student t has none of them."""
-        return self.kind != "log"
 
     def forward(self, z: Tensor) -> Tensor:
         """Return y for z."""
@@ -68,6 +62,8 @@ class Transform:
         scale, shift = self._on(y.device)
         value = y.double()
         return torch.where(value < 0, -torch.inf, transforms.inverse_softplus(value + shift, scale))
+
+    lowest = inverse
 
     def log_slope(self, y: Tensor) -> Tensor:
         """Return the logarithm of dy/dz at y."""
@@ -114,20 +110,10 @@ class Transform:
         """Return whether the transform has one number for all ``targets`` targets, or one for each."""
         return self.scale.ndim == 0 or tuple(self.scale.shape) == (targets,)
 
-    def _values(self) -> tuple[Any, ...]:
-        numbers = (*self.scale.flatten().tolist(), *self.shift.flatten().tolist())
-        return self.kind, tuple(self.scale.shape), numbers
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Transform) and self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
     def __repr__(self) -> str:
         if self.kind == "log":
             return "Transform('log')"
-        return f"Transform('positive', scale={_short(self.scale)}, shift={_short(self.shift)})"
+        return f"Transform('positive', scale={short_numbers(self.scale, 4)}, shift={short_numbers(self.shift, 4)})"
 
 
 class Transformed(MappedMixture):
@@ -157,48 +143,18 @@ class Transformed(MappedMixture):
 
     transform: Transform
 
-    def __init__(self, base: Mixture | Univariate, transform: Transform, *, validate_args: bool | None = None) -> None:
-        self.transform = transform
-        self._set_base(base)
-        self._validate_args = bool(validate_args)
-
-    def expand(self, batch_shape: _size, _instance: Any = None) -> "Transformed":
-        """Return the distribution with its parameters expanded to ``batch_shape``."""
-        return Transformed(self.base.expand(batch_shape), self.transform, validate_args=self._validate_args)
-
-    def to(self, target: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> "Transformed":
-        """Return the same on another device or in another dtype, as :meth:`howsure.Mixture.to` does."""
-        base = self.base.to(target, non_blocking=non_blocking)
-        return Transformed(base, self.transform, validate_args=self._validate_args)
-
-    def detach(self) -> "Transformed":
-        """Return the same without its graph of gradients."""
-        return Transformed(self.base.detach(), self.transform, validate_args=self._validate_args)
-
-    def __repr__(self) -> str:
-        return f"Transformed({self.base!r}, {self.transform!r})"
-
-    def _observed(self, value: Any) -> Tensor:
-        """Return a value as a tensor, or raise if it lies outside the support and arguments are validated."""
-        y = self._value(value)
-        if self._validate_args:
-            self._validate_sample(y)
-        return y
-
-    # Moments ----------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _member_moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance of each member's target, and its mean before zeros are cut off, (members, *batch)."""
-        df, excess, loc, scale = self._flat()
-        if df is None and self.transform.kind == "log":
-            variance = scale.square()
-            mean = (loc + variance / 2).exp().view(self.members, *self.batch_shape)
+        flat = self.base._flat_components(self.batch_shape).double()
+        if isinstance(flat, Normal) and self.transform.kind == "log":
+            variance = flat.scale.square()
+            mean = (flat.loc + variance / 2).exp().view(self.members, *self.batch_shape)
             return mean, mean.square() * variance.expm1().view(mean.shape), mean
         self._refuse_without_moments("mean or variance")
+        df, excess = (flat.df.flatten(), flat.df_minus_two.flatten()) if isinstance(flat, StudentT) else (None, None)
         s, shift = (t.expand(self.batch_shape).reshape(-1).repeat(self.members) for t in self._numbers())
-        shapes = None if df is None else df.flatten(), None if excess is None else excess.flatten()
-        found = transforms.moments(*shapes, loc.flatten(), scale.flatten(), s, shift)
+        found = transforms.moments(df, excess, flat.loc.flatten(), flat.scale.flatten(), s, shift)
         mean, variance, free = (t.view(self.members, *self.batch_shape) for t in found)
         return mean, variance, free
 
@@ -220,35 +176,13 @@ class Transformed(MappedMixture):
         density = self.base.log_prob(torch.where(possible, z, 0.0)) - self.transform.log_slope(inside)
         return torch.where(possible, density, -torch.inf).to(self._result_dtype(y))
 
-    def cdf(self, value: Tensor | float) -> Tensor:
-        """Return P(Y ≤ value); at 0 it is the probability of the value 0."""
-        y = self._observed(value)
-        return self.base.cdf(self.transform.inverse(y)).to(self._result_dtype(y))
-
-    def sf(self, value: Tensor | float) -> Tensor:
-        """Return P(Y > value), exact in the upper tail."""
-        y = self._observed(value)
-        return self.base.sf(self.transform.inverse(y)).to(self._result_dtype(y))
-
-    def icdf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` below it."""
-        q = self._value(value)
-        return self.transform.forward(self.base.icdf(q)).to(self._result_dtype(q))
-
-    def isf(self, value: Tensor | float) -> Tensor:
-        """Return the quantile with probability ``value`` above it."""
-        q = self._value(value)
-        return self.transform.forward(self.base.isf(q)).to(self._result_dtype(q))
-
     def crps(self, value: Tensor | float) -> Tensor:
         """Return the continuous ranked probability score in the units of y; smaller is better."""
         self._refuse_without_moments("CRPS")
         y = self._observed(value)
         shape = torch.broadcast_shapes(y.shape, self.batch_shape)
-        df, _, loc, scale = self._flat(shape)
-        numbers = (t.expand(shape).reshape(-1) for t in (y.double(), *self._numbers()))
-        target, s, shift = numbers
-        weights = self.base._flat_weights(shape)
+        df, loc, scale, weights = self.base._parameters(shape)
+        target, s, shift = (t.expand(shape).reshape(-1) for t in (y.double(), *self._numbers()))
         return transforms.crps(target, df, loc, scale, s, shift, weights).view(shape).to(self._result_dtype(y))
 
     def entropy(self) -> Tensor:
@@ -263,28 +197,8 @@ class Transformed(MappedMixture):
         free = self._mean_of(self._member_moments[2])
         return (before + (self.base.mean.double() - free) / self._numbers()[0]).to(self._dtype)
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
-        return self.transform.forward(self.base.sample(sample_shape)).to(self._dtype)
-
-    # Tensors ----------------------------------------------------------------------------------------------------------
-
     def _numbers(self) -> tuple[Tensor, Tensor]:
         return self.transform._on(self.components.loc.device)
-
-    def _flat(self, shape: torch.Size | None = None) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-        """Return df, df − 2, loc and scale of the members in float64, (members, elements of the shape)."""
-        members, dim = self.base.components, self.base.dim
-        full = tuple(self.batch_shape if shape is None else shape)
-
-        def flat(leaf: Tensor) -> Tensor:
-            first = leaf.double().movedim(dim, 0)
-            first = first.reshape(self.members, *(1,) * (len(full) - len(self.batch_shape)), *self.batch_shape)
-            return first.expand(self.members, *full).reshape(self.members, -1)
-
-        loc, scale = flat(members.loc), flat(members.scale)
-        if isinstance(members, StudentT):
-            return flat(members.df), flat(members.df_minus_two), loc, scale
-        return None, None, loc, scale
 
 
 def _without_repeats(scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
@@ -292,27 +206,3 @@ def _without_repeats(scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     while scale.ndim and len(scale) and all(bool((t == t[0]).all()) for t in (scale, shift)):
         scale, shift = scale[0], shift[0]
     return scale.clone(), shift.clone()
-
-
-def _short(numbers: Tensor) -> str:
-    """Return numbers as text; of many, the smallest and the largest."""
-    if numbers.numel() == 1:
-        return f"{numbers.item():.3g}"
-    if numbers.numel() <= 4:
-        return "[" + ", ".join(f"{x:.3g}" for x in numbers.flatten().tolist()) + "]"
-    return f"{numbers.min().item():.3g} … {numbers.max().item():.3g}"
-
-
-def _unflatten(values: Any, transform: Transform) -> Transformed:
-    (base,) = values
-    if isinstance(base, Mixture) and isinstance(getattr(base.components, "loc", None), Tensor):
-        return Transformed(base, transform)
-    new = Transformed.__new__(Transformed)  # made of placeholders of tree functions
-    new.base, new.transform = base, transform
-    Distribution.__init__(new, validate_args=False)
-    return new
-
-
-_pytree.register_pytree_node(
-    Transformed, lambda d: ([d.base], d.transform), _unflatten, serialized_type_name="howsure.Transformed"
-)

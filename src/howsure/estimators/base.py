@@ -1,5 +1,6 @@
 """Base class of the regressors: ``fit``, ``predict`` and ``score`` of scikit-learn, and the predictive distribution."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from copy import copy
@@ -34,15 +35,15 @@ from howsure.storage import save_model
 from howsure.tables.censoring import read_censored
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
+from howsure.tables.members import choose_members, count_networks, kinds_of_inputs
 from howsure.tables.model import TableModel
-from howsure.tables.networks import ALL_KINDS, choose_members, count_networks, kinds_of_inputs, usable
 from howsure.tables.robust import RobustScale
 from howsure.tables.stacking import stacked
 from howsure.tables.state import TableHeader, method_from_state, method_state, training_from_state, training_state
 from howsure.tables.table import Table, as_array, read_table
 from howsure.tables.target import Atom, TargetTransform, prepare_target, transform_from_dict
 from howsure.tables.target_values import read_target
-from howsure.tables.train import train
+from howsure.tables.train import train, usable
 from howsure.tables.views import Views
 from howsure.tables.width import with_width
 from howsure.threads import one_thread
@@ -198,11 +199,16 @@ class Regressor(_ScikitLearn):
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, censored: ArrayLike | None) -> Self:  # noqa: N803
         self._check_parameters()
         table = self._read(X)
+        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
+        names = None if named is None else [str(name) for name in named]
+        if names and (twice := sorted({name for name in names if names.count(name) > 1})):
+            raise InputError(f"duplicate name of a target: {twice[0]!r}", column=twice[0])
         target = read_target(y, table.rows)
         rows = np.arange(table.rows)
         weights = None
         if sample_weight is not None:
-            if isinstance(sample_weight, np.ma.MaskedArray | torch.Tensor):
+            odd = isinstance(sample_weight, np.ma.MaskedArray | torch.Tensor)
+            if odd or np.asarray(sample_weight).dtype.kind not in "biuf":
                 sample_weight = real_numbers("sample_weight", sample_weight)
             weights = _check_sample_weight(sample_weight, np.empty(table.rows), ensure_non_negative=True)
             weights = weights / max(weights.max(initial=0.0), np.finfo(float).tiny)  # ratios count; sums stay finite
@@ -210,12 +216,18 @@ class Regressor(_ScikitLearn):
             if len(rows) < 2:
                 raise InputError(f"only {len(rows)} rows have a positive weight; at least 2 are needed")
         known = read_censored(censored, target, rows)
+        if weights is not None:
+            table, target, weights = table.select(rows), target[rows], weights[rows]
+            known = None if known is None else known[rows]
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
-        named = getattr(y, "column_names", getattr(y, "columns", None))  # of an Arrow table, or any other
-        self.target_names_ = None if named is None else [str(name) for name in named]
+        self.target_names_ = names
         self.calibration_: Calibration | ConformalCalibration | None = None
         self.record_: dict[str, Any] = {}
-        self._fit_rows(table, target, rows, weights, base, known)
+        try:
+            self._fit_rows(table, target, weights, base, known)
+        except InputError as error:
+            error.row = None if error.row is None else int(rows[error.row])
+            raise
         return self
 
     def _calibrated(self, X: Any, y: ArrayLike, method: str, groups: Any) -> Self:  # noqa: N803
@@ -235,30 +247,31 @@ class Regressor(_ScikitLearn):
         self,
         table: Table,
         target: Array,
-        rows: NDArray[np.int64],
         weights: Array | None,
         base: int,
         known: NDArray[np.int8] | None = None,
     ) -> None:
-        """Learn from some rows of a table; the others leave no trace."""
-        scale, x = self._encode(table, target, rows, base)
-        prepared = prepare_target(target, rows, self.target_transform, self.target_names_, known, weights)
+        """Learn from the rows of a table."""
+        rows = table.rows
+        scale, x = self._encode(table, target, base)
+        prepared = prepare_target(target, self.target_transform, self.target_names_, known, weights)
         self.transform_: TargetTransform | None = prepared.transform
-        method, count = self._method(), count_networks(getattr(self, "members", 1), len(rows))
-        kinds = kinds_of_inputs(getattr(self, "inputs", "numbers"), count, len(rows))
+        method, count = self._method(), count_networks(getattr(self, "members", 1), rows)
+        kinds = kinds_of_inputs(getattr(self, "inputs", "numbers"), count, rows)
         views = Views.fit(x, prepared, choose_members(rows, kinds, count, base, self.validation_fraction), base)
         options: dict[str, Any] = {"device": self.device, "progress": self.verbose}
-        recipe = self._recipe(method.recipe(len(rows)))
+        recipe = self._recipe(method.recipe(rows))
         model = train(method, views, prepared, recipe, **options)
         model, views = usable(model, views, prepared)
         # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
-        linear = isinstance(method, Evidential) and len(kinds) == len(ALL_KINDS)
+        linear = isinstance(method, Evidential) and len(kinds) > 1 and getattr(self, "inputs", None) == "auto"
         model = stacked(model, views, prepared, linear=linear)
-        if self._evidence != "plain":
-            recipe = self._recipe(method.recipe(rows_of_a_fold(len(rows))))
+        evidence = getattr(self, "evidence", "plain")
+        if evidence != "plain":
+            recipe = self._recipe(method.recipe(rows_of_a_fold(rows)))
             options["progress"] = bool(self.verbose)
             ridge = None
-            if self._evidence == "conjugate":
+            if evidence == "conjugate":
                 ridge = learn_ridge(train, method, views, prepared, base, recipe, self.validation_fraction, **options)
             model = add_evidence(model, views, ridge)
         if getattr(self, "calibrated", False):
@@ -267,14 +280,12 @@ class Regressor(_ScikitLearn):
         device = resolve_device(self.device)
         self.model_ = model if device.type != "cuda" else model.to(device).ready()
 
-    def _encode(self, table: Table, y: Array, rows: NDArray[np.int64], seed: int) -> tuple[RobustScale, Array]:
-        """Return the scale of features and the scaled features of all rows, as learned from some of them."""
-        self.encoding_, own = Encoding.fit_transform(table.select(rows), y[rows], seed)
+    def _encode(self, table: Table, y: Array, seed: int) -> tuple[RobustScale, Array]:
+        """Return the scale of features and the scaled features of all rows."""
+        self.encoding_, x = Encoding.fit_transform(table, y, seed)
         if self.encoding_.notice:
             warnings.warn(self.encoding_.notice, UserWarning, stacklevel=5)  # at the call of fit
-        scale = RobustScale.fit(own)
-        x = own if len(rows) == table.rows else self.encoding_.transform(table)
-        x[rows] = own  # categories may have means of targets, which must leave out the row's target
+        scale = RobustScale.fit(x)
         scaled: Array = scale(torch.from_numpy(x)).numpy()
         return scale, scaled
 
@@ -358,11 +369,6 @@ class Regressor(_ScikitLearn):
         return self.encoding_.to_frame()
 
     @property
-    def _evidence(self) -> Any:
-        """How the evidence is computed, for regressors that have a choice."""
-        return getattr(self, "evidence", "plain")
-
-    @property
     def inputs_(self) -> dict[str, float]:
         """Weights of the networks by their inputs (numbers, bins, trees), and of linear regression."""
         check_is_fitted(self, "model_")
@@ -371,12 +377,10 @@ class Regressor(_ScikitLearn):
             ("bins+trees" if bins else "trees") if trees else "bins" if bins else "numbers"
             for bins, trees in model.kinds()
         ]
-        if model.weights is None:
-            return {kind: kinds.count(kind) / len(kinds) for kind in dict.fromkeys(kinds)}
-        linear = model.linear_share
-        weights = [w * (1 - linear) for w in model.weights.tolist()]
-        found = {k: sum(w for w, own in zip(weights, kinds, strict=True) if own == k) for k in dict.fromkeys(kinds)}
-        return found if model.linear is None else found | {"linear": linear}
+        kinds += [] if model.linear is None else ["linear"]
+        weights = model.network_weights if model.mixture_weights is None else model.mixture_weights
+        pairs = list(zip(weights.tolist(), kinds, strict=True))
+        return {kind: math.fsum(weight for weight, own in pairs if own == kind) for kind in dict.fromkeys(kinds)}
 
     @property
     def width_(self) -> Array | None:
@@ -442,12 +446,8 @@ class Regressor(_ScikitLearn):
             names = list(getattr(X, "column_names", getattr(X, "columns", ())))
             if len({str(name) for name in names}) < len(names):
                 raise InputError("column names must be unique, as they were in training")
-            try:
+            if reset or set(names) != set(getattr(self, "feature_names_in_", ())):  # another order is as good
                 validate_data(self, X, reset=reset, skip_check_array=True)
-            except ValueError as error:
-                if sorted(map(str, names)) != sorted(map(str, getattr(self, "feature_names_in_", ()))):
-                    raise
-                raise InputError(str(error).strip(), hint="pass X[model.feature_names_in_]") from error
             table = read(X) if table is None else table
             if reset and table.rows < 2:
                 raise InputError(f"Found array with {table.rows} sample(s) while a minimum of 2 is required.")

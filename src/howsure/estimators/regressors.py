@@ -37,7 +37,8 @@ class EvidentialRegressor(Regressor):
     inputs : {"auto", "numbers", "bins", "trees", "bins+trees"} or tuple of these, default="auto"
         Inputs of the networks. "numbers": the features. "bins": also the place of each number in 16 bins. "trees":
         also out-of-fold predictions of boosted trees and of a forest. Several of these divide the networks among them.
-        "auto": all three and a linear regression, or "numbers" for fewer than three networks or 50 rows.
+        "auto": all three and a linear regression; no trees for fewer than 150 rows; only "numbers" for fewer than three
+        networks or 50 rows.
     calibrated : bool, default=True
         Whether a mixture is stretched about its mean by one factor for each target, learned from held-out rows.
 

@@ -42,57 +42,12 @@ def student_log_prob(lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scal
 
     It has first derivatives by all arguments. A cell from −∞ to ∞ has the log probability 0.
     """
-    return in_float64(_StudentCell.of_chunks, lower, upper, df, loc, scale)
+    return in_float64(lambda *x: student_tail.by_chunks(_StudentCell.log_prob, *x), lower, upper, df, loc, scale)
 
 
 def normal_log_prob(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     """Return ln P(lower < Y ≤ upper) for a normal distribution; arguments as in `student_log_prob`."""
-
-    def of_all(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-        found: Tensor = _NormalCell.apply(lower, upper, loc, scale)[0]  # type: ignore[no-untyped-call]
-        return found
-
-    return in_float64(of_all, lower, upper, loc, scale)
-
-
-class _StudentCell(torch.autograd.Function):
-    """Log probability of cells, and its derivatives by the five arguments as further outputs."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def of_chunks(*arguments: Tensor) -> Tensor:
-        return student_tail.by_chunks(lambda *part: _StudentCell.apply(*part)[0], *arguments)  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def forward(
-        lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return _student_cell(lower, upper, df, loc, scale)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*output[1:])
-        ctx.mark_non_differentiable(*output[1:])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        needed = zip(ctx.needs_input_grad, ctx.saved_tensors, strict=True)
-        return tuple(grad * slope if wanted else None for wanted, slope in needed)
-
-
-class _NormalCell(torch.autograd.Function):
-    """Log probability of cells, and its derivatives by the four arguments as further outputs."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-        return _normal_cell(lower, upper, loc, scale)
-
-    setup_context = staticmethod(_StudentCell.setup_context)
-    backward = staticmethod(_StudentCell.backward)  # type: ignore[assignment]
+    return in_float64(_NormalCell.log_prob, lower, upper, loc, scale)
 
 
 def _ends(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,9 +72,7 @@ def _gauss(a: Tensor, b: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
     return nodes, weights
 
 
-def _student_cell(
-    lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _student_cell(lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
     """Return ln P, and its derivatives by lower, upper, df, loc and scale; float64."""
     a, b, mirrored, width = _ends(lower, upper, loc, scale)
     left = a < 0
@@ -190,3 +143,33 @@ def _normal_cell(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> tu
     sign = torch.where(mirrored, -1.0, 1.0)
     at_lower, at_upper = torch.where(mirrored, far, near), torch.where(mirrored, near, far)
     return log_p, -at_lower / scale, at_upper / scale, sign * by_loc / scale, by_scale / scale
+
+
+class _Cell(torch.autograd.Function):
+    """Log probability of cells, and its derivatives by all arguments as further outputs."""
+
+    generate_vmap_rule = True
+
+    @classmethod
+    def log_prob(cls, *arguments: Tensor) -> Tensor:
+        found: Tensor = cls.apply(*arguments)[0]  # type: ignore[no-untyped-call]
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        needed = zip(ctx.needs_input_grad, ctx.saved_tensors, strict=True)
+        return tuple(grad * slope if wanted else None for wanted, slope in needed)
+
+
+class _StudentCell(_Cell):
+    forward = staticmethod(_student_cell)
+
+
+class _NormalCell(_Cell):
+    forward = staticmethod(_normal_cell)

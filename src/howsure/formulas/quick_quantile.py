@@ -20,7 +20,6 @@ with :math:`\kappa = \Gamma(\frac{m+1}2)/(\sqrt\pi\,\Gamma(\frac m2))`, :math:`r
 
 import math
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -29,13 +28,10 @@ import torch
 from torch import Tensor
 
 from howsure.formulas import student_tail
-from howsure.formulas.special import half_line_rule
 
-__all__ = ["NORMAL_DF", "ROUNDS", "StudentQuantile", "mixture_ends", "normal_quantile"]
+__all__ = ["NORMAL_DF", "StudentQuantile", "mixture_ends", "normal_quantile"]
 
 NORMAL_DF = 1e12  # a Student t with this many degrees of freedom is normal to rounding
-# Replaces Python's while in the rounds of a search. A recorder of operations sets it to its own loop.
-ROUNDS: ContextVar[Callable[..., tuple[Tensor, ...]] | None] = ContextVar("ROUNDS", default=None)
 
 _DEGREE = 12  # of the polynomial for the quantile of one Student t
 _STEPS = 30  # at most, of the search for the quantiles of a mixture: these halve its bracket to 1e-9 of its width
@@ -107,14 +103,8 @@ def _table() -> list[list[float]]:
 
     The rows are the coefficients of A, by powers of 2·centre/(r + centre) − 1, and the last is κ√(2π/m).
     """
-    x, c = (student_tail.chebyshev_points(count) for count in _POINTS)
-    r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (2 * _MIN_M / (1 + c))[None, :]
-    tau = r * np.sqrt(2 / m)
-    unit = np.sqrt(2 / m) / (r + np.sqrt(r * r + 1))  # the integrand lies between exp(−x/unit) and exp(−(x/unit)²)
-    integral = np.zeros(_POINTS)
-    for u, weight in half_line_rule(step=0.125, first=-27, last=29):
-        half = np.sinh(0.5 * u * unit)
-        integral += weight * np.exp(-m * np.log1p(2 * half * (half + tau * np.sqrt(1 + half * half))))
+    r, m = student_tail.grid(_POINTS, _CENTRE, _MIN_M)
+    unit, integral, _ = student_tail.integrate(r, m)
     gammas = np.array([[math.exp(math.lgamma((each + 1) / 2) - math.lgamma(each / 2)) for each in m[0]]])
     values = gammas / math.sqrt(math.pi) * (1 + 2 * r) * unit * integral
     rows = np.concatenate([student_tail.powers_from_values(values), gammas * np.sqrt(2 / m)])
@@ -203,8 +193,6 @@ def _loop(is_open: Callable[..., Tensor], improve: Callable[..., Any], state: tu
     if torch.compiler.is_compiling():
         found: tuple[Tensor, ...] = torch.while_loop(is_open, improve, state)
         return found
-    if (own := ROUNDS.get()) is not None:
-        return own(is_open, improve, state)
     while bool(is_open(*state)):
         state = improve(*state)
     return state

@@ -36,7 +36,9 @@ __all__ = [
     "by_chunks",
     "chebyshev_points",
     "chunk_size",
+    "grid",
     "integral_slope",
+    "integrate",
     "powers_from_values",
     "quantile",
     "shape_of",
@@ -67,22 +69,33 @@ def powers_from_values(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.append(p := chebyshev.cheb2poly(c), np.zeros(len(c) - len(p))) for c in series.T], axis=1)
 
 
-def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
-    """Return the coefficients of √(m/2)(1+2r)G_m: powers of 2·centre/(r+centre) − 1 by powers of 4·steps/m − 1.
+def grid(points: tuple[int, int], centre: float, least_m: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return r in a column and m ≥ ``least_m`` in a row, at Chebyshev points in 1/(r + centre) and in 1/m."""
+    x, c = (chebyshev_points(count) for count in points)
+    return (centre * (1 - x) / (1 + x))[:, None], (2 * least_m / (1 + c))[None, :]
 
-    The second are the coefficients of −m ∂G_m/∂m instead of G_m.
-    """
-    x, c = (chebyshev_points(count) for count in _POINTS)
-    r, m = (_CENTRE * (1 - x) / (1 + x))[:, None], (4 * _STEPS / (1 + c))[None, :]
+
+def integrate(r: NDArray[np.float64], m: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """Return a unit of length, and G_m and −m ∂G_m/∂m in this unit."""
     tau = r * np.sqrt(2 / m)
     unit = np.sqrt(2 / m) / (r + np.sqrt(r * r + 1))  # the integrand lies between exp(−x/unit) and exp(−(x/unit)²)
-    values, slopes = np.zeros(_POINTS), np.zeros(_POINTS)
+    values, slopes = np.zeros(unit.shape), np.zeros(unit.shape)
     for u, weight in half_line_rule(step=0.125, first=-27, last=29):
         half = np.sinh(0.5 * u * unit)
         # cosh s + τ sinh s − 1 with positive terms only
         exponent = m * np.log1p(2 * half * (half + tau * np.sqrt(1 + half * half)))
         values += weight * np.exp(-exponent)
         slopes += weight * exponent * np.exp(-exponent)
+    return unit, values, slopes
+
+
+def _interpolate() -> tuple[list[list[float]], list[list[float]]]:
+    """Return the coefficients of √(m/2)(1+2r)G_m: powers of 2·centre/(r+centre) − 1 by powers of 4·steps/m − 1.
+
+    The second are the coefficients of −m ∂G_m/∂m instead of G_m.
+    """
+    r, m = grid(_POINTS, _CENTRE, 2 * _STEPS)
+    unit, values, slopes = integrate(r, m)
     size = unit * np.sqrt(m / 2) * (1 + 2 * r)
     first, second = (powers_from_values(powers_from_values(size * v).T).T.tolist() for v in (values, slopes))
     return first, second

@@ -6,11 +6,9 @@ from howsure.images.folders import load_images, load_pairs
 from howsure.images.model import FittedImages
 from howsure.images.networks import ImageRecipe
 from howsure.images.pairs import Pairs, read_pairs
-from howsure.images.training import CompiledLosses
 
 __all__ = [
     "Augmentation",
-    "CompiledLosses",
     "FittedImages",
     "ImageBatches",
     "ImageRecipe",

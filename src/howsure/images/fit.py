@@ -15,7 +15,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.images.model import FittedImages
 from howsure.images.networks import ImageRecipe
 from howsure.images.pairs import Pairs, hold_out_images, read_pairs
-from howsure.images.training import CompiledLosses, train_network
+from howsure.images.training import train_network
 from howsure.likelihoods import Evidential, Method
 from howsure.nn.appearance import MIN_IMAGES
 from howsure.nn.checks import is_whole
@@ -43,7 +43,6 @@ def fit_images(
     device: str | torch.device = "auto",
     checkpoint: str | Path | None = None,
     evidence: str = "fading",
-    losses: CompiledLosses | None = None,
     keep_diverged: bool = False,
     progress: bool = False,
 ) -> FittedImages:
@@ -74,7 +73,6 @@ def fit_images(
             (:class:`howsure.nn.appearance.ImageFading`), unless this costs the validation images
             likelihood (:meth:`FittedImages.fit_fading`). It widens normal distributions, too. ``"plain"`` keeps all
             evidence, as for a fit to fewer than ten training images.
-        losses: compiled losses to share with other calls.
         keep_diverged: whether to return networks that diverged, with their best weights. By default they are left out
             with a warning.
         progress: whether to show a progress bar.
@@ -102,7 +100,6 @@ def fit_images(
     train_pairs, held = _split(pairs, validation, groups, unknown, seed)
     _check_known(train_pairs, held, recipe)
     loc, scale = _location_and_scale(train_pairs.maps) if standardize else (0.0, 1.0)
-    compiled = losses or CompiledLosses()
     models = []
     # The recipe chooses the precision, not the caller. No copies of weights are kept: see raw_maps.
     with torch.autocast(target_device.type, enabled=False, cache_enabled=False):
@@ -110,9 +107,8 @@ def fit_images(
             if progress and members > 1:
                 sys.stderr.write(f"network {k + 1} of {members}\n")
             file = checkpoint if checkpoint is None or k == 0 else f"{checkpoint}.{k}"
-            loss = compiled(method, target_device, loc, scale)
             network, training = train_network(
-                method, train_pairs, held, recipe, (loc, scale), seed + k, target_device, loss, file, progress
+                method, train_pairs, held, recipe, (loc, scale), seed + k, target_device, file, progress
             )
             models.append(FittedImages(method, (network,), recipe, (training,), loc, scale))
         model = FittedImages.join(models if keep_diverged else _usable(models))

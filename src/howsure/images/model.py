@@ -1,7 +1,7 @@
 """A fitted image model: predictions, evidence that decreases for unfamiliar images, and model files."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from howsure.distributions import Normal, NormalInverseGamma, StudentT
 from howsure.errors import InputError
-from howsure.images.batches import Augmentation, to_network
+from howsure.images.batches import to_network
 from howsure.images.networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
 from howsure.images.pairs import MAX_TARGET, Pairs, as_images, pad_images, padding, read_pairs
 from howsure.likelihoods import Method
@@ -19,7 +19,7 @@ from howsure.nn.appearance import MIN_IMAGES, ImageFading, Seen, appearance
 from howsure.prediction import Answer, Prediction
 from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
-from howsure.training import Settings, Training, resolve_device
+from howsure.training import Training, resolve_device
 
 __all__ = ["FittedImages", "ImageHeader"]
 
@@ -298,7 +298,7 @@ class FittedImages:
             tensors |= {f"{k}.{FADING}{name}": t.double() for name, t in fading.state_dict().items()}
         return tensors, ImageHeader(
             method=method_state(self.method, self.methods),
-            recipe=asdict(self.recipe),
+            recipe=self.recipe,
             networks=len(self.networks),
             training=[training_state(each) for each in self.training],
             loc=self.loc,
@@ -317,7 +317,7 @@ class FittedImages:
         Raises:
             InputError: if its parts do not fit together.
         """
-        method, recipe = method_from_state(header.method, cls.methods), _recipe_from(header.recipe)
+        method, recipe = method_from_state(header.method, cls.methods), header.recipe
         count, loc, scale, fades = header.networks, float(header.loc), float(header.scale), header.fading
         if not 0 < count <= len(tensors):
             raise InputError(f"the model has {count} networks")
@@ -377,7 +377,7 @@ class ImageHeader:
     """Header of a model file of images."""
 
     method: dict[str, Any]
-    recipe: dict[str, Any]
+    recipe: ImageRecipe
     networks: int
     training: list[Any]
     loc: float | int
@@ -387,18 +387,8 @@ class ImageHeader:
     model: str = "images"
 
 
-def _recipe_from(saved: dict[str, Any]) -> ImageRecipe:
-    """Return the recipe of a model file; settings that this version does not know are left out."""
-    known = {name: value for name, value in saved["settings"].items() if name in Settings.__dataclass_fields__}
-    varied = None if saved["augmentation"] is None else Augmentation(**saved["augmentation"])
-    return ImageRecipe(**{**saved, "settings": Settings(**known), "augmentation": varied})
-
-
 def _check_weights(weights: dict[str, Tensor], recipe: ImageRecipe) -> None:
     """Raise unless the tensors have the shapes of the recipe's network, before memory is taken for one of its size."""
-    for name, value in (("width", recipe.width), ("blocks", recipe.blocks)):
-        if type(value) is not int or value < 1:
-            raise InputError(f"a network has no {name} of {value!r}")
     first, last = weights.get("encoder.0.0.weight"), weights.get(f"encoder.{recipe.blocks - 1}.2.weight")
     widest = recipe.width * 2 ** min(recipe.blocks - 1, 60)
     shapes = [None if t is None else tuple(t.shape) for t in (first, last)]

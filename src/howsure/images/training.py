@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,32 +19,23 @@ from howsure.nn import UNet
 from howsure.training import Settings, Training, seeded, train
 from howsure.training.checkpoint import fingerprint
 
-__all__ = ["CompiledLosses", "largest_batch", "train_network"]
+__all__ = ["compiled_loss", "fastest_convolutions", "loss_of", "train_network"]
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 
 
-class CompiledLosses:
-    """Loss functions of training steps, compiled on CUDA once for all networks of one method.
+def loss_of(method: Method, device: torch.device, loc: float = 0.0, scale: float = 1.0) -> Loss:
+    """Return (network, batch) → loss for targets in units of ``scale`` from ``loc``; on CUDA it is compiled."""
+    return (compiled_loss if device.type == "cuda" else _loss_of)(method, loc, scale)
 
-    Who trains many networks in several calls of :func:`fit_images` passes the same object to each.
-    """
 
-    def __init__(self) -> None:
-        self.known: dict[str, Loss] = {}
-
-    def __call__(self, method: Method, device: torch.device, loc: float = 0.0, scale: float = 1.0) -> Loss:
-        """Return (network, batch) → loss."""
-        if device.type != "cuda":
-            return _loss_of(method, loc, scale)
-        compiled = self.known.get(repr((method, loc, scale)))
-        if compiled is None:
-            if method.one_pass:  # the network alone, because the loss has a custom kernel
-                compiled = _loss_of(method, loc, scale, torch.compile(_forward, dynamic=False))
-            else:
-                compiled = torch.compile(_loss_of(method, loc, scale), dynamic=False)
-            self.known[repr((method, loc, scale))] = compiled
-        return compiled
+@lru_cache(maxsize=8)
+def compiled_loss(method: Method, loc: float, scale: float) -> Loss:
+    """Return (network, batch) → loss, compiled once for all networks of one method."""
+    if method.one_pass:  # the network alone, because the loss has a custom kernel
+        return _loss_of(method, loc, scale, torch.compile(_forward, dynamic=False))
+    compiled: Loss = torch.compile(_loss_of(method, loc, scale), dynamic=False)
+    return compiled
 
 
 def train_network(
@@ -54,7 +46,6 @@ def train_network(
     scaling: tuple[float, float],
     seed: int,
     device: torch.device,
-    loss: Loss,
     checkpoint: str | Path | None,
     progress: bool,
 ) -> tuple[UNet, Training]:
@@ -75,7 +66,7 @@ def train_network(
             training = train(
                 network,
                 batches,
-                loss,
+                loss_of(method, device, *scaling),
                 validate=score,
                 settings=settings,
                 checkpoint=checkpoint,
@@ -83,8 +74,9 @@ def train_network(
                 progress=progress,
             )
     except torch.OutOfMemoryError as error:
-        fits = largest_batch(lambda size: _try(network, method, batches, size), recipe.batch_size)
-        raise InputError(_too_large(recipe.batch_size, fits)) from error
+        hint = "lower recipe.batch_size, or take smaller images or a narrower network"
+        message = f"a batch of {recipe.batch_size} images does not fit into the memory of the device"
+        raise InputError(message, hint=hint) from error
     network.generator = None
     return network.eval(), training
 
@@ -115,7 +107,7 @@ def _forward(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _loss_of(
-    method: Method, loc: float = 0.0, scale: float = 1.0, forward: Callable[[nn.Module, Tensor], Tensor] = _forward
+    method: Method, loc: float, scale: float, forward: Callable[[nn.Module, Tensor], Tensor] = _forward
 ) -> Loss:
     def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         x, y = batch
@@ -144,32 +136,3 @@ def _score_of(
         return mean if select == "nll" else mean.sqrt()
 
     return score
-
-
-def largest_batch(fits: Callable[[int], bool], size: int) -> int:
-    """Return the largest of size/2, size/4, … that fits; 0 if not even 1 does."""
-    while size > 1:
-        size //= 2
-        if fits(size):
-            return size
-    return 0
-
-
-def _try(network: nn.Module, method: Method, batches: ImageBatches, size: int) -> bool:
-    """Return whether a step of this many images fits into memory."""
-    network.zero_grad(set_to_none=True)
-    if batches.images.device.type == "cuda":
-        torch.cuda.empty_cache()
-    try:
-        smaller = ImageBatches(batches.images, batches.maps, size, 0, batches.augmentation)
-        _loss_of(method)(network, smaller.next()).backward()
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def _too_large(size: int, fits: int) -> str:
-    hint = (
-        f"a batch of {fits} fits" if fits else "not even a batch of 1 fits: take smaller images or a narrower network"
-    )
-    return f"a batch of {size} images does not fit into the memory of the device; {hint}"

@@ -22,7 +22,6 @@ class Method(ABC):
 
     outputs: ClassVar[int]
     validation_fraction: ClassVar[float] = 0.1  # of the rows, to stop by; 0 for methods that train to the end
-    draws_noise: ClassVar[bool] = False  # whether training draws random numbers from ``population.generator``
 
     def recipe(self, rows: int) -> "Recipe":
         """Return a network and settings for a table of ``rows`` rows."""
@@ -74,10 +73,6 @@ class Method(ABC):
     def build(self, seeds: Sequence[int], in_features: int, outputs: int, network: "Network") -> Population:
         """Return the networks to train."""
         return Population(seeds, in_features, network.hidden, outputs, network.activation)
-
-    def complexity(self, population: Any) -> Tensor | None:
-        """Return a term per member that is added to its loss once per data set, in nats; None if there is none."""
-        return None
 
     def networks(self, population: Any, members: Sequence[int]) -> Population:
         """Return the networks to predict with: equally many for each of these members, one member after the other."""

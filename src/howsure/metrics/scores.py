@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.distributions._base import fit_rows
+from howsure.distributions.arguments import fit_rows
 from howsure.errors import InputError
 from howsure.metrics.terms import Mask, Predictive, Targets, at_targets, counted, errors, scored, width_and_distance
 from howsure.prediction import as_prediction, real_numbers

@@ -14,9 +14,8 @@ function there and here (`terms.py`). Sums are kept in float64 on the device of 
 (1.7523, 3)
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from howsure.metrics.terms import (
     counted,
     coverage_sums,
     errors,
+    key_of,
     levels_of,
     scored,
     width_and_distance,
@@ -316,7 +316,7 @@ class _Interval(StreamingMetric):
     def __init__(self, coverage: float = 0.9, **options: Any) -> None:
         super().__init__(**options)
         (self.coverage,) = checked_coverages([coverage])
-        self._width, self._distance = (f"{name}_{_key(self.coverage)}" for name in ("width", "distance"))
+        self._width, self._distance = (f"{name}_{key_of(self.coverage)}" for name in ("width", "distance"))
         self._add_sum(self._width)
         self._add_sum(self._distance)
 
@@ -360,7 +360,36 @@ class IntervalWidth(_Interval):
 # Calibration ----------------------------------------------------------------------------------------------------------
 
 
-class CoverageCurve(StreamingMetric):
+class _Curve(StreamingMetric):
+    """Share of targets that satisfy a condition at each of several probabilities."""
+
+    higher_is_better: bool | None = None
+
+    _argument: ClassVar[str]  # name of the probabilities
+    _term: ClassVar[str]  # name of the term that is summed
+    _sums: ClassVar[Callable[..., tuple[Tensor, int]]]
+
+    def _set_levels(self, levels: ArrayLike) -> None:
+        """Add the state for these probabilities."""
+        self.levels = levels_of(self._argument, levels)
+        self._state = f"{self._term}_{key_of(self.levels)}"
+        self._add_sum(self._state, self.levels.shape)
+
+    def update(self, answer: Predictive, y: Targets, mask: Mask = None) -> None:
+        """Add the targets of one batch; see :class:`StreamingMetric`."""
+        sums, count = self._sums(answer, y, self.levels, mask)
+        self._increase(count, **{self._state: sums})
+
+    def compute(self) -> Tensor:
+        """Return a share for each probability, ideally the probability itself; NaN if there are no targets."""
+        return self._result(self._mean(self._state))
+
+    def extra_repr(self) -> str:
+        several = f"{len(self.levels)} {self._argument.removesuffix('s')}s"
+        return f"coverage={self.levels[0]:g}" if len(self.levels) == 1 else several
+
+
+class CoverageCurve(_Curve):
     """Share of targets in each of several central intervals, `howsure.metrics.coverage_curve`.
 
     Args:
@@ -368,25 +397,11 @@ class CoverageCurve(StreamingMetric):
         options: of ``torchmetrics.Metric``.
     """
 
-    higher_is_better: bool | None = None
+    _argument, _term, _sums = "coverage", "inside", staticmethod(coverage_sums)
 
     def __init__(self, coverage: ArrayLike = PROBABILITIES, **options: Any) -> None:
         super().__init__(**options)
-        self.levels = levels_of("coverage", coverage)
-        self._inside = f"inside_{_key(self.levels)}"
-        self._add_sum(self._inside, self.levels.shape)
-
-    def update(self, answer: Predictive, y: Targets, mask: Mask = None) -> None:
-        """Add the targets of one batch; see :class:`StreamingMetric`."""
-        inside, count = coverage_sums(answer, y, self.levels, mask)
-        self._increase(count, **{self._inside: inside})
-
-    def compute(self) -> Tensor:
-        """Return a share for each coverage, ideally the coverage itself; NaN if there are no targets."""
-        return self._result(self._mean(self._inside))
-
-    def extra_repr(self) -> str:
-        return _shown(self.levels, "coverages")
+        self._set_levels(coverage)
 
 
 class Coverage(CoverageCurve):
@@ -402,10 +417,10 @@ class Coverage(CoverageCurve):
 
     def compute(self) -> Tensor:
         """Return the share, ideally the coverage; NaN if there are no targets."""
-        return self._result(self._mean(self._inside)[0])
+        return self._result(self._mean(self._state)[0])
 
 
-class CalibrationCurve(StreamingMetric):
+class CalibrationCurve(_Curve):
     """Share of targets at or below each predicted quantile, `howsure.metrics.calibration_curve`.
 
     Args:
@@ -413,25 +428,11 @@ class CalibrationCurve(StreamingMetric):
         options: of ``torchmetrics.Metric``.
     """
 
-    higher_is_better: bool | None = None
+    _argument, _term, _sums = "quantiles", "at_most", staticmethod(calibration_sums)
 
     def __init__(self, quantiles: ArrayLike = PROBABILITIES, **options: Any) -> None:
         super().__init__(**options)
-        self.levels = levels_of("quantiles", quantiles)
-        self._at_most = f"at_most_{_key(self.levels)}"
-        self._add_sum(self._at_most, self.levels.shape)
-
-    def update(self, answer: Predictive, y: Targets, mask: Mask = None) -> None:
-        """Add the targets of one batch; see :class:`StreamingMetric`."""
-        at_most, count = calibration_sums(answer, y, self.levels, mask)
-        self._increase(count, **{self._at_most: at_most})
-
-    def compute(self) -> Tensor:
-        """Return a share for each quantile, ideally its probability; NaN if there are no targets."""
-        return self._result(self._mean(self._at_most))
-
-    def extra_repr(self) -> str:
-        return _shown(self.levels, "quantiles")
+        self._set_levels(quantiles)
 
 
 class CalibrationError(CalibrationCurve):
@@ -446,7 +447,7 @@ class CalibrationError(CalibrationCurve):
 
     def compute(self) -> Tensor:
         """Return the distance, 0 is ideal; NaN if there are no targets."""
-        curve = self._mean(self._at_most)
+        curve = self._mean(self._state)
         return self._result((curve - torch.from_numpy(self.levels).to(curve.device)).square().mean().sqrt())
 
 
@@ -470,7 +471,7 @@ class PITHistogram(CalibrationCurve):
 
     def compute(self) -> Tensor:
         """Return the share of targets in each bin, (bins,), ideally 1/bins; NaN if there are no targets."""
-        curve = self._mean(self._at_most)
+        curve = self._mean(self._state)
         return self._result(curve.diff(prepend=curve.new_zeros(1)))
 
     def extra_repr(self) -> str:
@@ -592,15 +593,3 @@ def _fits(state: Any, default: Any) -> bool:
     return isinstance(state, list) and all(
         isinstance(each, Tensor) and each.dtype == torch.float64 and each.ndim == 1 for each in state
     )
-
-
-def _key(levels: Any) -> str:
-    """Return probabilities as a part of a state's name: one as its digits, several as their number and a digest."""
-    array = np.atleast_1d(np.asarray(levels, dtype=float))
-    if array.size == 1:
-        return f"{float(array[0])!r}".replace(".", "_")
-    return f"{array.size}_{hashlib.sha256(array.tobytes()).hexdigest()[:8]}"
-
-
-def _shown(levels: Any, name: str) -> str:
-    return f"coverage={levels[0]:g}" if len(levels) == 1 else f"{len(levels)} {name}"

@@ -4,6 +4,7 @@ The metrics have two faces: functions of the whole data (`scores.py`, `calibrati
 NumPy, and sums over batches (`streaming.py`). Both are made of these terms.
 """
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from howsure.distributions import Mixture
 from howsure.errors import InputError
-from howsure.prediction import Answer, Prediction, as_prediction, checked_coverages, device_of, real_numbers
+from howsure.prediction import Answer, Prediction, as_prediction, checked_coverages, device_of, quantities, real_numbers
 
 __all__ = ["Mask", "Predictive", "Targets"]
 
@@ -39,7 +40,7 @@ def counted(p: Prediction, values: Tensor, mask: Any) -> Tensor:
 def at_targets(quantity: str, prediction: Any, y: Any, mask: Any) -> Tensor:
     """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the predictive distribution at every target that counts."""
     p = scored(prediction)
-    return counted(p, p.at_targets(quantity, p.target(y, mask)), mask)
+    return counted(p, quantities.at_targets(p, quantity, p.target(y, mask)), mask)
 
 
 def errors(prediction: Any, y: Any, mask: Any) -> Tensor:
@@ -66,11 +67,11 @@ def probabilities(prediction: Any, y: Any, mask: Any) -> tuple[Tensor, Tensor]:
     """
     p = scored(prediction)
     target = p.target(y, mask)
-    everywhere = p.at_targets("cdf", target)
+    everywhere = quantities.at_targets(p, "cdf", target)
     at = counted(p, everywhere, mask).flatten()
     if p.continuous:
         return at, at
-    below = torch.from_numpy(p.strictly_below(target.cpu().numpy(), everywhere.cpu().numpy()))
+    below = torch.from_numpy(quantities.strictly_below(p, target.cpu().numpy(), everywhere.cpu().numpy()))
     return counted(p, below.to(at), mask).flatten(), at
 
 
@@ -114,11 +115,19 @@ def levels_of(name: str, levels: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
+def key_of(levels: Any) -> str:
+    """Return probabilities as a part of a state's name: one as its digits, several as their number and a digest."""
+    array = np.atleast_1d(np.asarray(levels, dtype=float))
+    if array.size == 1:
+        return f"{float(array[0])!r}".replace(".", "_")
+    return f"{array.size}_{hashlib.sha256(array.tobytes()).hexdigest()[:8]}"
+
+
 def _interval(p: Prediction, coverage: float, mask: Any) -> Tensor:
     """Return the ends of the central interval of every target that counts, in a new last dimension."""
     coverages = checked_coverages([coverage])
     if p.guarantee is None:
-        ends = p.central_ends(coverages)
+        ends = quantities.central_ends(p, coverages)
     else:
         ends = torch.from_numpy(np.array(p.guarantee.ends(p, coverages)))
     return counted(p, ends[..., 0, :], mask)

@@ -39,12 +39,10 @@ class _Head(nn.Module):
     parameters_per_target: int  # P
     dim: ClassVar[int] = -1  # dimension of the features, and of the P outputs
 
+    _sizes: ClassVar[tuple[str, str]]  # attributes of the layer: its inputs and outputs
+    _settings: ClassVar[tuple[str, ...]] = ()  # further attributes, which a head keeps from a layer that it replaces
+    _layer: ClassVar[str]  # name of the linear layer or convolution
     targets: int | None
-
-    @property
-    def _layer(self) -> nn.Module:
-        """The linear layer or convolution."""
-        raise NotImplementedError
 
     def _check(self, x: Any) -> None:
         """Raise an error if the layer cannot take x."""
@@ -70,13 +68,34 @@ class _Head(nn.Module):
             InputTypeError: if x is not a floating-point tensor.
         """
         self._check(x)
-        out = call_exactly(self._layer, x)
+        out = call_exactly(self.get_submodule(self._layer), x)
         return out if self.targets is None else out.unflatten(self.dim, (self.targets, self.parameters_per_target))
+
+    @classmethod
+    def _replacing(
+        cls, where: str, old: Any, kind: type[nn.Module], std: Any, squeeze: bool, freeze: nn.Module | None
+    ) -> Self:
+        """Return a head that starts at the predictions of an old layer, which has the class ``kind``."""
+        where = f"{cls.__name__}.{where}"
+        _check_old(where, old, kind, freeze)
+        inputs, outputs = (getattr(old, name) for name in cls._sizes)
+        if squeeze and outputs != 1:
+            raise InputError(f"{where}: squeeze=True needs an old layer with one output, and this one has {outputs}")
+        # otherwise torch would draw initial weights from the global generator
+        head = nn.utils.skip_init(
+            cls,
+            inputs,
+            None if squeeze else outputs,
+            **{name: getattr(old, name) for name in cls._settings},
+            device=old.weight.device,
+            dtype=old.weight.dtype,
+        )
+        return cast(Self, head)._take_over(old, std, freeze)
 
     def _take_over(self, old: nn.Module, std: Any, freeze: nn.Module | None) -> Self:
         """Return this head with the predictions of an old layer, and the same standard deviation everywhere."""
         weight, bias = cast(Tensor, old.weight), cast(Tensor | None, old.bias)
-        layer, p = cast(nn.Linear, self._layer), self.parameters_per_target
+        layer, p = cast(nn.Linear, self.get_submodule(self._layer)), self.parameters_per_target
         start = torch.stack(self._start(_checked_std(std, len(weight))), -1).to(weight.dtype)
         if not start.isfinite().all():
             raise InputError(
@@ -131,12 +150,8 @@ class _Normal(_Head):
 class _Vectors(_Head):
     """Head for features in the last dimension."""
 
+    _layer = "linear"
     in_features: int
-    linear: ExactLinear
-
-    @property
-    def _layer(self) -> nn.Module:
-        return self.linear
 
     def _check(self, x: Any) -> None:
         check_features(self, x, self.in_features)
@@ -144,6 +159,8 @@ class _Vectors(_Head):
 
 class _Dense(_Vectors):
     """Head whose layer is linear, for features in the last dimension."""
+
+    _sizes = ("in_features", "out_features")
 
     def __init__(self, in_features: int, targets: int | None = None, *, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
@@ -179,17 +196,7 @@ class _Dense(_Vectors):
         >>> torch.allclose(head(x).prediction, old(x), atol=1e-5)
         True
         """
-        where = f"{cls.__name__}.from_linear"
-        _check_old(where, old, nn.Linear, freeze)
-        # otherwise torch would draw initial weights from the global generator
-        head = nn.utils.skip_init(
-            cls,
-            old.in_features,
-            _count_targets(where, old.out_features, squeeze),
-            device=old.weight.device,
-            dtype=old.weight.dtype,
-        )
-        return cast(Self, head)._take_over(old, std, freeze)
+        return cls._replacing("from_linear", old, nn.Linear, std, squeeze, freeze)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, targets={self.targets}"
@@ -282,6 +289,9 @@ class MixtureHead(_Vectors):
 class _Conv(_Head):
     """Head whose layer is a convolution, for sequences, images or volumes of features."""
 
+    _layer = "conv"
+    _sizes = ("in_channels", "out_channels")
+    _settings = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
     axes: ClassVar[tuple[str, ...]]  # names of the dimensions of a map
     layer_type: ClassVar[type[Any]]
     old_type: ClassVar[type[nn.Module]]  # class of the layers that the head can replace
@@ -334,26 +344,7 @@ class _Conv(_Head):
         >>> torch.allclose(head(x).prediction, old(x), atol=1e-5)
         True
         """
-        where = f"{cls.__name__}.from_conv"
-        _check_old(where, old, cls.old_type, freeze)
-        head = nn.utils.skip_init(
-            cls,
-            old.in_channels,
-            _count_targets(where, old.out_channels, squeeze),
-            old.kernel_size,
-            stride=old.stride,
-            padding=old.padding,
-            dilation=old.dilation,
-            groups=old.groups,
-            padding_mode=old.padding_mode,
-            device=old.weight.device,
-            dtype=old.weight.dtype,
-        )
-        return cast(Self, head)._take_over(old, std, freeze)
-
-    @property
-    def _layer(self) -> nn.Module:
-        return self.conv
+        return cls._replacing("from_conv", old, cls.old_type, std, squeeze, freeze)
 
     def _check(self, x: Any) -> None:
         name, dims = type(self).__name__, len(self.axes)
@@ -458,13 +449,6 @@ def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None
         raise InputTypeError(f"{where}: the old weights are {old.weight.dtype}; convert them to floating point first")
     if not (freeze is None or isinstance(freeze, nn.Module)):
         raise InputTypeError(f"{where}: freeze takes a module whose parameters stop learning, not {freeze!r}")
-
-
-def _count_targets(where: str, outputs: int, squeeze: bool) -> int | None:
-    """Return the targets of a head that replaces a layer with ``outputs`` outputs."""
-    if squeeze and outputs != 1:
-        raise InputError(f"{where}: squeeze=True needs an old layer with one output, and this one has {outputs}")
-    return None if squeeze else outputs
 
 
 def _checked_std(std: Any, targets: int) -> Tensor:

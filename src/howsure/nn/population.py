@@ -6,19 +6,68 @@ of a mixture train in the time of a single run.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from howsure.errors import InputError, InputTypeError
 from howsure.nn.checks import is_whole
 from howsure.nn.embedding import PiecewiseLinear
-from howsure.nn.mlp import ACTIVATIONS, check_architecture, draw_layers, layer_sizes, output_major
 
-__all__ = ["Population", "per_member"]
+__all__ = ["ACTIVATIONS", "Population", "draw_layers", "per_member"]
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"relu": functional.relu, "silu": functional.silu, "gelu": functional.gelu, "tanh": torch.tanh}
+)
+
+
+def draw_layers(sizes: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Return random weights (in, out) and biases (out,) of every layer, uniform in ±1/√in as in ``nn.Linear``.
+
+    They are drawn in float32 on the CPU from this seed alone, so that a seed gives the same network on every device, in
+    a population of any size, and whatever torch's default dtype is.
+
+    Args:
+        sizes: number of inputs, of units in each hidden layer, and of outputs.
+        seed: seed of a generator that nothing else uses.
+    """
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
+
+    layers = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        bound = 1 / math.sqrt(inputs)
+        layers.append((uniform(inputs, outputs) * bound, uniform(outputs) * bound))
+    return layers
+
+
+def output_major(weight: Tensor) -> Tensor:
+    """Return the (in, out) weights of a layer with few outputs, laid out in memory output by output.
+
+    A CPU multiplies by four such columns three times as fast. On other devices the weights are returned as they are.
+    """
+    return weight.mT.contiguous().mT if weight.device.type == "cpu" else weight
+
+
+def layer_sizes(in_features: int, hidden: Iterable[int], outputs: int) -> tuple[int, ...]:
+    """Return the sizes of all layers as Python integers; ``hidden=()`` gives a linear network."""
+    if isinstance(hidden, str) or not isinstance(hidden, Iterable):
+        raise InputTypeError(f"hidden must be a sequence of layer sizes such as (64,), got {hidden!r}")
+    sizes = (in_features, *hidden, outputs)
+    for size in sizes:
+        if not is_whole(size):
+            raise InputTypeError(f"layer sizes must be whole numbers, got {size!r} in {sizes}")
+    if min(sizes) < 1:
+        raise InputError(f"layer sizes must be at least 1, got {sizes}")
+    return tuple(int(size) for size in sizes)
 
 
 def per_member(name: str, value: float | Sequence[float], members: int) -> tuple[float, ...]:
@@ -72,15 +121,22 @@ class Population(nn.Module):
         activation: str = "relu",
     ) -> None:
         super().__init__()
-        self.sizes = layer_sizes(in_features, hidden, outputs)
-        self.seeds, self.activation = _checked_seeds(seeds), activation
+        sizes, seeds = layer_sizes(in_features, hidden, outputs), _checked_seeds(seeds)
+        layers = list(zip(*(draw_layers(sizes, seed) for seed in seeds), strict=True))  # the members' of each layer
+        weights = [torch.stack([weight for weight, _ in layer]) for layer in layers]
+        biases = [torch.stack([bias for _, bias in layer]).unsqueeze(1) for layer in layers]
+        self._set_layers(seeds, activation, weights, biases)
+
+    def _set_layers(
+        self, seeds: Sequence[int], activation: str, weights: Iterable[Tensor], biases: Iterable[Tensor]
+    ) -> None:
+        """Set all attributes of a module that has none."""
+        if activation not in ACTIVATIONS:
+            raise InputError(f"unknown activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
+        self.seeds, self.activation = tuple(seeds), activation
+        self.weights, self.biases = nn.ParameterList(weights), nn.ParameterList(biases)
+        self.sizes: tuple[int, ...] = (self.weights[0].shape[1], *(weight.shape[2] for weight in self.weights))
         self.embedding: PiecewiseLinear | None = None
-        check_architecture(activation)
-        drawn = [draw_layers(self.sizes, seed) for seed in self.seeds]
-        self.weights = nn.ParameterList(torch.stack([d[k][0] for d in drawn]) for k in range(len(self.sizes) - 1))
-        self.biases = nn.ParameterList(
-            torch.stack([d[k][1] for d in drawn]).unsqueeze(1) for k in range(len(self.sizes) - 1)
-        )
 
     @property
     def members(self) -> int:
@@ -103,7 +159,7 @@ class Population(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._pass(self._inputs(x), self.weights, self.biases)
+        return self._pass(self._inputs(x))[0]
 
     def _inputs(self, x: Tensor) -> Tensor:
         """Return the inputs of the first layer, or raise an error if the features do not fit."""
@@ -131,18 +187,17 @@ class Population(nn.Module):
         A network without hidden layers has its inputs as features.
         """
         x = self._inputs(x)
-        layers = [x] if len(self.weights) == 1 else []
-        for weight, bias in list(zip(self.weights, self.biases, strict=True))[:-1]:
-            x = self._hidden(x, weight, bias)
-            layers.append(x)
-        return torch.baddbmm(self.biases[-1], x, output_major(self.weights[-1])), torch.cat(layers, -1)
+        outputs, hidden = self._pass(x)
+        return outputs, torch.cat(hidden or [x], -1)
 
-    def _pass(self, x: Tensor, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> Tensor:
-        """Return the outputs for features (M, N, F), computed with these weights and biases."""
-        *inner, last = zip(weights, biases, strict=True)
+    def _pass(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the outputs, and the outputs of each hidden layer, for inputs of the first layer."""
+        *inner, last = zip(self.weights, self.biases, strict=True)
+        hidden = []
         for weight, bias in inner:
             x = self._hidden(x, weight, bias)
-        return torch.baddbmm(last[1], x, output_major(last[0]))
+            hidden.append(x)
+        return torch.baddbmm(last[1], x, output_major(last[0])), hidden
 
     def _hidden(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the outputs of a hidden layer."""
@@ -158,23 +213,18 @@ class Population(nn.Module):
         """Return a population with these weights and biases, and with the seeds of these members."""
         some = self._bare()
         nn.Module.__init__(some)
-        some.sizes, some.activation = self.sizes, self.activation
+        some._set_layers([self.seeds[i] for i in members], self.activation, weights, biases)
         some.embedding = None if self.embedding is None else self.embedding.select(members)
-        some.seeds = tuple(self.seeds[i] for i in members)
-        some.weights, some.biases = nn.ParameterList(weights), nn.ParameterList(biases)
         return some.to(some.weights[0].device).train(self.training)
 
     @classmethod
     def blank(cls, members: int, sizes: Sequence[int], activation: str) -> "Population":
         """Return networks of these layer sizes whose weights are 0, and whose seeds are not known."""
-        check_architecture(activation)
         blank = cls.__new__(cls)
         nn.Module.__init__(blank)
-        blank.sizes, blank.activation, blank.seeds = tuple(sizes), activation, (0,) * members
-        blank.embedding = None
-        layers = list(itertools.pairwise(sizes))
-        blank.weights = nn.ParameterList(torch.zeros(members, *layer, device="cpu") for layer in layers)
-        blank.biases = nn.ParameterList(torch.zeros(members, 1, layer[1], device="cpu") for layer in layers)
+        weights = [torch.zeros(members, *layer, device="cpu") for layer in itertools.pairwise(sizes)]
+        biases = [torch.zeros(members, 1, size, device="cpu") for size in sizes[1:]]
+        blank._set_layers((0,) * members, activation, weights, biases)
         return blank
 
     def _bare(self) -> "Population":

@@ -106,18 +106,13 @@ class UNet(nn.Module):
 
     def pooled(self, x: Tensor, blocks: int) -> tuple[Tensor, ...]:
         """Return the features of the first blocks, as :meth:`forward_with_features` does, without the rest."""
-        self._check(x)
-        found = []
-        for k, block in zip(range(blocks), self.encoder, strict=False):
-            x = block(x if k == 0 else self.drops[k - 1](max_pool2d(x, 2)))
-            found.append(_pool(x))
-        return tuple(found)
+        return tuple(_pool(m) for m in self._encode(x, blocks))
 
-    def _encode(self, x: Tensor) -> list[Tensor]:
-        """Return the output of every encoder block, from the finest to the coarsest."""
+    def _encode(self, x: Tensor, blocks: int | None = None) -> list[Tensor]:
+        """Return the output of every encoder block, from the finest to the coarsest, or of the first ``blocks``."""
         self._check(x)
         maps = [self.encoder[0](x)]
-        for drop, block in zip(self.drops, list(self.encoder)[1:], strict=True):
+        for drop, block in list(zip(self.drops, list(self.encoder)[1:], strict=True))[: blocks and blocks - 1]:
             maps.append(block(drop(max_pool2d(maps[-1], 2))))
         return maps
 

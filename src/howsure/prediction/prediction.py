@@ -1,6 +1,6 @@
 """Predictive distributions of rows of any shape: tensors inside, NumPy arrays outside."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from html import escape
 from numbers import Integral
@@ -12,16 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils import _pytree
 
-from howsure.distributions import NormalInverseGamma, Support
-from howsure.distributions._base import fit_rows, fit_shape
+from howsure.distributions import NormalInverseGamma
+from howsure.distributions.arguments import fit_rows, fit_shape
+from howsure.distributions.base import on_leaves
 from howsure.errors import InputError
-from howsure.formulas import mixture as mixtures
 from howsure.plots import Predicted, draw
+from howsure.prediction import quantities
 from howsure.prediction.checks import checked_coverages, checked_levels, draw_some, real_numbers
-from howsure.prediction.moments import Moments, moments_of
-from howsure.prediction.parts import PART, Answer, device_of, first_leaf, on_leaves, quantiles, sample_members
-from howsure.prediction.state import State, members_of_weights_first
-from howsure.threads import one_thread
+from howsure.prediction.state import Answer, State, device_of, first_leaf, members_of_weights_first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +160,7 @@ class Prediction(State):
         if decomposition == "paper":
             aleatoric, epistemic = found.aleatoric, found.epistemic
         elif self.transform is not None and self._familiarity is not None:
-            share = self.without_transform().moments
+            share = quantities.without_transform(self).moments
             assert share.aleatoric is not None
             aleatoric = found.variance * (share.aleatoric / share.variance)
             epistemic = found.variance - aleatoric
@@ -171,10 +169,10 @@ class Prediction(State):
         return Decomposition(*(None if part is None else _numpy(part) for part in (aleatoric, epistemic)))
 
     @cached_property
-    def moments(self) -> Moments:
+    def moments(self) -> quantities.Moments:
         """Everything that means and variances are made of, in one pass over the rows."""
         with torch.no_grad():
-            return Moments(*self._in_one_pass(moments_of))
+            return quantities.Moments(*quantities.in_one_pass(quantities.moments_of, self))
 
     @property
     def familiarity(self) -> Array | None:
@@ -189,7 +187,7 @@ class Prediction(State):
         For a value with positive probability, a possible value of a ``Support`` or an atom, it is the logarithm of
         that probability.
         """
-        return _numpy(self.at_targets("log_prob", self.target(y)))
+        return _numpy(quantities.at_targets(self, "log_prob", self.target(y)))
 
     def density(self, y: ArrayLike) -> Array:
         """Return the density of the predictive distribution at y.
@@ -205,42 +203,7 @@ class Prediction(State):
         Args:
             y: targets of the shape of the prediction, without missing values.
         """
-        return _numpy(self.at_targets("cdf", self.target(y)))
-
-    def strictly_below(self, y: Array, at: Array) -> Array:
-        """Return P(Y < y), which differs from P(Y ≤ y) if y has positive probability.
-
-        Args:
-            y: targets of the shape of the prediction.
-            at: their P(Y ≤ y), as :meth:`cdf` returns it.
-
-        >>> from howsure import Normal
-        >>> p = Prediction(Normal(torch.zeros(1), 1.0))
-        >>> p.strictly_below(np.zeros(1), p.cdf(np.zeros(1)))
-        array([0.5])
-        """
-        if isinstance(self.transform, Support):
-            index = self.transform.index(torch.from_numpy(np.asarray(y, dtype=float)))[0]
-            before = self.transform.values[(index - 1).clamp(min=0)].numpy()
-            return np.where(index.numpy() > 0, self.cdf(before), 0.0)
-        if self.atom is not None and self.gate is not None:
-            probability = _numpy(self._mean_over_members(self.gate.double()))
-            return np.where(y == self.atom, at - probability, at)
-        return at if self.transform is None else np.where(y <= 0, 0.0, at)
-
-    def randomised_pit(self, y: Array) -> tuple[Array, Array, Array]:
-        """Return P(Y < y), P(Y ≤ y), and numbers drawn between both, which are uniform if the prediction is right.
-
-        Args:
-            y: targets of the shape of the prediction, without missing values.
-
-        >>> from howsure import Normal
-        >>> Prediction(Normal(torch.zeros(1), 1.0)).randomised_pit(np.zeros(1))
-        (array([0.5]), array([0.5]), array([0.5]))
-        """
-        at = np.asarray(self.cdf(y), dtype=float)
-        below = self.strictly_below(y, at)
-        return below, at, below + (at - below) * np.random.default_rng(0).random(at.shape)
+        return _numpy(quantities.at_targets(self, "cdf", self.target(y)))
 
     def crps(self, y: ArrayLike) -> Array:
         """Return the continuous ranked probability score of each y. Smaller is better.
@@ -248,11 +211,11 @@ class Prediction(State):
         Args:
             y: targets of the shape of the prediction, without missing values.
         """
-        return _numpy(self.at_targets("crps", self.target(y)))
+        return _numpy(quantities.at_targets(self, "crps", self.target(y)))
 
     def entropy(self) -> Array:
         """Return the entropy of the predictive distribution, in nats."""
-        return _numpy(self._by_parts(lambda mixture: mixture.entropy()))
+        return _numpy(quantities.by_parts(self, lambda mixture: mixture.entropy()))
 
     def quantile(self, q: ArrayLike) -> Array:
         """Return quantiles of the predictive distribution.
@@ -268,7 +231,7 @@ class Prediction(State):
         """
         levels = checked_levels(q)
         below = [(float(level), False) for level in np.atleast_1d(levels)]
-        found = _numpy(self._by_parts(lambda mixture: quantiles(mixture, below)))
+        found = _numpy(quantities.by_parts(self, lambda mixture: quantities.quantiles(mixture, below)))
         return found[..., 0] if levels.ndim == 0 else found
 
     def interval(self, coverage: float = 0.9) -> Array:
@@ -289,24 +252,7 @@ class Prediction(State):
         if self.guarantee is not None:
             ends: Array = self.guarantee.ends(self, coverages)
             return ends
-        return _numpy(self.central_ends(coverages))
-
-    def central_ends(self, coverages: Sequence[float]) -> Tensor:
-        """Return the ends of several central intervals of the distribution, without a guarantee, on its device.
-
-        Args:
-            coverages: probabilities between 0 and 1.
-
-        Returns:
-            A tensor (*shape, coverages, 2).
-
-        >>> from howsure import Normal
-        >>> Prediction(Normal(torch.zeros(1), 1.0)).central_ends([0.5, 0.9]).shape
-        torch.Size([1, 2, 2])
-        """
-        ends = [(0.5 * (1 - coverage), upper) for coverage in coverages for upper in (False, True)]
-        found = self._by_parts(lambda mixture: quantiles(mixture, ends))
-        return found.reshape(*self.shape, len(coverages), 2)
+        return _numpy(quantities.central_ends(self, coverages))
 
     def sample(self, n: int, seed: int | None = None) -> Array:
         """Return n independent draws of a new y.
@@ -326,70 +272,9 @@ class Prediction(State):
             raise InputError(f"n must be a whole number of at least 1, got {n!r}")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0):
             raise InputError(f"seed must be None or a whole number of at least 0, got {seed!r}")
-        draws: Array | None = None
-        first = 0
-        for part in self._parts():
-            if draws is None:
-                dtype, device = first_leaf(part.answers).dtype, device_of(part.answers)
-                draws = np.empty((int(n), *self.shape), dtype=str(dtype).removeprefix("torch."))
-                generator = torch.Generator(device)
-                _ = generator.seed() if seed is None else generator.manual_seed(int(seed))
-            rows = draws if part.shape == self.shape else draws[:, first : first + len(part)]
-            step = max(1, PART // max(1, int(np.prod(part.shape))))  # draws at once: n may be large where rows are few
-            predictive = part.answers.predictive()
-            steps = None if part._weights is None else mixtures.steps(part._weights.detach()).to(device)
-            for k in range(0, int(n), step):
-                drawn = sample_members(predictive, min(step, int(n) - k), generator, steps, part.gate, part.atom)
-                if part.transform is not None:
-                    drawn = part.transform.forward(drawn).to(drawn.dtype)
-                rows[k : k + step] = _numpy(drawn)
-            first += len(part) if part.shape else 0
-        assert draws is not None
-        return draws
-
-    def at_targets(self, quantity: str, y: Tensor) -> Tensor:
-        """Return ``"log_prob"``, ``"cdf"`` or ``"crps"`` of the distribution at every target, on its device.
-
-        Args:
-            quantity: one of these names.
-            y: targets of the shape of the prediction, as :meth:`target` returns them.
-
-        >>> from howsure import Normal
-        >>> p = Prediction(Normal(torch.zeros(1), 1.0))
-        >>> p.at_targets("cdf", p.target([0.0]))
-        tensor([0.5000], dtype=torch.float64)
-        """
-        return self._by_parts(lambda mixture, y: getattr(mixture, quantity)(y), y)
-
-    def _by_parts(self, quantity: Callable[..., Tensor], *targets: Tensor) -> Tensor:
-        """Return quantity(mixture, *targets) of all rows on the device of the tensors, a few rows at a time."""
-
-        def of_part(part: Prediction, *rows: Tensor) -> tuple[Tensor]:
-            return (quantity(part.distribution, *(t.to(device_of(part.answers)) for t in rows)),)
-
-        with torch.no_grad():
-            found: Tensor = self._in_one_pass(of_part, *targets)[0]
-        return found
-
-    def _in_one_pass(self, function: Callable[..., tuple[Any, ...]], *targets: Tensor) -> tuple[Any, ...]:
-        """Return the tensors that a function makes of a prediction and targets, part by part, for all rows."""
-        whole: list[Any] | None = None
-        first = 0
-        for part in self._parts():
-            if part.shape == self.shape:
-                with one_thread():
-                    return function(part, *targets)
-            rows = slice(first, first + len(part))
-            with one_thread():
-                found = function(part, *(t[rows] for t in targets))
-            if whole is None:  # memory for all rows first: results kept one by one would fragment it
-                whole = [None if t is None else t.new_empty((len(self), *t.shape[1:])) for t in found]
-            for column, tensor in zip(whole, found, strict=True):
-                if tensor is not None:
-                    column[rows] = tensor
-            first = rows.stop
-        assert whole is not None
-        return tuple(whole)
+        generator = torch.Generator(device_of(self.answers))
+        _ = generator.seed() if seed is None else generator.manual_seed(int(seed))
+        return _numpy(quantities.draws(self, int(n), generator))
 
     def target(self, y: ArrayLike, mask: ArrayLike | None = None) -> Tensor:
         """Return y as a tensor of the prediction's shape, with 0 where the mask leaves it out.
@@ -532,30 +417,27 @@ class Prediction(State):
         if not known.any():
             raise InputError("there are no rows to plot")
         label = getattr(y, "name", None)  # of a pandas or polars Series
-        name = label if isinstance(label, str) and label else "y"
-        return draw([self._predicted(t, name, target, known, coverage) for t in range(several)], coverage, ax)
+        names: Sequence[Any] = [label if isinstance(label, str) and label else "y"]
+        if len(self.shape) != 2:
+            return draw([self._predicted(names[0], target, known, coverage)], coverage, ax)
+        names = self.names or [f"y{t}" for t in range(several)]
+        shown = []
+        for t, name in enumerate(names):
+            own = None if target is None else target[:, t]
+            shown.append(self[:, t]._predicted(name, own, known[:, t], coverage))
+        return draw(shown, coverage, ax)
 
-    def _predicted(self, t: int, name: str, y: Array | None, known: Array, coverage: float) -> Predicted:
+    def _predicted(self, name: str, y: Array | None, known: Array, coverage: float) -> Predicted:
         """Return the data of a figure for one target or all pixels: at most `PLOTTED` values, drawn at random."""
-        chosen: tuple[Any, ...]
-        if len(self.shape) == 2:
-            (rows,) = known[:, t].nonzero()
-            chosen, total, name = (
-                (draw_some(rows, PLOTTED), t),
-                len(rows),
-                self.names[t] if self.names is not None else f"y{t}",
-            )
-        else:
-            flat = known.ravel().nonzero()[0]
-            chosen, total = np.unravel_index(draw_some(flat, PLOTTED), self.shape), len(flat)
-        p = self[chosen]
+        flat = known.ravel().nonzero()[0]
+        chosen = np.unravel_index(draw_some(flat, PLOTTED), self.shape)
+        p, unit = self[chosen], "rows" if len(self.shape) < 2 else "pixels"
         ends = p._ends([coverage])[..., 0, :]
-        unit = "rows" if len(self.shape) < 3 else "pixels"
         if y is None:
-            return Predicted(str(name), p.median, ends, None, None, None, total, unit)
-        below, at, pit = p.randomised_pit(y[chosen])
+            return Predicted(str(name), p.median, ends, None, None, None, len(flat), unit)
+        below, at, pit = quantities.randomised_pit(p, y[chosen])
         depth = np.maximum(1 - 2 * at, 2 * below - 1)
-        return Predicted(str(name), p.median, ends, y[chosen], pit, depth, total, unit)
+        return Predicted(str(name), p.median, ends, y[chosen], pit, depth, len(flat), unit)
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for notebooks; only these are computed."""
@@ -617,13 +499,12 @@ def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
     if isinstance(answer, Answer) and isinstance(first_leaf(answer), Tensor):
         new = Prediction(answer, members, transform=transform)
         new._weights = members_of_weights_first(weights) if isinstance(weights, Tensor) else None
-        new._familiarity = familiarity
-        new.atom, new.gate = atom, gate.unsqueeze(0) if members is None and gate is not None else gate
-        return new
-    new = Prediction.__new__(Prediction)  # of the objects that tree functions put instead of tensors
-    new.__dict__ = {"answers": answer, "index": None, "names": None, "shape": (), "members": 1}
-    new.transform, new._weights, new._familiarity = transform, weights, familiarity
-    new.atom, new.gate = atom, gate
+    else:
+        new = Prediction.__new__(Prediction)  # of the objects that tree functions put instead of tensors
+        new.__dict__ = {"answers": answer, "index": None, "names": None, "shape": (), "members": 1}
+        new.transform, new._weights = transform, weights
+    new._familiarity, new.atom = familiarity, atom
+    new.gate = gate.unsqueeze(0) if members is None and isinstance(gate, Tensor) else gate
     return new
 
 

@@ -7,32 +7,33 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.utils import _pytree
 
-from howsure.distributions import Discrete, Mixture, NormalInverseGamma, Support, Transform, Transformed, WithAtom
-from howsure.distributions._base import class_name
-from howsure.distributions.mixture import normalised_weights, short_weights
+from howsure.distributions import (
+    Discrete,
+    Mixture,
+    Normal,
+    NormalInverseGamma,
+    StudentT,
+    Support,
+    Transform,
+    Transformed,
+    WithAtom,
+)
+from howsure.distributions.arguments import class_name, short_numbers
+from howsure.distributions.base import on_leaves
+from howsure.distributions.mixture import normalised_weights
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture as mixtures
 from howsure.prediction.checks import real_numbers
-from howsure.prediction.parts import (
-    CPU_PART,
-    PART,
-    Answer,
-    Predictive,
-    device_of,
-    first_leaf,
-    from_torch,
-    index_of,
-    join,
-    members_first,
-    on_device,
-    on_leaves,
-    stretch,
-)
 
-__all__ = ["State", "members_of_weights_first"]
+__all__ = ["Answer", "State", "device_of", "first_leaf", "members_of_weights_first"]
 
 Array = NDArray[Any]  # of floats: float64 or float32
+Answer = NormalInverseGamma | StudentT | Normal
+Predictive = Mixture | Transformed | Discrete | WithAtom
+PART = 1 << 22  # numbers of a distribution that are processed at once
+CPU_PART = (1 << 14) - 1  # the same on a CPU, limited by its cache
 
 
 class State:
@@ -175,29 +176,6 @@ class State:
         """Whether no value of y has positive probability."""
         return self.transform is None and self.atom is None
 
-    def without_transform(self) -> Self:
-        """Return the prediction of the variable before the transform of the target, without a guarantee.
-
-        >>> from howsure import Normal, Prediction
-        >>> Prediction(Normal(torch.zeros(2), 1.0)).without_transform()
-        Prediction(shape=(2,), members=1)
-        """
-        new = self._apply(lambda p: p)
-        new.transform = new.guarantee = None
-        return new
-
-    def before_transform(self, y: Array) -> Array:
-        """Return the variable before the transform for targets, −∞ for targets outside of its range.
-
-        Args:
-            y: targets of the shape of the prediction.
-
-        >>> from howsure import Normal, Prediction
-        >>> Prediction(Normal(torch.zeros(2), 1.0)).before_transform(np.array([0.5, 1.0]))
-        array([0.5, 1. ])
-        """
-        return y if self.transform is None else self.transform.inverse(torch.from_numpy(np.array(y))).numpy()
-
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> Iterator[Self]:
@@ -226,12 +204,10 @@ class State:
         def of_members(p: Tensor) -> Tensor:
             return p[(slice(None), *on_device(keys, p.device))]
 
-        some = self._apply(of_members)
+        some = self._apply(of_members, lambda p: p[on_device(keys[:1], p.device)])
         some.shape = tuple(some.answers.batch_shape[1:])
         if self.transform is not None:
             some.transform = self.transform.at(self.shape, on_device(keys, torch.device("cpu")))
-        if self._familiarity is not None and keys:
-            some._familiarity = self._familiarity[on_device(keys[:1], self._familiarity.device)]
         if self._weights is not None and self._weights.ndim > 1:
             some._weights = of_members(self._weights)
         if self.guarantee is not None:
@@ -253,18 +229,13 @@ class State:
         if whole.names is not None and len(self.shape) == len(whole.shape) == 2:
             self.names = list(np.array(whole.names, dtype=object)[keys[1]]) if len(keys) > 1 else whole.names
 
-    def _apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the same prediction with every tensor of its members changed."""
+    def _apply(self, change: Callable[[Tensor], Tensor], of_rows: Callable[[Tensor], Tensor] | None = None) -> Self:
+        """Return the same prediction with every tensor changed, but for the weights; the familiarity by ``of_rows``."""
         new = type(self).__new__(type(self))
         new.__dict__ = {k: v for k, v in self.__dict__.items() if k != "moments"}
         new.answers = on_leaves(change, self.answers)
         new.gate = None if self.gate is None else change(self.gate)
-        return new
-
-    def _apply_to_all(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the same prediction with every tensor changed, but for the weights."""
-        new = self._apply(change)
-        new._familiarity = None if self._familiarity is None else change(self._familiarity)
+        new._familiarity = None if self._familiarity is None else (of_rows or change)(self._familiarity)
         return new
 
     def to(self, target: torch.device | torch.dtype | str) -> Self:
@@ -278,7 +249,7 @@ class State:
         """
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
             raise InputTypeError(f"a prediction computes in float32 or float64, not {target}")
-        return self._apply_to_all(lambda p: p.to(target))
+        return self._apply(lambda p: p.to(target))
 
     def cpu(self) -> Self:
         """Return the prediction on the CPU."""
@@ -286,7 +257,7 @@ class State:
 
     def detach(self) -> Self:
         """Return the prediction without the graph of gradients."""
-        new = self._apply_to_all(Tensor.detach)
+        new = self._apply(Tensor.detach)
         new._weights = None if self._weights is None else self._weights.detach()
         return new
 
@@ -352,7 +323,7 @@ class State:
         by = self._factor(factor)
         new = self._apply(lambda p: p)
         new.guarantee = None
-        loc = first_leaf(self.answers) if isinstance(self.answers, NormalInverseGamma) else self.answers.loc
+        loc = location(self.answers)
         new.answers = stretch(self.answers, by.to(loc.device, loc.dtype), self._mean_over_members(loc))
         return new
 
@@ -373,7 +344,7 @@ class State:
         return by
 
     def __repr__(self) -> str:
-        weights = "" if self._weights is None else f", weights={short_weights(self._weights)}"
+        weights = "" if self._weights is None else f", weights={short_numbers(self._weights, 8)}"
         transform = "" if self.transform is None else f", transform={self.transform.kind!r}"
         atom = "" if self.atom is None else f", atom={self.atom:g}"
         return f"Prediction(shape={self.shape}, members={self.members}{weights}{transform}{atom})"
@@ -395,3 +366,93 @@ def _same_weights(first: State, second: State) -> bool:
     if one.ndim > 1 or other.ndim > 1:
         return one.ndim == other.ndim
     return bool((one - other).abs().max() <= 1e-12)
+
+
+# Distributions of members ---------------------------------------------------------------------------------------------
+
+
+def from_torch(answer: Any) -> Any:
+    """Return a Normal, StudentT or Independent of ``torch.distributions`` as a distribution of howsure."""
+    if isinstance(answer, torch.distributions.Independent):
+        answer = answer.base_dist
+    if type(answer) is torch.distributions.Normal:
+        return Normal(answer.loc, answer.scale, validate_args=False)
+    if type(answer) is torch.distributions.StudentT:
+        return StudentT(answer.df, answer.loc, answer.scale, validate_args=False)
+    return answer
+
+
+def members_first(answer: Any, members: Any) -> Answer:
+    """Return a distribution with its members in dimension 0, after checking that it has this dimension."""
+    if not isinstance(answer, Answer):
+        raise InputError(
+            f"Prediction takes a NormalInverseGamma, a Normal, a StudentT or a Mixture, not {class_name(answer)}"
+        )
+    if members is None:
+        return on_leaves(lambda p: p.unsqueeze(0), answer)
+    if isinstance(members, bool) or not isinstance(members, int):
+        raise InputTypeError(f"members is the dimension of the networks, a whole number or None, not {members!r}")
+    shape = tuple(answer.batch_shape)
+    if not -len(shape) <= members < len(shape) or shape[members] == 0:
+        raise InputError(
+            f"members= is the dimension of the networks: an output of shape {shape} has no "
+            f"dimension {members} with at least one network"
+        )
+    return on_leaves(lambda p: p.movedim(members, 0), answer)
+
+
+def join(answers: Sequence[Answer]) -> Answer:
+    """Return the distributions of several parts of the rows as one, members in dimension 0."""
+    if len(answers) == 1:
+        return answers[0]
+    joined: Answer = _pytree.tree_map(lambda *parts: torch.cat(parts, 1), *answers)
+    return joined
+
+
+def first_leaf(answer: Answer) -> Any:
+    """Return the first tensor of a distribution. It is None if tree functions removed it."""
+    return getattr(answer, answer.leaves[0], None)
+
+
+def device_of(answer: Answer) -> torch.device:
+    """Return the device of a distribution."""
+    device: torch.device = first_leaf(answer).device
+    return device
+
+
+def index_of(key: Any, size: int) -> Any:
+    """Return an index as torch takes it: lists and arrays as tensors, and slices that go backwards as lists."""
+    if isinstance(key, str | bytes | dict | float):
+        raise InputTypeError(f"a prediction is indexed by positions of rows and targets, not by {key!r}", value=key)
+    if isinstance(key, slice) and key.step is not None and key.step < 0:
+        key = list(range(*key.indices(size)))
+    if isinstance(key, np.integer) or (isinstance(key, np.ndarray | Tensor) and key.ndim == 0):
+        return bool(key) if getattr(key, "dtype", None) in (np.bool_, torch.bool) else int(key)
+    if isinstance(key, list | np.ndarray | range):
+        array = np.asarray(key)
+        return torch.from_numpy(array.astype(np.int64) if not array.size else array.copy())
+    return key
+
+
+def on_device(keys: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
+    """Return indices whose tensors lie on a device."""
+    return tuple(k.to(device) if isinstance(k, Tensor) else k for k in keys)
+
+
+def location(answer: Answer) -> Tensor:
+    """Return the mean of a distribution, which a Student t of few degrees of freedom does not have."""
+    return answer.gamma if isinstance(answer, NormalInverseGamma) else answer.loc
+
+
+def stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
+    """Return a distribution stretched about a mean, which has no dimension of members."""
+    loc = location(answer)
+    around = loc + (factor - 1) * (loc - mean)  # exact for a factor of 1
+    leaves: tuple[Tensor, ...]
+    if isinstance(answer, NormalInverseGamma):
+        leaves = (around, answer.nu, answer.alpha_minus_one, factor.square() * answer.beta)
+    elif isinstance(answer, StudentT):
+        leaves = (answer.df, around, factor * answer.scale, answer.df_minus_two)
+    else:
+        leaves = (around, factor * answer.scale)
+    return answer._from_leaves(torch.broadcast_tensors(*leaves))

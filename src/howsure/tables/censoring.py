@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from howsure.distributions import Mixture
+from howsure.distributions.mixture import log_cell_prob
 from howsure.errors import InputError, InputTypeError
-from howsure.formulas import mixture as mixtures
 
 __all__ = ["cells_of_bounds", "log_likelihood", "read_censored"]
 
@@ -79,7 +79,5 @@ def log_likelihood(mixture: Mixture, y: Tensor, cells: Tensor | None) -> Tensor:
     """
     if cells is None:
         return mixture.log_prob(y)
-    parts = mixture.components
-    lower, upper, value = (each.unsqueeze(mixture.dim) for each in (*cells.unbind(-1), y))
-    each = -parts.formulas.cell_nll(value, lower, upper, *(getattr(parts, name) for name in parts.arguments))
-    return mixtures.log_mean_exp(each, mixture._aligned_weights, mixture.dim)
+    lower, upper = cells.unbind(-1)
+    return log_cell_prob(mixture, lower, upper, y)

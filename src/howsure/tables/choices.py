@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from howsure.tables.columns import Column, name_parts
@@ -99,9 +100,8 @@ def target_means(values: NDArray[Any], y: Array, seed: int) -> TargetMeans | Non
     variance), so that a category of a single row hardly counts if rows vary. Whether the means help is judged on rows
     that they were not learned from.
     """
-    categories = sorted({value for value in values if value is not None})
-    index = {category: k for k, category in enumerate(categories)}
-    codes = np.array([len(categories) if value is None else index[value] for value in values], dtype=np.int64)
+    codes, categories = pd.factorize(values, sort=True)
+    codes = np.where(codes < 0, len(categories), codes)
     centre, spread = y.mean(0), y.std(0)
     z = (y - centre) / np.where(spread > 0, spread, 1)
     prior = _prior_rows(codes, z)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError, UnreadableCellsWarning
 from howsure.tables.dates import ISO, date_forms, parse_dates, parse_durations, seconds_of
-from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers
+from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers, warn_of_rounding
 from howsure.tables.values import conversion_hint, is_marker, kind_of, number_text, shorten, to_text
 
 __all__ = ["Column", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
@@ -33,6 +33,12 @@ MIN_READABLE_CELLS = 0.95  # share of the cells of a text column that make it a 
 MIN_READABLE_TEXTS = 0.5  # share of its different texts, which must be exceeded
 MAX_TEXTS_OF_MIXTURE = 20  # different values of a column of numbers and text that is a category
 SAMPLE = 1000  # different texts, at equal distances, by which the way to read a column of text is chosen
+ONE_KIND: dict[str, tuple[Kind, str]] = {  # kind and content of a column whose values are all of a kind
+    "boolean": ("boolean", ""),
+    "number": ("number", PLAIN),
+    "date": ("date", ISO),
+    "duration": ("number", "duration"),
+}
 AS_CATEGORY = "make the column a category with .astype('category')"
 
 
@@ -59,11 +65,11 @@ class Column:
     unreadable: UnreadableCellsWarning | None = None
 
 
-def check_unique(names: list[str], prefix: str = "") -> None:
-    """Raise if a column name is repeated; ``prefix`` is the start of the error."""
+def check_unique(names: list[str]) -> None:
+    """Raise if a column name is repeated."""
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
-        raise InputError(f"{prefix}duplicate column name: {', '.join(map(repr, repeated))}", column=repeated[0])
+        raise InputError(f"duplicate column name: {', '.join(map(repr, repeated))}", column=repeated[0])
 
 
 def name_parts(name: str) -> list[str]:
@@ -75,7 +81,7 @@ def name_parts(name: str) -> list[str]:
 # Type of a column -----------------------------------------------------------------------------------------------------
 
 
-def decide_kind(name: str, values: Any) -> tuple[Kind, str]:
+def decide_kind(name: str, values: "pd.Series[Any]") -> tuple[Kind, str]:
     """Return the kind and the content of a column of training rows, by its dtype or by its values.
 
     Raises:
@@ -87,18 +93,14 @@ def decide_kind(name: str, values: Any) -> tuple[Kind, str]:
     if categories is not None:
         are_numbers = len(categories) and {kind_of(value) for value in categories} <= {"number"}
         return "category", "number" if are_numbers else "text"
-    if types.is_complex_dtype(dtype):
-        raise InputError(
-            f"column {name!r}: complex data is not supported", column=name, hint=conversion_hint("complex")
-        )
     if types.is_bool_dtype(dtype):
-        return "boolean", ""
-    if types.is_numeric_dtype(dtype):
-        return "number", PLAIN
+        return ONE_KIND["boolean"]
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        return ONE_KIND["number"]
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") == "M":
-        return "date", ISO
+        return ONE_KIND["date"]
     if getattr(dtype, "kind", "") == "m":
-        return "number", "duration"
+        return ONE_KIND["duration"]
     return _decide_objects(name, values)
 
 
@@ -117,20 +119,16 @@ def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
     present = series.astype(object).iloc[rows].to_numpy(object)
     kept = np.array([not (isinstance(value, str) and is_marker(value)) for value in present], dtype=bool)
     rows, present = rows[kept], present[kept]
-    kinds = frozenset(kind_of(value) for value in present)
-    only: dict[frozenset[str], tuple[Kind, str]] = {
-        frozenset(): ("category", "text") if len(kept) else ("number", PLAIN),
-        frozenset(("boolean",)): ("boolean", ""),
-        frozenset(("number",)): ("number", PLAIN),
-        frozenset(("number", "boolean")): ("number", PLAIN),
-        frozenset(("date",)): ("date", ISO),
-        frozenset(("duration",)): ("number", "duration"),
-    }
-    if kinds in only:
-        return only[kinds]
-    if "text" in kinds and kinds <= _KNOWN_KINDS:
+    kinds, known = {kind_of(value) for value in present}, {"text", *ONE_KIND}
+    if not kinds:
+        return ("category", "text") if len(kept) else ONE_KIND["number"]
+    if kinds == {"number", "boolean"}:
+        return ONE_KIND["number"]
+    if len(kinds) == 1 and kinds <= ONE_KIND.keys():
+        return ONE_KIND[kinds.pop()]
+    if "text" in kinds and kinds <= known:
         return _decide_texts(name, [to_text(value) for value in present], rows)
-    odd = next((k for k, value in enumerate(present) if kind_of(value) not in _KNOWN_KINDS), 0)
+    odd = next((k for k, value in enumerate(present) if kind_of(value) not in known), 0)
     raise InputTypeError(
         f"column {name!r} holds {' and '.join(sorted(kinds))} values, such as {shorten(present[odd])}",
         column=name,
@@ -138,9 +136,6 @@ def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
         value=present[odd],
         hint=conversion_hint(kind_of(present[odd])),
     )
-
-
-_KNOWN_KINDS = frozenset(("text", "number", "boolean", "date", "duration"))
 
 
 def _decide_texts(name: str, cells: Sequence[str], rows: NDArray[np.int64]) -> tuple[Kind, str]:
@@ -199,13 +194,13 @@ def _refuse_cells(
 
 
 def read_column(
-    name: str, values: Any, kind: Kind, content: str = "", categories: Sequence[str] | None = None
+    name: str, series: "pd.Series[Any]", kind: Kind, content: str = "", categories: Sequence[str] | None = None
 ) -> Column:
     """Return a column read as a kind. Training rows and later rows are read by this function alike.
 
     Args:
         name: of the column.
-        values: a pandas series or an array, one value per row.
+        series: one value per row.
         kind: the type of the column.
         content: the format of its values.
         categories: the categories of the training rows. None for training rows themselves.
@@ -213,11 +208,10 @@ def read_column(
     Raises:
         InputError: for the first value of a wrong type or out of range. Text that cannot be read is missing.
     """
-    series = values if isinstance(values, pd.Series) else pd.Series(values)
     if kind == "category":
         declared = _declared_categories(series) is not None
         return Column(name, kind, _read_categories(name, series, content, categories), content, declared)
-    numbers = _read_typed(series, kind, content)
+    numbers = _read_typed(name, series, kind, content)
     column = _read_objects(name, series, kind, content) if numbers is None else Column(name, kind, numbers, content)
     infinite = np.flatnonzero(np.isinf(column.values))
     if len(infinite):
@@ -227,7 +221,7 @@ def read_column(
     return column
 
 
-def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | None:
+def _read_typed(name: str, series: "pd.Series[Any]", kind: Kind, content: str) -> Array | None:
     """Return the numbers of a column whose dtype ensures that every value can be read, else None."""
     types, dtype = pd.api.types, series.dtype
     if isinstance(dtype, pd.CategoricalDtype) or types.is_complex_dtype(dtype):
@@ -235,7 +229,11 @@ def _read_typed(series: "pd.Series[Any]", kind: Kind, content: str) -> Array | N
     is_bool, is_number = types.is_bool_dtype(dtype), kind == "number" and content != "duration"
     if is_bool if kind == "boolean" else is_number and types.is_numeric_dtype(dtype):
         with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
-            return series.to_numpy(np.float64, na_value=np.nan)
+            found = series.to_numpy(np.float64, na_value=np.nan)
+        if types.is_integer_dtype(dtype):
+            present = series.notna().to_numpy()
+            warn_of_rounding(f"column {name!r}", series[present].to_numpy(dtype.kind + "8"), found[present])
+        return found
     if kind == "date" and isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and types.is_datetime64_any_dtype(dtype):
         try:
             moments = series.dt.as_unit("us")

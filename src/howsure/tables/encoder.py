@@ -107,10 +107,10 @@ class Encoding:
         The type of a column is fixed by the training rows, so that a row's numbers never depend on the rows it comes
         with: the text "01" stays text in a batch that has only such codes.
         """
-        opened = open_table(x)
-        order = self._order(opened.names, opened.named)
-        columns = tuple(e.read(opened.columns[k], opened.rows) for e, k in zip(self.encoders, order, strict=True))
-        return Table(columns, opened.rows, opened.named, opened.index)
+        frame, named = open_table(x)
+        order = self._order(list(frame.columns), named)
+        columns = tuple(e.read(frame.iloc[:, k]) for e, k in zip(self.encoders, order, strict=True))
+        return Table(columns, len(frame), named, frame.index if named else None)
 
     def codes(self, table: Table) -> Array:
         """Return the numbers of a table that :meth:`read` returned, or that holds training rows, (rows, columns).
@@ -171,7 +171,7 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
 def _how_to_keep(left_out: Sequence[Encoder]) -> str:
     """Return the hint how to keep columns that are left out."""
     ways = {
-        "text, make it a category with .astype('category')": "category",
+        "text, make it a category with .astype('category'), in the shell with --category": "category",
         "whole numbers, give their column another name": "number",
     }
     kinds = {encoder.kind for encoder in left_out}
@@ -352,12 +352,6 @@ class Scaling(nn.Module):
         scale = torch.stack([scale for _, scale in fitted]).unsqueeze(1).to(table.dtype)
         # a spread of a few subnormal numbers must not be divided by zero
         return cls(loc, scale.clamp(min=torch.finfo(table.dtype).tiny))
-
-    @classmethod
-    def none(cls, table: Tensor, rows: Sequence[Tensor]) -> Self:
-        """Return a scaling that leaves every column as it is."""
-        blank = table.new_zeros(len(rows), 1, table.shape[1])
-        return cls(blank, torch.ones_like(blank))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x, (M, N, F) or (N, F), scaled for every member, (M, N, F)."""

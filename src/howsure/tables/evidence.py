@@ -66,7 +66,7 @@ class TableEvidence(nn.Module):
 
     Args:
         leverage: of the features of each network.
-        targets: T.
+        **parts: the buffers, which are described below.
     """
 
     typical: Tensor  # s̄, (M, 1, T)
@@ -79,16 +79,11 @@ class TableEvidence(nn.Module):
     median: Tensor  # of the leverage of held-out rows, (M, 1)
     prior: Tensor  # V₀, ()
 
-    def __init__(self, leverage: ConjugateEvidence, targets: int) -> None:
+    def __init__(self, leverage: ConjugateEvidence, **parts: Tensor) -> None:
         super().__init__()
         self.leverage = leverage
-        members, device = len(leverage.offset), leverage.offset.device
-        for name in ("typical", "lowest", "highest", "most_excess"):
-            self.register_buffer(name, torch.full((members, 1, targets), torch.nan, dtype=torch.float32, device=device))
-        for name in ("reference", "rate", "median"):
-            self.register_buffer(name, torch.full((members, 1), torch.nan, dtype=torch.float32, device=device))
-        self.register_buffer("tails", torch.ones((members, 1, targets), dtype=torch.float32, device=device))
-        self.register_buffer("prior", torch.tensor(PRIOR_VARIANCE, dtype=torch.float32, device=device))
+        for name in TableEvidence.__annotations__:
+            self.register_buffer(name, parts[name])
 
     def forward(
         self, answer: NormalInverseGamma, features: Tensor, width: Tensor | float = 1.0
@@ -115,30 +110,24 @@ class TableEvidence(nn.Module):
         )
         return NormalInverseGamma(
             made.gamma, made.nu, alpha_minus_one=made.alpha_minus_one, beta=made.beta, validate_args=False
-        ), (self.median / leverage).clamp(max=1)
+        ), self.familiarity(leverage)
 
-    def familiarity(self, features: Tensor) -> Tensor:
-        """Return the familiarity (M, N) of rows with these features."""
-        shares: Tensor = (self.median / self.leverage(features)).clamp(max=1)
-        return shares
+    def familiarity(self, leverage: Tensor) -> Tensor:
+        """Return the familiarity (M, N) of rows with this leverage."""
+        return (self.median / leverage).clamp(max=1)
 
     def select(self, members: Sequence[int]) -> "TableEvidence":
         """Return the same for copies of some of the networks."""
         chosen = list(members)
-        some = TableEvidence(self.leverage.select(chosen), self.typical.shape[-1])
-        for name, buffer in self.named_buffers(recurse=False):
-            some.register_buffer(name, buffer[chosen] if buffer.ndim else buffer)
-        return some
+        parts = {name: part[chosen] if part.ndim else part for name, part in self.named_buffers(recurse=False)}
+        return TableEvidence(self.leverage.select(chosen), **parts)
 
 
 class _Learned(NamedTuple):
     """Statistics of the training rows for each network: the basis of its features, and its scales."""
 
     basis: FeatureBasis
-    typical: Tensor
-    lowest: Tensor
-    highest: Tensor
-    most_excess: Tensor
+    scales: dict[str, Tensor]  # buffers of the evidence that do not depend on λ
     held_out: Tensor  # features of validation rows (M, n, D); of training rows where there are none
 
 
@@ -168,23 +157,22 @@ def _learn(model: Any, views: Views) -> _Learned:
     known = held_out if held_out.shape[1] else train
     inner = torch.cat([model.before_evidence(table[batch])[1] for batch in known.split(BATCH_ROWS, 1)], 1)
     largest = torch.cat(excess, 1).quantile(SCALE_QUANTILES[1], dim=1, keepdim=True)
-    return _Learned(basis, typical, lowest, highest, largest, inner)
+    found = {"typical": typical, "lowest": lowest, "highest": highest, "most_excess": largest}
+    found |= {"tails": torch.ones_like(typical), "prior": torch.tensor(PRIOR_VARIANCE, device=typical.device)}
+    return _Learned(basis, found, inner)
 
 
 def _with_ridge(learned: _Learned, ridge: float | None) -> TableEvidence:
     """Return the evidence with a ridge; None: relative to the edge of the training rows."""
     basis = learned.basis
     penalty = (basis.values.mean(-1) * EDGE_RIDGE).clamp(min=MIN_RIDGE) if ridge is None else ridge
-    evidence = TableEvidence(ConjugateEvidence.of(basis, penalty, rank=RANK), learned.typical.shape[-1])
-    held_out = evidence.leverage(learned.held_out).double()
+    leverage = ConjugateEvidence.of(basis, penalty, rank=RANK)
+    held_out = leverage(learned.held_out).double()
     quantiles = torch.tensor([0.5, EDGE_QUANTILE], dtype=torch.float64, device=held_out.device)
-    median, edge = held_out.quantile(quantiles, dim=1)
-    evidence.median.copy_(median.unsqueeze(1))
-    evidence.reference.copy_((median if ridge is not None else edge).unsqueeze(1))
-    evidence.rate.copy_(torch.ones_like(edge).unsqueeze(1) if ridge is not None else 1 / edge.unsqueeze(1))
-    for name in ("typical", "lowest", "highest", "most_excess"):
-        getattr(evidence, name).copy_(getattr(learned, name))
-    return evidence
+    median, edge = held_out.quantile(quantiles, dim=1).unsqueeze(-1)
+    reference, rate = (edge, 1 / edge) if ridge is None else (median, torch.ones_like(edge))
+    parts = learned.scales | {"median": median, "reference": reference, "rate": rate}
+    return TableEvidence(leverage, **{name: part.float() for name, part in parts.items()})
 
 
 def add_evidence(model: Any, views: Views, ridge: float | None) -> Any:
@@ -210,7 +198,7 @@ def _unfamiliar_below(model: Any, views: Views, features: Tensor) -> float | Non
     """
     rows = _equally_many([m.validation for m in views.members])
     total, count = torch.zeros(2, len(views.x), dtype=torch.float64, device="cpu")
-    familiarity = model.evidence.familiarity(features).double()
+    familiarity = model.evidence.familiarity(model.evidence.leverage(features)).double()
     for own, shares, weight in zip(rows, familiarity, model.network_weights, strict=True):
         total[own] += weight * shares[: len(own)]  # without validation rows, the features are of training rows
         count[own] += weight
@@ -245,10 +233,10 @@ def learn_ridge(
         recipe: for as many rows as :func:`rows_of_a_fold` returns; at most ``FOLD_STEPS`` of its steps are taken.
         share: of the rows that the networks hold out.
     """
-    if len(target.rows) < MIN_ROWS_FOR_FOLDS or not share:
-        return None
     x = views.features
-    folds = extrapolation_folds(x, target.rows, seed)
+    if len(x) < MIN_ROWS_FOR_FOLDS or not share:
+        return None
+    folds = extrapolation_folds(x, np.arange(len(x)), seed)
     if len(folds) < 2:
         return None
     if options.get("progress"):
@@ -328,5 +316,6 @@ def rows_of_a_fold(rows: int) -> int:
 def short_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe with at most ``FOLD_STEPS`` steps."""
     short = recipe.with_steps(min(FOLD_STEPS, recipe.settings.steps))
-    warmup = min(1.0, recipe.settings.warmup * recipe.settings.steps / short.settings.steps)
+    steps = short.settings.steps
+    warmup = min(1 - 1 / steps, recipe.settings.warmup * recipe.settings.steps / steps)
     return replace(short, settings=replace(short.settings, warmup=warmup))

@@ -2,17 +2,32 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from howsure.errors import InputError
 from howsure.tables.splits import random
 
-__all__ = ["Member", "hold_in_turn", "hold_out", "kinds_of"]
+__all__ = [
+    "ALL_KINDS",
+    "Member",
+    "choose_members",
+    "count_networks",
+    "hold_in_turn",
+    "hold_out",
+    "kinds_of",
+    "kinds_of_inputs",
+]
 
-
+KINDS = ("numbers", "bins", "trees", "bins+trees")  # inputs of a network
+ALL_KINDS = KINDS[:3]  # inputs of "auto"
+MIN_ROWS_FOR_BINS = 50
+MIN_ROWS_FOR_TREES = 150  # with fewer, trees of a fold differ from the trees of all rows
+MAX_ROWS_FOR_ALL = 10_000  # with more rows, fewer networks are trained
 MAX_HELD_OUT = 10_000  # rows, which are predicted at every evaluation: more would take longer than the training
 
 
@@ -35,6 +50,43 @@ class Member:
     seed: int
     bins: bool = False
     trees: bool = False
+
+
+def count_networks(members: int | None, rows: int) -> int:
+    """Return how many networks to train on a table with this number of rows."""
+    return (12 if rows < MAX_ROWS_FOR_ALL else 9) if members is None else int(members)
+
+
+def kinds_of_inputs(inputs: Any, members: int, rows: int) -> list[str]:
+    """Return the names of the inputs of the networks, after checking them."""
+    auto = isinstance(inputs, str) and inputs == "auto"
+    kinds = list(ALL_KINDS) if auto else list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if not kinds or not all(isinstance(kind, str) and kind in KINDS for kind in kinds):
+        raise InputError(f"inputs must be 'auto', or one or several of {', '.join(KINDS)}, got {inputs!r}")
+    if auto and (members < len(ALL_KINDS) or rows < MIN_ROWS_FOR_BINS):
+        return ["numbers"]
+    if auto and rows < MIN_ROWS_FOR_TREES:
+        return ["numbers", "bins"]
+    return kinds[:members]
+
+
+def choose_members(rows: int, kinds: Sequence[str], count: int, seed: int, share: float) -> list[Member]:
+    """Return ``count`` networks to train on this number of rows, in equal numbers for each of the inputs.
+
+    Args:
+        rows: of the table.
+        kinds: inputs of the networks.
+        count: number of networks.
+        seed: of the networks and of the rows that they hold out.
+        share: of the rows that each network holds out.
+    """
+    seeds = np.random.SeedSequence(seed).generate_state(count, np.uint32)
+    parts = hold_in_turn(np.arange(rows), -(-count // len(kinds)), seed, share)
+    members = []
+    for k, own_seed in enumerate(seeds):
+        kind, (train, validation) = kinds[k % len(kinds)], parts[k // len(kinds)]
+        members.append(Member(train, validation, int(own_seed), "bins" in kind, "trees" in kind))
+    return members
 
 
 def kinds_of(members: Sequence[Member]) -> list[int]:

@@ -94,11 +94,6 @@ class TableModel(nn.Module):
         return joined, familiarity
 
     @property
-    def linear_share(self) -> float:
-        """Weight of the linear expert in the mixture."""
-        return 0.0 if self.linear is None else float(self.linear.share)
-
-    @property
     def mixture_weights(self) -> Tensor | None:
         """Weights of all distributions that ``forward`` returns; None: all count the same."""
         if self.linear is None:
@@ -144,8 +139,7 @@ class TableModel(nn.Module):
     def predict(self, x: ArrayLike | Tensor, members: Sequence[int] | None = None) -> Prediction:
         """Return the mixture of some networks (None: all) for the rows of x, which are as for ``forward``."""
         in_training = self.networks.weights[0].dtype != self._precision
-        whole = members is None and not in_training and not self.method.draws_noise
-        model = self if whole else self.select(members)
+        model = self.select(members) if in_training or members is not None else self
         answer, familiarity = model.evaluate(x)
         if familiarity is not None:
             weights = None if model.weights is None else model.weights.cpu().view(-1, 1)
@@ -277,25 +271,23 @@ class TableModel(nn.Module):
         for name, tensor in tensors.items():
             part, _, rest = name.rpartition(".") if name.startswith("trees.") else name.partition(".")
             groups.setdefault(part, {})[rest] = tensor
-        loc_x, loc_y = (groups[f"scale_{side}"]["loc"] for side in ("x", "y"))
-        blank_x, blank_y = (Scaling(torch.zeros_like(loc), torch.ones_like(loc)) for loc in (loc_x, loc_y))
+        scale_x, scale_y = (Scaling(**groups[f"scale_{side}"]) for side in "xy")
         networks = _networks_like(groups["networks"], activation)
         trees = None
         if "trees.boosted" in groups:
             trees = TreeFeatures(*(TreeEnsemble(**groups[f"trees.{name}"]) for name in ("boosted", "forest")))
-        model = cls(method, networks, blank_x, blank_y, one_target, trees)
+        model = cls(method, networks, scale_x, scale_y, one_target, trees)
         if encoder is not None:
             model.encoder, model.robust = encoder, RobustScale(len(encoder.order))
         if "evidence" in groups:
-            directions = groups["evidence"]["leverage.directions"]
+            own = groups["evidence"]
+            directions = own["leverage.directions"]
             with torch.device("cpu"):
                 leverage = ConjugateEvidence(directions.shape[-2], directions.shape[-1], len(directions))
-                model.evidence = TableEvidence(leverage, loc_y.shape[-1])
+            model.evidence = TableEvidence(leverage, **{name: own[name] for name in own if "." not in name})
         if "linear" in groups:
             model.linear = LinearExpert(**groups["linear"])
-        for name in ("weights", "width"):
-            if name in tensors:
-                setattr(model, name, torch.ones_like(tensors[name]))
+        model.weights, model.width = tensors.get("weights"), tensors.get("width")
         model.load_state_dict(tensors, strict=True)
         model.check()
         return model.ready()

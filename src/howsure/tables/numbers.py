@@ -6,6 +6,7 @@ form is the number 1000 as the column would write it, without separators and wit
 """
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +15,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["PLAIN", "are_quantities", "is_number_form", "number_form", "parse_number", "parse_numbers"]
+__all__ = [
+    "PLAIN",
+    "are_quantities",
+    "is_number_form",
+    "number_form",
+    "parse_number",
+    "parse_numbers",
+    "warn_of_rounding",
+]
 
 PLAIN = "number"
 SEPARATORS = {".": ", '\u00a0\u202f", ",": ". '\u00a0\u202f"}  # of thousands, by the decimal mark
@@ -27,6 +36,19 @@ _QUANTITY = re.compile(
     rf"[-+]?\s?(?P<before>{SIGNS})?\s?[-+]?\d[\d.,']*\s?"
     rf"(?P<after>{SIGNS}|(?!(?:st|nd|rd|th)$)(?:[^\W\d_]|°)[^\d\s]{{0,7}}(?:\s[^\d\s]{{1,3}})?[23]?)?"
 )
+
+
+def warn_of_rounding(name: str, whole: NDArray[np.generic], values: NDArray[np.float64]) -> None:
+    """Warn if float64 ``values`` of a column are equal where its ``whole`` numbers, beyond 2**53, are not."""
+    if whole.dtype.kind in "iu" and values.size and np.abs(values).max() >= 2**53:
+        lost = len(np.unique(whole)) - len(np.unique(values))
+        if lost > 0:
+            warnings.warn(
+                f"{name}: of the different whole numbers beyond 2**53, {lost} become equal to others as float64; "
+                "subtract a constant, or make them a category",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 def number_form(texts: Sequence[str]) -> str:

@@ -5,10 +5,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["RobustScale"]
+__all__ = ["RobustScale", "unclipped"]
 
 Array = NDArray[np.float64]
 LINEAR_RANGE = 4.0  # robust deviations from the median within which a feature is kept as it is
+MAX_LOG = 100.0  # of a feature that is unclipped
 NORMAL_IQR = 1.349  # interquartile range of a standard normal distribution
 
 
@@ -56,3 +57,9 @@ class RobustScale(nn.Module):
         size = z.abs()
         beyond = LINEAR_RANGE + torch.log1p((size - LINEAR_RANGE).clamp(min=0))
         return torch.where(size > LINEAR_RANGE, torch.where(z > 0, beyond, -beyond), z)
+
+
+def unclipped(t: Tensor) -> Tensor:
+    """Return scaled features as they were before the clip, at most exp(100): the inverse of :math:`t(z)`."""
+    beyond = torch.expm1((t.abs() - LINEAR_RANGE).clamp(min=0, max=MAX_LOG))
+    return t.clamp(-LINEAR_RANGE, LINEAR_RANGE) + torch.where(t > 0, beyond, -beyond)

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.errors import InputError
 from howsure.likelihoods.base import Cells
 from howsure.tables.encoder import Scaling
 from howsure.tables.target import Target
 from howsure.tables.views import Views
 from howsure.training.batches import pad_rows
 
-__all__ = ["ScaledTable", "check_table"]
+__all__ = ["ScaledTable"]
 
 
 @dataclass(frozen=True)
@@ -116,29 +114,3 @@ def _common(own: Scaling) -> Scaling:
     first, other = own.select([0]), Scaling(own.loc.gather(0, varies), own.scale.gather(0, varies))
     loc, scale = (torch.where(first.ignored, a, b) for a, b in ((other.loc, first.loc), (other.scale, first.scale)))
     return Scaling(loc, scale)
-
-
-def check_table(views: Views, target: Target) -> None:
-    """Raise an InputError for a table, weights or rows of members that cannot be trained on."""
-    x, y, weights, members = views.x, target.values, target.weights, views.members
-    if weights is not None:
-        if weights.shape != (len(x),):
-            raise InputError(f"sample_weight must have shape ({len(x)},), got {weights.shape}", value=weights.shape)
-        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
-            raise InputError("sample_weight must be finite, at least 0, and not all 0")
-    if x.ndim != 2:
-        raise InputError(f"x must have shape (rows, features), got {x.shape}", value=x.shape)
-    if y.ndim not in (1, 2) or len(y) != len(x):
-        raise InputError(f"y must have shape ({len(x)},) or ({len(x)}, targets), got {y.shape}", value=y.shape)
-    if not members:
-        raise InputError("no members to fit")
-    for name, table in (("x", x), ("y", y)):
-        bad = np.flatnonzero(~np.isfinite(table).reshape(len(table), -1).all(1))
-        if len(bad):
-            raise InputError(f"{name} has {len(bad)} rows with NaN or infinite values", row=int(bad[0]))
-    validated = any(len(m.validation) for m in members)
-    for k, member in enumerate(members):
-        if not len(member.train) or (validated and not len(member.validation)):
-            raise InputError(
-                f"member {k} has {len(member.train)} training and {len(member.validation)} validation rows"
-            )

@@ -88,10 +88,10 @@ class Encoder:
             names = [self.name, *(f"{self.name}:{wave} {cycle}" for cycle in self.cycles for wave in ("sin", "cos"))]
         return [*names, f"{self.name} missing"] if self.flags_missing else names
 
-    def read(self, values: Any, rows: int) -> Column:
-        """Return a pandas series or an array, read with the type of this column in training, or raise."""
+    def read(self, values: "pd.Series[Any]") -> Column:
+        """Return a column of a table, read with the type of this column in training, or raise."""
         if self.left_out:
-            return Column(self.name, self.kind, np.full(rows, None), self.content)
+            return Column(self.name, self.kind, np.full(len(values), None), self.content)
         column = read_column(self.name, values, self.kind, self.content, self.categories)
         if column.unreadable is not None:
             warnings.warn(column.unreadable, stacklevel=2)

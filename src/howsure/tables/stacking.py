@@ -71,11 +71,9 @@ def stacked(model: TableModel, views: Views, target: Target, linear: bool = Fals
     rows, table = _held_out(model, views, target, kind_of, kinds)
     if not len(rows):
         return model
-    expert = None
-    if linear and not isinstance(target.transform, Atom):
-        expert, left_out = _linear_expert(views, target)
-        if expert is not None:
-            table = np.column_stack([table, left_out[rows]])
+    expert = _linear_expert(views, target) if linear and not isinstance(target.transform, Atom) else None
+    if expert is not None:
+        table = np.column_stack([table, expert[1][rows]])
     counts = None if target.weights is None else target.weights[rows]
     weights = stacking_weights(table, counts)
     if expert is not None:
@@ -83,8 +81,8 @@ def stacked(model: TableModel, views: Views, target: Target, linear: bool = Fals
         if _is_enough(table, np.append(weights, share)):
             share = 1.0
         if share >= MIN_LINEAR_SHARE:
-            expert.share.fill_(min(share, MAX_LINEAR_SHARE))
-            model.linear = expert
+            model.linear = expert[0]
+            model.linear.share.fill_(min(share, MAX_LINEAR_SHARE))
     each = (weights / np.bincount(kind_of, minlength=kinds))[kind_of]
     model.weights = torch.from_numpy(each / each.sum())
     return model
@@ -101,25 +99,22 @@ def _is_enough(log_densities: Array, weights: Array) -> bool:
     return bool(gain.mean() <= ONE_STANDARD_ERROR * gain.std() / len(gain) ** 0.5)
 
 
-def _linear_expert(views: Views, target: Target) -> tuple[LinearExpert | None, Array]:
-    """Return the linear expert, and the mean log density over targets of all rows as left out.
+def _linear_expert(views: Views, target: Target) -> tuple[LinearExpert, Array] | None:
+    """Return the linear expert, and the mean log density over targets of all rows as left out; None without one.
 
     There is none for censored targets, which have no value to regress on.
     """
-    rows, cells, y = target.rows, target.cells, target.table
-    nothing = np.zeros(len(y))
-    if cells is not None and (np.isinf(cells[rows]).any(-1) & (cells[rows] == y[rows, :, None]).any(-1)).any():
-        return None, nothing
-    weights = None if target.weights is None else target.weights[rows]
-    found = LinearExpert.fit(views.features[rows], y[rows], weights)
+    cells, y = target.cells, target.table
+    if cells is not None and (np.isinf(cells).any(-1) & (cells == y[..., None]).any(-1)).any():
+        return None
+    found = LinearExpert.fit(views.features, y, target.weights)
     if found is None:
-        return None, nothing
+        return None
     expert, left_out = found
-    predictive, values = left_out.predictive(), torch.from_numpy(y[rows])
-    lower, upper = (values, values) if cells is None else torch.from_numpy(cells[rows]).unbind(-1)
+    predictive, values = left_out.predictive(), torch.from_numpy(y)
+    lower, upper = (values, values) if cells is None else torch.from_numpy(cells).unbind(-1)
     nll = student_t.cell_nll(values, lower, upper, predictive.df, predictive.loc, predictive.scale)
-    nothing[rows] = -nll.mean(1).numpy()
-    return expert, nothing
+    return expert, -nll.mean(1).numpy()
 
 
 def _held_out(

@@ -85,13 +85,6 @@ def training_state(training: Training) -> dict[str, Any]:
 def training_from_state(saved: Any) -> Training:
     """Return the result of a training that :func:`training_state` described."""
     state = checked_header(TrainingState, saved)
-    with torch.device("cpu"):
-        return Training(
-            best_score=torch.tensor(state.best_score, dtype=torch.float32),
-            best_step=torch.tensor(state.best_step, dtype=torch.int64),
-            diverged=torch.tensor(state.diverged, dtype=torch.bool),
-            stopped_early=torch.tensor(state.stopped_early, dtype=torch.bool),
-            steps=state.steps,
-            seconds=state.seconds,
-            history=state.history,
-        )
+    kinds = {"best_score": torch.float32, "best_step": torch.int64, "diverged": torch.bool, "stopped_early": torch.bool}
+    tensors = {name: torch.tensor(getattr(state, name), dtype=kind, device="cpu") for name, kind in kinds.items()}
+    return Training(**vars(state) | tensors)

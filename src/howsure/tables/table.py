@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from howsure.errors import InputError, InputTypeError
 from howsure.tables.columns import Column, check_unique, decide_kind, read_column
 
-__all__ = ["Column", "OpenTable", "Table", "as_array", "open_table", "read_table"]
+__all__ = ["Column", "Table", "as_array", "open_table", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,6 @@ class Table:
         return Table(columns, len(rows), self.named)
 
 
-@dataclass(frozen=True)
-class OpenTable:
-    """A table whose columns are not yet typed: pandas series, or arrays of one numeric dtype. Otherwise as `Table`."""
-
-    names: list[str]
-    columns: list[Any]
-    rows: int
-    named: bool
-    index: Any = None
-
-
 def read_table(x: Any) -> Table:
     """Return the table of a 2-D array, a pandas, polars or Arrow table, and choose the type of each column.
 
@@ -58,47 +48,35 @@ def read_table(x: Any) -> Table:
     >>> read_table(np.array([[1.0, 2.0], [3.0, np.nan]])).names
     ['x0', 'x1']
     """
-    opened = open_table(x)
-    columns = tuple(
-        read_column(name, values, *decide_kind(name, values))
-        for name, values in zip(opened.names, opened.columns, strict=True)
-    )
-    return Table(columns, opened.rows, opened.named, opened.index)
+    frame, named = open_table(x)
+    columns = tuple(read_column(str(name), values, *decide_kind(str(name), values)) for name, values in frame.items())
+    return Table(columns, len(frame), named, frame.index if named else None)
 
 
-def open_table(x: Any) -> OpenTable:
-    """Return the names and the untyped columns of whatever :func:`read_table` accepts."""
+def open_table(x: Any) -> tuple[pd.DataFrame, bool]:
+    """Return whatever :func:`read_table` accepts as a frame with unique names, and whether these are the names of x."""
     if hasattr(x, "toarray"):
         raise InputTypeError("sparse tables are not supported; pass a dense one, as in x.toarray()")
-    frame = _as_frame(x)
-    if frame is None:
-        return _open_array(x)
-    names = [str(name) for name in frame.columns]
-    check_unique(names)
-    if not names:
-        raise InputError("the table has no columns")
-    return OpenTable(names, [frame.iloc[:, k] for k in range(len(names))], len(frame), True, frame.index)
-
-
-def _as_frame(x: Any) -> Any:
-    """Return x as a pandas frame, or None if its columns have no names."""
-    import pandas as pd
-
-    if isinstance(x, pd.DataFrame):
-        return x
     if isinstance(x, pd.Series):
         raise InputError("x must have two dimensions: use x.to_frame() for a single column")
     # only the library of x is imported
     libraries = {cls.__module__.partition(".")[0] for cls in type(x).__mro__}
-    if "polars" in libraries:
-        return _from_polars(x)
-    if "pyarrow" in libraries:
-        return _from_arrow(x)
-    return None
+    if isinstance(x, pd.DataFrame):
+        frame = x
+    elif "polars" in libraries:
+        frame = _from_polars(x)
+    elif "pyarrow" in libraries:
+        frame = _from_arrow(x)
+    else:
+        return _from_array(x), False
+    names = [str(name) for name in frame.columns]
+    check_unique(names)
+    if not names:
+        raise InputError("the table has no columns")
+    return frame.set_axis(names, axis=1), True
 
 
 def _from_polars(x: Any) -> Any:
-    import pandas as pd
     import polars
 
     if isinstance(x, polars.LazyFrame):
@@ -123,9 +101,7 @@ def _from_arrow(x: Any) -> Any:
         raise InputError(f"the Arrow table cannot be converted: {error}") from error
 
 
-def _open_array(x: Any) -> OpenTable:
-    import pandas as pd
-
+def _from_array(x: Any) -> pd.DataFrame:
     array = as_array(x)
     if array.dtype.kind == "c":
         raise InputError("complex data is not supported")  # scikit-learn's own words
@@ -136,8 +112,8 @@ def _open_array(x: Any) -> OpenTable:
         raise InputError(f"x must have two dimensions (rows, columns), got shape {array.shape}{hint}")
     if array.shape[1] == 0:
         raise InputError(f"the table has no columns: shape {array.shape}")
-    columns = [pd.Series(column, dtype=object) for column in array.T] if array.dtype == object else list(array.T)
-    return OpenTable([f"x{k}" for k in range(array.shape[1])], columns, len(array), named=False)
+    names = [f"x{k}" for k in range(array.shape[1])]
+    return pd.DataFrame(array, columns=names, dtype=object if array.dtype == object else None)
 
 
 def as_array(x: Any) -> NDArray[Any]:

@@ -69,19 +69,17 @@ def transform_from_dict(saved: Any) -> TargetTransform:
 
 @dataclass(frozen=True)
 class Target:
-    """Targets as networks learn them, and the rows that they learn from.
+    """Targets as networks learn them.
 
     Args:
-        values: of all rows, (N,) or (N, T); those that no network learns from are as they were, or 0 with a transform.
-        rows: that networks learn from.
-        weights: of all rows, (N,); None: all count the same.
+        values: (N,) or (N, T).
+        weights: of the rows, (N,); None: all count the same.
         cells: lower and upper ends, (N, T, 2), of targets that are known up to a cell: shared values and bounds. Both
             ends are equal where the value is known, and infinite where nothing is. None: all are values.
         transform: from these values to the target, or None.
     """
 
     values: Array
-    rows: NDArray[np.int64]
     weights: Array | None = None
     cells: Array | None = None
     transform: TargetTransform | None = None
@@ -94,13 +92,12 @@ class Target:
 
 def prepare_target(
     y: Array,
-    rows: NDArray[np.int64],
     kind: str | None = None,
     names: Sequence[str] | None = None,
     censored: NDArray[np.int8] | None = None,
     weights: Array | None = None,
 ) -> Target:
-    """Return the targets, (N,) or (N, T), as networks learn them from some of the rows.
+    """Return the targets, (N,) or (N, T), as networks learn them.
 
     A target whose rows share values has cells between the midpoints of neighbouring values. A single target has a
     :class:`~howsure.distributions.Support` if no other values are possible, and an :class:`Atom` if one value stands
@@ -108,32 +105,28 @@ def prepare_target(
 
     Args:
         y: targets.
-        rows: those that count.
         kind: "positive", "log" or None.
         names: of several targets.
         censored: of the shape of y, as `read_censored` returns it; None: all are values.
-        weights: of all rows, (N,).
+        weights: of the rows, (N,).
     """
     table = y.reshape(len(y), -1)
     known = np.ones(table.shape, dtype=bool) if censored is None else censored.reshape(table.shape) == 0
-    transform = _transform(table, rows, kind, names)
-    values = np.zeros_like(table)
-    values[rows] = _before(transform, table[rows])
-    if transform is None:
-        values = table.copy()
+    transform = _transform(table, kind, names)
+    values = _before(transform, table)
     bounds = cells_of_bounds(values, None if censored is None else censored.reshape(table.shape))
     cells = np.stack([values, values], -1) if bounds is None else bounds
     single = table.shape[1] == 1
     found: TargetTransform | None = transform
     for t in range(table.shape[1]):
-        counted = rows[known[rows, t]]
+        counted = np.flatnonzero(known[:, t])
         if kind == "positive":  # a 0 is known to lie anywhere below
             zeros = counted[table[counted, t] == 0]
             cells[zeros, t] = [-np.inf, float(_before(transform, np.zeros(1), t)[0])]
         atom = find_atom(table[counted, t])
         shared = find_shared_values(table[counted, t])
         if atom is not None and kind is None and single:
-            return _with_atom(Target(values, rows, weights, cells), atom, known[:, 0])
+            return _with_atom(Target(values, weights, cells), atom, known[:, 0])
         if atom is not None and not (kind == "positive" and atom == 0):
             edges = _edges_of_atom(table[counted, t], atom)
             inside = counted[table[counted, t] == atom]
@@ -146,21 +139,19 @@ def prepare_target(
             if shared.possible and single:
                 found = Support(support.values, edges)
             cells[counted, t, 0], cells[counted, t, 1] = (_before(transform, e.numpy(), t) for e in (lower, upper))
-    same = (cells[rows, :, 0] == cells[rows, :, 1]).all()
-    return Target(values.reshape(y.shape), rows, weights, None if same else cells, found)
+    same = (cells[..., 0] == cells[..., 1]).all()
+    return Target(values.reshape(y.shape), weights, None if same else cells, found)
 
 
-def _transform(
-    table: Array, rows: NDArray[np.int64], kind: str | None, names: Sequence[str] | None
-) -> Transform | None:
-    """Return the transform of this kind for the targets of some rows."""
+def _transform(table: Array, kind: str | None, names: Sequence[str] | None) -> Transform | None:
+    """Return the transform of this kind for the targets."""
     if kind is None:
         return None
     several, numbers = table.shape[1] > 1, []
     for t in range(table.shape[1]):
         name = f"y[{names[t]!r}]" if several and names is not None else f"y[:, {t}]" if several else "y"
-        check_sign(table[rows, t], rows, kind, name)
-        numbers.append(positive_numbers(table[rows, t]) if kind == "positive" else (1.0, 0.0))
+        check_sign(table[:, t], kind, name)
+        numbers.append(positive_numbers(table[:, t]) if kind == "positive" else (1.0, 0.0))
     scales, shifts = zip(*numbers, strict=True)
     return Transform(kind, scales, shifts) if several else Transform(kind, scales[0], shifts[0])
 
@@ -192,4 +183,4 @@ def _with_atom(target: Target, value: float, known: NDArray[np.bool_]) -> Target
     gate = np.where(one[:, None], [0.5, np.inf], [-np.inf, 0.5])
     gate[~known] = endless
     values = np.column_stack([target.table[:, 0], one.astype(float)])
-    return Target(values, target.rows, target.weights, np.concatenate([own, gate[:, None]], 1), Atom(value))
+    return Target(values, target.weights, np.concatenate([own, gate[:, None]], 1), Atom(value))

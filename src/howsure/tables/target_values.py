@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.prediction import real_numbers
+from howsure.tables.numbers import warn_of_rounding
 
 __all__ = ["SharedValues", "check_sign", "find_atom", "find_shared_values", "positive_numbers", "read_target"]
 
@@ -40,7 +41,10 @@ def read_target(y: Any, rows: int) -> Array:
         y = y.numpy(force=True)
     if isinstance(y, np.ma.MaskedArray | torch.Tensor):
         y = real_numbers("y", y)
+    if np.asarray(y).ndim == 0:
+        raise InputTypeError(f"y must have a number for each row, and is one {type(y).__name__}", value=y)
     target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
+    warn_of_rounding("y", np.asarray(y), target)
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     if target.ndim > 2:
@@ -54,39 +58,29 @@ def read_target(y: Any, rows: int) -> Array:
 
 
 def _check_numbers(y: Any) -> Any:
-    """Return targets as numbers. Raise for targets that are not quantities."""
+    """Return targets as numbers. Raise for the first target that is not a quantity."""
     array = np.asarray(y)
-    if array.dtype.kind == "b":
-        raise _no_quantity(InputTypeError, "True and False", array, "pass y.astype(float) if you mean 0 and 1")
-    if array.dtype.kind in "mM":
-        kind, advice = ("dates", "days since a fixed date") if array.dtype.kind == "M" else ("durations", "seconds")
-        raise _no_quantity(InputTypeError, kind, array, f"pass numbers, such as {advice}")
-    if array.dtype.kind not in "OUS":
+    if array.dtype.kind not in "bmMOUS":
         return y
     values = np.empty(array.shape, dtype=object)
     for index, value in np.ndenumerate(array):
         if isinstance(value, bool | np.bool_):
-            raise _no_quantity(InputTypeError, "True and False", array, "pass 0 and 1 if you mean these", index)
+            raise _no_quantity(InputTypeError, "True and False", index, value, "pass 0 and 1 if you mean these")
         if isinstance(value, dt.date | dt.timedelta | np.datetime64 | np.timedelta64):
-            raise _no_quantity(InputTypeError, "dates or durations", array, "pass numbers", index)
-        values[index] = _number(value, array, index) if isinstance(value, str | bytes) else value
+            advice = "pass numbers, such as seconds, or days since a fixed date"
+            raise _no_quantity(InputTypeError, "dates or durations", index, value, advice)
+        try:
+            values[index] = float(value) if isinstance(value, str | bytes) else value
+        except ValueError:
+            advice = "use a classifier for classes, and remove units and separators from numbers"
+            raise _no_quantity(InputError, "text", index, value, advice) from None
     return values
 
 
-def _number(value: str | bytes, array: NDArray[Any], index: tuple[int, ...]) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        advice = "use a classifier for classes, and remove units and separators from numbers"
-        raise _no_quantity(InputError, "text", array, advice, index) from None
-
-
-def _no_quantity(error: type[HowsureError], kind: str, array: Any, advice: str, index: Any = None) -> HowsureError:
-    index = (0,) * array.ndim if index is None else index
-    value, row = (array[index], (*index, 0)[0]) if array.size else (None, None)
-    first = "" if value is None else f" (first: {str(value)!r})"
-    message = f"this is a regressor, which predicts numbers, and y must be real numbers: y holds {kind}{first}"
-    return error(message, row=row, value=value, hint=advice)
+def _no_quantity(error: type[HowsureError], kind: str, index: Any, value: Any, advice: str) -> HowsureError:
+    message = "this is a regressor, which predicts numbers, and y must be real numbers"
+    row = index[0] if index else 0
+    return error(f"{message}: y holds {kind} (first: {str(value)!r})", row=row, value=value, hint=advice)
 
 
 # Shared values --------------------------------------------------------------------------------------------------------
@@ -115,7 +109,8 @@ def find_shared_values(y: Array) -> SharedValues | None:
     such an end is a bound.
     """
     values, counts = np.unique(y, return_counts=True)
-    if len(values) < 2:
+    middle = 0.5 * (values[1:] + values[:-1])
+    if len(values) < 2 or not ((values[:-1] < middle) & (middle < values[1:])).all():  # neighbours in float64
         return None
     step = _grid_step(values)
     coarse = step is not None and step >= COARSE_STEP * y.std() and counts[counts > 1].sum() >= 0.5 * len(y)
@@ -159,7 +154,7 @@ def _grid_step(values: Array) -> float | None:
 # Targets that cannot be negative -------------------------------------------------------------------------------------
 
 
-def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
+def check_sign(y: Array, kind: str, name: str) -> None:
     """Raise if a target, (rows,), has values that a transform of this kind cannot have."""
     wrong = y <= 0 if kind == "log" else y < 0
     if not wrong.any():
@@ -174,7 +169,7 @@ def check_sign(y: Array, rows: NDArray[np.int64], kind: str, name: str) -> None:
     raise InputError(
         f'target_transform="{kind}" needs {name} {rule}, and {int(wrong.sum())} of {len(y)} values are not '
         f"(first: {y[first]:g})",
-        row=int(rows[first]),
+        row=first,
         value=float(y[first]),
         hint=advice,
     )

@@ -26,7 +26,7 @@ class Views:
     Args:
         x: features of all rows, followed by out-of-fold predictions of trees, (N, V).
         members: rows and kind of each network.
-        edges: of the bins of each column of x; columns of trees have none.
+        edges: of the bins of each column of x; columns of trees have none. Empty if no network sees bins.
         trees: from features to these predictions, for new rows; None if there are none.
     """
 
@@ -45,20 +45,14 @@ class Views:
             members: networks. Some may see neither bins nor trees.
             seed: of the folds of the trees.
         """
-        rows, weights = target.rows, target.weights
         trees, columns = None, np.zeros((len(x), 0))
         if any(m.trees for m in members):
-            trees, own = fit_trees(
-                x[rows], target.table[rows], seed, weights=None if weights is None else weights[rows]
-            )
-            columns = np.zeros((len(x), own.shape[1]))
-            columns[rows] = own
-        none = torch.empty(0, dtype=torch.float64, device="cpu")
-        edges = (none,) * x.shape[1]
+            trees, columns = fit_trees(x, target.table, seed, weights=target.weights)
+        edges: tuple[Tensor, ...] = ()
         if any(m.bins for m in members):
-            edges = tuple(quantile_edges(torch.from_numpy(x[rows])))
-        both = x if trees is None else np.concatenate([x, columns], 1)
-        return cls(both, members, edges + (none,) * columns.shape[1], trees)
+            none = torch.empty(0, dtype=torch.float64, device="cpu")
+            edges = (*quantile_edges(torch.from_numpy(x)), *[none] * columns.shape[1])
+        return cls(np.concatenate([x, columns], 1), members, edges, trees)
 
     @property
     def table(self) -> Tensor:

@@ -75,7 +75,8 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
         model.evidence.tails.copy_(torch.tensor(TAILS, device="cpu")[best].expand_as(model.evidence.tails))
     counts = torch.full((model.targets,), float(len(rows)), dtype=torch.float64, device="cpu")
     counts = counts if cells is None else cells.isfinite().any(-1).sum(0).double()
-    rho = _ratio(model.from_views(table)[0], weights, kind_of, kinds)
+    known = torch.from_numpy(target.table)
+    rho = _ratio(model.from_views(table)[0], weights, kind_of, kinds, known.amin(0), known.amax(0))
     square = (counts * torch.stack(factors).gather(0, best)[0].square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
     model.width = torch.where(counts < MIN_ROWS, 1.0, square.clamp(NARROWEST**2, WIDEST**2).sqrt())
     return model
@@ -121,10 +122,13 @@ def _held_out(members: Sequence[Member], kind_of: Tensor, kinds: int, rows: int)
     return held, torch.from_numpy(holder[:, held])
 
 
-def _ratio(answer: Answer, weights: Tensor, kind_of: Tensor, kinds: int) -> Tensor:
-    """Return the median over rows of the variance within kinds over the rest, (targets,)."""
+def _ratio(answer: Answer, weights: Tensor, kind_of: Tensor, kinds: int, lowest: Tensor, highest: Tensor) -> Tensor:
+    """Return the median over rows of the variance within kinds over the rest, (targets,).
+
+    Means beyond the lowest and highest target count as these: a variable behind possible values may lie anywhere there.
+    """
     predictive = answer.predictive()
-    loc, square = predictive.loc, predictive.scale.square()
+    loc, square = predictive.loc.clamp(lowest, highest), predictive.scale.square()
     each = weights.view(-1, 1, 1)
     mean, rest = (each * loc).sum(0), (each * square).sum(0)
     within = torch.zeros_like(mean)

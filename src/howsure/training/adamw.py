@@ -1,11 +1,10 @@
-"""AdamW on the CPU by torch's fused kernel alone.
+"""AdamW by torch's fused kernel alone.
 
 ``torch.optim.AdamW`` is the same kernel, but imports torch's compiler when it is made, which takes longer than to fit a
 small table.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,16 +22,9 @@ class AdamW:
     """
 
     def __init__(self, parameters: Sequence[Tensor], lr: Tensor, weight_decay: float) -> None:
-        self.parameters = list(parameters)
-        self.param_groups: list[dict[str, Any]] = [{"lr": lr, "weight_decay": weight_decay}]
-        self.state = {
-            p: {
-                "step": torch.zeros((), dtype=torch.float32, device=p.device),
-                "exp_avg": torch.zeros_like(p),
-                "exp_avg_sq": torch.zeros_like(p),
-            }
-            for p in self.parameters
-        }
+        self.parameters, self.lr, self.weight_decay = list(parameters), lr, weight_decay
+        self.first, self.second = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))  # moments
+        self.steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -42,15 +34,15 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Change the parameters that have a gradient."""
-        gradients = {p: p.grad for p in self.parameters if p.grad is not None}
-        states = [self.state[p] for p in gradients]
-        first, second, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-        if not gradients:
+        have = [k for k, p in enumerate(self.parameters) if p.grad is not None]
+        lists: list[list[Tensor]] = [self.parameters, self.first, self.second, self.steps]
+        parameters, first, second, steps = ([values[k] for k in have] for values in lists)
+        if not have:
             return
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
-            list(gradients),
-            list(gradients.values()),
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
             first,
             second,
             [],
@@ -60,16 +52,17 @@ class AdamW:
             beta2=0.999,
             eps=1e-8,
             maximize=False,
-            **self.param_groups[0],
+            lr=self.lr,
+            weight_decay=self.weight_decay,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the moments of each parameter, for a checkpoint."""
-        return {"state": [self.state[p] for p in self.parameters]}
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        """Return the moments and steps of all parameters, for a checkpoint."""
+        return {"first": self.first, "second": self.second, "steps": self.steps}
 
     @torch.no_grad()
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue with these moments."""
-        for p, state in zip(self.parameters, saved["state"], strict=True):
-            for name, tensor in self.state[p].items():
-                tensor.copy_(state[name])
+    def load_state_dict(self, saved: dict[str, list[Tensor]]) -> None:
+        """Continue with these moments and steps."""
+        for name, own in self.state_dict().items():
+            for tensor, value in zip(own, saved[name], strict=True):
+                tensor.copy_(value)

@@ -215,13 +215,13 @@ def _advance(run: "_Run") -> None:
 
 def _resume(run: "_Run", path: Path) -> None:
     """Restore the run from the checkpoint, or raise an error if that is damaged or belongs to another run."""
-    state = load_checkpoint(path, run.device)
     try:
-        run.restore(state)
-    except InputError:
+        run.restore(load_checkpoint(path, run.device))
+    except (InputError, OSError):
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise InputError(f"checkpoint {path} is damaged ({error!r}); delete it to start anew") from error
+    except Exception as error:  # torch.load raises many types of errors for other files
+        hint = "delete it to start anew, or name another file"
+        raise InputError(f"{path} is not a checkpoint of a training, or is damaged ({error!r})", hint=hint) from error
 
 
 class _Run:
@@ -245,15 +245,9 @@ class _Run:
         self.relative_rates = (rates / settings.learning_rate).tolist() if settings.averaging else []
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.rate = torch.tensor(0.0, dtype=torch.float32, device=self.device)
-        cuda = self.device.type == "cuda"
-        options: dict[str, Any] = {"lr": self.rate, "weight_decay": settings.weight_decay}
-        self.optimizer: AdamW | torch.optim.AdamW = (
-            AdamW(self.parameters, **options)
-            if self.device.type == "cpu"
-            else torch.optim.AdamW(self.parameters, fused=cuda, capturable=cuda, **options)
-        )
+        self.optimizer = AdamW(self.parameters, self.rate, settings.weight_decay)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.captures = cuda and part.batches.static
+        self.captures = self.device.type == "cuda" and part.batches.static
         # every step would cost a tenth of the training and change nothing; before an evaluation it has to be
         self.averaged_every = min(10, settings.first_evaluations)
         self.averages = [p.detach().clone() for p in self.parameters] if settings.averaging else []
@@ -292,17 +286,10 @@ class _Run:
     @torch.no_grad()
     def _many_steps(self, fast_steps: FastSteps, count: int) -> None:
         """Take ``count`` steps by ``fast_steps``, with the optimizer's state where the ordinary steps keep it."""
-        for p in self.parameters:
-            if p not in self.optimizer.state:
-                step = torch.zeros((), dtype=torch.float32, device=self.device)
-                moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-                self.optimizer.state[p] = {"step": step, **moments}
-        states = [self.optimizer.state[p] for p in self.parameters]
-        first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-        rates = self.rates[self.step : self.step + count]
-        self.last_loss.copy_(fast_steps(list(self.parameters), first, second, rates, self.step))
-        for state in states:
-            state["step"] += count
+        rates, optimizer = self.rates[self.step : self.step + count], self.optimizer
+        loss = fast_steps(list(self.parameters), optimizer.first, optimizer.second, rates, self.step)
+        self.last_loss.copy_(loss)
+        torch._foreach_add_(optimizer.steps, count)
         self.clock += count
         self.step += count
 
@@ -460,8 +447,6 @@ class _Run:
             self.clock.copy_(state["clock"])
             self.last_loss.copy_(state["last_loss"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
         self.part.batches.restore(state["batches"])
         if self.generator is None:
             torch.set_rng_state(state["generator"])

@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from howsure.errors import InputError
 from howsure.nn import Population
-from howsure.nn.mlp import ACTIVATIONS
-from howsure.nn.population import per_member
+from howsure.nn.population import ACTIVATIONS, per_member
 
 __all__ = ["BayesPopulation", "DropoutPopulation"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from howsure.errors import InputError
-from howsure.images import CompiledLosses, fit_images, to_network
+from howsure.images import fit_images, to_network
 from howsure.metrics import auroc
 from howsure.nn.appearance import MIN_IMAGES
 from howsure.prediction import Prediction
@@ -75,7 +75,7 @@ def run_on(data: DepthData, plan: Plan, context: Context) -> list[Path]:
         **{key: {} for key in RESULTS},
     }
     with open_run(out, new, same=("plan", "data"), kept=RESULTS, check=_check_results) as record:
-        data, losses = data.to(device), CompiledLosses()
+        data = data.to(device)
         if device.type == "cpu" and not plan.quick:
             print("without a GPU this takes days; --quick shows all of it, --groups and --steps run a part", flush=True)
         for trial in range(plan.trials):
@@ -84,7 +84,7 @@ def run_on(data: DepthData, plan: Plan, context: Context) -> list[Path]:
                 if done or trial >= plan.trials_of(name):
                     continue
                 print(f"trial {trial + 1}: {name}", flush=True)
-                model, training = _trained_networks(plan, name, trial, data, context, losses)
+                model, training = _trained_networks(plan, name, trial, data, context)
                 record["networks"].setdefault(name, []).append(training)
                 for each, result in _study_models(plan.group(name), model, trial, data, out).items():
                     record["results"].setdefault(each, []).append(result)
@@ -116,17 +116,15 @@ def _check_results(record: Record) -> None:
 
 
 def _trained_networks(
-    plan: Plan, name: str, trial: int, data: DepthData, context: Context, losses: CompiledLosses
+    plan: Plan, name: str, trial: int, data: DepthData, context: Context
 ) -> tuple[DepthModel, list[dict[str, Any]]]:
     """Return the networks of one group and trial as one model, and how their training went."""
     units = [(f"{name}_{trial}_{member}", 1000 * trial + member) for member in range(plan.group(name).network_count)]
-    models = [_trained_network(plan, name, unit, seed, data, context, losses) for unit, seed in units]
+    models = [_trained_network(plan, name, unit, seed, data, context) for unit, seed in units]
     return DepthModel.join(models), [{"seed": m.seed} | m.training[0].summary(0) for m in models]
 
 
-def _trained_network(
-    plan: Plan, name: str, unit: str, seed: int, data: DepthData, context: Context, losses: CompiledLosses
-) -> DepthModel:
+def _trained_network(plan: Plan, name: str, unit: str, seed: int, data: DepthData, context: Context) -> DepthModel:
     """Return one trained network: the one that was stored, or else a new one, which is then stored."""
     method, recipe, device = METHODS[plan.group(name).method], group_recipe(plan, name), data.test.images.device
     folder, checkpoint = context.out / "networks" / file_name(unit), context.checkpoint(unit)
@@ -151,7 +149,6 @@ def _trained_network(
         seed=seed,
         device=device,
         checkpoint=checkpoint,
-        losses=losses,
         progress=context.progress,
     )
     model = DepthModel.of(fitted, seed)

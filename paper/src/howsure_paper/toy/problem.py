@@ -11,7 +11,6 @@ from howsure import metrics
 from howsure.likelihoods import Method, Network, Recipe
 from howsure.tables.members import hold_out
 from howsure.tables.model import TableModel
-from howsure.tables.train import fit
 from howsure.training import Settings
 from howsure_paper.arrays import Arrays, read_arrays, write_arrays
 from howsure_paper.datasets.cubic import cubic
@@ -22,6 +21,7 @@ from howsure_paper.protocol import Context, Record, new_record, open_run, write_
 from howsure_paper.record import read_record, write_record
 from howsure_paper.tables import Rows, markdown
 from howsure_paper.toy.plan import ToyPlan
+from howsure_paper.training import fit
 
 __all__ = [
     "GRID",

@@ -23,7 +23,6 @@ from howsure.prediction import Prediction
 from howsure.tables import splits
 from howsure.tables.members import Member, hold_out
 from howsure.tables.model import TableModel
-from howsure.tables.train import fit
 from howsure.training import resolve_device
 from howsure_paper.datasets import uci
 from howsure_paper.datasets.folder import find_data
@@ -34,6 +33,7 @@ from howsure_paper.protocol import Context, Record, new_record, open_run, write_
 from howsure_paper.record import write_record
 from howsure_paper.search import mixtures, search, searched_by
 from howsure_paper.timing import median_seconds
+from howsure_paper.training import fit
 from howsure_paper.uci.methods import method_of, recipe_of
 from howsure_paper.uci.page import page
 from howsure_paper.uci.plan import KNOWN_SETS, Plan

@@ -13,6 +13,10 @@ largest marginal likelihood,
 
 with the eigenvalues :math:`d_i` of :math:`X^\top X`. A row that is left out has the residual :math:`e/(1-h)` with the
 leverage h, and takes :math:`\tfrac12e^2/(1-h)` from β and ½ from α: no fit is repeated.
+
+Features far from their medians are clipped (:mod:`howsure.tables.robust`). With :math:`\Delta` the difference that the
+clip makes to the mean of a row, the variance of the mean grows by :math:`b(\Delta^2) = (1/\Delta^2 + 1/V_0)^{-1}`, with
+the prior variance :math:`V_0` of 50 variances of the target.
 """
 
 import numpy as np
@@ -22,6 +26,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from howsure.distributions import NormalInverseGamma
+from howsure.tables.robust import unclipped
 
 __all__ = ["LinearExpert"]
 
@@ -29,6 +34,9 @@ Array = NDArray[np.float64]
 MIN_ROWS = 5  # so that a left-out row has a predictive distribution with a variance
 MAX_FEATURES = 1000  # the solution takes the cube of this number of operations
 LOG_RIDGES = (-46.0, 12.0)  # bounds of ln(λ/n): beyond them a prior is flat, or leaves nothing but the mean
+MIN_LOG_RIDGE = -23.0  # with as many directions as rows: smaller ridges leave no digit of 1 − h
+PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
+MIN_ROOM = 1e-14  # smallest 1 − h
 MIN_VARIANCE = 1e-20  # of residuals, in variances of the target: rounding leaves no less
 
 
@@ -37,20 +45,22 @@ class LinearExpert(nn.Module):
 
     Its buffers have the names of its parts: ``centre`` (F,), the means of the features; ``rate`` (F,), one over their
     standard deviations, 0 for features that do not vary; ``directions`` (F, K), eigenvectors of their covariance;
-    ``inverse`` (K, T), one over eigenvalue plus ridge; ``coefficients`` (K, T) of the directions; ``intercept``,
-    ``alpha`` and ``beta`` (T,); ``mean_variance`` (T,), one over the number of rows; and ``share`` (), its weight in a
-    mixture.
+    ``inverse`` (K, T), one over eigenvalue plus ridge; ``outside`` (T,), the same where the training rows do not vary;
+    ``coefficients`` (K, T) of the directions; ``intercept``, ``alpha`` and ``beta`` (T,); ``mean_variance`` (T,), one
+    over the number of rows; ``prior`` (T,), V₀; and ``share`` (), its weight in a mixture.
     """
 
     centre: Tensor
     rate: Tensor
     directions: Tensor
     inverse: Tensor
+    outside: Tensor
     coefficients: Tensor
     intercept: Tensor
     mean_variance: Tensor
     alpha: Tensor
     beta: Tensor
+    prior: Tensor
     share: Tensor
 
     def __init__(self, **parts: Tensor) -> None:
@@ -96,24 +106,52 @@ class LinearExpert(nn.Module):
         residual = target - projected @ weights
         beta = np.maximum(0.5 * (w @ residual**2 + (ridge * weights**2).sum(0)), floor)
         leverage = w[:, None] * (1 / n + projected**2 @ inverse)
-        room = np.maximum(1 - leverage, 1e-9)
+        room = np.maximum(1 - leverage, MIN_ROOM)
         own_beta = beta - 0.5 * w[:, None] * residual**2 / room
         nu = np.maximum(room / np.maximum(leverage, 1e-12) * w[:, None], 1e-9)  # 1/h of the fit without the row
         excess = np.full(y.shape, alpha - 1.5)  # α − 1 of the fit without the row
-        leaves = (y - residual / room, nu, excess, np.maximum(own_beta, floor))
+        own_beta = np.maximum(own_beta, floor)
+        prior = PRIOR_VARIANCE * np.maximum(total, 1e-300) / n
+        far = _variance_of_clip(*(torch.from_numpy(part) for part in (x, 1 / spread, vectors @ weights, prior))).numpy()
+        leaves = (y - residual / room, 1 / (1 / nu + far * excess / own_beta), excess, own_beta)
         left_out = NormalInverseGamma._from_leaves(torch.from_numpy(np.ascontiguousarray(p)) for p in leaves)
         each = np.ones(len(ridge))
-        parts = (centre, 1 / spread, vectors, inverse, weights, intercept, each / n, each * alpha, beta, np.array(0.0))
+        outside = 1 / ridge if vectors.shape[1] < count else 0 * each
+        parts = (
+            centre,
+            1 / spread,
+            vectors,
+            inverse,
+            outside,
+            weights,
+            intercept,
+            each / n,
+            each * alpha,
+            beta,
+            prior,
+            np.array(0.0),
+        )
         tensors = (torch.from_numpy(np.ascontiguousarray(p, dtype=np.float64).reshape(np.shape(p))) for p in parts)
         return cls(**dict(zip(cls.__annotations__, tensors, strict=True))), left_out
 
     def forward(self, x: Tensor) -> NormalInverseGamma:
         """Return the posterior predictive distribution of rows (N, F) as (N, T)."""
-        projected = ((x.double() - self.centre) * self.rate) @ self.directions
-        variance = self.mean_variance + projected.square() @ self.inverse
+        z = (x.double() - self.centre) * self.rate
+        projected = z @ self.directions
+        # along directions in which training rows do not vary
+        rest = (z.square().sum(1, keepdim=True) - projected.square().sum(1, keepdim=True)).clamp(min=0)
+        variance = self.mean_variance + projected.square() @ self.inverse + rest * self.outside
         gamma = self.intercept + projected @ self.coefficients
+        far = _variance_of_clip(x.double(), self.rate, self.directions @ self.coefficients, self.prior)
+        variance = variance + far * (self.alpha - 1) / self.beta
         alpha, beta = ((self.alpha - 1).expand(gamma.shape), self.beta.expand(gamma.shape))
         return NormalInverseGamma._from_leaves((gamma, 1 / variance, alpha, beta))
+
+
+def _variance_of_clip(x: Tensor, rate: Tensor, coefficients: Tensor, prior: Tensor) -> Tensor:
+    """Return b(Δ²) for rows of clipped features, (N, T)."""
+    square = ((((unclipped(x) - x) * rate) @ coefficients) ** 2).clamp(max=1e250)
+    return square * (prior / (prior + square))
 
 
 def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:
@@ -126,7 +164,8 @@ def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:
         twice_beta = max(total - float((moment**2 / (values + ridge)).sum()), least)
         return float(0.5 * np.log1p(values / ridge).sum() + alpha * np.log(twice_beta))
 
-    grid = np.linspace(*LOG_RIDGES, 30)
+    low, high = LOG_RIDGES
+    grid = np.linspace(low if len(values) < rows - 1 else MIN_LOG_RIDGE, high, 30)
     best = int(np.argmin([cost(g) for g in grid]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, 29)]
     found = minimize_scalar(cost, bounds=(low, high), method="bounded", options={"xatol": 1e-3})

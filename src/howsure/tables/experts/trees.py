@@ -11,8 +11,8 @@ predicted by trees that learned from all rows, and only those are kept. A mean o
 another kind of feature: if a row has a near twin, all trees of a fold know the twin, or none does.
 """
 
-from collections.abc import Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from howsure.errors import HowsureError, InputError
 
-__all__ = ["PLACES", "PLACE_BITS", "RECORDED", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
+__all__ = ["PLACES", "PLACE_BITS", "TreeEnsemble", "TreeFeatures", "fit_trees", "trees_for"]
 
 Array = NDArray[np.float64]
 
@@ -54,9 +54,6 @@ DTYPES = {  # of the buffers of an ensemble; the numbers of nodes keep theirs
     "feature": torch.int8,
     "number": None,
 }
-
-# set while an exporter records a model: called with an ensemble and its input instead of the evaluation
-RECORDED: ContextVar[Any] = ContextVar("RECORDED", default=None)
 
 
 class TreeEnsemble(nn.Module):
@@ -135,13 +132,11 @@ class TreeEnsemble(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            total = self._sums(x)
-        elif record := RECORDED.get():
-            total = record(self, self.units(x))
+            total = self.sums(x)
         else:
             size = max(1, BLOCK // max(1, self.roots.numel()))
             total = (
-                torch.cat([self._sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
+                torch.cat([self.sums(part) for part in x.split(size)]) if len(x) else x.new_zeros(0, len(self.start))
             )
         return total / self.divisor * self.factor + self.offset
 
@@ -151,7 +146,7 @@ class TreeEnsemble(nn.Module):
         z = (known - self.centre.flatten()) * self.unit.flatten()
         return z.clamp(-self.limit, self.limit).to(self.number.dtype)
 
-    def _sums(self, x: Tensor) -> Tensor:
+    def sums(self, x: Tensor) -> Tensor:
         """Return the start of each target plus the values of its trees, (N, T)."""
         z = self.units(x)
         # tree by tree, so that the nodes of one tree stay in a core's cache
@@ -201,7 +196,7 @@ def _right_children(sizes: NDArray[np.int64], feature: NDArray[np.int8]) -> NDAr
     # branches of its tree that have not begun before a node, the one that begins with it included
     places = np.cumsum(more) - more + tree
     ends = np.cumsum(sizes) - 1
-    if (places != np.maximum(places, tree * 0 + 1)).any() or (places[ends] != 1).any() or (feature[ends] >= 0).any():
+    if (places < 1).any() or (places[ends] != 1).any() or (feature[ends] >= 0).any():
         raise InputError("inconsistent model file: the nodes of the trees do not fit their leaves")
     # the left branch is complete when next as many places are open as before the split
     order = np.lexsort((np.arange(len(places)), places, tree))
@@ -264,25 +259,49 @@ def fit_trees(
         y: targets (N, T), finite, at most 1e300 in size.
         seed: decides the folds, and which rows of a large table the trees learn from.
         folds: number of folds; fewer if there are not two rows for each, and at least two.
-        weights: of the rows (N,), at least 0, two of them positive; only their ratios matter. A row of weight 0 is
-            never learned from.
+        weights: of the rows (N,), positive; only their ratios matter.
     """
     rng = np.random.default_rng(seed)
     weights = np.ones(len(x)) if weights is None else weights
-    fold_of_row = _folds(rng, weights > 0, folds)
+    fold_of_row = _folds(rng, len(x), folds)
     # a power of two loses no digit; without it, squares and scikit-learn's float32 gradients overflow or vanish
     exponent = np.frexp(np.abs(y).max(axis=0))[1]
-    y = np.ldexp(y, -exponent)
-    boosted, own = _fit_boosted(x, y, fold_of_row, weights, exponent, rng)
-    forest, near = _fit_forest(x, y, fold_of_row, weights, exponent, rng)
+    x, y = np.clip(x, -MAX_VALUE, MAX_VALUE), np.ldexp(y, -exponent)
+    forest_of = partial(_grow_forest, trees=trees_for(min(len(x), MAX_ROWS)))
+    boosted, own = _out_of_fold(_grow_boosted, x, y, fold_of_row, weights, exponent, rng)
+    forest, near = _out_of_fold(forest_of, x, y, fold_of_row % FOREST_FOLDS, weights, exponent, rng, limit=FOREST_RANGE)
     return TreeFeatures(boosted, forest), np.concatenate([own, near], axis=1)
 
 
-def _folds(rng: np.random.Generator, used: NDArray[np.bool_], folds: int) -> NDArray[np.int64]:
-    """Return the fold of each row that is used, −1 for the others."""
-    count, result = int(used.sum()), np.full(len(used), -1)
-    result[used] = rng.permutation(count) % max(2, min(folds, count // 2))
-    return result
+def _out_of_fold(
+    grow: Callable[..., dict[str, Any]],
+    x: Array,
+    y: Array,
+    fold_of_row: NDArray[np.int64],
+    weights: Array,
+    exponent: NDArray[Any],
+    rng: np.random.Generator,
+    **shared: Any,
+) -> tuple[TreeEnsemble, Array]:
+    """Return trees that learned from all rows, and predictions of each row by trees that have not seen its fold."""
+    out = np.empty(y.shape)
+    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 leaves out no rows
+        rows = _sample(rng, np.flatnonzero(fold_of_row != fold))
+        columns, weight = enumerate(_promising_columns(x, y, rows)), _around_one(weights[rows])
+        grown = [
+            {"columns": known} | grow(x[np.ix_(rows, known)], y[rows, t], weight, exponent[t], rng)
+            for t, known in columns
+        ]
+        trees = _joined(grown, **shared)
+        out[fold_of_row == fold] = trees(torch.from_numpy(x[fold_of_row == fold])).numpy()
+        if fold < 0:
+            whole = trees
+    return whole, out
+
+
+def _folds(rng: np.random.Generator, rows: int, folds: int) -> NDArray[np.int64]:
+    """Return the fold of each row."""
+    return rng.permutation(rows) % max(2, min(folds, rows // 2))
 
 
 def _sample(rng: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -321,29 +340,55 @@ def _promising_columns(x: Array, y: Array, rows: NDArray[np.int64]) -> list[NDAr
     return list(np.sort(order, axis=1))
 
 
+# From scikit-learn ----------------------------------------------------------------------------------------------------
+
+
+def _joined(parts: Sequence[dict[str, Any]], **shared: Any) -> TreeEnsemble:
+    """Return the ensemble of the trees of each target."""
+    values = {name: [part[name] for part in parts] for name in parts[0]}
+    flat = ("feature", "number")
+    return TreeEnsemble(
+        **{name: np.concatenate(own) if name in flat else np.stack(own) for name, own in values.items()}, **shared
+    )
+
+
+def _read_trees(read: Callable[..., tuple[dict[str, Any], Array]], model: Any, x: NDArray[Any]) -> dict[str, Any]:
+    """Return the trees of a model of scikit-learn for one target, after comparing predictions of some rows.
+
+    scikit-learn has no public access to its boosted trees. ``_baseline_prediction`` and ``_predictors[i][k].nodes``,
+    whose order is the order of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
+
+    Args:
+        read: returns the trees, and predictions of rows by scikit-learn.
+        model: as fitted.
+        x: rows, as the model sees them.
+    """
+    few, cause = x[:: max(1, len(x) // 50)], None
+    try:
+        trees, expected = read(model, few)
+        own = _joined([trees | {"columns": np.arange(x.shape[1])}])
+        if np.array_equal(own(torch.from_numpy(few.astype(np.float64)))[:, 0].numpy(), expected):
+            return trees
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        cause = error
+    import sklearn
+
+    raise HowsureError(
+        f"scikit-learn {sklearn.__version__} keeps its trees in an unknown layout",
+        hint="install a version from 1.6 to 1.9, or fit without trees",
+    ) from cause
+
+
 # Boosted trees --------------------------------------------------------------------------------------------------------
 
 
-def _fit_boosted(
-    x: Array, y: Array, fold_of_row: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
-) -> tuple[TreeEnsemble, Array]:
-    """Return boosted trees that learned from all rows, and out-of-fold predictions."""
-    out = np.empty(y.shape)
-    seen = np.clip(x, -MAX_VALUE, MAX_VALUE)
-    for fold in range(-1, fold_of_row.max() + 1):  # fold −1 leaves out no rows
-        rows = _sample(rng, np.flatnonzero((fold_of_row != fold) & (fold_of_row >= 0)))
-        columns, weight = _promising_columns(x, y, rows), _around_one(weights[rows])
-        models = [
-            _fit_boosted_target(seen[np.ix_(rows, own)], y[rows, t], weight, rng) for t, own in enumerate(columns)
-        ]
-        left_out = seen[fold_of_row == fold]
-        if len(left_out):
-            predicted = [m.predict(left_out[:, own]) for m, own in zip(models, columns, strict=True)]
-            out[fold_of_row == fold] = np.ldexp(np.stack(predicted, axis=1), exponent)
-        if fold < 0:
-            whole = _read_boosted(models, columns, exponent)
-            _check_reading(whole, models, columns, seen[rows[:: max(1, len(rows) // 50)]], exponent)
-    return whole, out
+def _grow_boosted(x: Array, y: Array, weights: Array | None, exponent: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return boosted trees learned from rows x (N, C) and one target y (N,), which is divided by 2^exponent."""
+    model = _fit_boosted_target(x, y, weights, rng)
+    trees = _read_trees(_boosted_nodes, model, x)
+    split = trees["feature"] >= 0
+    trees["number"][split] = _between_rows(trees["number"][split], trees["feature"][split], x)
+    return {"factor": np.exp2(float(exponent))} | trees
 
 
 def _fit_boosted_target(x: Array, y: Array, weights: Array | None, rng: np.random.Generator) -> Any:
@@ -362,118 +407,66 @@ def _fit_boosted_target(x: Array, y: Array, weights: Array | None, rng: np.rando
         return model.fit(x, y, sample_weight=weights)
 
 
-def _read_boosted(models: Sequence[Any], columns: Sequence[NDArray[np.int64]], exponent: NDArray[Any]) -> TreeEnsemble:
-    """Return the trees of scikit-learn's models, one for each target.
+def _boosted_nodes(model: Any, x: Array) -> tuple[dict[str, Any], Array]:
+    """Return the trees of a boosted model, and its predictions of x."""
+    trees = [tree.nodes for (tree,) in model._predictors]
+    nodes = np.concatenate(trees)
+    leaf = nodes["is_leaf"] == 1
+    # a threshold is infinite where only missing values would go right
+    return {
+        "leaves": np.array([(tree["is_leaf"] == 1).sum() for tree in trees]),
+        "feature": np.where(leaf, -1, nodes["feature_idx"]),
+        "number": np.where(leaf, nodes["value"], np.minimum(nodes["num_threshold"], MAX_VALUE)),
+        "start": np.asarray(model._baseline_prediction).reshape(()),
+    }, model.predict(x)
 
-    scikit-learn has no public access to them. ``_baseline_prediction`` and ``_predictors[i][k].nodes``, whose order is
-    the order of a walk that goes left first, are private, and the same from version 1.6 to 1.9 at least.
+
+def _between_rows(threshold: Array, column: NDArray[np.integer], x: Array) -> Array:
+    """Return thresholds halfway between the values of rows on both sides, which divide the rows x as before.
+
+    A threshold of scikit-learn may be the value of a row, and rounding would decide where an equal row goes.
     """
-    try:
-        trees = [[tree.nodes for (tree,) in model._predictors] for model in models]
-        nodes = np.concatenate([tree for own in trees for tree in own])
-        leaf = nodes["is_leaf"] == 1
-        # infinite where only missing values would go right
-        threshold = np.minimum(nodes["num_threshold"], MAX_VALUE)
-        return TreeEnsemble(
-            columns=np.stack(columns),
-            leaves=np.array([[(tree["is_leaf"] == 1).sum() for tree in own] for own in trees]),
-            feature=np.where(leaf, -1, nodes["feature_idx"]),
-            number=np.where(leaf, nodes["value"], threshold),
-            start=np.array([np.asarray(model._baseline_prediction).reshape(()) for model in models]),
-            factor=np.exp2(exponent.astype(np.float64)),
-        )
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _unknown_layout() from error
-
-
-def _check_reading(
-    ensemble: TreeEnsemble, models: Sequence[Any], columns: Sequence[NDArray[np.int64]], x: Array, exponent: Any
-) -> None:
-    """Raise unless the ensemble predicts some rows exactly as the models do."""
-    expected = np.stack([m.predict(x[:, own]) for m, own in zip(models, columns, strict=True)], axis=1)
-    if not np.array_equal(ensemble(torch.from_numpy(x)).numpy(), np.ldexp(expected, exponent)):
-        raise _unknown_layout()
-
-
-def _unknown_layout() -> HowsureError:
-    import sklearn
-
-    return HowsureError(
-        f"scikit-learn {sklearn.__version__} keeps its trees in an unknown layout",
-        hint="install a version from 1.6 to 1.9, or fit without trees",
-    )
+    moved = threshold.copy()
+    for k in np.unique(column):
+        here, values = column == k, np.sort(x[:, k])
+        above = np.searchsorted(values, threshold[here], side="right")
+        low, high = values[(above - 1).clip(0)], values[above.clip(max=len(values) - 1)]
+        middle = low + (high - low) / 2
+        apart = (above > 0) & (above < len(values)) & (middle < high)
+        moved[here] = np.where(apart, middle, threshold[here])
+    return moved
 
 
 # A forest -------------------------------------------------------------------------------------------------------------
 
 
-def _fit_forest(
-    x: Array, y: Array, fold_of_row: NDArray[np.int64], weights: Array, exponent: NDArray[Any], rng: np.random.Generator
-) -> tuple[TreeEnsemble, Array]:
-    """Return a forest that learned from all rows, and predictions of each row by one that has not seen its fold."""
-    used = fold_of_row >= 0
-    fold_of_row = np.where(used, fold_of_row % FOREST_FOLDS, -1)
-    count = trees_for(min(int(used.sum()), MAX_ROWS))
-    out = np.empty(y.shape)
-    for fold in range(-1, fold_of_row.max() + 1):
-        rows = _sample(rng, np.flatnonzero(used & (fold_of_row != fold)))
-        columns = _promising_columns(x, y, rows)
-        forest = _grow_forest(x[rows], y[rows], _around_one(weights[rows]), columns, count, exponent, rng)
-        out[fold_of_row == fold] = forest(torch.from_numpy(x[fold_of_row == fold])).numpy()
-        if fold < 0:
-            whole = forest
-    return whole, out
-
-
 def _grow_forest(
-    x: Array,
-    y: Array,
-    weights: Array | None,
-    columns: Sequence[NDArray[np.int64]],
-    trees: int,
-    exponent: NDArray[Any],
-    rng: np.random.Generator,
-) -> TreeEnsemble:
-    """Return a forest learned from rows x (N, F) and targets y (N, T), which are divided by 2^exponent.
+    x: Array, y: Array, weights: Array | None, exponent: int, rng: np.random.Generator, trees: int
+) -> dict[str, Any]:
+    """Return a forest learned from rows x (N, C) and one target y (N,), which is divided by 2^exponent.
 
     scikit-learn compares float32, calls columns constant that vary by less than 1e-7, and leaves pure whose variance is
     below 2e-16. So each column is moved by its median and divided by a power of two near its spread before it becomes
-    float32, and each target, too.
+    float32, and the target, too.
     """
-    parts = []
-    for target, known in enumerate(columns):
-        centre, shift = _units_of(x[:, known])
-        z = _in_units(x[:, known], centre, shift)
-        baseline, size = np.average(y[:, target], weights=weights), np.frexp(np.std(y[:, target]))[1]
-        model = _fit_forest_target(z, np.ldexp(y[:, target] - baseline, -size), weights, trees, rng)
-        leaves, feature, number = _read_forest(model, z[:: max(1, len(z) // 50)])
-        own = {"columns": known, "centre": centre, "unit": np.exp2(-shift.astype(np.float64)), "leaves": leaves}
-        power = np.exp2(float(exponent[target]))
-        parts.append(
-            own | {"feature": feature, "number": number, "offset": baseline * power, "factor": 2.0**size * power}
-        )
-    joined = {
-        name: (np.concatenate if name in ("feature", "number") else np.stack)([part[name] for part in parts])
-        for name in parts[0]
-    }
-    return TreeEnsemble(divisor=np.full(len(parts), float(trees)), limit=FOREST_RANGE, **joined)
+    centre, shift = _units_of(x)
+    with np.errstate(over="ignore"):
+        z = np.clip(np.ldexp(x - centre, -shift), -FOREST_RANGE, FOREST_RANGE).astype(np.float32, order="C")
+    baseline, size = np.average(y, weights=weights), np.frexp(np.std(y))[1]
+    model = _fit_forest_target(z, np.ldexp(y - baseline, -size), weights, trees, rng)
+    power = np.exp2(float(exponent))
+    own = {"centre": centre, "unit": np.exp2(-shift.astype(np.float64)), "divisor": trees}
+    own |= {"offset": baseline * power, "factor": 2.0**size * power}
+    return own | _read_trees(_forest_nodes, model, z)
 
 
 def _units_of(x: Array) -> tuple[Array, NDArray[np.int64]]:
     """Return the centre of each column, and the exponent of the power of two near its spread."""
-    x = np.clip(x, -MAX_VALUE, MAX_VALUE)
     bottom, low, centre, high, top = np.quantile(x, [0.01, 0.1, 0.5, 0.9, 0.99], axis=0, method="nearest")
     spread = np.maximum(high - low, top / FOREST_RANGE - bottom / FOREST_RANGE)
     # most values may be equal: then only the others count
     spread = np.where(spread > 0, spread, np.max(np.abs(x - centre), axis=0))
     return centre, np.clip(np.frexp(spread)[1], -MAX_EXPONENT, MAX_EXPONENT).astype(np.int64)
-
-
-def _in_units(x: Array, centre: Array, shift: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return columns (N, C) as the trees of a forest see them, contiguous and finite."""
-    with np.errstate(over="ignore"):
-        z = np.clip(np.ldexp(np.clip(x, -MAX_VALUE, MAX_VALUE) - centre, -shift), -FOREST_RANGE, FOREST_RANGE)
-    return z.astype(np.float32, order="C")
 
 
 def _fit_forest_target(
@@ -488,8 +481,8 @@ def _fit_forest_target(
     return model.fit(x, y, sample_weight=None if weights is None else np.maximum(weights, 1e-12))
 
 
-def _read_forest(model: Any, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.int8], NDArray[np.float32]]:
-    """Return leaves, features and numbers of scikit-learn's trees, after checking some of their predictions."""
+def _forest_nodes(model: Any, x: NDArray[np.float32]) -> tuple[dict[str, Any], Array]:
+    """Return the trees of a forest, and the sums of their predictions of x."""
     trees = [tree.tree_ for tree in model.estimators_]
     leaf = np.concatenate([tree.children_left < 0 for tree in trees])
     threshold = np.concatenate([tree.threshold for tree in trees])
@@ -497,16 +490,8 @@ def _read_forest(model: Any, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDAr
     # a float32 exceeds a float64 if it exceeds the largest float32 that does not
     below = threshold.astype(np.float32)
     below = np.where(below > threshold, np.nextafter(below, np.float32(-np.inf)), below)
-    leaves = np.array([tree.n_leaves for tree in trees])
-    feature = np.where(leaf, -1, np.concatenate([tree.feature for tree in trees])).astype(np.int8)
-    number = np.where(leaf, value, below)
-    try:
-        known = np.arange(x.shape[1])[None]
-        read = TreeEnsemble(columns=known, leaves=leaves[None], feature=feature, number=number)
-        found = read(torch.from_numpy(x.astype(np.float64)))[:, 0].numpy()
-    except InputError as error:
-        raise _unknown_layout() from error
-    expected = sum(tree.predict(x).reshape(-1).astype(np.float32).astype(np.float64) for tree in trees)
-    if not np.array_equal(found, expected):
-        raise _unknown_layout()
-    return leaves, feature, number
+    return {
+        "leaves": np.array([tree.n_leaves for tree in trees]),
+        "feature": np.where(leaf, -1, np.concatenate([tree.feature for tree in trees])).astype(np.int8),
+        "number": np.where(leaf, value, below),
+    }, sum(tree.predict(x).reshape(-1).astype(np.float32).astype(np.float64) for tree in trees)
