@@ -67,11 +67,13 @@ import howsure
 
 apart = {"howsure.metrics.streaming"}  # torchmetrics
 apart |= {"howsure.kernels.evidential_loss_triton"}  # Triton
+apart |= {"howsure.contrib.skpro", "howsure.contrib.botorch"}  # the package of this name
 names = [module.name for module in pkgutil.walk_packages(howsure.__path__, "howsure.")]
 for name in names:
     if not name.endswith("__main__") and name not in apart:
         importlib.import_module(name)
 large = {"matplotlib", "PIL", "h5py", "ray", "openpyxl", "torchmetrics", "onnx", "onnxruntime", "onnxscript"}
+large |= {"skpro", "botorch"}
 print(len(names), sorted(large & set(sys.modules)))
 """
     count, found = run(code).split(maxsplit=1)
@@ -115,6 +117,7 @@ def state():
 before, safe = state(), set(torch.serialization.get_safe_globals())
 import howsure
 apart = {"howsure.metrics.streaming", "howsure.kernels.evidential_loss_triton"}  # of torchmetrics' and Triton's classes
+apart |= {"howsure.contrib.skpro", "howsure.contrib.botorch"}
 for module in pkgutil.walk_packages(howsure.__path__, "howsure."):
     if not module.name.endswith("__main__") and module.name not in apart:
         importlib.import_module(module.name)
@@ -149,7 +152,7 @@ def test_extra_all_has_the_packages_of_the_others():
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
     # peers, browser and recipes are for a benchmark and for tests; the others for those who work with such a package
-    apart = {"all", "dev", "peers", "browser", "recipes", "ray", "onnx", "torchmetrics", "docs"}
+    apart = {"all", "dev", "peers", "browser", "recipes", "ray", "onnx", "torchmetrics", "skpro", "botorch", "docs"}
     assert everything == f"howsure[{','.join(sorted(set(extras) - apart))}]"
     assert "howsure[all]" in extras["dev"]
     needed = {text.split(">")[0] for text in project["dependencies"]}

@@ -122,7 +122,7 @@ def test_predictions_are_indexed_by_positions(key):
         p[key]
 
 
-def test_whole_numbers_that_float64_cannot_tell_apart_are_counted():
+def test_whole_numbers_beyond_float64_warn():
     whole = 2**60 + np.arange(80)
     frame = pd.DataFrame({"id7": whole, "x": X[:, 0]})
     with pytest.warns(UserWarning, match="'id7'"):
