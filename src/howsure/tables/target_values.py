@@ -45,6 +45,8 @@ def read_target(y: Any, rows: int) -> Array:
         raise InputTypeError(f"y must have a number for each row, and is one {type(y).__name__}", value=y)
     target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
     warn_of_rounding("y", np.asarray(y), target)
+    if not target.flags.writeable:  # a view of a frame, which torch warns of
+        target = target.copy()
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     if target.ndim > 2:
