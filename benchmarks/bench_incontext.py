@@ -289,6 +289,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         axis.set_xlabel("rows in context")
         axis.set_xticks(result["rows"], [str(n) for n in result["rows"]])
         axis.minorticks_off()
+    axes[0].set_yticks([0.2, 0.3, 0.4], ["0.2", "0.3", "0.4"])
     axes[0].set_ylabel("standard deviations of the target")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=120)

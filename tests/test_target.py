@@ -354,3 +354,14 @@ def test_text_that_spells_numbers_is_taken_for_them():
     y = [f"{0.5 * k}" for k in range(10)]
     model = hs.EvidentialRegressor(**QUICK)
     assert np.array_equal(model.fit(x, y).predict(x), model.fit(x, [0.5 * k for k in range(10)]).predict(x))
+
+
+@pytest.mark.parametrize("unit", [0.1, 0.01, 1.0, 0.0387850941357889])
+def test_possible_values_contain_the_values_of_rows_exactly(unit):
+    y = np.round(3 * np.random.default_rng(0).normal(size=400)) * unit
+    assert np.isin(y, find_shared_values(y).values).all()
+
+
+def test_unseen_value_of_a_decimal_grid_is_a_decimal_number():
+    y = np.array([0.1, 0.2, 0.4, 0.5] * 20)
+    assert np.isin([0.3], find_shared_values(y).values).all()

@@ -49,7 +49,7 @@ def save_model(path: str | Path, tensors: dict[str, Tensor], header: Any, overwr
     if path.exists() and not overwrite and not is_model(path):
         hint = "choose another name" if path.is_dir() else "choose another name, or pass overwrite=True"
         raise InputError(f"{path} exists and {NOT_OURS}", hint=hint)
-    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    plain = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **asdict(header)}, default=_plain)
     data = save(plain, {HEADER: text, DIGEST: _digest(text, plain)})
     write_whole(path, lambda file: file.write(data))

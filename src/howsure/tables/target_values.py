@@ -24,6 +24,7 @@ BOUND_RATIO = 0.5  # rows of a value that ends a grid, relative to its neighbour
 MAX_GRID_VALUES = 2000  # of a regular grid: more are as good as a continuum
 GRID_MARGIN = 0.5  # of the values of a regular grid, by which it continues beyond an end
 GRID_TOLERANCE = 1e-6
+GRID_DIGITS = 13  # of the values of a regular grid that no row has
 MIN_ATOM_ROWS = 10
 MIN_ATOM_SHARE = 0.02  # of the rows
 MIN_ATOM_RATIO = 5  # of the number of rows with the second most frequent value
@@ -45,6 +46,8 @@ def read_target(y: Any, rows: int) -> Array:
         raise InputTypeError(f"y must have a number for each row, and is one {type(y).__name__}", value=y)
     target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
     warn_of_rounding("y", np.asarray(y), target)
+    if not target.flags.writeable:  # a view of a frame, which torch warns of
+        target = target.copy()
     if target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     if target.ndim > 2:
@@ -121,7 +124,12 @@ def find_shared_values(y: Array) -> SharedValues | None:
         return SharedValues(values, len(values) <= MAX_LISTED_VALUES)
     margin = round(GRID_MARGIN * count)
     below, above = (0 if _is_bound(*ends) else margin for ends in (counts[:2], counts[:-3:-1]))
-    return SharedValues(values[0] + step * np.arange(-below, count + above), True)
+    # decimal numbers as they are written, and the values of rows exactly as they are
+    grid = np.array(
+        [float(f"{value:.{GRID_DIGITS}g}") for value in values[0] + step * np.arange(-below, count + above)]
+    )
+    grid[below + np.round((values - values[0]) / step).astype(np.int64)] = values
+    return SharedValues(grid, True)
 
 
 def _is_bound(end: int, neighbour: int) -> bool:
