@@ -43,7 +43,6 @@ EXCUSED = {
     ("test_quantiles_invert_the_cdf", "NormalInverseGamma"): "a value is a pair; icdf is that of a new y",
     ("test_quantiles_invert_the_cdf", "Discrete"): "the cdf jumps",
     ("test_quantiles_invert_the_cdf", "WithAtom"): "the cdf jumps",
-    ("test_expand", "Discrete"): "it is made by predictions, which are indexed and not expanded",
     ("test_expand", "WithAtom"): "it is made by predictions, which are indexed and not expanded",
 }
 
