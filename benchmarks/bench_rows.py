@@ -160,7 +160,7 @@ def main() -> None:
             same = same_rows(folder / "all_local_1.parquet", folder / "all_ray_1.parquet")
             print(f"the rows of both engines are {'identical' if same else 'DIFFERENT'}")
         for engine, ratio in ratios.items():
-            print(f"{engine}: CPU time per row of {options.rows:,} rows over that of a tenth of them: {ratio:.2f}")
+            print(f"{engine}: CPU time per row of {options.rows:,} rows over that of a tenth of them: {ratio:.4f}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ class Tree(Distribution):
 
     def _present(self) -> dict[str, Any]:
         """Return the leaves by name, without those that are None."""
-        return {name: leaf for name in self.leaves if (leaf := getattr(self, name)) is not None}
+        leaves = {name: getattr(self, name) for name in self.leaves}
+        return {name: leaf for name, leaf in leaves.items() if leaf is not None}
 
     def _context(self) -> Any:
         return None if self.context is None else getattr(self, self.context)
