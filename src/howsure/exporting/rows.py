@@ -69,7 +69,9 @@ def _number(column: Mapping[str, Any], value: Any) -> float:
             return float(column["codes"].get(str(value), -1))
         if kind == "date":
             return _seconds(value)
-        return value.total_seconds() if isinstance(value, timedelta) else float(value)
+        if isinstance(value, timedelta):
+            return value // timedelta(microseconds=1) / 1e6  # tables are read to microseconds
+        return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         name = column["name"]
         raise InputError(f"column {name!r} is a {kind}, got {value!r}", column=name, value=value) from error
