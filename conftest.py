@@ -15,6 +15,7 @@ import io
 import math
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from torch.distributions import Distribution
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell's job in the background ignores interrupts, and so would the programs that tests interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not torch.cuda.is_available():  # then Triton's interpreter runs kernels on the CPU, where a test needs one
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -240,7 +240,7 @@ def learn_ridge(
     if len(folds) < 2:
         return None
     if options.get("progress"):
-        sys.stderr.write("networks that do not see the ends of the data, to learn how evidence falls off\n")
+        sys.stderr.write("learning how intervals widen outside of the training rows\n")
     seeds = [seed + k for k in range(NETWORKS_PER_FOLD)]
     members = [m for kept, _ in folds for m in hold_out(kept, seeds, share)]
     inner = Views(x, members)
