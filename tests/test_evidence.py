@@ -9,8 +9,8 @@ from fits import fit
 from howsure.formulas import nig
 from howsure.likelihoods import Evidential
 from howsure.nn import ConjugateEvidence
-from howsure.nn.evidence import UNIT_FLOOR, FeatureBasis
-from howsure.tables.evidence import PRIOR_VARIANCE, add_evidence, extrapolation_folds, learn_ridge
+from howsure.nn.evidence import PRIOR_VARIANCE, UNIT_FLOOR, FeatureBasis
+from howsure.tables.evidence import add_evidence, extrapolation_folds, learn_ridge
 from howsure.tables.members import hold_out
 from howsure.tables.robust import LINEAR_RANGE, RobustScale
 from howsure.tables.target import Target

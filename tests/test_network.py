@@ -13,8 +13,8 @@ from torch import nn
 import howsure as hs
 from howsure.errors import FewLabelsWarning
 from howsure.exporting.modules import ExportedNetwork
-from howsure.network import EDGE_QUANTILE, PRIOR_VARIANCE, RIDGE, NetworkHeader
-from howsure.nn.evidence import UNIT_FLOOR
+from howsure.network import EDGE_QUANTILE, RIDGE, NetworkHeader
+from howsure.nn.evidence import PRIOR_VARIANCE, UNIT_FLOOR
 from howsure.nn.features import GRADIENT_FEATURES, FeatureReader
 from howsure.nn.noise import fit_student, noise_weights
 from howsure.storage import load_model, save_model

@@ -30,7 +30,7 @@ from howsure.distributions import NormalInverseGamma
 from howsure.distributions.arguments import fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
-from howsure.nn.evidence import ConjugateEvidence, FeatureBasis, FeatureSums
+from howsure.nn.evidence import PRIOR_VARIANCE, ConjugateEvidence, FeatureBasis, FeatureSums
 from howsure.nn.features import FeatureReader, Outputs, device_of, fingerprint
 from howsure.nn.noise import MAX_DF, MIN_EXCESS_DF, fit_student, noise_weights
 from howsure.prediction import Prediction
@@ -43,7 +43,6 @@ MIN_RIDGE = 1e-8  # for features that do not vary
 EDGE_QUANTILE = 0.9  # of the leverage of left-out elements, beyond which the variance grows
 SAMPLE_SIZE = 8192  # elements that are kept to learn the noise and quantiles
 SCALE_QUANTILES = (0.01, 0.99)  # of the noise in the sample, which bound it everywhere
-PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_EVIDENCE = 1e-3
 MAX_LEVERAGE = 0.9  # of one training element on itself
 

@@ -39,6 +39,7 @@ __all__ = [
     "Parameters",
     "affine",
     "aleatoric_variance",
+    "bounded_variance",
     "cell_nll",
     "censored_nll",
     "conjugate_evidence",
@@ -317,6 +318,11 @@ def affine(p: Parameters, loc: Tensor | float, scale: Tensor | float) -> Paramet
     return Parameters(loc + scale * p.gamma, p.nu, p.alpha_minus_one, scale * (scale * p.beta))
 
 
+def bounded_variance(variance: Tensor, prior: Tensor) -> Tensor:
+    r"""Return :math:`b(v) = (1/v + 1/V_0)^{-1}`, which is at most the prior variance :math:`V_0`, also for v = 0."""
+    return variance * (prior / (prior + variance))
+
+
 def conjugate_evidence(
     p: Parameters, scale: Tensor, inside: Tensor, excess: Tensor, rate: Tensor, prior: Tensor, least_evidence: float
 ) -> Parameters:
@@ -339,9 +345,9 @@ def conjugate_evidence(
         least_evidence: lower bound of ν.
     """
     added = rate * excess
-    total = scale.square() + added * (prior / (prior + added))
+    total = scale.square() + bounded_variance(added, prior)
     mean = inside + added
-    mean = torch.minimum(mean * (prior / (prior + mean)), total / (1 + least_evidence))
+    mean = torch.minimum(bounded_variance(mean, prior), total / (1 + least_evidence))
     nu = (total - mean) / mean
     beta = (1 + p.alpha_minus_one) * (total - mean)
     return Parameters(p.gamma * (prior / (prior + excess)), nu, p.alpha_minus_one, beta)

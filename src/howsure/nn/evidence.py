@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from howsure.errors import InputError, InputTypeError
 from howsure.nn.checks import check_features
 
-__all__ = ["ConjugateEvidence", "FeatureBasis", "FeatureSums"]
+__all__ = ["PRIOR_VARIANCE", "ConjugateEvidence", "FeatureBasis", "FeatureSums"]
 
+PRIOR_VARIANCE = 50.0  # V₀ of tables and networks, in variances of the target
 UNIT_FLOOR = 0.1  # of a unit's variance, as a share of the mean variance of its layer: silent units may wake up
 MIN_VARIANCE = 1e-12  # of features that do not vary at all
 

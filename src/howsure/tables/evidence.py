@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from howsure.distributions import Mixture, NormalInverseGamma
 from howsure.formulas import nig
 from howsure.likelihoods.base import Method, Recipe
-from howsure.nn.evidence import ConjugateEvidence, FeatureBasis
+from howsure.nn.evidence import PRIOR_VARIANCE, ConjugateEvidence, FeatureBasis
 from howsure.tables.censoring import log_likelihood
 from howsure.tables.members import hold_out
 from howsure.tables.target import Target
@@ -54,7 +54,6 @@ RANK = 128  # directions of the features along which the inverse is exact
 MAX_TRAIN_ROWS = 4000  # of a network, from which its features are learned
 BATCH_ROWS = 500  # whose features are computed at once
 SCALE_QUANTILES = (0.01, 0.99)  # of a network's scale on training rows, which bound it everywhere
-PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_EXCESS_DF = 1.0  # df − 2: the standard deviation of a Student t is then at most 1.74 scales
 MIN_EVIDENCE = 1e-3  # smallest ν
 UNFAMILIAR_SHARE = 0.01  # of rows like the training rows that are flagged

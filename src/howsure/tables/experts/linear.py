@@ -26,6 +26,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from howsure.distributions import NormalInverseGamma
+from howsure.formulas import nig
+from howsure.nn.evidence import PRIOR_VARIANCE
 from howsure.tables.robust import unclipped
 
 __all__ = ["LinearExpert"]
@@ -35,7 +37,6 @@ MIN_ROWS = 5  # so that a left-out row has a predictive distribution with a vari
 MAX_FEATURES = 1000  # the solution takes the cube of this number of operations
 LOG_RIDGES = (-46.0, 12.0)  # bounds of ln(λ/n): beyond them a prior is flat, or leaves nothing but the mean
 MIN_LOG_RIDGE = -23.0  # with as many directions as rows: smaller ridges leave no digit of 1 − h
-PRIOR_VARIANCE = 50.0  # of the mean, in variances of the target
 MIN_ROOM = 1e-14  # smallest 1 − h
 MIN_VARIANCE = 1e-20  # of residuals, in variances of the target: rounding leaves no less
 
@@ -151,7 +152,7 @@ class LinearExpert(nn.Module):
 def _variance_of_clip(x: Tensor, rate: Tensor, coefficients: Tensor, prior: Tensor) -> Tensor:
     """Return b(Δ²) for rows of clipped features, (N, T)."""
     square = ((((unclipped(x) - x) * rate) @ coefficients) ** 2).clamp(max=1e250)
-    return square * (prior / (prior + square))
+    return nig.bounded_variance(square, prior)
 
 
 def _best_ridge(values: Array, moment: Array, total: float, rows: int) -> float:
