@@ -223,6 +223,22 @@ def test_writers_at_once_leave_one_whole_model(tmp_path):
     assert names(tmp_path) == ["m"]
 
 
+def test_folder_that_another_writer_removes_before_it_is_opened_is_created_anew(tmp_path, monkeypatch):
+    opened = os.open
+    removed = []
+
+    def remove_once(path, *args, **kwargs):
+        if not removed and str(path).endswith(".scratch"):
+            removed.append(path)
+            os.rmdir(path)
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", remove_once)
+    save_model(tmp_path / "m", TENSORS, Header())
+    assert removed
+    assert names(tmp_path) == ["m"]
+
+
 # Table models ---------------------------------------------------------------------------------------------------------
 
 

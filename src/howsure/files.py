@@ -109,11 +109,14 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 def _open_locked(folder: Path, wait: bool) -> tuple[int, bool]:
     """Open and lock a folder; return its handle, and whether it is locked.
 
-    If the folder is removed while this waits for the lock, it is created anew.
+    If the folder is removed before it is opened, or while this waits for the lock, it is created anew.
     """
     while True:
         _make_folder(folder)
-        handle, held = os.open(folder, os.O_RDONLY), True
+        try:
+            handle, held = os.open(folder, os.O_RDONLY), True
+        except FileNotFoundError:
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
