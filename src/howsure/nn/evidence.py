@@ -192,21 +192,30 @@ class ConjugateEvidence(nn.Module):
         return new
 
     def forward(self, features: Tensor) -> Tensor:
+        return self.of_squares(*self.squares(features))
+
+    def squares(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the leverage of features (…, N, D) is a weighted sum of, whatever the ridge.
+
+        These are the squares along each direction, (…, N, R), and the sum of the squares along all others, (…, N).
+        """
         check_features(self, features, self.offset.shape[-1])
         dtype = torch.promote_types(torch.promote_types(features.dtype, self.offset.dtype), torch.float32)
+        lead = (slice(None), None) if self.offset.ndim == 2 else ()
         with torch.autocast(features.device.type, enabled=False):
-            offset, scale, directions, inverse, rest, constant = (b.to(dtype) for b in self.buffers())
-            if self.offset.ndim == 2:
-                offset, scale, inverse, rest, constant = (
-                    b.unsqueeze(1) for b in (offset, scale, inverse, rest, constant)
-                )
-            z = (features.to(dtype) - offset) / scale
+            z = (features.to(dtype) - self.offset.to(dtype)[lead]) / self.scale.to(dtype)[lead]
+            directions = self.directions.to(dtype)
             along = z @ directions
-            leverage = (along.square() * inverse).sum(-1) + constant
-            if directions.shape[-1] < directions.shape[-2]:
-                # a difference of squares would lose its digits: rest may be a thousand times the leverage
-                leverage = leverage + rest * (z - along @ directions.mT).square().sum(-1)
-            return leverage
+            if directions.shape[-1] == directions.shape[-2]:
+                return along.square(), torch.zeros_like(along[..., 0])
+            # a difference of squares would lose its digits: rest may be a thousand times the leverage
+            return along.square(), (z - along @ directions.mT).square().sum(-1)
+
+    def of_squares(self, along: Tensor, others: Tensor) -> Tensor:
+        """Return the leverage with these :meth:`squares`."""
+        lead = (slice(None), None) if self.offset.ndim == 2 else ()
+        inverse, rest, constant = (b.to(along.dtype)[lead] for b in (self.inverse, self.rest, self.constant))
+        return (along * inverse).sum(-1) + rest * others + constant
 
     def whitened(self, features: Tensor) -> Tensor:
         """Return vectors (…, R) whose inner products are the posterior covariances of the mean.

@@ -94,7 +94,12 @@ class TableEvidence(nn.Module):
             features: of all hidden layers, (M, N, D).
             width: factor of the scales of the networks, (T,).
         """
-        leverage = self.leverage(features)
+        return self.with_leverage(answer, self.leverage(features), width)
+
+    def with_leverage(
+        self, answer: NormalInverseGamma, leverage: Tensor, width: Tensor | float = 1.0
+    ) -> tuple[NormalInverseGamma, Tensor]:
+        """Return the result of ``forward`` for rows with this leverage, (M, N)."""
         excess = torch.minimum(answer.alpha_minus_one, self.most_excess).clamp(min=MIN_EXCESS_DF / 2) * self.tails
         scale = width * nig.predictive_scale(answer.nu, answer.alpha_minus_one, answer.beta)
         scale = torch.maximum(torch.minimum(scale, self.highest), self.lowest)
@@ -161,12 +166,18 @@ def _learn(model: Any, views: Views) -> _Learned:
     return _Learned(basis, found, inner)
 
 
-def _with_ridge(learned: _Learned, ridge: float | None) -> TableEvidence:
-    """Return the evidence with a ridge; None: relative to the edge of the training rows."""
+def _with_ridge(learned: _Learned, ridge: float | None, squares: tuple[Tensor, Tensor] | None = None) -> TableEvidence:
+    """Return the evidence with a ridge; None: relative to the edge of the training rows.
+
+    Args:
+        learned: statistics of the training rows.
+        ridge: λ.
+        squares: of the features of held-out rows, if they are known.
+    """
     basis = learned.basis
     penalty = (basis.values.mean(-1) * EDGE_RIDGE).clamp(min=MIN_RIDGE) if ridge is None else ridge
     leverage = ConjugateEvidence.of(basis, penalty, rank=RANK)
-    held_out = leverage(learned.held_out).double()
+    held_out = leverage.of_squares(*(squares or leverage.squares(learned.held_out))).double()
     quantiles = torch.tensor([0.5, EDGE_QUANTILE], dtype=torch.float64, device=held_out.device)
     median, edge = held_out.quantile(quantiles, dim=1).unsqueeze(-1)
     reference, rate = (edge, 1 / edge) if ridge is None else (median, torch.ones_like(edge))
@@ -266,9 +277,13 @@ def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) 
     first = ends[::NETWORKS_PER_FOLD]
     targets = torch.from_numpy(target.table)[first]
     cells = None if target.cells is None else torch.from_numpy(target.cells)[first]
+    any_ridge = ConjugateEvidence.of(learned.basis, 1.0, rank=RANK)
+    held_out, outside = any_ridge.squares(learned.held_out), any_ridge.squares(features)
     scores = []
     for ridge in RIDGES:
-        made = _with_ridge(learned, ridge)(answer, features)[0].affine(model.scale_y.loc, model.scale_y.scale)
+        evidence = _with_ridge(learned, ridge, held_out)
+        made = evidence.with_leverage(answer, evidence.leverage.of_squares(*outside))[0]
+        made = made.affine(model.scale_y.loc, model.scale_y.scale)
         each = torch.utils._pytree.tree_map(
             lambda p: p.unflatten(0, (-1, NETWORKS_PER_FOLD)).movedim(1, 0), made.predictive()
         )

@@ -16,7 +16,7 @@ makes the same rows most likely, each with its own :math:`s_1`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -61,25 +61,43 @@ def with_width(model: TableModel, views: Views, target: Target) -> TableModel:
     place = torch.arange(len(rows), device="cpu")
     table, y = views.table[rows], torch.from_numpy(target.table[rows])
     cells = None if target.cells is None else torch.from_numpy(target.cells[rows])
+    answer_with = _by_tails(model, table)
     factors, surprises = [], []
     for tails in (1.0,) if model.evidence is None else TAILS:
-        if model.evidence is not None:
-            model.evidence.tails.fill_(tails)
-        answer = model.from_views(table)[0]
+        answer = answer_with(torch.tensor(tails, device="cpu"))
         single: Answer = torch.utils._pytree.tree_map(lambda p: p[holders, place], answer)
         found = _best_factors(Prediction(single, members=0, weights=of_kinds), y, cells)
         factors.append(found[0])
         surprises.append(found[1])
     best = torch.stack(surprises).argmin(0, keepdim=True)
-    if model.evidence is not None:
-        model.evidence.tails.copy_(torch.tensor(TAILS, device="cpu")[best].expand_as(model.evidence.tails))
+    answer = answer_with(torch.tensor(TAILS, device="cpu")[best])
     counts = torch.full((model.targets,), float(len(rows)), dtype=torch.float64, device="cpu")
     counts = counts if cells is None else cells.isfinite().any(-1).sum(0).double()
     known = torch.from_numpy(target.table)
-    rho = _ratio(model.from_views(table)[0], weights, kind_of, kinds, known.amin(0), known.amax(0))
+    rho = _ratio(answer, weights, kind_of, kinds, known.amin(0), known.amax(0))
     square = (counts * torch.stack(factors).gather(0, best)[0].square() + PRIOR_ROWS) / (counts + PRIOR_ROWS) - rho
     model.width = torch.where(counts < MIN_ROWS, 1.0, square.clamp(NARROWEST**2, WIDEST**2).sqrt())
     return model
+
+
+def _by_tails(model: TableModel, table: Tensor) -> Callable[[Tensor], Answer]:
+    """Return a function that gives the model its factors of α − 1 and returns its distributions for views (N, V).
+
+    The networks and the leverage are computed once, as they do not depend on these factors.
+    """
+    plain, features = model.before_evidence(table)
+    evidence = model.evidence
+    leverage = None if evidence is None else evidence.leverage(features)
+
+    def answer_with(tails: Tensor) -> Answer:
+        found = plain
+        if evidence is not None and leverage is not None:
+            evidence.tails.copy_(tails.expand_as(evidence.tails))
+            found = evidence.with_leverage(plain, leverage)[0]
+        answer: Answer = found.affine(model.scale_y.loc, model.scale_y.scale)
+        return answer
+
+    return answer_with
 
 
 def _best_factors(p: Prediction, y: Tensor, cells: Tensor | None) -> tuple[Tensor, Tensor]:
