@@ -8,6 +8,7 @@ import howsure as hs
 from howsure import EvidentialRegressor, InputError
 from howsure.distributions import NormalInverseGamma
 from howsure.tables import width
+from howsure.tables.encoder import Scaling
 from howsure.tables.members import Member
 from howsure.tables.target import Target
 from howsure.tables.views import Views
@@ -30,8 +31,9 @@ class FakeModel:
         self.weights = self.width = self.evidence = None
         self.network_weights = torch.full((members,), 1 / members, dtype=torch.float64)
         self.targets = 1
+        self.scale_y = Scaling(torch.zeros(members, 1, 1), torch.ones(members, 1, 1))
 
-    def from_views(self, table):
+    def before_evidence(self, table):
         return self.answer, None
 
 
