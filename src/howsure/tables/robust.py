@@ -8,7 +8,7 @@ from torch import Tensor, nn
 __all__ = ["RobustScale", "unclipped"]
 
 Array = NDArray[np.float64]
-LINEAR_RANGE = 4.0  # robust deviations from the median within which a feature is kept as it is
+LINEAR_RANGE = 6.0  # robust deviations from the median within which a feature is kept as it is
 MAX_LOG = 100.0  # of a feature that is unclipped
 NORMAL_IQR = 1.349  # interquartile range of a standard normal distribution
 
@@ -19,7 +19,7 @@ class RobustScale(nn.Module):
     .. math:: z = \frac{x - m}{s}, \qquad t(z) = z \text{ for } |z| \le c, \text{ else } \operatorname{sign}(z)
               \bigl(c + \ln(1 + |z| - c)\bigr)
 
-    with the median m, the deviation s (interquartile range / 1.349) of the training rows, and c = 4. The map and its
+    with the median m, the deviation s (interquartile range / 1.349) of the training rows, and c = 6. The map and its
     slope are continuous. A value a thousand times too large is then a few deviations outside, not a thousand.
 
     Args:
