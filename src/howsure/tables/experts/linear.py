@@ -16,7 +16,8 @@ leverage h, and takes :math:`\tfrac12e^2/(1-h)` from β and ½ from α: no fit i
 
 Features far from their medians are clipped (:mod:`howsure.tables.robust`). With :math:`\Delta` the difference that the
 clip makes to the mean of a row, the variance of the mean grows by :math:`b(\Delta^2) = (1/\Delta^2 + 1/V_0)^{-1}`, with
-the prior variance :math:`V_0` of 50 variances of the target.
+the prior variance :math:`V_0` of 50 variances of the target, and the mean is
+:math:`\bar y + (\gamma - \bar y)V_0/(V_0 + \Delta^2)`, as that of a network (:mod:`howsure.nn.evidence`).
 """
 
 import numpy as np
@@ -142,8 +143,8 @@ class LinearExpert(nn.Module):
         # along directions in which training rows do not vary
         rest = (z.square().sum(1, keepdim=True) - projected.square().sum(1, keepdim=True)).clamp(min=0)
         variance = self.mean_variance + projected.square() @ self.inverse + rest * self.outside
-        gamma = self.intercept + projected @ self.coefficients
         far = _variance_of_clip(x.double(), self.rate, self.directions @ self.coefficients, self.prior)
+        gamma = self.intercept + projected @ self.coefficients * (1 - far / self.prior)
         variance = variance + far * (self.alpha - 1) / self.beta
         alpha, beta = ((self.alpha - 1).expand(gamma.shape), self.beta.expand(gamma.shape))
         return NormalInverseGamma._from_leaves((gamma, 1 / variance, alpha, beta))
