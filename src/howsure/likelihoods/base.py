@@ -117,7 +117,7 @@ class Recipe:
         )
         layers = 3 if rows < 3000 else 4
         # units of a layer, so that the multiplications between hidden layers grow alike with three layers and with four
-        width = min((18_432 * size**0.46 / (layers - 1)) ** 0.5, 256)
+        width = min((8_192 * size**0.46 / (layers - 1)) ** 0.5, 256)
         batch_size = min(64 * size**0.375, 256)
         return cls(Network((_multiple_of_8(width),) * layers, "gelu"), settings, _multiple_of_8(batch_size))
 

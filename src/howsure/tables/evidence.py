@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from howsure.distributions import Mixture, NormalInverseGamma
+from howsure.distributions import NormalInverseGamma
 from howsure.formulas import nig
 from howsure.likelihoods.base import Method, Recipe
 from howsure.nn.evidence import PRIOR_VARIANCE, ConjugateEvidence, FeatureBasis
-from howsure.tables.censoring import log_likelihood
 from howsure.tables.members import hold_out
 from howsure.tables.target import Target
 from howsure.tables.views import Views
@@ -42,9 +41,8 @@ Fold = tuple[Rows, Rows]  # inner rows, rows of both ends
 MIN_ROWS_FOR_FOLDS = 50
 MAX_FOLD_ROWS = 2000
 DIRECTIONS = 8  # along which both ends are left out: half of them features, the others random
-NETWORKS_PER_FOLD = 2
 LEFT_OUT_SHARE = 1 / 3  # of the rows, in both ends together
-FOLD_STEPS = 500
+FOLD_STEPS = 300
 RIDGES = tuple(float(v) for v in np.geomspace(1e-3, 1e5, 17))
 WORST_NLL = 1e4  # of a left-out row: larger values do not help to choose λ
 EDGE_RIDGE = 1e-4  # without folds: of the mean eigenvalue
@@ -251,8 +249,7 @@ def learn_ridge(
         return None
     if options.get("progress"):
         sys.stderr.write("learning how intervals widen outside of the training rows\n")
-    seeds = [seed + k for k in range(NETWORKS_PER_FOLD)]
-    members = [m for kept, _ in folds for m in hold_out(kept, seeds, share)]
+    members = [m for kept, _ in folds for m in hold_out(kept, [seed], share)]
     inner = Views(x, members)
     return best_ridge(train(method, inner, target, short_recipe(recipe), **options), inner, target, folds)
 
@@ -265,18 +262,16 @@ def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) 
     """
     usable = (model.result.best_score.isfinite() & ~model.result.diverged).cpu()
     if not bool(usable.all()):
-        kept = [k for k in range(len(folds)) if bool(usable[NETWORKS_PER_FOLD * k : NETWORKS_PER_FOLD * (k + 1)].all())]
+        kept = usable.nonzero().flatten().tolist()
         if len(kept) < 2:
             return None
-        chosen = [NETWORKS_PER_FOLD * k + i for k in kept for i in range(NETWORKS_PER_FOLD)]
-        model, folds, views = model.select(chosen), [folds[k] for k in kept], views.select(chosen)
+        model, folds, views = model.select(kept), [folds[k] for k in kept], views.select(kept)
     learned = _learn(model, views)
     count = min(len(ends) for _, ends in folds)
-    ends = torch.from_numpy(np.repeat([own[:count] for _, own in folds], NETWORKS_PER_FOLD, axis=0))
+    ends = torch.from_numpy(np.stack([own[:count] for _, own in folds]))
     answer, features = model.before_evidence(views.table[ends])
-    first = ends[::NETWORKS_PER_FOLD]
-    targets = torch.from_numpy(target.table)[first]
-    cells = None if target.cells is None else torch.from_numpy(target.cells)[first]
+    targets = torch.from_numpy(target.table)[ends]
+    cells = None if target.cells is None else torch.from_numpy(target.cells)[ends].unbind(-1)
     any_ridge = ConjugateEvidence.of(learned.basis, 1.0, rank=RANK)
     held_out, outside = any_ridge.squares(learned.held_out), any_ridge.squares(features)
     scores = []
@@ -284,10 +279,7 @@ def best_ridge(model: Any, views: Views, target: Target, folds: Sequence[Fold]) 
         evidence = _with_ridge(learned, ridge, held_out)
         made = evidence.with_leverage(answer, evidence.leverage.of_squares(*outside))[0]
         made = made.affine(model.scale_y.loc, model.scale_y.scale)
-        each = torch.utils._pytree.tree_map(
-            lambda p: p.unflatten(0, (-1, NETWORKS_PER_FOLD)).movedim(1, 0), made.predictive()
-        )
-        nll = -log_likelihood(Mixture(each, dim=0, validate_args=False), targets, cells)
+        nll = model.method.nll(made, targets, cells)
         scores.append(nll.clamp(max=WORST_NLL).nan_to_num(WORST_NLL).flatten(1).mean(1))
     table = torch.stack(scores)  # (ridges, folds)
     worse = table - table[table.mean(1).argmin()]
