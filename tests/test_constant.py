@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from howsure.tables.constant import constant_score
+from howsure.tables.constant import constant_cell_score, constant_score
 
 RNG = np.random.default_rng(0)
 SAMPLES = {
@@ -32,3 +32,10 @@ def test_several_targets_have_their_mean():
 def test_equal_targets_and_one_row_are_finite():
     assert np.isfinite(constant_score(torch.zeros(20, 1)))
     assert np.isfinite(constant_score(torch.ones(1, 2)))
+
+
+def test_constant_cell_score_is_the_entropy_of_shared_cells():
+    grades = torch.tensor([0.0] * 50 + [1.0] * 25 + [2.0] * 25)
+    cells = torch.stack([grades - 0.5, grades + 0.5], -1)
+    assert constant_cell_score(cells) == pytest.approx(1.5 * np.log(2))
+    assert constant_cell_score(torch.arange(20.0).reshape(10, 2)) is None

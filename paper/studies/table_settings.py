@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 
 import howsure as hs
+from howsure.distributions import Discrete
 from howsure.likelihoods.base import Recipe
 from howsure.tables import evidence, splits
 from howsure_paper.datasets import uci
@@ -89,7 +90,7 @@ def scores_of(setting: str, x: pd.DataFrame, y: np.ndarray, division: splits.Spl
         seconds = time.process_time() - start
         p, deviation = model.predict_distribution(x.iloc[aside]), y[train].std()
         inside = p.interval(0.9)
-    density = not isinstance(p.distribution, hs.Discrete)
+    density = not isinstance(p.distribution, Discrete)
     return {
         "nll": float(-p.log_prob(y[aside]).mean() - density * np.log(deviation)),
         "crps": float(p.crps(y[aside]).mean() / deviation),

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from howsure.formulas import student_t
 
-__all__ = ["constant_score"]
+__all__ = ["constant_cell_score", "constant_score"]
 
 DEGREES = (2.0, 3.0, 5.0, 10.0, 100.0)  # of freedom. The best is used
 ROUNDS = 30  # of expectation maximisation, which has converged long before
@@ -26,3 +26,12 @@ def constant_score(y: Tensor) -> float:
         square = (count * (some - loc).square()).mean(1, keepdim=True).clamp(min=1e-12)
     nll = -student_t.log_prob(some, df, loc, square.sqrt()).mean(1)
     return float(nll.min(0).values.mean())
+
+
+def constant_cell_score(cells: Tensor) -> float | None:
+    """Return the mean NLL of the cells (rows, 2) of a target under their frequencies; None if rows do not share them."""
+    counts = torch.unique(cells, dim=0, return_counts=True)[1].double()
+    if 2 * len(counts) > len(cells):
+        return None
+    shares = counts / len(cells)
+    return -float((shares * shares.log()).sum())

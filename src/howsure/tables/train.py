@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from howsure.errors import InputError
 from howsure.likelihoods.base import Method, Recipe
 from howsure.nn import Population
-from howsure.tables.constant import constant_score
+from howsure.tables.constant import constant_cell_score, constant_score
 from howsure.tables.encoder import Scaling
 from howsure.tables.members import Member
 from howsure.tables.model import TableModel, method_of_members
@@ -151,8 +151,10 @@ def part_of(model: TableModel, table: ScaledTable, members: Sequence[Member], re
 
     if not any(len(m.validation) for m in members):
         return Part(model.networks, batches, loss)
-    validation = table.own_y(table.y[table.validation])
-    constant = constant_score(validation.flatten(0, 1)) if table.cells is None else None
+    if table.cells is None:
+        constant: float | None = constant_score(table.own_y(table.y[table.validation]).flatten(0, 1))
+    else:
+        constant = constant_cell_score(table.cells[:, 0]) if table.cells.shape[1] == 1 else None
     return Part(model.networks, batches, loss, validation_nll, constant=constant)
 
 
