@@ -14,7 +14,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.io import read_batches, read_file
 from shell import QUICK, SWIFT, houses, numbers, shell, write
 
-COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiar", "unfamiliar"]
+COLUMNS = ["mean", "std", "aleatoric_std", "epistemic_std", "lower", "upper", "familiarity", "unfamiliar"]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_predictions_are_those_of_python(table, output, model, tmp_path, capsys)
     for name in COLUMNS[:4]:
         assert np.allclose(found[name].astype(float), getattr(p, name), rtol=1e-9)
     assert np.allclose(found[["lower", "upper"]].astype(float), p.interval(0.8), rtol=1e-9)
-    assert np.allclose(found["familiar"].astype(float), p.familiarity, rtol=1e-9)
+    assert np.allclose(found["familiarity"].astype(float), p.familiarity, rtol=1e-9)
     threshold = models.load(model).unfamiliar_below_
     assert found["unfamiliar"].astype(bool).tolist() == (p.familiarity < threshold).tolist()
     assert found["unfamiliar"].iloc[3]
@@ -113,7 +113,7 @@ def test_model_that_was_saved_from_python(tmp_path, capsys):
     fitted.save(tmp_path / "m")
     frame.loc[0, "size"] = 1e6
     found = predict_frame(models.load(tmp_path / "m"), frame)
-    assert found["unfamiliar"].tolist() == (found["familiar"] < fitted.unfamiliar_below_).tolist()
+    assert found["unfamiliar"].tolist() == (found["familiarity"] < fitted.unfamiliar_below_).tolist()
     assert found["unfamiliar"][0]
     plain = hs.EnsembleRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], frame["price"])
     assert list(predict_frame(plain, frame, keep=["id"])) == ["id", "mean", "std", "aleatoric_std", "lower", "upper"]
@@ -142,7 +142,7 @@ def test_several_targets_have_columns_of_their_own():
     fitted = hs.EvidentialRegressor(members=1, steps=5, device="cpu").fit(frame[["size"]], targets)
     found = predict_frame(fitted, frame[:1], coverage=0.5)
     names = [f"{target}_{name}" for target in ("price", "rent") for name in COLUMNS[:6]]
-    assert list(found) == [*names, "familiar"]
+    assert list(found) == [*names, "familiarity"]
     p = fitted.predict_distribution(frame[["size"]][:1])
     assert np.allclose(found[["rent_lower", "rent_upper"]], p.interval(0.5)[:, 1], rtol=1e-9)
 
@@ -359,4 +359,4 @@ def test_fit_and_predict_together(tmp_path, capsys):
         shell(capsys, "fit", table, "--target", "price", "--drop", "rent", "-o", tmp_path / "m", "--force", *options)
         said = shell(capsys, "predict", tmp_path / "m", table, "-o", tmp_path / "p.csv", "--force")
         assert said.code == 0, said.error
-        assert ("familiar" in pd.read_csv(tmp_path / "p.csv")) is evidential
+        assert ("familiarity" in pd.read_csv(tmp_path / "p.csv")) is evidential

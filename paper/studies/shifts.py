@@ -82,7 +82,7 @@ def score(p: Prediction, y: np.ndarray, unfamiliar: np.ndarray, constant: float)
         "median width": float(np.median(high - low)),
         "aleatoric_std": float(np.median(p.aleatoric_std)),
         "epistemic_std": float(np.median(p.epistemic_std)),
-        "familiar": float(np.median(p.familiarity)),
+        "familiarity": float(np.median(p.familiarity)),
         "flagged": float(np.mean(unfamiliar)),
     }
 

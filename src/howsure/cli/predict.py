@@ -53,7 +53,7 @@ def predict(
     force: console.Force = False,
     quiet: console.Quiet = False,
 ) -> None:
-    """Predict the rows of a table: mean, standard deviations, interval, and how familiar each row is.
+    """Predict the rows of a table: mean, standard deviations, interval and familiarity of each row.
 
     Rows keep their order, and the output appears when it is complete. Of a folder, each file is predicted into a file
     of the same name in the output folder.

@@ -110,7 +110,7 @@ def predict_frame(
     """Return the kept columns of a frame and the predictions for its rows, one row each, in their order.
 
     The columns of predictions are ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``lower`` and ``upper``, and
-    for models with evidence ``familiar`` and ``unfamiliar``. Columns that a model does not have are left out: one
+    for models with evidence ``familiarity`` and ``unfamiliar``. Columns that a model does not have are left out: one
     network with a normal likelihood has no ``epistemic_std``, and a target learned by its logarithm has a ``median``
     but no ``mean`` and ``std``. With several targets each name starts with the target's, as in ``price_mean``.
 
@@ -127,10 +127,8 @@ def predict_frame(
     found = model.predict_distribution(features_of(model, frame)).to_frame(coverage).reset_index(drop=True)
     suffix = re.compile(rf"(?<=lower|upper)_{re.escape(f'{coverage:g}')}$")  # equal for all columns
     found.columns = [suffix.sub("", str(name)) for name in found]
-    if "familiarity" in found:
-        found["familiar"] = familiar = found.pop("familiarity")
-        if model.unfamiliar_below_ is not None:
-            found["unfamiliar"] = ~(familiar >= model.unfamiliar_below_)  # also where it is NaN
+    if "familiarity" in found and model.unfamiliar_below_ is not None:
+        found["unfamiliar"] = ~(found["familiarity"] >= model.unfamiliar_below_)  # also where it is NaN
     for name in keep:
         if name in found.columns:
             raise InputError(

@@ -73,13 +73,13 @@ def flag_table(record: Shift) -> str:
 
 def parts_table(record: Shift) -> str:
     """Return the table of aleatoric and epistemic parts, inside and outside: medians over rows."""
-    keys = ("aleatoric_std", "epistemic_std", "familiar", "mean error")
+    keys = ("aleatoric_std", "epistemic_std", "familiarity", "mean error")
     lines = [
         [name, place, *(number(found[key][score]) for score in keys)]
         for name, found in record["shifts"].items()
         for key, place in PLACES.items()
     ]
-    return table("shift | rows | aleatoric | epistemic | `familiar` | predictions too high by", lines)
+    return table("shift | rows | aleatoric | epistemic | `familiarity` | predictions too high by", lines)
 
 
 def after_table(record: Shift) -> str:
@@ -107,13 +107,13 @@ SHIFT_TABLES = {
 SENTENCES = {
     "flagged-inside": "{flagged inside} of {inside:,}",
     "wine": "{wine[outside][flagged]:%} of the white wines are flagged. Their columns differ from the red wines "
-    "(`familiar` has a median of {wine[outside][familiar]:#}), the epistemic part is {ratio of wine:.1f} times as "
+    "(`familiarity` has a median of {wine[outside][familiarity]:#}), the epistemic part is {ratio of wine:.1f} times as "
     "large, and the wider intervals hold {wine[outside][coverage_90]:%}. But the errors are only {gain:%} smaller "
     "than with one prediction for all wines",
     "coast": "{houses[outside][flagged]:%} are flagged, and {houses[inside][flagged]:%} inside: more, but too few for "
     "an alarm. Intervals are {width of houses:.1f} times as wide, and hold only {houses[outside][coverage_90]:%}. "
-    "Most of these districts have columns like some district inland (`familiar` has a median of "
-    "{houses[outside][familiar]:#})",
+    "Most of these districts have columns like some district inland (`familiarity` has a median of "
+    "{houses[outside][familiarity]:#})",
     "bikes": "{bikes[outside][flagged]:%} are flagged, fewer than one in a hundred ({bikes[inside][flagged]:%} "
     "inside). The epistemic part is {bikes[outside][epistemic_std]:#} instead of {bikes[inside][epistemic_std]:#}. "
     "Predictions are too low by {too low:.0f} bikes on average, so that intervals hold {bikes[outside][coverage_90]:%}",
