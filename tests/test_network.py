@@ -350,6 +350,76 @@ def test_wrong_arguments_raise(batches, options):
         hs.attach(mlp(), batches, **options)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_inputs_that_are_not_finite_raise_with_batch_and_row(trained, value):
+    x, y = rows(60)
+    x[47, 1] = value
+    batches = [(x[:40], y[:40]), (x[40:], y[40:])]
+    network, model = mlp(last=nn.Linear(16, 1)), trained[1]
+    for use in (lambda: hs.attach(network, batches), lambda: hs.calibrate(model, batches)):
+        with pytest.raises(hs.InputError, match="batch 1") as caught:
+            use()
+        assert caught.value.row == 7
+        assert "leave out" in caught.value.hint
+    y[47] = math.nan
+    if math.isnan(value):  # a row without targets does not count
+        hs.attach(network, batches)
+
+
+def test_network_that_returns_nan_raises():
+    x, y = rows(20)
+    network = mlp()
+    network[-1].bias.data[:] = math.nan
+    with pytest.raises(hs.InputError, match="the network returns NaN") as caught:
+        hs.attach(network, [(x, y)])
+    assert caught.value.row == 0
+
+
+def test_inputs_that_the_network_replaces_may_be_missing():
+    class Filled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = mlp()
+
+        def forward(self, x):
+            return self.body(x.nan_to_num())
+
+    x, y = rows(100)
+    x[3] = math.nan
+    assert np.isfinite(hs.attach(Filled(), [(x, y)]).predict(x).std).all()
+
+
+@pytest.mark.parametrize("method", [None, "scale", "isotonic", "conformal"])
+def test_prediction_of_a_loader_is_the_one_of_its_rows(trained, method):
+    x, y = rows(90, seed=8)
+    model = trained[1] if method is None else hs.calibrate(trained[1], [(x, y)], method=method)
+    whole = model.predict(x)
+    for columns in ((x, y), (x,)):
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*columns), batch_size=40)
+        np.testing.assert_allclose(model.predict(loader).interval(0.9), whole.interval(0.9), rtol=1e-5)
+    bare = torch.utils.data.DataLoader(x, batch_size=40)
+    np.testing.assert_allclose(model.predict(bare).interval(0.9), whole.interval(0.9), rtol=1e-5)
+    with pytest.raises(hs.InputError, match="no batches"):
+        model.predict(torch.utils.data.DataLoader(x[:0]))
+
+
+def test_whole_numbers_and_float64_are_converted(trained):
+    whole = torch.tensor([[0, 1, 2], [3, -1, 0]])
+    expected = trained[1].predict(whole.float()).std
+    for x in (whole, whole.tolist(), whole.numpy(), whole.double(), whole.to(torch.int8)):
+        np.testing.assert_array_equal(trained[1].predict(x).std, expected)
+    x, y = (10 * torch.randn(50, 3)).round().long(), torch.randn(50, 1)
+    assert np.isfinite(hs.attach(mlp(), [(x, y)]).predict(x).std).all()
+
+
+def test_positions_of_an_embedding_stay_whole_numbers():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
+    x = torch.randint(5, (80, 2))
+    model = hs.attach(network, [(x, torch.randn(80, 1))])
+    assert model.predict(x.tolist()).shape == (80, 1)
+
+
 def test_wrong_outputs_raise():
     class Pair(nn.Module):
         def forward(self, x):
@@ -398,6 +468,11 @@ def test_conformal_groups_are_columns_of_the_input(trained):
     inside = (y[:, 0].numpy() >= held[:, 0]) & (y[:, 0].numpy() <= held[:, 1])
     for k in range(2):
         assert 0.9 <= inside[k::2].mean() <= 0.92
+
+
+def test_calibration_of_a_plain_network_points_to_attach():
+    with pytest.raises(hs.InputTypeError, match="attach it first"):
+        hs.calibrate(mlp(), [rows(20)])
 
 
 def test_few_labels_warn_and_wrong_arguments_raise(trained):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
@@ -47,8 +48,8 @@ def calibrate(
         the s that maximises the mean of :math:`\ln p(m + (y-m)/s) - \ln s`. A target with n < 20 labels has the factor
         :math:`s^{n/20}`, and one without labels 1; both cause a warning.
     ``"isotonic"``
-        A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018), for predictions only. It
-        corrects shapes too, but needs a few hundred rows, and gives no density.
+        A monotone map of the predicted probabilities (Kuleshov, Fenner and Ermon 2018), for networks and predictions.
+        It corrects shapes too, but needs a few hundred rows, and gives no density.
     ``"conformal"``
         Intervals that hold a new target with the stated probability, on average over rows exchangeable with these; see
         :mod:`howsure.conformal`. An interval of 90% needs at least 9 rows, one of 95% at least 19.
@@ -79,6 +80,8 @@ def calibrate(
         raise InputError("groups requires a model and method='conformal'")
     if mask is not None and (is_network or is_regressor):
         raise InputError("mask requires a prediction; leave out rows instead, or pass missing targets as NaN")
+    if isinstance(model, torch.nn.Module) and not is_network:
+        raise InputTypeError("calibrate takes a network with evidence", hint="attach it first: hs.attach(net, loader)")
     wanted = ("a loader",) if is_network else ("X", "y") if is_regressor else ("y",)
     if len(data) != len(wanted):
         raise InputTypeError(f"calibrate takes {' and '.join(wanted)} after the first argument, got {len(data)}")

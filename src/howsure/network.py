@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
+from torch.utils.data import DataLoader
 
 from howsure.calibration import Calibration, calibrate
 from howsure.conformal import ConformalCalibration
@@ -31,7 +32,7 @@ from howsure.distributions.arguments import fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import nig
 from howsure.nn.evidence import PRIOR_VARIANCE, ConjugateEvidence, FeatureBasis, FeatureSums
-from howsure.nn.features import FeatureReader, Outputs, device_of, fingerprint
+from howsure.nn.features import FeatureReader, Outputs, device_of, fingerprint, in_dtype_of_layers
 from howsure.nn.noise import MAX_DF, MIN_EXCESS_DF, fit_student, noise_weights
 from howsure.prediction import Prediction
 from howsure.storage import checked_header, load_model, reading_model, save_model
@@ -302,16 +303,31 @@ class NetworkModel(nn.Module):
         """Return the calibrated :class:`~howsure.Prediction` of inputs.
 
         Args:
-            *inputs: tensors or arrays, as the network takes them.
+            *inputs: tensors or arrays, as the network takes them, or one ``DataLoader``. Its batches are inputs, or
+                tuples as for :func:`attach`, whose targets are left out. Whole numbers are converted to the dtype of
+                the first layer, but not positions of an embedding.
 
         The familiarity of a row with several elements, such as pixels, is their mean. With an isotonic calibration the
         result is a :class:`~howsure.calibration.RecalibratedPrediction`.
+
+        Raises:
+            InputError: if a loader has no batches.
         """
-        tensors = _as_inputs(self.network, inputs)
-        answer, familiarity = self.with_familiarity(*tensors)
-        p = Prediction(answer, familiarity=familiarity.flatten(1).mean(1) if familiarity.ndim > 1 else familiarity)
+        is_loader = len(inputs) == 1 and isinstance(inputs[0], DataLoader)
+        batches = [inputs] if not is_loader else map(_without_targets, inputs[0])
+        parts, tables = [], []
+        for batch in batches:
+            tensors = _as_inputs(self.network, batch)
+            with in_dtype_of_layers(self.network, tensors):
+                answer, familiarity = self.with_familiarity(*tensors)
+            p = Prediction(answer, familiarity=familiarity.flatten(1).mean(1) if familiarity.ndim > 1 else familiarity)
+            parts.append(p.cpu() if is_loader else p)
+            tables.append(tensors[0].cpu())
+        if not parts:
+            raise InputError("the loader has no batches")
+        p = Prediction.cat(parts) if is_loader else parts[0]
         if isinstance(self.calibration, ConformalCalibration):
-            return self.calibration.apply(p, _columns(tensors[0]))
+            return self.calibration.apply(p, _columns(torch.cat(tables)))
         return self.calibration.apply(p) if self.calibration and self.calibration.method == "isotonic" else p
 
     def calibrated(self, loader: Iterable[Any], method: str = "scale", groups: Any = None) -> "NetworkModel":
@@ -327,9 +343,11 @@ class NetworkModel(nn.Module):
         """
         plain = self._with_calibration(None)
         parts, targets, tables = [], [], []
-        for inputs, y in _batches(loader, self.network):
+        for batch, (inputs, y) in enumerate(_batches(loader, self.network)):
             p = plain.predict(*inputs)
             y = _targets_like(y, p.shape)
+            mean = torch.as_tensor(p.mean, device=y.device)
+            _check_finite(batch, inputs[0], self.reader.targets_last(y), self.reader.targets_last(mean))
             if method == "scale":
                 p, y = Prediction(_pytree.tree_map(self._rows, p.answers[0])), self._rows(y)
             parts.append(p.cpu())
@@ -460,11 +478,13 @@ def _gather(
 ) -> tuple[FeatureReader, _Gathered]:
     """Return the reader of a network, and the results of one pass over a loader."""
     gathered = _Gathered()
-    for inputs, y in _batches(loader, network):
-        if reader is None:
-            reader = FeatureReader.find(network, inputs, layers, gradients)
-        outputs, features = reader(network, inputs)
-        gathered.add(reader, outputs, features, _targets_like(y, outputs.mean.shape))
+    for batch, (inputs, y) in enumerate(_batches(loader, network)):
+        with in_dtype_of_layers(network, inputs):
+            reader = reader or FeatureReader.find(network, inputs, layers, gradients)
+            outputs, features = reader(network, inputs)
+        y = _targets_like(y, outputs.mean.shape)
+        _check_finite(batch, inputs[0], reader.targets_last(y), reader.targets_last(outputs.mean), *features)
+        gathered.add(reader, outputs, features, y)
     if reader is None or gathered.sums.count is None:
         raise InputError("the loader has no rows with targets")
     return reader, gathered.merge()
@@ -493,6 +513,37 @@ def _targets_like(y: Tensor, shape: Sequence[int]) -> Tensor:
     if bool(y.isinf().any()):
         raise InputError("targets must be finite, or NaN where they are missing")
     return y
+
+
+def _check_finite(batch: int, x: Any, y: Tensor, *computed: Tensor) -> None:
+    """Raise for the first row of a batch with an infinite input, or with a target and results that are not finite.
+
+    NaN in the input counts if it reaches the results: a network may replace it.
+
+    Args:
+        batch: number of the batch.
+        x: the first input.
+        y: targets (*elements, T).
+        *computed: outputs and features of the network, (*elements, D).
+    """
+    wrong = ~torch.stack([each.isfinite().all(-1) for each in computed]).all(0) & ~y.isnan().all(-1)
+    bad = wrong.flatten(1).any(1) if wrong.ndim > 1 else wrong
+    is_float = isinstance(x, Tensor) and x.is_floating_point() and len(x) == len(bad)
+    infinite = x.isinf().reshape(len(x), -1).any(1) if is_float and x.numel() else bad & False
+    if not bool((bad | infinite).any()):
+        return
+    row = int((bad | infinite).int().argmax())
+    if not is_float or bool(x[row].isfinite().all()):
+        raise InputError(f"the network returns NaN or infinite values in batch {batch} of the loader", row=row)
+    problem = f"batch {batch} of the loader has NaN or infinite inputs"
+    raise InputError(problem, row=row, hint="leave out these rows, or replace the values as you do in training")
+
+
+def _without_targets(batch: Any) -> tuple[Any, ...]:
+    """Return the inputs of a batch for :meth:`NetworkModel.predict`, without targets."""
+    if not isinstance(batch, tuple | list):
+        return (batch,)
+    return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)
 
 
 def _as_inputs(network: nn.Module, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,8 +6,8 @@ predict several targets for each element.
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Self, cast
@@ -19,13 +19,14 @@ from torch.func import functional_call, jvp, vmap
 from howsure.distributions import NormalInverseGamma, StudentT
 from howsure.errors import InputError, InputTypeError
 
-__all__ = ["FeatureReader", "Outputs", "device_of", "fingerprint", "read_outputs"]
+__all__ = ["FeatureReader", "Outputs", "device_of", "fingerprint", "in_dtype_of_layers", "read_outputs"]
 
 GRADIENT_FEATURES = 256  # random directions in the weights
 DIRECTIONS_AT_ONCE = 32
 SEED = 0  # of the directions
 MAX_FEATURES = 2048  # of the last two hidden layers together
 LAST_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+FLOAT_LAYERS = (*LAST_LAYERS, nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.RNNBase)
 
 
 class Outputs(NamedTuple):
@@ -195,6 +196,26 @@ def _keep(module: nn.Module, name: str, entering: bool, seen: dict[str, Any]) ->
 
     handle = module.register_forward_pre_hook(before) if entering else module.register_forward_hook(after)
     return handle.remove
+
+
+@contextmanager
+def in_dtype_of_layers(network: nn.Module, inputs: Sequence[Any]) -> Iterator[None]:
+    """Convert whole numbers and float64 that enter a linear layer, or another of ``FLOAT_LAYERS``, to its dtype."""
+
+    def convert(module: nn.Module, entering: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not entering or not odd(entering[0]):
+            return entering
+        return entering[0].to(next(module.parameters(), torch.empty(0)).dtype), *entering[1:]
+
+    def odd(x: Any) -> bool:
+        return isinstance(x, Tensor) and (x.dtype is torch.float64 or not (x.is_floating_point() or x.is_complex()))
+
+    with ExitStack() as hooks:
+        if any(map(odd, inputs)):
+            for module in network.modules():
+                if isinstance(module, FLOAT_LAYERS):
+                    hooks.callback(module.register_forward_pre_hook(convert).remove)
+        yield
 
 
 def _target_dim(shape: tuple[int, ...], elements: tuple[int, ...], channels: int) -> int | None:
