@@ -356,6 +356,23 @@ def test_text_that_spells_numbers_is_taken_for_them():
     assert np.array_equal(model.fit(x, y).predict(x), model.fit(x, [0.5 * k for k in range(10)]).predict(x))
 
 
+@pytest.mark.parametrize("form", ["{:,}", "${:,}", "{} €", "{:.1f} %"])
+def test_separators_and_signs_of_targets_are_read_as_in_features(form):
+    x, y = np.arange(20.0).reshape(10, 2), [1000 + 250 * k for k in range(10)]
+    texts = [form.format(value) for value in y]
+    model = hs.EvidentialRegressor(**QUICK)
+    expected = model.fit(x, y).predict(x)
+    assert np.array_equal(model.fit(x, texts).predict(x), expected)
+    assert np.array_equal(model.fit(x, pd.DataFrame({"price": texts})).predict(x), expected)
+
+
+def test_units_and_codes_in_targets_raise_with_the_remedy():
+    for y in (["1 kg", "2 kg"] * 5, ["0012", "0013"] * 5, ["1,5", "x"] * 5):
+        with pytest.raises(InputError, match="without units") as caught:
+            hs.EvidentialRegressor(**QUICK).fit(np.arange(20.0).reshape(10, 2), pd.Series(y, name="weight"))
+        assert caught.value.column == "weight"
+
+
 @pytest.mark.parametrize("unit", [0.1, 0.01, 1.0, 0.0387850941357889])
 def test_possible_values_contain_the_values_of_rows_exactly(unit):
     y = np.round(3 * np.random.default_rng(0).normal(size=400)) * unit

@@ -218,32 +218,12 @@ def check_columns(names: Sequence[str], known: Any, problem: str) -> None:
 
 def read_target(frame: "pd.DataFrame", names: Sequence[str], file: str | Path) -> Array:
     """Return the targets, (rows, targets), with NaN where they are missing; raise for columns that hold no numbers."""
+    from howsure.tables.target_values import number_column
+
     check_columns(names, frame.columns, f"{file} has no column")
     with naming_rows(file, range(len(frame))):
-        return np.column_stack([_numbers(frame[name], name) for name in names])
-
-
-def _numbers(values: "pd.Series[Any]", name: str) -> Array:
-    """Return a column of numbers as float64; text counts only if it is numbers and marks of missing values."""
-    from howsure.tables.columns import decide_kind, read_column
-
-    if values.isna().all():
-        raise InputError(f"the target {name!r} has no values", column=name)
-    kind, content = decide_kind(name, values)
-    found = "duration" if content == "duration" else kind
-    if found != "number":
-        what, advice = NOT_TARGETS.get(found, NOT_TARGETS["category"])
-        first = values.dropna().iloc[0]
-        raise InputError(f"the target {name!r} must be numbers, not {what}", column=name, value=first, hint=advice)
-    column = read_column(name, values, kind, content)
-    if column.unreadable is not None:
-        warnings.warn(column.unreadable, stacklevel=2)
-    return np.asarray(column.values)
-
-
-NOT_TARGETS = {
-    "duration": ("durations", "write them as numbers, such as seconds"),
-    "boolean": ("true and false", "write 1 and 0 if you mean these"),
-    "date": ("dates", "write them as numbers, such as days since a fixed date"),
-    "category": ("text", "numbers are predicted here; for classes use a classifier"),
-}
+        columns = [number_column(name, frame[name]) for name in names]
+    for column in columns:
+        if column.unreadable is not None:
+            warnings.warn(column.unreadable, stacklevel=2)
+    return np.column_stack([column.values for column in columns])

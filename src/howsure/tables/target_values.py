@@ -1,19 +1,29 @@
 """Checks of target values: whether they are numbers, which of them rows share, and whether they can be negative."""
 
-import datetime as dt
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length
 
-from howsure.errors import HowsureError, InputError, InputTypeError
+from howsure.errors import InputError, InputTypeError
 from howsure.prediction import real_numbers
-from howsure.tables.numbers import warn_of_rounding
+from howsure.tables.columns import Column, decide_kind, read_column
+from howsure.tables.numbers import parse_number, warn_of_rounding
 
-__all__ = ["SharedValues", "check_sign", "find_atom", "find_shared_values", "positive_numbers", "read_target"]
+__all__ = [
+    "SharedValues",
+    "check_sign",
+    "find_atom",
+    "find_shared_values",
+    "number_column",
+    "positive_numbers",
+    "read_target",
+]
 
 Array = NDArray[np.float64]
 MAX_TARGET = 1e140  # largest target, and inverse of the smallest spread: squares must be finite in float64
@@ -44,7 +54,7 @@ def read_target(y: Any, rows: int) -> Array:
         y = real_numbers("y", y)
     if np.asarray(y).ndim == 0:
         raise InputTypeError(f"y must have a number for each row, and is one {type(y).__name__}", value=y)
-    target: Array = check_array(_check_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
+    target: Array = check_array(_as_numbers(y), ensure_2d=False, dtype=np.float64, input_name="y")
     warn_of_rounding("y", np.asarray(y), target)
     if not target.flags.writeable:  # a view of a frame, which torch warns of
         target = target.copy()
@@ -60,30 +70,55 @@ def read_target(y: Any, rows: int) -> Array:
     return target
 
 
-def _check_numbers(y: Any) -> Any:
-    """Return targets as numbers. Raise for the first target that is not a quantity."""
+def _as_numbers(y: Any) -> Any:
+    """Return targets as numbers; texts are read as the texts of features. Raise for the first that is not a number."""
     array = np.asarray(y)
     if array.dtype.kind not in "bmMOUS":
         return y
-    values = np.empty(array.shape, dtype=object)
-    for index, value in np.ndenumerate(array):
-        if isinstance(value, bool | np.bool_):
-            raise _no_quantity(InputTypeError, "True and False", index, value, "pass 0 and 1 if you mean these")
-        if isinstance(value, dt.date | dt.timedelta | np.datetime64 | np.timedelta64):
-            advice = "pass numbers, such as seconds, or days since a fixed date"
-            raise _no_quantity(InputTypeError, "dates or durations", index, value, advice)
-        try:
-            values[index] = float(value) if isinstance(value, str | bytes) else value
-        except ValueError:
-            advice = "use a classifier for classes, and remove units and separators from numbers"
-            raise _no_quantity(InputError, "text", index, value, advice) from None
-    return values
+    wide = array.reshape(len(array), math.prod(array.shape[1:]))
+    names = list(getattr(y, "columns", [getattr(y, "name", None) or "y"]))
+    names = names if len(names) == wide.shape[1] else [f"y{t}" for t in range(wide.shape[1])]
+    values = np.empty(wide.shape)
+    for t, name in enumerate(names):
+        values[:, t] = number_column(str(name), pd.Series(wide[:, t])).values
+        for row in np.flatnonzero(np.isnan(values[:, t])):
+            if isinstance(wide[row, t], str):
+                text = wide[row, t]
+                problem = f"the target {str(name)!r} must be numbers, and one is {text!r:.60}"
+                raise InputError(problem, row=int(row), value=text, hint="correct it, or leave out the row")
+    return values.reshape(array.shape)
 
 
-def _no_quantity(error: type[HowsureError], kind: str, index: Any, value: Any, advice: str) -> HowsureError:
-    message = "this is a regressor, which predicts numbers, and y must be real numbers"
-    row = index[0] if index else 0
-    return error(f"{message}: y holds {kind} (first: {str(value)!r})", row=row, value=value, hint=advice)
+def number_column(name: str, values: "pd.Series[Any]") -> Column:
+    """Return a column of targets; text counts only if it is numbers and marks of missing values."""
+    if values.isna().all():
+        raise InputError(f"the target {name!r} has no values", column=name)
+    rows = np.flatnonzero(values.notna())
+    first = rows[0]
+    try:
+        kind, content = decide_kind(name, values)
+    except InputError as error:
+        error.hint = NOT_TARGETS["category"][1]
+        raise
+    found = "duration" if content == "duration" else kind
+    cells = values.array
+    if booleans := [k for k in (rows if values.dtype == object else ()) if isinstance(cells[k], bool | np.bool_)]:
+        found, first = "boolean", booleans[0]
+    if found == "number":
+        return read_column(name, values, kind, content)
+    if found == "category":  # numbers among texts are not wrong
+        first = next((k for k in rows if np.isnan(parse_number(str(values.iloc[k])))), first)
+    what, advice = NOT_TARGETS[found]
+    problem = f"the target {name!r} must be numbers, not {what}"
+    raise InputError(problem, column=name, row=int(first), value=values.iloc[first], hint=advice)
+
+
+NOT_TARGETS = {
+    "duration": ("durations", "write them as numbers, such as seconds"),
+    "boolean": ("true and false", "write 1 and 0 if you mean these"),
+    "date": ("dates", "write them as numbers, such as days since a fixed date"),
+    "category": ("text", "write numbers without units; for classes use a classifier"),
+}
 
 
 # Shared values --------------------------------------------------------------------------------------------------------
