@@ -120,12 +120,11 @@ def check_output(path: Path, force: bool) -> None:
 
 def row_hashes(model: "Regressor", x: "pd.DataFrame", y: NDArray[np.float64]) -> NDArray[np.uint32]:
     """Return a hash of each row, of its columns as the model reads them and of its targets (N, T)."""
-    import pandas as pd
+    from howsure.tables import copies
 
     with warnings.catch_warnings(action="ignore"):  # of cells that cannot be read: they were reported before
-        columns = [column.values for column in model.read(x).columns]
-    whole = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate([*columns, *y.T]))), index=False)
-    return (whole.to_numpy() >> np.uint64(32)).astype(np.uint32)
+        found = copies.row_hashes(model.read(x), y)
+    return (found >> np.uint64(32)).astype(np.uint32)
 
 
 def training_rows_among(model: Any, x: "pd.DataFrame", y: NDArray[np.float64]) -> int:
