@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
+import howsure as hs
 from howsure.tables.constant import constant_cell_score, constant_score
 
 RNG = np.random.default_rng(0)
@@ -39,3 +40,14 @@ def test_constant_cell_score_is_the_entropy_of_shared_cells():
     cells = torch.stack([grades - 0.5, grades + 0.5], -1)
     assert constant_cell_score(cells) == pytest.approx(1.5 * np.log(2))
     assert constant_cell_score(torch.arange(20.0).reshape(10, 2)) is None
+
+
+@pytest.mark.parametrize("value", [1e9, -3.0, 0.0])
+def test_width_of_a_constant_target_fits_its_standard_deviation(value):
+    x = RNG.normal(size=(200, 2))
+    model = hs.EvidentialRegressor(members=6, steps=200, random_state=0).fit(x, np.full(200, value))
+    p = model.predict_distribution(x)
+    width = np.ptp(p.interval(0.9), axis=1)
+    assert ((width > p.std) & (width < 10 * p.std)).all()
+    assert (np.abs(p.mean - value) < p.std).all()
+    assert (p.std < 0.1 * max(1.0, abs(value))).all()

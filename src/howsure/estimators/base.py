@@ -33,6 +33,7 @@ from howsure.likelihoods import Evidential, Method, Recipe
 from howsure.prediction import Prediction, real_numbers
 from howsure.storage import save_model
 from howsure.tables.censoring import read_censored
+from howsure.tables.constant import varies
 from howsure.tables.copies import merge_copies
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
@@ -270,6 +271,7 @@ class Regressor(_ScikitLearn):
         model, views = usable(model, views, prepared)
         # the posterior of the linear expert is a Normal Inverse-Gamma distribution, so it joins evidential networks
         linear = isinstance(method, Evidential) and len(kinds) > 1 and getattr(self, "inputs", None) == "auto"
+        linear = linear and varies(prepared.table)  # it would state a variance of zero
         model = stacked(model, views, prepared, linear=linear)
         evidence = getattr(self, "evidence", "plain")
         if evidence != "plain":

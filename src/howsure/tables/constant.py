@@ -1,11 +1,13 @@
-"""Scores of a model with the distribution of the targets and without features."""
+"""Constant targets, and scores of a model with the distribution of the targets and without features."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from howsure.formulas import student_t
 
-__all__ = ["constant_cell_score", "constant_score"]
+__all__ = ["constant_cell_score", "constant_score", "varies"]
 
 DEGREES = (2.0, 3.0, 5.0, 10.0, 100.0)  # of freedom. The best is used
 ROUNDS = 30  # of expectation maximisation, which has converged long before
@@ -35,3 +37,12 @@ def constant_cell_score(cells: Tensor) -> float | None:
         return None
     shares = counts / len(cells)
     return -float((shares * shares.log()).sum())
+
+
+def varies(y: NDArray[np.float64]) -> bool:
+    """Return whether each target, (rows, targets), varies by more than a few units in the last place.
+
+    >>> varies(np.full((9, 1), 1e9)), varies(np.arange(9.0)[:, None])
+    (False, True)
+    """
+    return bool((np.ptp(y, axis=0) > 4 * np.finfo(float).eps * np.abs(y).max(0)).all())

@@ -1,4 +1,4 @@
-"""Copies of rows: each counts as one row with a weight, because a copy has no information of its own."""
+"""Copies of rows: each counts as one row with a weight, because a copy adds no information."""
 
 import numpy as np
 import pandas as pd

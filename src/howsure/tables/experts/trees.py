@@ -251,8 +251,8 @@ def fit_trees(
 ) -> tuple[TreeFeatures, Array]:
     """Return trees learned from all rows, and predictions (N, 2 T) of each row by trees that have not seen it.
 
-    The rows should have no copies (:func:`howsure.tables.copies.merge_copies`). Otherwise a row and its copy may land in
-    different folds, and trees that have seen the one predict the other.
+    The rows should have no copies (:func:`howsure.tables.copies.merge_copies`). Otherwise a row and its copy may land
+    in different folds, and trees that have seen the one predict the other.
 
     Args:
         x: finite values (N, F). Values beyond ±1e300 count as ±1e300.
