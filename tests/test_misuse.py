@@ -166,3 +166,16 @@ def test_short_recipe_of_any_number_of_steps_has_a_warmup(steps):
     short = short_recipe(Recipe.for_rows(108).with_steps(steps)).settings
     assert short.steps <= steps
     assert 0 <= short.warmup < 1
+
+
+def test_gaps_that_no_training_row_had_warn_with_the_columns():
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": g.normal(size=60), "b": g.normal(size=60), "c": g.choice(["x", "y"], 60)})
+    frame.loc[5, "b"] = np.nan
+    model = hs.EvidentialRegressor(members=1, steps=20, random_state=0).fit(frame, g.normal(size=60))
+    new = frame.copy()
+    model.predict(new)  # a gap in b is nothing new
+    new.loc[3, "a"], new.loc[4, "c"] = np.nan, None
+    with pytest.warns(UserWarning, match="in no training row: 'a', 'c'") as caught:
+        model.predict_distribution(new)
+    assert caught[0].filename == __file__

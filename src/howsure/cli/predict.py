@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from howsure.cli import console, models
-from howsure.cli.rows import naming_rows, note_new_gaps, number_columns, predict_frame
+from howsure.cli.rows import naming_rows, number_columns, predict_frame
 from howsure.errors import InputError
 from howsure.files import listed, new_folder
 from howsure.io import CsvOptions, check_output, count_rows, is_ours, read_batches, writing
@@ -73,7 +73,6 @@ def predict(
                 ignored = [str(name) for name in batch.columns if str(name) not in known]
                 if ignored and hasattr(regressor, "feature_names_in_") and not quiet:
                     warnings.warn(f"ignored, as the model did not learn from them: {listed(ignored)}", stacklevel=1)
-                note_new_gaps(regressor, batch)
                 yield batch
 
         with _jobs(table, out, force) as jobs, console.Progress("predicting", _count(jobs), quiet) as progress:

@@ -25,7 +25,6 @@ __all__ = [
     "check_columns",
     "features_of",
     "naming_rows",
-    "note_new_gaps",
     "number_columns",
     "predict_frame",
     "read_target",
@@ -95,7 +94,6 @@ def read_test_rows(
     rows = rows_with_targets(frame, names, table)
     # of a model without names of columns, the number of columns counts
     own = rows.x if hasattr(model, "feature_names_in_") else rows.x.drop(columns=names)
-    note_new_gaps(model, own)
     return rows._replace(x=features_of(model, own, table)), None if by is None else rows.x[by]
 
 
@@ -181,15 +179,6 @@ def naming_rows(
         if hint is not None and error.column is not None:
             error.hint = hint(error.column)
         raise
-
-
-def note_new_gaps(model: "Regressor", frame: "pd.DataFrame") -> None:
-    """Warn of columns with missing values that no training row lacked: the intervals of such rows do not widen."""
-    full = [e.name for e in model.encoding_.encoders if not (e.missing or e.left_out) and e.name in frame]
-    gaps = [name for name in full if frame[name].isna().any()]
-    if gaps:
-        text = f"missing in some rows, but in no training row: {listed(gaps)}. Do not trust the intervals of these rows"
-        warnings.warn(text, stacklevel=2)
 
 
 def number_columns(model: "Regressor") -> list[str] | None:

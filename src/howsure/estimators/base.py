@@ -349,6 +349,7 @@ class Regressor(_ScikitLearn):
         """Return the predictive distribution without calibration, and X as it was read."""
         check_is_fitted(self, "model_")
         table = self._read(X, self.encoding_)
+        self.encoding_.warn_of_new_gaps(table)
         p = self.model_.predict(self.encoding_.codes(table))
         if isinstance(self.transform_, Atom):
             p = self.transform_.split(p)

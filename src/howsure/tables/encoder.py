@@ -1,6 +1,7 @@
 """Turn the columns of a table into the numbers that a network sees, as learned from training rows."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -111,6 +112,13 @@ class Encoding:
         order = self._order(list(frame.columns), named)
         columns = tuple(e.read(frame.iloc[:, k]) for e, k in zip(self.encoders, order, strict=True))
         return Table(columns, len(frame), named, frame.index if named else None)
+
+    def warn_of_new_gaps(self, table: Table) -> None:
+        """Warn of columns with missing values that no training row lacked: the intervals of such rows do not widen."""
+        pairs = [(e, c) for e, c in zip(self.encoders, table.columns, strict=True) if not (e.missing or e.left_out)]
+        if gaps := [e.name for e, c in pairs if c.unreadable is None and pd.isna(c.values).any()]:
+            text = f"missing in some rows, but in no training row: {listed(gaps)}"
+            warnings.warn(f"{text}. Do not trust the intervals of these rows", stacklevel=4)  # at the call of predict
 
     def codes(self, table: Table) -> Array:
         """Return the numbers of a table that :meth:`read` returned, or that holds training rows, (rows, columns).
