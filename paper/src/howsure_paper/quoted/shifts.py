@@ -107,8 +107,8 @@ SHIFT_TABLES = {
 SENTENCES = {
     "flagged-inside": "{flagged inside} of {inside:,}",
     "wine": "{wine[outside][flagged]:%} of the white wines are flagged. Their columns differ from the red wines "
-    "(`familiarity` has a median of {wine[outside][familiarity]:#}), the epistemic part is {ratio of wine:.1f} times as "
-    "large, and the wider intervals hold {wine[outside][coverage_90]:%}. But the errors are only {gain:%} smaller "
+    "(`familiarity` has a median of {wine[outside][familiarity]:#}), the epistemic part is {ratio of wine:.1f} times "
+    "as large, and the wider intervals hold {wine[outside][coverage_90]:%}. But the errors are only {gain:%} smaller "
     "than with one prediction for all wines",
     "coast": "{houses[outside][flagged]:%} are flagged, and {houses[inside][flagged]:%} inside: more, but too few for "
     "an alarm. Intervals are {width of houses:.1f} times as wide, and hold only {houses[outside][coverage_90]:%}. "
