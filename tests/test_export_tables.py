@@ -64,6 +64,14 @@ def model():
     return hs.EvidentialRegressor(members=4, steps=80, random_state=0).fit(x, y)
 
 
+def test_no_rows_give_no_rows_in_pt2_and_an_error_in_onnx_runtime(model, tmp_path):
+    x = np.zeros((0, 3))
+    program = torch.export.load(hs.export(model, tmp_path / "m.pt2")).module()
+    assert {tuple(value.shape) for value in program(torch.from_numpy(x)).values()} == {(0,)}
+    with pytest.raises(RuntimeError):  # docs/deploy.md has a sentence on it: remove both when this passes
+        run(hs.export(model, tmp_path / "m.onnx"), x)
+
+
 REGRESSORS = {
     "bins+trees": lambda: hs.EvidentialRegressor(members=3, steps=40, inputs="bins+trees", random_state=0),
     "one network": lambda: hs.EvidentialRegressor(members=1, steps=40, random_state=0),

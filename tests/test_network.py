@@ -570,6 +570,7 @@ def test_exported_outputs_are_those_of_predict(trained, tmp_path, method):
             torch.testing.assert_close(
                 value, found[name] if name not in ("lower", "upper") else ExportedNetwork(model)(3 * x)[name]
             )
+        assert {tuple(value.shape) for value in program(x[:0]).values()} == {(0, 1), (0,)}
 
 
 def test_models_that_cannot_be_exported_raise(trained, tmp_path):

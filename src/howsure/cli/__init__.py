@@ -11,7 +11,7 @@ from importlib import import_module
 __all__ = ["INTERRUPTED", "interrupted", "main", "run_program"]
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells report it
-SECONDS_TO_END = 0.35  # after Ctrl-C
+SECONDS_TO_END = 0.25  # after Ctrl-C
 interrupted = threading.Event()  # set by Ctrl-C, which compiled code may turn into another exception
 
 
