@@ -294,11 +294,12 @@ class EvidenceDisplay(_Drawn):
 
         Args:
             estimator: a fitted model with the method ``predict_distribution`` and one target.
-            X: rows of the features, a NumPy array or a pandas frame.
+            X: rows with all columns of the model, such as the training rows; a NumPy array or a pandas frame. They
+                decide the range of the grid and the typical values of the other columns.
             features: name or position of one feature, or a pair of these.
             ax: matplotlib axes to draw into. None makes a new figure.
             coverage: probability of the intervals.
-            margin: share of the range of each feature that the grid adds on both sides.
+            margin: share of the range of each feature that the grid adds on each side.
 
         Returns:
             The display, drawn.

@@ -217,6 +217,9 @@ class FittedImages:
     def fit_fading(self, images: Any, validation: Any = None, targets: Any = None) -> Self:
         """Return the model with evidence that decreases for images unlike its training images.
 
+        The result has the attribute ``fading``: the evidence of an image is multiplied by its familiarity, a power of
+        the usual distance from the training images divided by the image's own, at most 1.
+
         Args:
             images: that the networks were trained on, at least ten, as :meth:`predict` takes them.
             validation: images that the networks were not trained on, which define the usual distance. With fewer than
