@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,7 @@ def test_folder_that_another_writer_removes_before_it_is_opened_is_created_anew(
     def remove_once(path, *args, **kwargs):
         if not removed and str(path).endswith(".scratch"):
             removed.append(path)
-            os.rmdir(path)
+            Path(path).rmdir()
         return opened(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", remove_once)

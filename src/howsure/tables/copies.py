@@ -16,7 +16,7 @@ def row_hashes(table: Table, y: Array | None = None) -> NDArray[np.uint64]:
     """Return a hash of each row of a table, with its targets, (N,) or (N, T)."""
     columns = [column.values for column in table.columns] + ([] if y is None else [*y.reshape(table.rows, -1).T])
     whole = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False)
-    return whole.to_numpy()
+    return np.asarray(whole, dtype=np.uint64)
 
 
 def merge_copies(table: Table, y: Array, weights: Array | None) -> tuple[NDArray[np.int64], Array | None]:

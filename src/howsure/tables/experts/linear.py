@@ -17,7 +17,7 @@ leverage h, and takes :math:`\tfrac12e^2/(1-h)` from β and ½ from α: no fit i
 Features far from their medians are clipped (:mod:`howsure.tables.robust`). With :math:`\Delta` the difference that the
 clip makes to the mean of a row, the variance of the mean grows by :math:`b(\Delta^2) = (1/\Delta^2 + 1/V_0)^{-1}`, with
 the prior variance :math:`V_0` of 50 variances of the target, and the mean is
-:math:`\bar y + (\gamma - \bar y)V_0/(V_0 + \Delta^2)`, as that of a network (:mod:`howsure.nn.evidence`).
+:math:`\bar y + (\gamma - \bar y)V_0/(V_0 + \Delta^2)`; networks have the same (:mod:`howsure.nn.evidence`).
 """
 
 import numpy as np
