@@ -370,7 +370,7 @@ def test_network_that_returns_nan_raises():
     x, y = rows(20)
     network = mlp()
     network[-1].bias.data[:] = math.nan
-    with pytest.raises(hs.InputError, match="the network returns NaN") as caught:
+    with pytest.raises(hs.InputError, match="returns NaN") as caught:
         hs.attach(network, [(x, y)])
     assert caught.value.row == 0
 
@@ -471,7 +471,7 @@ def test_conformal_groups_are_columns_of_the_input(trained):
 
 
 def test_calibration_of_a_plain_network_points_to_attach():
-    with pytest.raises(hs.InputTypeError, match="attach it first"):
+    with pytest.raises(hs.InputTypeError, match="attach"):
         hs.calibrate(mlp(), [rows(20)])
 
 

@@ -224,7 +224,7 @@ def test_writers_at_once_leave_one_whole_model(tmp_path):
     assert names(tmp_path) == ["m"]
 
 
-def test_folder_that_another_writer_removes_before_it_is_opened_is_created_anew(tmp_path, monkeypatch):
+def test_folder_removed_before_it_is_opened_is_created_anew(tmp_path, monkeypatch):
     opened = os.open
     removed = []
 

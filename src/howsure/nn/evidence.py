@@ -195,7 +195,7 @@ class ConjugateEvidence(nn.Module):
         return self.of_squares(*self.squares(features))
 
     def squares(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the terms of which the leverage of features (…, N, D) is a weighted sum, for any ridge.
+        """Return the terms whose weighted sum is the leverage of features (…, N, D), for any ridge.
 
         These are the squares along each direction, (…, N, R), and the sum of the squares along all others, (…, N).
         """
