@@ -13,7 +13,7 @@ from howsure.cli import models, scoring
 from howsure.cli.evaluate import training_rows_note
 from howsure.cli.fit import Calibration, Method, _latest, _some_groups
 from howsure.cli.rows import number_columns, read_target
-from howsure.errors import InputError
+from howsure.errors import HowsureError, InputError
 from howsure.tables.splits import random as random_split
 from shell import QUICK, SWIFT, houses, numbers, shell, write
 
@@ -485,7 +485,7 @@ def test_targets_are_read_from_any_numbers():
     found = read_target(frame, ["whole", "written", "german"], "t.csv")
     assert np.array_equal(found, [[1, 1.5, 1234.5], [np.nan, np.nan, np.nan], [3, 2, -2.75]], equal_nan=True)
     for name in ("units", "truth"):
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(HowsureError) as caught:
             read_target(frame, [name], "t.csv")
         assert caught.value.column == name
 

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length
 
-from howsure.errors import InputError, InputTypeError
+from howsure.errors import HowsureError, InputError, InputTypeError
 from howsure.prediction import real_numbers
 from howsure.tables.columns import Column, decide_kind, read_column
 from howsure.tables.numbers import parse_number, warn_of_rounding
+from howsure.tables.values import shorten
 
 __all__ = [
     "SharedValues",
@@ -109,8 +110,9 @@ def number_column(name: str, values: "pd.Series[Any]") -> Column:
     if found == "category":  # numbers among texts are not wrong
         first = next((k for k in rows if np.isnan(parse_number(str(values.iloc[k])))), first)
     what, advice = NOT_TARGETS[found]
-    problem = f"the target {name!r} must be numbers, not {what}"
-    raise InputError(problem, column=name, row=int(first), value=values.iloc[first], hint=advice)
+    problem = f"the target {name!r} must be numbers, not {what} such as {shorten(values.iloc[first])}"
+    wrong: type[HowsureError] = InputError if found == "category" else InputTypeError
+    raise wrong(problem, column=name, row=int(first), value=values.iloc[first], hint=advice)
 
 
 NOT_TARGETS = {
