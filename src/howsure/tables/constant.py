@@ -31,7 +31,7 @@ def constant_score(y: Tensor) -> float:
 
 
 def constant_cell_score(cells: Tensor) -> float | None:
-    """Return the mean NLL of the cells (rows, 2) of a target under their frequencies; None if rows do not share them."""
+    """Return the mean NLL of the cells (rows, 2) of a target under their frequencies; None unless rows share them."""
     counts = torch.unique(cells, dim=0, return_counts=True)[1].double()
     if 2 * len(counts) > len(cells):
         return None
