@@ -18,7 +18,7 @@ from howsure.distributions.arguments import count_invalid, fit_rows, fit_shape
 from howsure.errors import InputError, InputTypeError
 from howsure.formulas import normal as normal_formulas
 from howsure.formulas import penalties
-from howsure.formulas.nig import Parameters, cell_nll, censored_nll, from_raw, nll
+from howsure.formulas.nig import Parameters, cell_nll, from_raw, nll
 from howsure.formulas.penalties import EXTRA_TERMS, Penalty
 from howsure.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
 from howsure.kernels.evidential_loss import evidential_loss_from_raw
@@ -61,7 +61,7 @@ def evidential_loss(
         cells: lower and upper ends of targets that are known up to a cell, two tensors of the shape of y: then
             :math:`-\ln P(a < Y \le b)` takes the place of the negative log density where :math:`a < b`. Ends may be
             infinite. Where both are equal, y is the value. Penalties are as for censored targets, which are cells with
-            one infinite end.
+            one infinite end. Cells have first derivatives only.
         reduction: ``"mean"`` over the targets that count, ``"sum"``, or ``"none"`` (masked entries are 0). If no target
             counts, as in a batch without rows, the loss and its gradients are 0.
 
@@ -111,17 +111,12 @@ def evidential_loss(
             parameters = Parameters(*(torch.where(mask, p, 1.0) for p in parameters))
         else:  # masked before the softplus, whose slope at NaN is NaN
             parameters = from_raw(torch.where(mask.unsqueeze(-1), raw, 0.0))
-    nearest = y  # for penalties
-    if cells is not None:
-        lower, upper = _checked_cells(cells, censored, y, mask)
-        loss = cell_nll(y, lower, upper, *parameters)
-        nearest = torch.minimum(torch.maximum(parameters[0], lower), upper)
-    elif censored is None:
-        loss = nll(y, *parameters)
-    else:
-        censored = _checked_censored(censored, y, mask)
-        loss = censored_nll(y, censored, *parameters)
-        nearest = _nearest_allowed(y, censored, parameters[0])
+    ends = _checked_ends(cells, censored, y, mask)
+    if ends is None:
+        nearest, loss = y, nll(y, *parameters)
+    else:  # penalties take the value of the cell that is nearest to γ
+        nearest = torch.minimum(torch.maximum(parameters[0], ends[0]), ends[1])
+        loss = cell_nll(y, *ends, *parameters)
     loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y, fit=None)
     for name, term_weight in (extra or {}).items():
         term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
@@ -171,12 +166,8 @@ def normal_loss(
     y, mask = fit_target(y, normal.batch_shape, normal.loc, mask)
     y = without_masked(y, mask)
     loc, scale = (p if mask is None else torch.where(mask, p, 1.0) for p in (normal.loc, normal.scale))
-    if cells is not None:
-        loss = normal_formulas.cell_nll(y, *_checked_cells(cells, censored, y, mask), loc, scale)
-    elif censored is None:
-        loss = -normal_formulas.log_prob(y, loc, scale)
-    else:
-        loss = normal_formulas.censored_nll(y, _checked_censored(censored, y, mask), loc, scale)
+    ends = _checked_ends(cells, censored, y, mask)
+    loss = -normal_formulas.log_prob(y, loc, scale) if ends is None else normal_formulas.cell_nll(y, *ends, loc, scale)
     return reduce_loss(loss, mask, sample_weight, reduction)
 
 
@@ -306,10 +297,21 @@ def _checked_censored(censored: Any, y: Tensor, mask: Tensor | None) -> Tensor:
     )
 
 
-def _checked_cells(cells: Any, censored: Any, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the ends of cells, equal for masked targets, or raise an error if they do not fit y."""
-    if censored is not None:
+def _checked_ends(cells: Any, censored: Any, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Return the lower and upper ends of the cells of all targets, equal for values and masked targets.
+
+    Returns None if all are values. A bound is a cell with an infinite end.
+    """
+    if censored is None:
+        return None if cells is None else _checked_cells(cells, y, mask)
+    if cells is not None:
         raise InputError("censored= and cells= exclude each other: a bound is a cell with an infinite end")
+    bounds = _checked_censored(censored, y, mask)
+    return torch.where(bounds < 0, -math.inf, y), torch.where(bounds > 0, math.inf, y)
+
+
+def _checked_cells(cells: Any, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the ends of cells, equal for masked targets, or raise an error if they do not fit y."""
     if not isinstance(cells, tuple | list) or len(cells) != 2:
         raise InputTypeError("cells must be two tensors, the lower and the upper ends")
     lower, upper = (_of_shape(name, end, y) for name, end in zip(("lower ends", "upper ends"), cells, strict=True))
@@ -318,12 +320,6 @@ def _checked_cells(cells: Any, censored: Any, y: Tensor, mask: Tensor | None) ->
     if _is_readable(y) and not bool((lower <= upper).all()):
         raise InputError(f"a cell ends where it begins or above; {count_invalid(lower, lower <= upper)}")
     return lower, upper
-
-
-def _nearest_allowed(y: Tensor, censored: Tensor, gamma: Tensor) -> Tensor:
-    """Return the value nearest to γ that a bound allows: γ where it does not contradict the bound."""
-    allowed = ((censored > 0) & (gamma >= y)) | ((censored < 0) & (gamma <= y))
-    return torch.where(allowed, gamma, y)
 
 
 def _checked_weight(name: str, weight: Any, y: Tensor) -> float | Tensor:

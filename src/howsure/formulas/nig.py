@@ -23,13 +23,11 @@ from howsure.formulas.special import (
     binet,
     binet_prime,
     gap,
-    in_float64,
     lgamma_step,
     rho,
     rho_excess,
     rho_excess_prime,
 )
-from howsure.formulas.student_t import bound_nll, excess
 from howsure.tracing import is_traced
 
 __all__ = [
@@ -41,7 +39,6 @@ __all__ = [
     "aleatoric_variance",
     "bounded_variance",
     "cell_nll",
-    "censored_nll",
     "conjugate_evidence",
     "conjugate_update",
     "entropy",
@@ -153,32 +150,6 @@ def nll(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Ten
     spread = 1 + 1 / nu
     fit = torch.log1p(r * (r / (2 * beta * spread)))
     return 0.5 * (LOG_2PI + beta.log() + torch.log1p(1 / nu)) + (1.5 + alpha_minus_one) * fit - rho(1 + alpha_minus_one)
-
-
-def censored_nll(
-    y: Tensor, censored: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor
-) -> Tensor:
-    r"""Return the negative log model evidence of targets, some of them only bounds.
-
-    .. math:: -\ln\mathrm{St}(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
-
-    where ``censored`` is 0, positive and negative. The first is :func:`nll`. The tails belong to the Student-t
-    marginal likelihood. With :math:`s = (y-\gamma)/\sqrt{2\beta(1+1/\nu)} \ge 0` a lower bound has
-
-    .. math:: \tfrac12\ln\pi - \rho(\alpha) + \alpha\ln(1 + s^2) - \ln G(s, 2\alpha)
-
-    with the integral of :mod:`howsure.formulas.student_t`. Here α does not enter s, so that the derivative by it does
-    not cancel. Tails are computed in float64.
-    """
-    known = censored == 0
-    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
-    value = nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta)
-
-    def bound(y: Tensor, sign: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-        return bound_nll(excess(y, sign, gamma), (2 * beta * (1 + 1 / nu)).sqrt(), 2 * (1 + alpha_minus_one))
-
-    tails = in_float64(bound, y, censored.sign(), gamma, nu, alpha_minus_one, beta)
-    return torch.where(known, value, tails)
 
 
 def cell_nll(

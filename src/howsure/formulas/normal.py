@@ -13,12 +13,10 @@ from torch.nn.functional import softplus
 
 from howsure.formulas.cells import normal_log_prob
 from howsure.formulas.special import LOG_2PI, in_float64
-from howsure.formulas.student_t import excess
 
 __all__ = [
     "cdf",
     "cell_nll",
-    "censored_nll",
     "crps",
     "entropy",
     "from_raw",
@@ -67,46 +65,12 @@ def sf(y: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     return in_float64(lambda y, loc, scale: _lower((loc - y) / scale), y, loc, scale)
 
 
-def censored_nll(y: Tensor, censored: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Return the negative log likelihood of targets, some of them only bounds.
-
-    .. math:: -\ln f(y), \qquad -\ln P(Y \ge y), \qquad -\ln P(Y \le y)
-
-    where ``censored`` is 0, positive and negative.
-    """
-    known = censored == 0
-    # each branch gets harmless arguments where the other is used: a gradient that is not finite would spoil both
-    value = -log_prob(torch.where(known, y, loc), loc, scale)
-    bound = in_float64(
-        lambda y, sign, loc, scale: _bound_nll(excess(y, sign, loc), scale), y, censored.sign(), loc, scale
-    )
-    return torch.where(known, value, bound)
-
-
 def cell_nll(y: Tensor, lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     r"""Return :math:`-\ln P(a < Y \le b)` for cells, and the negative log density of y where a = b."""
     known = lower == upper
     value = -log_prob(torch.where(known, y, loc), loc, scale)
     ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
     return torch.where(known, value, -normal_log_prob(*ends, loc, scale).to(value.dtype))
-
-
-def _bound_nll(excess: Tensor, scale: Tensor) -> Tensor:
-    r"""Return :math:`-\ln P(Z > d/\sigma)` for a standard normal Z and the excess d; float64 only.
-
-    .. math:: \ln 2 + x^2 - \ln\mathrm{erfcx}(x), \qquad x = \frac d{\sqrt2\,\sigma} \ge 0
-
-    For x < 0 it is :math:`-\ln(1 - \tfrac12\mathrm{erfc}|x|)`. ``torch.special.log_ndtr`` has the same values, but its
-    gradient is wrong by 1% at :math:`d = 10^7\sigma` and infinite at :math:`10^{10}\sigma`. For an infinite bound the
-    result is 0 or infinite, without gradients.
-    """
-    endless = excess.isinf()
-    x = torch.where(endless, 0.0, excess) / (math.sqrt(2) * scale)
-    left = x < 0
-    size = torch.where(left, -x, x)
-    upper = math.log(2) + size * size - torch.special.erfcx(size).log()
-    found = torch.where(left, -torch.log1p(-0.5 * torch.erfc(size)), upper)
-    return torch.where(endless, torch.where(excess > 0, math.inf, 0.0), found)
 
 
 def icdf(p: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from howsure.formulas.cells import student_log_prob
 from howsure.formulas.special import LOG_2PI, in_float64, rho, rho_excess, rho_excess_prime, rho_prime
 
 __all__ = [
-    "bound_nll",
     "cdf",
     "cell_nll",
     "crps",
@@ -94,40 +93,6 @@ def cell_nll(y: Tensor, lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, s
     value = -log_prob(torch.where(known, y, loc), df, loc, scale)
     ends = torch.where(known, -math.inf, lower), torch.where(known, math.inf, upper)
     return torch.where(known, value, -student_log_prob(*ends, df, loc, scale).to(value.dtype))
-
-
-def excess(y: Tensor, sign: Tensor, loc: Tensor) -> Tensor:
-    """Return how far ``loc`` lies on the wrong side of bounds y; negative on the right side, 0 where y is a value.
-
-    Args:
-        y: bounds, and values.
-        sign: 1 for lower bounds, −1 for upper bounds, 0 for values.
-        loc: where the distribution is centred.
-    """
-    return torch.where(sign == 0, 0.0, torch.where(sign < 0, loc - y, y - loc))
-
-
-def bound_nll(excess: Tensor, width: Tensor, df: Tensor) -> Tensor:
-    r"""Return :math:`-\ln P(T > \sqrt n\,d/w)` for the standard t; float64 only.
-
-    .. math:: \tfrac12\ln\pi - \rho(\tfrac n2) + \tfrac n2\ln(1 + s^2) - \ln G, \qquad s = d/w \ge 0
-
-    For s < 0 it is :math:`-\ln(1 - P(T > \sqrt n|s|))`. No probability is formed in the upper tail, so none underflows.
-    For an infinite bound the result is 0 or infinite, without gradients.
-
-    Args:
-        excess: the distance d of the bound from the location, positive if the location is on its wrong side.
-        width: w, the scale times :math:`\sqrt n`.
-        df: n.
-    """
-    endless = excess.isinf()
-    s = torch.where(endless, 0.0, excess) / width
-    left = s < 0
-    size = torch.where(left, -s, s)
-    upper = rho(0.5 * df) - 0.5 * math.log(math.pi) - 0.5 * df * _log1p_ratio(size, torch.ones_like(df))
-    upper = upper + _log_integral(size, df)
-    found = -torch.where(left, torch.log1p(-upper.exp()), upper)
-    return torch.where(endless, torch.where(excess > 0, math.inf, 0.0), found)
 
 
 def icdf(p: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -229,68 +194,6 @@ def _tanh(t: Tensor, df: Tensor) -> Tensor:
 def _integral_slope(s: Tensor, df: Tensor) -> Tensor:
     """Return −∂G/∂n at s = t/√n, also for infinite t."""
     return student_tail.by_chunks(student_tail.integral_slope, s.clamp(max=1e150), df)
-
-
-class _LogIntegral(torch.autograd.Function):
-    """Compute ln G for s = t/√n ≥ 0 and n, with derivatives by both.
-
-    ∂ ln G/∂s = ns/(1+s²) − 1/(G√(1+s²)), where the last term is the hazard, and ∂ ln G/∂n = −K/G with the K of
-    `student_tail.integral_slope`.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(s: Tensor, df: Tensor) -> Tensor:
-        def of_chunk(s: Tensor, df: Tensor) -> Tensor:
-            shape = student_tail.shape_of(df)
-            return student_tail.tail(s * shape.root, shape).integral.log()
-
-        return student_tail.by_chunks(of_chunk, s, df)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
-        ctx.save_for_forward(*inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        by_s, by_df = ctx.needs_input_grad
-        s, df, found = ctx.saved_tensors
-        return (
-            grad * _LogIntegral.slope_by_s(s, df, found) if by_s else None,
-            grad * _LogIntegral.slope_by_df(s, df, found) if by_df else None,
-        )
-
-    @staticmethod
-    def slope_by_s(s: Tensor, df: Tensor, found: Tensor) -> Tensor:
-        cosine = torch.rsqrt(1 + s * s)
-        return df * s * cosine * cosine - torch.exp(-found) * cosine
-
-    @staticmethod
-    def slope_by_df(s: Tensor, df: Tensor, found: Tensor) -> Tensor:
-        return -_integral_slope(s, df) * torch.exp(-found)
-
-
-class _LogIntegralForward(_LogIntegral):
-    """The same with derivatives in forward mode too, as ``torch.func.hessian`` takes them."""
-
-    @staticmethod
-    def jvp(ctx: Any, s_tangent: Tensor | None, df_tangent: Tensor | None) -> Tensor:
-        s, df, found = ctx.saved_tensors
-        tangent = torch.zeros_like(found)
-        if s_tangent is not None:
-            tangent = tangent + s_tangent * _LogIntegral.slope_by_s(s, df, found)
-        if df_tangent is not None:
-            tangent = tangent + df_tangent * _LogIntegral.slope_by_df(s, df, found)
-        return tangent
-
-
-def _log_integral(s: Tensor, df: Tensor) -> Tensor:
-    # torch.compile rejects a function that has derivatives in forward mode
-    function = _LogIntegral if torch.compiler.is_compiling() else _LogIntegralForward
-    found: Tensor = function.apply(s, df)  # type: ignore[no-untyped-call]
-    return found
 
 
 def _quantile(p: Tensor, df: Tensor) -> Tensor:
