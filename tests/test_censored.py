@@ -229,14 +229,6 @@ def test_kept_bound_sends_no_gradient_through_the_penalty(answer):
             assert torch.allclose(without, with_penalty)
 
 
-def test_extra_terms_of_bounds_are_one_sided(answer, y):
-    bound, extra = torch.ones(6, dtype=torch.int64), {"lipschitz_mse": 2.0, "ur": 0.1}
-    parts = [hs.evidential_loss(answer, y, 0.0, extra=e, censored=bound, reduction="none") for e in ({}, extra)]
-    p, nearest = answer.parameters, torch.maximum(y, answer.gamma)
-    expected = 2 * penalties.lipschitz_mse(nearest, *p) + 0.1 * penalties.ur(nearest, *p)
-    assert torch.allclose(parts[1] - parts[0], expected)
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_masked_targets_may_have_any_value(name):
     loss_of, head_of = LOSSES[name]

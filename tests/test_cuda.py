@@ -39,7 +39,6 @@ def test_loss_and_gradient_agree_with_the_cpu(raw, y, penalty):
             y.to(device),
             0.1,
             penalty,
-            extra={"lipschitz_mse": 1.0},
             reduction="none",
         )
         answers.append((loss.cpu(), torch.autograd.grad(loss.sum(), leaf)[0].cpu()))

@@ -260,7 +260,7 @@ def test_upstream_gradient_of_masked_targets_is_ignored(kernel):
     assert (raw.grad[1] == 0).all()
 
 
-@pytest.mark.parametrize("options", [{"extra": {"ur": 0.0}}, {"penalty": "nsu"}, {}])
+@pytest.mark.parametrize("options", [{"penalty": "nsu"}, {}])
 def test_masked_raw_outputs_may_be_nan(options):
     raw, mask = torch.zeros(2, 4), torch.tensor([True, False])
     raw[1] = torch.nan
@@ -383,7 +383,6 @@ def test_rule_of_the_fast_path():
         assert taken(**options)
     for options in (
         {"censored": torch.zeros(3, dtype=torch.int64)},
-        {"extra": {"ur": 0.1}},
         {"penalty": "kl"},
         {"penalty": penalties.error},
         {"y": y.clone().requires_grad_()},
@@ -420,7 +419,7 @@ def test_from_raw_with_bad_arguments_raises():
 
 def test_penalties_without_kernel_use_the_formulas():
     raw, y = torch.randn(3, 4, requires_grad=True), torch.randn(3)
-    for options in ({"penalty": "kl"}, {"extra": {"ur": 0.1}}, {"penalty": lambda y, *p: penalties.error(y, *p)}):
+    for options in ({"penalty": "kl"}, {"penalty": lambda y, *p: penalties.error(y, *p)}):
         loss = hs.evidential_loss(hs.NormalInverseGamma.from_raw(raw), y, **options)
         parameters = hs.NormalInverseGamma.from_raw(raw.detach())
         assert torch.equal(loss.detach(), hs.evidential_loss(parameters, y, **options))

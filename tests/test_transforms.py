@@ -37,8 +37,7 @@ def test_every_penalty_traces_to_one_graph(setting, penalty):
     net, x, y = setting
 
     def loss(x, y):
-        extra = {"lipschitz_mse": 1.0, "ur": 0.01}
-        return hs.evidential_loss(net(x), y, 0.1, penalty, extra=extra, mask=y > -1, sample_weight=y.abs())
+        return hs.evidential_loss(net(x), y, 0.1, penalty, mask=y > -1, sample_weight=y.abs())
 
     check_compiled(loss, net, x, y, "aot_eager")
 

@@ -1,12 +1,12 @@
 r"""Losses: the evidential loss and the negative log likelihood of a normal distribution.
 
-.. math:: \mathcal L = \mathrm{NLL} + \lambda\,\mathrm{penalty} \;(+ \text{extra terms})
+.. math:: \mathcal L = \mathrm{NLL} + \lambda\,\mathrm{penalty}
 
 The paper's penalty has the unit of y. Train on standardised targets, or tune λ anew for every data set.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -19,7 +19,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.formulas import normal as normal_formulas
 from howsure.formulas import penalties
 from howsure.formulas.nig import Parameters, cell_nll, from_raw, nll
-from howsure.formulas.penalties import EXTRA_TERMS, Penalty
+from howsure.formulas.penalties import Penalty
 from howsure.kernels.evidential_loss import PENALTIES as KERNEL_PENALTIES
 from howsure.kernels.evidential_loss import evidential_loss_from_raw
 from howsure.tracing import is_traced
@@ -33,7 +33,6 @@ def evidential_loss(
     weight: float | Tensor = 0.01,
     penalty: str | Penalty = "error",
     *,
-    extra: Mapping[str, float] | None = None,
     mask: Tensor | None = None,
     sample_weight: Tensor | None = None,
     censored: Tensor | None = None,
@@ -50,13 +49,12 @@ def evidential_loss(
         weight: :math:`\lambda \ge 0`, a number or a tensor that broadcasts to y (one weight per network, for example).
         penalty: ``"error"`` (the paper's), ``"standard_score"``, ``"kl"``, ``"kl_error"``, ``"nsu"``, or a function
             (see :mod:`howsure.formulas.penalties`).
-        extra: further terms by name and weight, ``{"lipschitz_mse": 1.0}`` or ``{"ur": 0.01}``.
         mask: boolean, True where a target counts. Missing targets are NaN and must be masked on purpose, with
             ``mask=~y.isnan()``; an unmasked NaN makes the loss NaN.
         sample_weight: non-negative, one for each target; with ``"mean"`` the weighted mean is returned.
         censored: integers or booleans, one for each target, where only a bound of some is known. 0 or False: y is the
             value. 1 or True: the value is at least y, and :math:`-\ln P(Y \ge y)` takes the place of the negative
-            log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties and extra terms of a bound
+            log density. −1: it is at most y, and :math:`-\ln P(Y \le y)` does. Penalties of a bound
             use the value nearest to γ that it allows: y if γ contradicts it, and γ itself if not.
         cells: lower and upper ends of targets that are known up to a cell, two tensors of the shape of y: then
             :math:`-\ln P(a < Y \le b)` takes the place of the negative log density where :math:`a < b`. Ends may be
@@ -90,15 +88,13 @@ def evidential_loss(
     if not isinstance(nig, NormalInverseGamma):
         raise InputTypeError(f"evidential_loss takes a NormalInverseGamma, not {type(nig).__name__}")
     penalty_of = penalties.lookup(penalty)
-    if not isinstance(extra or {}, Mapping):
-        raise InputTypeError(f"extra must map names to weights, as in {{'ur': 0.01}}, not {type(extra).__name__}")
     y, mask = fit_target(y, nig.batch_shape, nig.gamma, mask)
     weight = _checked_weight("weight", weight, y)
     _check_reduction(reduction)
     if isinstance(weight, Tensor):  # λ in float64 does not make a loss of float32 one of float64
         weight = weight.to(torch.promote_types(y.dtype, torch.float32))
     raw = _usable_raw(nig, y, weight, sample_weight)
-    if raw is not None and penalty in KERNEL_PENALTIES and not extra and censored is None and cells is None:
+    if raw is not None and penalty in KERNEL_PENALTIES and censored is None and cells is None:
         if sample_weight is not None:
             sample_weight = _checked_sample_weight(sample_weight, y, mask)
         return evidential_loss_from_raw(
@@ -118,9 +114,6 @@ def evidential_loss(
         nearest = torch.minimum(torch.maximum(parameters[0], ends[0]), ends[1])
         loss = cell_nll(y, *ends, *parameters)
     loss = loss + weight * _of_shape("the penalty", penalty_of(nearest, *parameters), y, fit=None)
-    for name, term_weight in (extra or {}).items():
-        term = penalties.lookup(name, EXTRA_TERMS)(nearest, *parameters)
-        loss = loss + _checked_weight(f"the weight of the extra term {name!r}", term_weight, y) * term
     return reduce_loss(loss, mask, sample_weight, reduction)
 
 

@@ -1,7 +1,6 @@
-"""Schedules for the weight λ of the evidence penalty."""
+"""Dual ascent for the weight λ of the evidence penalty."""
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,91 +10,12 @@ from howsure.distributions import NormalInverseGamma
 from howsure.errors import InputError
 from howsure.formulas import penalties
 from howsure.losses import checked_number, fit_target, reduce_loss, without_masked
-from howsure.nn.checks import check_counts
 
-__all__ = ["ConstantWeight", "DualAscent", "LinearWarmup", "WeightSchedule"]
-
-
-class WeightSchedule(Protocol):
-    """Interface of a schedule for λ: use ``weight`` in the loss, and call ``step`` once in each training step."""
-
-    @property
-    def weight(self) -> Tensor:
-        """Current value of λ."""
-
-    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Update λ after a batch, before or after the backward pass.
-
-        Args:
-            nig: output of the network for the batch.
-            y: targets of the batch.
-            mask: True where a target counts; None counts all. Bounds of censored targets have no error to adapt to:
-                pass ``censored == 0``.
-        """
+__all__ = ["DualAscent"]
 
 
 def _scalar(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float32)
-
-
-class ConstantWeight(nn.Module):
-    """Schedule with a constant λ, as in the paper (0.01 for the cubic toy problem, 0.1 for depth).
-
-    No constant is right for every input (Jürgens et al., ICML 2024, Theorem 3.4), and published defaults range from
-    0.01 to 1: choose it by validation likelihood.
-
-    Args:
-        weight: λ ≥ 0.
-
-    >>> ConstantWeight(0.01).weight
-    tensor(0.0100)
-    """
-
-    weight: Tensor
-
-    def __init__(self, weight: float) -> None:
-        super().__init__()
-        self.register_buffer("weight", _scalar(checked_number("weight", weight)))
-
-    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Change nothing."""
-
-
-class LinearWarmup(nn.Module):
-    """Schedule that raises λ from 0 to ``weight`` in equal steps and then keeps it constant.
-
-    A constant penalty lowers evidence from the first step on, while predictions are still far off. A warm-up lets the
-    likelihood fit them first. It is common in evidential classification; no study has measured its value for
-    regression.
-
-    Args:
-        weight: the final λ ≥ 0.
-        steps: number of training steps until it is reached.
-
-    >>> schedule = LinearWarmup(0.1, steps=4)
-    >>> answer, y = NormalInverseGamma(torch.zeros(2), 1.0, 2.0, 1.0), torch.ones(2)
-    >>> schedule.step(answer, y)
-    >>> schedule.weight
-    tensor(0.0250)
-    """
-
-    target: Tensor
-    steps_done: Tensor
-
-    def __init__(self, weight: float, steps: int) -> None:
-        super().__init__()
-        check_counts(steps=steps)
-        self.steps = int(steps)
-        self.register_buffer("target", _scalar(checked_number("weight", weight)))
-        self.register_buffer("steps_done", torch.tensor(0, dtype=torch.int64))
-
-    @property
-    def weight(self) -> Tensor:
-        return self.target * (self.steps_done / self.steps).clamp(max=1)
-
-    def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Count one training step."""
-        self.steps_done += 1
 
 
 class DualAscent(nn.Module):
@@ -146,7 +66,14 @@ class DualAscent(nn.Module):
     @torch.inference_mode(False)  # a weight made in inference mode could not be used in training
     @torch.no_grad()
     def step(self, nig: NormalInverseGamma, y: Tensor, mask: Tensor | None = None) -> None:
-        """Update the average and λ by one batch."""
+        """Update the average and λ by one batch, before or after the backward pass.
+
+        Args:
+            nig: output of the network for the batch.
+            y: targets of the batch.
+            mask: True where a target counts; None counts all. Bounds of censored targets have no error to adapt to:
+                pass ``censored == 0``.
+        """
         y, mask = fit_target(y, nig.batch_shape, nig.gamma, mask)
         y = without_masked(y, mask)
         total = reduce_loss(penalties.nsu(y, *nig.parameters), mask, None, "sum")

@@ -1,4 +1,4 @@
-r"""Evidence penalties by name, and the extra terms that later papers add to the loss.
+r"""Evidence penalties by name.
 
 The likelihood alone does not lower the evidence where the prediction is wrong; therefore the paper adds λ times a
 penalty. Each function here takes ``(y, gamma, nu, alpha_minus_one, beta)`` and returns one value per target. A penalty
@@ -16,20 +16,16 @@ from torch import Tensor
 
 from howsure.errors import InputError
 from howsure.formulas import nig
-from howsure.formulas.special import rho_prime
 
 __all__ = [
-    "EXTRA_TERMS",
     "PENALTIES",
     "Penalty",
     "error",
     "kl",
     "kl_error",
-    "lipschitz_mse",
     "lookup",
     "nsu",
     "standard_score",
-    "ur",
 ]
 
 Penalty = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -86,47 +82,18 @@ def nsu(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Ten
     return r * (r / (beta * (1 + 1 / nu)) * alpha_minus_one)
 
 
-def lipschitz_mse(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r"""Return :math:`r^2` if :math:`r^2 < U`, else :math:`2\sqrt U|r| - U`: a squared error whose slope is bounded.
-
-    An extra term of Oh and Shin (AAAI 2022), whose weight has the unit 1/y². It keeps γ learning where the likelihood's
-    gradient by γ has become small. :math:`U = \min(U_\nu, U_\alpha)`, :math:`U_\nu = \beta(1+\nu)/(\alpha\nu)`,
-    :math:`U_\alpha = \frac{2\beta(1+\nu)}\nu(e^{\psi(\alpha+1/2)-\psi(\alpha)} - 1)`. No gradient flows through U, so
-    that only γ learns from this term.
-    """
-    with torch.no_grad():
-        width = beta * (1 + 1 / nu)
-        alpha = 1 + alpha_minus_one
-        root = torch.minimum(width / alpha, 2 * width * torch.expm1(rho_prime(alpha))).sqrt()
-    size = (y - gamma).abs()
-    return torch.where(size < root, size * size, root * (2 * size - root))
-
-
-def ur(y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:
-    r"""Return :math:`-|y-\gamma|\,\ln(e^{\alpha-1} - 1)`, which pulls α out of the flat end of its softplus.
-
-    An extra term of Ye et al. (AAAI 2024). Not unit-free: its weight has the unit 1/y. The logarithm is the raw output
-    from which α was computed, so that the gradient by it does not vanish (until the floor of α−1, 1e-6, takes over at a
-    raw output of −14). The term is unbounded below and *raises* evidence on large errors, against the penalty: give it
-    a small weight.
-    """
-    # ln(e^a − 1) = a + ln(1 − e^−a), finite for large a
-    preactivation = alpha_minus_one + torch.log(-torch.expm1(-alpha_minus_one))
-    return -(y - gamma).abs() * preactivation
-
-
 PENALTIES: Mapping[str, Penalty] = MappingProxyType({f.__name__: f for f in (error, standard_score, kl, kl_error, nsu)})
-EXTRA_TERMS: Mapping[str, Penalty] = MappingProxyType({f.__name__: f for f in (lipschitz_mse, ur)})
 
 
-def lookup(name: str | Penalty, table: Mapping[str, Penalty] = PENALTIES) -> Penalty:
-    """Return the penalty of this name in ``table``. A function is returned unchanged.
+def lookup(name: str | Penalty) -> Penalty:
+    """Return the penalty of this name. A function is returned unchanged.
 
     Raises:
-        InputError: for a name that is not in the table.
+        InputError: for a name that is not in `PENALTIES`.
     """
     if callable(name):
         return name
-    if name not in table:
-        raise InputError(f"unknown penalty {name!r}; known are {', '.join(table)}, or a function with their signature")
-    return table[name]
+    if name not in PENALTIES:
+        known = ", ".join(PENALTIES)
+        raise InputError(f"unknown penalty {name!r}; known are {known}, or a function with their signature")
+    return PENALTIES[name]
