@@ -303,35 +303,17 @@ def test_mean_and_variance_of_an_nig_are_dependent():
     assert agrees(joint - torch.as_tensor(product), 0.10200)
 
 
-# Replicates and updates ---------------------------------------------------------------------------------------------
+# Updates ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_replicates_are_the_product_of_sequential_predictions(dtype):
-    y = torch.randn(5, 4, 3, dtype=dtype) * 3
-    p = nig.Parameters(*(v.to(dtype).expand(5, 3) for v in parameters(POINTS[0])))
-    q, chain = p, torch.zeros(5, 3, dtype=dtype)
+def test_update_by_all_observations_equals_updates_one_by_one():
+    y = torch.randn(5, 4, 3, dtype=torch.float64) * 3
+    p = nig.Parameters(*(v.double().expand(5, 3) for v in parameters(POINTS[0])))
+    q = p
     for k in range(4):
-        chain = chain + nig.nll(y[:, k], *q)
         q = nig.conjugate_update(y[:, k : k + 1], *q, dim=1)
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-13, "atol": 1e-13}
-    assert torch.allclose(nig.replicates_nll(y, *p, dim=1), chain, **tolerance)
     for one, many in zip(q, nig.conjugate_update(y, *p, dim=1), strict=True):
-        assert torch.allclose(one, many, **tolerance)
-
-
-def test_replicates_are_exact_for_huge_alpha():
-    y = torch.tensor([0.3, -0.4, 1.0])
-    p = parameters((0.1, 2.0, 1e7, 2e7), torch.float32)
-    n, gamma, nu, alpha, beta = 3, *(exact(v) for v in p)
-    alpha = alpha + 1
-    values = [exact(v) for v in y]
-    mean = sum(values) / n
-    beta_n = beta + sum((v - mean) ** 2 for v in values) / 2 + nu * n * (mean - gamma) ** 2 / (2 * (nu + n))
-    alpha_n = alpha + mp.mpf(n) / 2
-    log_p = mp.loggamma(alpha_n) - mp.loggamma(alpha) + alpha * mp.log(beta) - alpha_n * mp.log(beta_n)
-    log_p += mp.log(nu / (nu + n)) / 2 - mp.mpf(n) / 2 * mp.log(2 * mp.pi)
-    assert nig.replicates_nll(y, *p).item() == pytest.approx(-float(log_p), rel=2e-6)
+        assert torch.allclose(one, many, rtol=1e-13, atol=1e-13)
 
 
 def test_virtual_observations_are_nu_and_two_alpha():

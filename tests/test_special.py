@@ -64,12 +64,3 @@ def test_gap_is_relatively_exact_on_both_sides_of_one(dtype):
         assert exact(value) == pytest.approx(truth, rel=TOLERANCE[dtype])
         assert exact(slope) == pytest.approx(1 - 1 / exact(xi), rel=TOLERANCE[dtype])
     assert special.gap(torch.tensor(1.0, dtype=dtype)) == 0
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("step", [0.5, 1.0, 3.5, 1000.0])
-def test_lgamma_step(step, dtype):
-    x = torch.tensor([0.1, 1.0, 3.9, 8.1, 1e3, 1e6, 1e8], dtype=dtype)
-    for xi, value in zip(x, special.lgamma_step(x, step), strict=True):
-        truth = mp.loggamma(exact(xi) + mp.mpf(step)) - mp.loggamma(exact(xi))
-        assert abs(exact(value) - truth) <= TOLERANCE[dtype] * max(1, abs(truth))

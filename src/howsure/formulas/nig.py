@@ -23,7 +23,6 @@ from howsure.formulas.special import (
     binet,
     binet_prime,
     gap,
-    lgamma_step,
     rho,
     rho_excess,
     rho_excess_prime,
@@ -51,7 +50,6 @@ __all__ = [
     "nll",
     "predictive_scale",
     "predictive_variance",
-    "replicates_nll",
     "variance_of_variance",
 ]
 
@@ -174,24 +172,6 @@ def cell_nll(
     return torch.where(known, nll(torch.where(known, y, gamma), gamma, nu, alpha_minus_one, beta), cell)
 
 
-def replicates_nll(
-    y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
-) -> Tensor:
-    r"""Return the negative log marginal likelihood of n observations, along ``dim`` of y, that share one pair (μ, σ²).
-
-    .. math:: \tfrac n2\ln 2\pi + \tfrac12\ln\frac{\nu_n}\nu + \ln\frac{\Gamma(\alpha)}{\Gamma(\alpha_n)}
-              + \alpha_n\ln\beta_n - \alpha\ln\beta
-
-    Parameters with index n are the results of :func:`conjugate_update`. For n = 1 this is :func:`nll`. Unlike one
-    observation, two or more identify :math:`\nu`, and with it the split into aleatoric and epistemic variance.
-    """
-    n = y.shape[dim]
-    added = _added_to_beta(y, gamma, nu, dim)
-    alpha = 1 + alpha_minus_one
-    constant = 0.5 * n * (LOG_2PI + beta.log()) + 0.5 * torch.log1p(n / nu)
-    return constant - lgamma_step(alpha, 0.5 * n) + (alpha + 0.5 * n) * torch.log1p(added / beta)
-
-
 def conjugate_update(
     y: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor, dim: int = -1
 ) -> Parameters:
@@ -201,17 +181,11 @@ def conjugate_update(
               \alpha_n = \alpha + \tfrac n2, \quad
               \beta_n = \beta + \tfrac12\sum(y_i - \bar y)^2 + \frac{\nu n(\bar y - \gamma)^2}{2\nu_n}
     """
-    n = y.shape[dim]
-    shift = (n / (nu + n)) * (y.mean(dim) - gamma)
-    return Parameters(gamma + shift, nu + n, alpha_minus_one + 0.5 * n, beta + _added_to_beta(y, gamma, nu, dim))
-
-
-def _added_to_beta(y: Tensor, gamma: Tensor, nu: Tensor, dim: int) -> Tensor:
-    """Return βₙ − β, by which the observations along ``dim`` raise β."""
-    n = y.shape[dim]
-    mean = y.mean(dim)
+    n, mean = y.shape[dim], y.mean(dim)
+    shift = (n / (nu + n)) * (mean - gamma)
     within = (y - mean.unsqueeze(dim)).square().sum(dim)
-    return 0.5 * within + 0.5 * n * (mean - gamma).square() / (1 + n / nu)
+    added = 0.5 * within + 0.5 * n * (mean - gamma).square() / (1 + n / nu)
+    return Parameters(gamma + shift, nu + n, alpha_minus_one + 0.5 * n, beta + added)
 
 
 def log_prob(mu: Tensor, sigma2: Tensor, gamma: Tensor, nu: Tensor, alpha_minus_one: Tensor, beta: Tensor) -> Tensor:

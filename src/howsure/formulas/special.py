@@ -28,7 +28,6 @@ __all__ = [
     "gap",
     "half_line_rule",
     "in_float64",
-    "lgamma_step",
     "rho",
     "rho_excess",
     "rho_excess_prime",
@@ -128,12 +127,6 @@ def binet_prime(x: Tensor) -> Tensor:
     low, high = x.clamp(max=threshold), x.clamp(min=threshold)
     direct = torch.digamma(low) - low.log() + 0.5 / low
     return torch.where(x < threshold, direct, _odd_series(_BINET_PRIME, high) / high)
-
-
-def lgamma_step(x: Tensor, step: Tensor | float) -> Tensor:
-    r"""Return :math:`\ln\Gamma(x+s) - \ln\Gamma(x)` for a step :math:`s \ge 0` of any size."""
-    up = x + step
-    return (x - 0.5) * torch.log1p(step / x) + step * (up.log() - 1) + binet(up) - binet(x)
 
 
 def gap(x: Tensor) -> Tensor:
