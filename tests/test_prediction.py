@@ -382,27 +382,6 @@ def test_predictions_are_joined_row_after_row():
             Prediction.cat(nothing)
 
 
-def test_leaves_equal_those_of_the_distribution():
-    p = Prediction(evidential(3), members=0)
-    leaves, structure = torch.utils._pytree.tree_flatten(p)
-    assert [tuple(leaf.shape) for leaf in leaves] == [(3, 5)] * 4
-    assert all(torch.equal(a, b) for a, b in zip(leaves, p.answers.parameters, strict=True))
-    again = torch.utils._pytree.tree_unflatten([leaf + 0.0 for leaf in leaves], structure)
-    assert again.mean == pytest.approx(p.mean)
-
-
-def test_tree_functions_batch_predictions():
-    raw = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(0))
-    one = torch.func.vmap(lambda r: Prediction(hs.NormalInverseGamma.from_raw(r)))(raw)
-    assert one.mean == pytest.approx(Prediction(hs.NormalInverseGamma.from_raw(raw)).mean)
-    raw = torch.randn(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    several = torch.func.vmap(lambda r: Prediction(hs.NormalInverseGamma.from_raw(r), members=0))(raw)
-    assert (several.shape, several.members) == ((6, 5), 3)
-    assert several.std == pytest.approx(Prediction(hs.NormalInverseGamma.from_raw(raw), members=1).std)
-    names = torch.utils._pytree.tree_map(lambda t: str(t.dtype), several)
-    assert torch.utils._pytree.tree_flatten(names)[0] == ["torch.float32"] * 4
-
-
 def test_mixture_is_a_prediction_of_its_members():
     p = Prediction(ensemble(3), members=0)
     again = Prediction(p.distribution)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils import _pytree
 
 import howsure as hs
 
@@ -74,14 +73,6 @@ def test_joining_keeps_the_weights_of_the_rows():
     same = hs.Prediction(nig(), members=0, weights=[1, 2, 3])
     with pytest.raises(hs.InputError):
         hs.Prediction.cat([p, same])
-
-
-def test_tree_functions_keep_the_weights_of_the_rows():
-    p = prediction()
-    leaves, spec = _pytree.tree_flatten(p)
-    again = _pytree.tree_unflatten([leaf.clone() for leaf in leaves], spec)
-    assert np.allclose(again.weights, p.weights)
-    assert np.allclose(again.quantile(0.3), p.quantile(0.3))
 
 
 def test_mixture_with_weights_of_rows_is_a_prediction():

@@ -212,9 +212,7 @@ def test_prediction_keeps_its_transform(members):
         (Prediction.cat([p[:5], p[5:]]), ends),
         (Prediction.cat([p[:, 0], p[:, 1]]), np.concatenate([ends[:, 0], ends[:, 1]])),
         (p.cpu().detach().to(torch.float64), ends),
-        (_pytree.tree_map(lambda leaf: leaf.clone(), p), ends),
         (Prediction(p.distribution), ends),
-        (_pytree.tree_map(lambda leaf: leaf.clone(), hs.Prediction(p.distribution)), ends),
     ):
         assert np.allclose(some.interval(0.8), expected)
     assert p[:, 1].transform == Transform("positive", 5.0, 0.5)

@@ -1,25 +1,23 @@
 """Predictive distributions of rows of any shape: tensors inside, NumPy arrays outside."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from html import escape
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.utils import _pytree
 
 from howsure.distributions import NormalInverseGamma
 from howsure.distributions.arguments import fit_rows, fit_shape
-from howsure.distributions.base import on_leaves
 from howsure.errors import InputError
 from howsure.plots import Predicted, draw
 from howsure.prediction import quantities
 from howsure.prediction.checks import checked_coverages, checked_levels, draw_some, real_numbers
-from howsure.prediction.state import Answer, State, device_of, first_leaf, members_of_weights_first
+from howsure.prediction.state import State, device_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +57,7 @@ class Prediction(State):
 
     Tensors stay on their device and in their dtype. Properties and methods return NumPy arrays of that dtype, or the
     wider one of y. The torch objects are ``answers``, with the members in dimension 0, and ``distribution``, their
-    mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat`, moved with :meth:`to` and taken
-    apart by torch's tree functions, with the leaves of ``answer``.
+    mixture. Predictions can be indexed along their dimensions, joined with :meth:`cat` and moved with :meth:`to`.
 
     The predictive distribution is the mixture of the members' distributions, with equal or given weights. Its mean,
     variance, density, quantiles and intervals do not depend on how the variance is divided. With weights, every mean
@@ -474,38 +471,3 @@ def _numpy(x: Tensor) -> Array:
 
 def _root(x: Array | None) -> Array | None:
     return None if x is None else np.sqrt(x)
-
-
-def _flatten(p: Prediction) -> tuple[list[Any], Any]:
-    """Return the tensors of a prediction, and the context to rebuild it.
-
-    The context is the dimension of the members, counted from the right, the transform, the atom, and which of the
-    weights, the familiarity and the gate are there.
-    """
-    answer, members = p.answers, cast(int | None, -1 - len(p.shape))
-    if p.members == 1 and isinstance(first_leaf(answer), Tensor):
-        answer, members = on_leaves(lambda leaf: leaf.squeeze(0), answer), None
-    gate = p.gate.squeeze(0) if members is None and isinstance(p.gate, Tensor) else p.gate
-    weights = p._weights.movedim(0, -1) if isinstance(p._weights, Tensor) else p._weights
-    optional = (weights, p._familiarity, gate)
-    present = tuple(part is not None for part in optional)
-    return [answer, *(part for part in optional if part is not None)], (members, p.transform, p.atom, present)
-
-
-def _unflatten(values: Iterable[Any], context: Any) -> Prediction:
-    answer, *rest = values
-    members, transform, atom, present = context
-    weights, familiarity, gate = (rest.pop(0) if there else None for there in present)
-    if isinstance(answer, Answer) and isinstance(first_leaf(answer), Tensor):
-        new = Prediction(answer, members, transform=transform)
-        new._weights = members_of_weights_first(weights) if isinstance(weights, Tensor) else None
-    else:
-        new = Prediction.__new__(Prediction)  # of the objects that tree functions put instead of tensors
-        new.__dict__ = {"answers": answer, "index": None, "names": None, "shape": (), "members": 1}
-        new.transform, new._weights = transform, weights
-    new._familiarity, new.atom = familiarity, atom
-    new.gate = gate.unsqueeze(0) if members is None and isinstance(gate, Tensor) else gate
-    return new
-
-
-_pytree.register_pytree_node(Prediction, _flatten, _unflatten, serialized_type_name="howsure.Prediction")

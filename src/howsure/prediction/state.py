@@ -27,7 +27,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture as mixtures
 from howsure.prediction.checks import real_numbers
 
-__all__ = ["Answer", "State", "device_of", "first_leaf", "members_of_weights_first"]
+__all__ = ["Answer", "State", "device_of"]
 
 Array = NDArray[Any]  # of floats: float64 or float32
 Answer = NormalInverseGamma | StudentT | Normal
@@ -79,7 +79,7 @@ class State:
         self.shape = tuple(shape)
         self._set_weights(weights)
         if self._weights is not None and 1 < self._weights.ndim <= len(shape):
-            self._weights = self._weights_like(first_leaf(self.answers)).expand(-1, *shape)  # type: ignore[union-attr]
+            self._weights = self._weights_like(location(self.answers)).expand(-1, *shape)  # type: ignore[union-attr]
         self._familiarity = self._mean_familiarity(familiarity)
         self._set_atom(atom, gate)
 
@@ -409,15 +409,9 @@ def join(answers: Sequence[Answer]) -> Answer:
     return joined
 
 
-def first_leaf(answer: Answer) -> Any:
-    """Return the first tensor of a distribution. It is None if tree functions removed it."""
-    return getattr(answer, answer.leaves[0], None)
-
-
 def device_of(answer: Answer) -> torch.device:
     """Return the device of a distribution."""
-    device: torch.device = first_leaf(answer).device
-    return device
+    return location(answer).device
 
 
 def index_of(key: Any, size: int) -> Any:
