@@ -153,31 +153,31 @@ def test_objects_that_are_no_table_raise(x, word):
 
 
 @pytest.mark.parametrize(
-    ("x", "row", "hint"),
+    ("x", "row"),
     [
-        (objects(1j, 2j), 0, "imaginary"),
-        (pd.DataFrame({"a": [1j]}), 0, "imaginary"),
-        (objects(None, b"x"), 1, "decode"),
-        (objects([1], [2]), 0, "every element"),
-        (objects((1, 2), (3, 4)), 0, "every element"),
-        (objects({"k": 1}), 0, "every key"),
-        (objects(np.zeros(2)), 0, "every element"),
-        (objects(datetime.time(1), 3), 0, "astype"),
-        (objects(object()), 0, "astype"),
-        (pd.DataFrame({"a": pd.period_range("2020", periods=2, freq="M")}), 0, "to_timestamp"),
-        (pd.DataFrame({"a": pd.interval_range(0, 2)}), 0, "category"),
-        (pl.DataFrame({"a": [[1], [2]]}), 0, "every element"),
-        (pa.table({"a": [{"k": 1}]}), 0, "every key"),
-        (pa.table({"a": [b"x"]}), 0, "decode"),
-        (objects(1, datetime.date(2020, 1, 1)), 0, "astype"),
+        (objects(1j, 2j), 0),
+        (pd.DataFrame({"a": [1j]}), 0),
+        (objects(None, b"x"), 1),
+        (objects([1], [2]), 0),
+        (objects((1, 2), (3, 4)), 0),
+        (objects({"k": 1}), 0),
+        (objects(np.zeros(2)), 0),
+        (objects(datetime.time(1), 3), 0),
+        (objects(object()), 0),
+        (pd.DataFrame({"a": pd.period_range("2020", periods=2, freq="M")}), 0),
+        (pd.DataFrame({"a": pd.interval_range(0, 2)}), 0),
+        (pl.DataFrame({"a": [[1], [2]]}), 0),
+        (pa.table({"a": [{"k": 1}]}), 0),
+        (pa.table({"a": [b"x"]}), 0),
+        (objects(1, datetime.date(2020, 1, 1)), 0),
     ],
     ids=range(15),
 )
-def test_values_of_other_types_raise_with_a_remedy(x, row, hint):
+def test_values_of_other_types_raise_with_a_remedy(x, row):
     with pytest.raises(hs.InputTypeError) as caught:
         read_table(x)
     assert (caught.value.column, caught.value.row) == ("a", row)
-    assert hint in caught.value.hint
+    assert "astype" in caught.value.hint
 
 
 def test_odd_values_that_have_a_meaning():

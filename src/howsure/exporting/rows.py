@@ -31,7 +31,7 @@ def describe_column(encoder: Encoder) -> dict[str, Any]:
     elif encoder.content == "duration":
         kind = "duration"
     found: dict[str, Any] = {"name": encoder.name, "kind": kind, "number": MEANINGS[kind]}
-    if kind in ("number", "date", "category") and encoder.content != PLAIN:
+    if kind in ("number", "date") and encoder.content != PLAIN:
         found["written"] = encoder.content  # how texts of the column were read: "1000,0", "%d.%m.%Y", "ISO8601"
     if kind == "category":
         found["codes"] = {category: code for code, category in enumerate(encoder.categories)}

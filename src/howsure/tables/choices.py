@@ -29,7 +29,7 @@ def reason_to_leave_out(column: Column) -> str:
     Text that is different in nine of ten rows has no categories: a network could only learn its rows by heart. Whole
     numbers that are all different may as well be quantities, such as prices, so that the name must also match.
     """
-    if column.kind == "category" and column.content == "text" and not column.declared:
+    if column.kind == "category" and not column.declared:
         texts = [text for text in column.values if text is not None]
         distinct = len(set(texts))
         if len(texts) < MIN_ROWS_TO_LEAVE_OUT:

@@ -11,7 +11,7 @@ import decimal
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from howsure.errors import InputError, InputTypeError, UnreadableCellsWarning
 from howsure.tables.dates import ISO, date_forms, parse_dates, parse_durations, seconds_of
 from howsure.tables.numbers import PLAIN, are_quantities, number_form, parse_numbers, warn_of_rounding
-from howsure.tables.values import conversion_hint, is_marker, kind_of, number_text, shorten, to_text
+from howsure.tables.values import CONVERT, is_marker, kind_of, number_text, shorten, to_text
 
 __all__ = ["Column", "Kind", "check_unique", "decide_kind", "name_parts", "read_column"]
 
@@ -39,6 +39,7 @@ ONE_KIND: dict[str, tuple[Kind, str]] = {  # kind and content of a column whose 
     "date": ("date", ISO),
     "duration": ("number", "duration"),
 }
+CATEGORY: tuple[Kind, str] = ("category", "")
 AS_CATEGORY = "make the column a category with .astype('category')"
 
 
@@ -52,7 +53,7 @@ class Column:
         values: one per row. Numbers, booleans (0, 1), durations (seconds) and dates (seconds since 1970) are float64
             with NaN where missing. Categories are text with None where missing.
         content: how the values are written. A number has "duration" or the form of `howsure.tables.numbers`, a date the
-            form of `howsure.tables.dates`. A category is "text", or "number" if all its categories are numbers.
+            form of `howsure.tables.dates`. Booleans and categories have none.
         declared: whether the caller made it a category.
         unreadable: a warning about texts that cannot be read and count as missing, None if there are none.
     """
@@ -89,10 +90,8 @@ def decide_kind(name: str, values: "pd.Series[Any]") -> tuple[Kind, str]:
         InputTypeError: if its values are of a type that no column can have.
     """
     types, dtype = pd.api.types, values.dtype
-    categories = _declared_categories(values)
-    if categories is not None:
-        are_numbers = len(categories) and {kind_of(value) for value in categories} <= {"number"}
-        return "category", "number" if are_numbers else "text"
+    if _is_declared_category(values):
+        return CATEGORY
     if types.is_bool_dtype(dtype):
         return ONE_KIND["boolean"]
     if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
@@ -104,13 +103,9 @@ def decide_kind(name: str, values: "pd.Series[Any]") -> tuple[Kind, str]:
     return _decide_objects(name, values)
 
 
-def _declared_categories(values: Any) -> Any:
-    """Return the categories of a categorical column (pandas, or a dictionary of Arrow), None for any other."""
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return values.cat.categories
-    if str(values.dtype).startswith("dictionary<"):
-        return values.dropna().unique()
-    return None
+def _is_declared_category(values: Any) -> bool:
+    """Return whether a column has the dtype of a category, of pandas or as a dictionary of Arrow."""
+    return isinstance(values.dtype, pd.CategoricalDtype) or str(values.dtype).startswith("dictionary<")
 
 
 def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
@@ -121,7 +116,7 @@ def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
     rows, present = rows[kept], present[kept]
     kinds, known = {kind_of(value) for value in present}, {"text", *ONE_KIND}
     if not kinds:
-        return ("category", "text") if len(kept) else ONE_KIND["number"]
+        return CATEGORY if len(kept) else ONE_KIND["number"]
     if kinds == {"number", "boolean"}:
         return ONE_KIND["number"]
     if len(kinds) == 1 and kinds <= ONE_KIND.keys():
@@ -134,7 +129,7 @@ def _decide_objects(name: str, series: "pd.Series[Any]") -> tuple[Kind, str]:
         column=name,
         row=int(rows[odd]),
         value=present[odd],
-        hint=conversion_hint(kind_of(present[odd])),
+        hint=CONVERT,
     )
 
 
@@ -151,11 +146,11 @@ def _decide_texts(name: str, cells: Sequence[str], rows: NDArray[np.int64]) -> t
     kind, content = max(ways, key=lambda way: np.count_nonzero(~np.isnan(_read_texts(sample, *way))))
     readable = ~np.isnan(_read_texts(texts, kind, content))
     if kind == "number" and content != "duration" and _are_codes(texts[readable]):
-        return "category", "text"
+        return CATEGORY
     if readable.mean() > MIN_READABLE_TEXTS:
         if readable[codes].mean() >= MIN_READABLE_CELLS:
             if kind == "date" and len(forms) > 1:
-                return _refuse_order(name, cells, rows, forms) if len(texts) > 1 else ("category", "text")
+                return _refuse_order(name, cells, rows, forms) if len(texts) > 1 else CATEGORY
             return kind, content
         if len(texts) > MAX_TEXTS_OF_MIXTURE or 2 * len(texts) > len(cells):
             what = "a duration" if content == "duration" else f"a {kind}"
@@ -163,7 +158,7 @@ def _decide_texts(name: str, cells: Sequence[str], rows: NDArray[np.int64]) -> t
     quantities = are_quantities(texts.tolist())
     if quantities.mean() > MIN_READABLE_TEXTS:
         _refuse_cells(name, cells, rows, quantities[codes], "numbers with a unit", "write numbers without units")
-    return "category", "text"
+    return CATEGORY
 
 
 def _are_codes(numbers: "pd.Series[str]") -> bool:
@@ -209,8 +204,9 @@ def read_column(
         InputError: for the first value of a wrong type or out of range. Text that cannot be read is missing.
     """
     if kind == "category":
-        declared = _declared_categories(series) is not None
-        return Column(name, kind, _read_categories(name, series, content, categories), content, declared)
+        return Column(
+            name, kind, _read_categories(name, series, categories), content, declared=_is_declared_category(series)
+        )
     numbers = _read_typed(name, series, kind, content)
     column = _read_objects(name, series, kind, content) if numbers is None else Column(name, kind, numbers, content)
     infinite = np.flatnonzero(np.isinf(column.values))
@@ -302,58 +298,24 @@ def _to_float(value: Any) -> float:
         return math.nan
 
 
-def _read_categories(
-    name: str, series: "pd.Series[Any]", content: str, categories: Sequence[str] | None
-) -> NDArray[Any]:
-    """Return the categories of cells as text, None where missing."""
-    find = to_text if categories is None else _category_finder(name, content, categories)
+def _read_categories(name: str, series: "pd.Series[Any]", categories: Sequence[str] | None) -> NDArray[Any]:
+    """Return the categories of cells as text, None where missing.
+
+    A later row has the category with its text, or else the first that spells the same number: 3.0 finds "3", and 1000
+    finds "01000".
+    """
+    known = dict.fromkeys(categories or ())
+    spelled = {number_text(category): category for category in reversed(known)}
     cells, present = series.astype(object).to_numpy(object), ~_missing(name, series)
     found = np.full(len(cells), None, dtype=object)
     for row in np.flatnonzero(present):
         cell = cells[row]
         if isinstance(cell, list | tuple | dict | set | bytes | np.ndarray):
             problem = f"is a column of categories, but has a value of type {kind_of(cell)}"
-            _refuse_value(name, problem, int(row), cell, conversion_hint(kind_of(cell)))
-        try:
-            found[row] = find(cell)
-        except InputError as error:
-            error.row = int(row)
-            raise
+            _refuse_value(name, problem, int(row), cell, CONVERT)
+        text = to_text(cell)
+        found[row] = text if text in known else spelled.get(number_text(text), text)
     return found
-
-
-def _category_finder(name: str, content: str, categories: Sequence[str]) -> Callable[[Any], str]:
-    """Return the function from a value to its category, which may be one that training rows did not have.
-
-    A number is the category that spells it, so that 1000 finds "01000". A text is itself. If all categories are
-    numbers, it is the number that it spells.
-    """
-    spelled: dict[str, list[str]] = {}
-    for category in categories:
-        spelled.setdefault(_spelling(category), []).append(category)
-
-    def find(value: Any) -> str:
-        is_text = isinstance(value, str)
-        text: str = value if is_text else to_text(value)
-        if is_text and content != "number":
-            return text
-        meant = spelled.get(_spelling(text), [])
-        problem = f"could mean the categories {', '.join(map(repr, meant))}" if len(meant) > 1 else ""
-        if not meant and isinstance(value, float | np.floating) and abs(float(value)) >= 2**53:
-            problem = "may have lost digits as a floating-point number"
-        if problem:
-            raise InputError(f"column {name!r}: {value!r} {problem}", column=name, value=value, hint="pass text")
-        return meant[0] if meant else text
-
-    return find
-
-
-def _spelling(text: str) -> str:
-    """Return the text of the number that a text spells, or the text itself."""
-    try:
-        return number_text(text) if text.isascii() and "_" not in text else text
-    except ValueError:
-        return text
 
 
 def _missing(name: str, series: "pd.Series[Any]") -> NDArray[np.bool_]:

@@ -170,7 +170,7 @@ def _learn(column: Column, y: Array | None, seed: int) -> tuple[Encoder, TargetM
         each = tuple(map(tuple, means.means.tolist()))
         return replace(encoder, categories=means.categories, means=each, frequent=frequent, why=why), means
     present = len(column.values) - encoder.missing
-    if column.content == "text" and not column.declared and present < 3 * encoder.distinct:
+    if not column.declared and present < 3 * encoder.distinct:
         reason = f"{encoder.distinct} different texts in {present} rows, which do not explain the target"
         return _left_out(column, reason), None
     return replace(encoder, categories=frequent, why=f"{features}; values do not clearly explain the target"), None

@@ -67,7 +67,7 @@ class Encoder:
     unreadable: str = ""
 
     def __post_init__(self) -> None:
-        known = {"boolean": ("",), "date": DATE_FORMS, "category": ("text", "number"), "number": ("duration",)}
+        known = {"boolean": ("",), "date": DATE_FORMS, "category": ("",), "number": ("duration",)}
         fits = self.content in known[self.kind] or (self.kind == "number" and is_number_form(self.content))
         shown, sizes = self.frequent or self.categories, {len(row) for row in self.means}
         whole = not sizes or (len(sizes) == 1 and 0 not in sizes and len(self.means) == len(self.categories) + 2)

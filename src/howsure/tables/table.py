@@ -1,6 +1,5 @@
 """Read tables (NumPy, pandas, polars, Arrow) into typed columns with missing values."""
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,14 +58,10 @@ def open_table(x: Any) -> tuple[pd.DataFrame, bool]:
         raise InputTypeError("sparse tables are not supported; pass a dense one, as in x.toarray()")
     if isinstance(x, pd.Series):
         raise InputError("x must have two dimensions: use x.to_frame() for a single column")
-    # only the library of x is imported
-    libraries = {cls.__module__.partition(".")[0] for cls in type(x).__mro__}
     if isinstance(x, pd.DataFrame):
         frame = x
-    elif "polars" in libraries:
-        frame = _from_polars(x)
-    elif "pyarrow" in libraries:
-        frame = _from_arrow(x)
+    elif type(x).__module__.startswith(("polars.", "pyarrow.")):
+        frame = _from_library(x)
     else:
         return _from_array(x), False
     names = [str(name) for name in frame.columns]
@@ -76,29 +71,15 @@ def open_table(x: Any) -> tuple[pd.DataFrame, bool]:
     return frame.set_axis(names, axis=1), True
 
 
-def _from_polars(x: Any) -> Any:
-    import polars
-
-    if isinstance(x, polars.LazyFrame):
-        raise InputTypeError("x is a polars LazyFrame; collect() it first")
-    if not isinstance(x, polars.DataFrame):
-        raise InputTypeError(f"x is a polars {type(x).__name__}: expected a polars DataFrame")
-    columns = {
-        # otherwise categories that look like numbers would become numbers
-        name: pd.Categorical(x[name].to_list()) if dtype in (polars.Categorical, polars.Enum) else x[name].to_list()
-        for name, dtype in x.schema.items()
-    }
-    return pd.DataFrame(columns, columns=x.columns, index=range(x.height))
-
-
-def _from_arrow(x: Any) -> Any:
-    pyarrow: Any = sys.modules["pyarrow"]  # has no type annotations
-    if not isinstance(x, pyarrow.Table | pyarrow.RecordBatch):
-        raise InputTypeError(f"x is an Arrow {type(x).__name__}: expected an Arrow Table or RecordBatch")
+def _from_library(x: Any) -> pd.DataFrame:
+    """Return a polars or Arrow table as a frame of pandas."""
     try:
-        return x.to_pandas()
-    except (pyarrow.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"the Arrow table cannot be converted: {error}") from error
+        frame = x.to_pandas()
+    except Exception as error:  # of either library, and for lack of the method
+        raise InputTypeError(f"x is a {type(x).__name__}: {error}", hint="collect() a lazy frame") from error
+    if not isinstance(frame, pd.DataFrame):
+        raise InputTypeError(f"x is a {type(x).__name__}, not a table")
+    return frame
 
 
 def _from_array(x: Any) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-import math
 import re
 import reprlib
 from numbers import Real
@@ -10,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MISSING_TEXTS", "conversion_hint", "is_marker", "kind_of", "number_text", "shorten", "to_text"]
+__all__ = ["CONVERT", "MISSING_TEXTS", "is_marker", "kind_of", "number_text", "shorten", "to_text"]
 
 _SYMBOLS = ("", "?", "??", "-", "--", "---", "–", "—", ".", "..", "...")
 _WORDS = ("na", "n/a", "n.a.", "nan", "nat", "null", "none", "nil", "missing", "unknown", "unavailable")
 _WRITTEN_BY_PROGRAMS = ("#n/a", "#na", "<na>", "not available", "#value!", "#div/0!", "#ref!", "0000-00-00")
+CONVERT = "convert values to numbers, booleans, text or dates, for example with .astype(str)"
 MISSING_TEXTS = frozenset((*_SYMBOLS, *_WORDS, *_WRITTEN_BY_PROGRAMS))  # among numbers, booleans and dates
 
 
@@ -38,19 +38,6 @@ def kind_of(value: Any) -> str:
     return type(value).__name__
 
 
-def conversion_hint(kind: str) -> str:
-    """Return how to convert values of a type that no column can have, for the hint of an error."""
-    hints = {
-        "Period": "convert periods to dates with .dt.to_timestamp()",
-        "Interval": "convert intervals to a category with .astype('category'), or to their middles",
-        "bytes": "decode bytes to text",
-        "complex": "give the real and the imaginary part a column each",
-        "dict": "give every key a column",
-    }
-    hints |= dict.fromkeys(("list", "tuple", "ndarray"), "give every element a column")
-    return hints.get(kind, "convert them to numbers, booleans, text or dates, for example with .astype(str)")
-
-
 def to_text(value: Any) -> str:
     """Return the text of a value as a category, the same for equal values: "3" for 3, 3.0 and Decimal(3)."""
     kind = kind_of(value)
@@ -67,14 +54,17 @@ def to_text(value: Any) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Return the text of a number, or of a text that Python reads as one. Whole numbers keep all their digits."""
+    """Return the text of a number, or of the number that a text spells; another text as it is.
+
+    Whole numbers keep all their digits.
+    """
     if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9]{1,400}\s*", value):
         return str(int(value))
     try:
         number = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError):
         return str(value)
-    if not math.isfinite(number) or number != int(number):
+    if not number.is_integer():
         return repr(number)
     return str(int(number if isinstance(value, str) else value))
 
