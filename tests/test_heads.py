@@ -397,7 +397,7 @@ def test_frozen_body_keeps_its_weights_while_the_head_learns():
     body = copy.deepcopy(model[0])
     old, x = copy.deepcopy(model[2]), torch.randn(200, 3)
     y = (model(x) + x[:, :1].exp() * torch.randn(200, 1)).detach()
-    model[2] = hs.NIGHead.from_linear(model[2], std=(model(x) - y).std().item(), freeze=model)
+    model[2] = hs.NIGHead.from_linear(model.requires_grad_(False)[2], std=(model(x) - y).std().item())
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["2.linear.weight", "2.linear.bias"]
     start = hs.evidential_loss(model(x), y)
     learning = [p for p in model.parameters() if p.requires_grad]
@@ -419,7 +419,6 @@ def test_frozen_body_keeps_its_weights_while_the_head_learns():
         (lambda: hs.nn.NIGConv2d.from_conv(nn.ConvTranspose2d(8, 1, 1)), "ConvTranspose2d"),
         (lambda: hs.NIGHead.from_linear(None), "NoneType"),
         (lambda: hs.NIGHead.from_linear(nn.LazyLinear(2)), r"NIGHead\.from_linear"),
-        (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), freeze=True), "freeze"),
         (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=0), "std"),
         (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=torch.nan), "std"),
         (lambda: hs.NIGHead.from_linear(nn.Linear(8, 1), std=None), "None"),
@@ -439,10 +438,3 @@ def test_head_goes_on_from_pruned_and_parametrized_layers():
         head = hs.NIGHead.from_linear(old)
         assert torch.allclose(head(x).prediction, old(x), atol=1e-6)
         assert all(p.is_leaf for p in head.parameters())
-
-
-def test_failed_head_freezes_nothing():
-    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
-    with pytest.raises(hs.InputError):
-        hs.NIGHead.from_linear(model[1], std=-1, freeze=model)
-    assert all(p.requires_grad for p in model.parameters())

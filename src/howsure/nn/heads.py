@@ -72,12 +72,10 @@ class _Head(nn.Module):
         return out if self.targets is None else out.unflatten(self.dim, (self.targets, self.parameters_per_target))
 
     @classmethod
-    def _replacing(
-        cls, where: str, old: Any, kind: type[nn.Module], std: Any, squeeze: bool, freeze: nn.Module | None
-    ) -> Self:
+    def _replacing(cls, where: str, old: Any, kind: type[nn.Module], std: Any, squeeze: bool) -> Self:
         """Return a head that starts at the predictions of an old layer, which has the class ``kind``."""
         where = f"{cls.__name__}.{where}"
-        _check_old(where, old, kind, freeze)
+        _check_old(where, old, kind)
         inputs, outputs = (getattr(old, name) for name in cls._sizes)
         if squeeze and outputs != 1:
             raise InputError(f"{where}: squeeze=True needs an old layer with one output, and this one has {outputs}")
@@ -90,9 +88,9 @@ class _Head(nn.Module):
             device=old.weight.device,
             dtype=old.weight.dtype,
         )
-        return cast(Self, head)._take_over(old, std, freeze)
+        return cast(Self, head)._take_over(old, std)
 
-    def _take_over(self, old: nn.Module, std: Any, freeze: nn.Module | None) -> Self:
+    def _take_over(self, old: nn.Module, std: Any) -> Self:
         """Return this head with the predictions of an old layer, and the same standard deviation everywhere."""
         weight, bias = cast(Tensor, old.weight), cast(Tensor | None, old.bias)
         layer, p = cast(nn.Linear, self.get_submodule(self._layer)), self.parameters_per_target
@@ -108,8 +106,6 @@ class _Head(nn.Module):
             biases[:, 1:] = start.to(weight.device)
             if bias is not None:
                 biases[:, 0] = bias
-        if freeze is not None:
-            freeze.requires_grad_(False)
         return self
 
 
@@ -170,9 +166,7 @@ class _Dense(_Vectors):
         self.linear = ExactLinear(in_features, outputs, device=device, dtype=dtype)
 
     @classmethod
-    def from_linear(
-        cls, old: nn.Linear, *, std: Any = 1.0, squeeze: bool = False, freeze: nn.Module | None = None
-    ) -> Self:
+    def from_linear(cls, old: nn.Linear, *, std: Any = 1.0, squeeze: bool = False) -> Self:
         """Return a head that starts at the predictions of an old layer, with the same uncertainty everywhere.
 
         Its predictions are the outputs of the old layer, up to rounding, and its distributions have their shape. The
@@ -185,8 +179,6 @@ class _Dense(_Vectors):
             std: standard deviation of y around the old predictions, such as their RMSE on validation data, in the unit
                 of the outputs: a number, or one for each output. The default suits standardised targets.
             squeeze: whether the distribution of an old layer with one output has the shape (…,) and not (…, 1).
-            freeze: a module whose parameters stop learning, such as the model that the old layer comes from. The
-                parameters of the head are new, and learn.
 
         Raises:
             InputError: for another layer, or a standard deviation that does not fit.
@@ -196,7 +188,7 @@ class _Dense(_Vectors):
         >>> torch.allclose(head(x).prediction, old(x), atol=1e-5)
         True
         """
-        return cls._replacing("from_linear", old, nn.Linear, std, squeeze, freeze)
+        return cls._replacing("from_linear", old, nn.Linear, std, squeeze)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, targets={self.targets}"
@@ -330,13 +322,13 @@ class _Conv(_Head):
         )
 
     @classmethod
-    def from_conv(cls, old: Any, *, std: Any = 1.0, squeeze: bool = False, freeze: nn.Module | None = None) -> Self:
+    def from_conv(cls, old: Any, *, std: Any = 1.0, squeeze: bool = False) -> Self:
         """Return a head that starts at the maps of an old convolution, with the same uncertainty everywhere.
 
         Args:
             old: the convolution of as many dimensions, such as an ``nn.Conv2d``, with one or more output channels and
                 any settings. It stays unchanged. The head has its settings, device and dtype.
-            std, squeeze, freeze: as in :meth:`NIGHead.from_linear`. The result has the shape (N, T, …) of the old maps.
+            std, squeeze: as in :meth:`NIGHead.from_linear`. The result has the shape (N, T, …) of the old maps.
                 With ``squeeze`` it is (N, …) instead of (N, 1, …).
 
         >>> old, x = nn.Conv2d(32, 1, 3, stride=2, padding=1), torch.randn(2, 32, 8, 10)
@@ -344,7 +336,7 @@ class _Conv(_Head):
         >>> torch.allclose(head(x).prediction, old(x), atol=1e-5)
         True
         """
-        return cls._replacing("from_conv", old, cls.old_type, std, squeeze, freeze)
+        return cls._replacing("from_conv", old, cls.old_type, std, squeeze)
 
     def _check(self, x: Any) -> None:
         name, dims = type(self).__name__, len(self.axes)
@@ -437,8 +429,8 @@ class NormalConv3d(_Conv3d, _Normal):
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
-def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None:
-    """Raise an error if a head cannot take the place of an old layer, or ``freeze`` is not a module."""
+def _check_old(where: str, old: Any, kind: type[nn.Module]) -> None:
+    """Raise an error if a head cannot take the place of an old layer."""
     if not isinstance(old, kind):
         package = type(old).__module__.partition(".")[0]  # wrappers of nn.Linear are often called Linear, too
         hint = "; what wraps a layer must be merged or removed first" if isinstance(old, nn.Module) else ""
@@ -447,8 +439,6 @@ def _check_old(where: str, old: Any, kind: type[nn.Module], freeze: Any) -> None
         raise InputError(f"{where}: the weights of the old layer are not there yet; call it with a batch first")
     if not cast(Tensor, old.weight).is_floating_point():
         raise InputTypeError(f"{where}: the old weights are {old.weight.dtype}; convert them to floating point first")
-    if not (freeze is None or isinstance(freeze, nn.Module)):
-        raise InputTypeError(f"{where}: freeze takes a module whose parameters stop learning, not {freeze!r}")
 
 
 def _checked_std(std: Any, targets: int) -> Tensor:
