@@ -22,7 +22,7 @@ def noisy(shape, seed=0):
     return normal(mean, std), mean + std * g.normal(size=shape)
 
 
-def shares(rows, points):
+def shares(rows, points=100):
     """Numbers of rows kept, from all of them to one point's worth, each once."""
     counts = []
     for j in range(points, 0, -1):
@@ -36,10 +36,10 @@ def error_of(distances, error):
     return np.mean(np.square(distances)) ** 0.5 if error == "rmse" else np.mean(distances)
 
 
-def brute_curve(distances, uncertainty, error, points):
+def brute_curve(distances, uncertainty, error):
     """Sort and cut, one row after the other; without ties."""
     rows = sorted(zip(uncertainty, distances, strict=True))
-    return [error_of([d for _, d in rows[:k]], error) for k in shares(len(rows), points)]
+    return [error_of([d for _, d in rows[:k]], error) for k in shares(len(rows))]
 
 
 def brute_area(counts, gaps):
@@ -50,27 +50,27 @@ def brute_area(counts, gaps):
 
 
 @pytest.mark.parametrize("error", ["rmse", "mae"])
-@pytest.mark.parametrize(("shape", "points"), [((1,), 100), ((7,), 100), ((250,), 100), ((101,), 10), ((40, 3), 50)])
-def test_curve_and_areas_against_loops(shape, points, error):
+@pytest.mark.parametrize("shape", [(1,), (7,), (250,), (101,), (40, 3)])
+def test_curve_and_areas_against_loops(shape, error):
     p, y = noisy(shape)
     distances, std = np.abs(p.mean - y).ravel(), p.std.ravel()
-    counts = shares(distances.size, points)
-    curve = brute_curve(distances, std, error, points)
-    oracle = brute_curve(distances, distances, error, points)
-    share, kept = metrics.retention_curve(p, y, error=error, points=points)
+    counts = shares(distances.size)
+    curve = brute_curve(distances, std, error)
+    oracle = brute_curve(distances, distances, error)
+    share, kept = metrics.retention_curve(p, y, error=error)
     assert share == pytest.approx(np.array(counts) / distances.size)
     assert kept == pytest.approx(curve)
     whole = error_of(distances, error)
     ause = brute_area(counts, [c - o for c, o in zip(curve, oracle, strict=True)]) / whole
     aurg = brute_area(counts, [whole - c for c in curve]) / whole
-    assert metrics.ause(p, y, error=error, points=points) == pytest.approx(ause, abs=1e-12)
-    assert metrics.aurg(p, y, error=error, points=points) == pytest.approx(aurg, abs=1e-12)
+    assert metrics.ause(p, y, error=error) == pytest.approx(ause, abs=1e-12)
+    assert metrics.aurg(p, y, error=error) == pytest.approx(aurg, abs=1e-12)
 
 
-def test_shares_go_from_all_rows_to_one_point():
+def test_shares_go_from_all_rows_to_one_percent():
     p, y = noisy((1000,))
-    share, kept = metrics.retention_curve(p, y, points=20)
-    assert share == pytest.approx(np.arange(20, 0, -1) / 20)
+    share, kept = metrics.retention_curve(p, y)
+    assert share == pytest.approx(np.arange(100, 0, -1) / 100)
     assert kept[0] == pytest.approx(metrics.rmse(p, y))
 
 
@@ -94,7 +94,7 @@ def test_names_of_uncertainties():
     arrays = {"std": p.std, "aleatoric": p.aleatoric_std, "epistemic": p.epistemic_std, "entropy": p.entropy()}
     curves = {name: metrics.retention_curve(p, y, name)[1] for name in arrays}
     for name, array in arrays.items():
-        assert curves[name] == pytest.approx(brute_curve(np.abs(p.mean - y), array, "rmse", 100)), name
+        assert curves[name] == pytest.approx(brute_curve(np.abs(p.mean - y), array, "rmse")), name
     for one, other in itertools.combinations(arrays, 2):  # otherwise a mixed-up name would pass
         assert not np.allclose(curves[one], curves[other]), (one, other)
     assert (metrics.retention_curve(p, y)[1] == curves["std"]).all()
@@ -205,9 +205,6 @@ def test_bad_input_is_named(metric):
         metric(p, [0, np.nan, 1, 3, 2])
     with pytest.raises(hs.InputError, match="'mse'"):
         metric(p, y, error="mse")
-    for points in (1, 0, 10.5):
-        with pytest.raises(hs.InputError, match="points"):
-            metric(p, y, points=points)
     with pytest.raises(hs.InputError):
         metric(normal(np.zeros(0), np.ones(0)), [])
 

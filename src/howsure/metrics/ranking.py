@@ -13,6 +13,7 @@ from howsure.prediction import Prediction, as_prediction, real_numbers
 __all__ = ["aurg", "auroc", "ause", "retention_curve"]
 
 Array = NDArray[np.float64]
+POINTS = 100  # of a curve: shares 1, 0.99, …, 0.01, each rounded up to whole rows
 
 
 def retention_curve(
@@ -20,7 +21,6 @@ def retention_curve(
     y: Targets,
     uncertainty: Targets | str = "std",
     error: str = "rmse",
-    points: int = 100,
     *,
     mask: Mask = None,
 ) -> tuple[Array, Array]:
@@ -28,7 +28,7 @@ def retention_curve(
 
     Among equal uncertainties the rows kept are random: the curve is the expected mean squared (its root is taken last)
     or mean absolute error, so the order of rows is irrelevant and a constant uncertainty gives a flat curve. Each
-    target, or pixel, counts as a row.
+    target, or pixel, counts as a row. The shares are 1, 0.99, …, 0.01, each rounded up to whole rows.
 
     Args:
         prediction: a prediction, or the output distribution of one network.
@@ -36,7 +36,6 @@ def retention_curve(
         uncertainty: the ranking: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part that
             the prediction does not have raises an error.
         error: "rmse" or "mae", of the mean.
-        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
@@ -49,20 +48,18 @@ def retention_curve(
     >>> retention_curve(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0], error="mae")
     (array([1. , 0.5]), array([2., 1.]))
     """
-    return retention(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
+    return retention(*_ranked(prediction, y, uncertainty, error, mask), error)
 
 
-def check_ranking(error: str, points: int) -> None:
-    """Raise an error if the name of the error or the number of points is invalid."""
+def check_ranking(error: str) -> None:
+    """Raise an error if the name of the error is unknown."""
     if error not in ("rmse", "mae"):
         raise InputError(f"unknown error {error!r}; known are rmse, mae")
-    if not isinstance(points, int | np.integer) or points < 2:
-        raise InputError(f"points must be a whole number of at least 2, got {points!r}")
 
 
-def _ranked(prediction: Any, y: Any, uncertainty: Any, error: str, points: int, mask: Any) -> tuple[Array, Array]:
+def _ranked(prediction: Any, y: Any, uncertainty: Any, error: str, mask: Any) -> tuple[Array, Array]:
     """Return |mean − y| and the uncertainty of every target that counts, one after the other, all of them finite."""
-    check_ranking(error, points)
+    check_ranking(error)
     p = as_prediction(prediction)
     distance: Array = errors(p, y, mask).abs().flatten().cpu().numpy()
     if not distance.size:
@@ -79,7 +76,7 @@ def _ranked(prediction: Any, y: Any, uncertainty: Any, error: str, points: int, 
     return distance, score
 
 
-def retention(distance: Array, score: Array, error: str, points: int) -> tuple[Array, Array]:
+def retention(distance: Array, score: Array, error: str) -> tuple[Array, Array]:
     """Return the :func:`retention_curve` of errors and uncertainties, (rows,), for at least one row."""
     rows = len(distance)
     loss = distance**2 if error == "rmse" else distance
@@ -89,7 +86,7 @@ def retention(distance: Array, score: Array, error: str, points: int) -> tuple[A
     total = np.add.reduceat(loss, first)
     mean = total / np.diff(np.r_[first, rows])
     below = np.r_[0.0, np.cumsum(total)[:-1]]
-    kept = np.unique(-(-rows * np.arange(1, points + 1) // points))[::-1]  # ⌈rows · j/points⌉, without floats
+    kept = np.unique(-(-rows * np.arange(1, POINTS + 1) // POINTS))[::-1]  # ⌈rows · j/points⌉, without floats
     last = np.searchsorted(first, kept - 1, side="right") - 1  # the group that is cut
     # (kept − first)/kept is exactly 1 for a single group, (kept − first) · mean / kept need not be its mean
     curve = below[last] / kept + (kept - first[last]) / kept * mean[last]
@@ -101,7 +98,6 @@ def ause(
     y: Targets,
     uncertainty: Targets | str = "std",
     error: str = "rmse",
-    points: int = 100,
     *,
     mask: Mask = None,
 ) -> float:
@@ -116,7 +112,6 @@ def ause(
         uncertainty: the ranking: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part that
             the prediction does not have raises an error.
         error: "rmse" or "mae", of the mean.
-        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
@@ -129,7 +124,7 @@ def ause(
     >>> ause(hs.Normal(torch.zeros(2), torch.tensor([1.0, 2.0])), [1.0, 3.0])
     0.0
     """
-    return area_above_oracle(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
+    return area_above_oracle(*_ranked(prediction, y, uncertainty, error, mask), error)
 
 
 def aurg(
@@ -137,7 +132,6 @@ def aurg(
     y: Targets,
     uncertainty: Targets | str = "std",
     error: str = "rmse",
-    points: int = 100,
     *,
     mask: Mask = None,
 ) -> float:
@@ -151,7 +145,6 @@ def aurg(
         uncertainty: the ranking: "std", "aleatoric", "epistemic", "entropy", or an array of the shape of y. A part that
             the prediction does not have raises an error.
         error: "rmse" or "mae", of the mean.
-        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
@@ -165,7 +158,7 @@ def aurg(
     >>> aurg(hs.Normal(torch.zeros(2), torch.tensor([2.0, 1.0])), [1.0, 3.0], error="mae")
     -0.125
     """
-    return area_below_random(*_ranked(prediction, y, uncertainty, error, points, mask), error, points)
+    return area_below_random(*_ranked(prediction, y, uncertainty, error, mask), error)
 
 
 def auroc(inside: Targets, outside: Targets) -> float:
@@ -200,16 +193,16 @@ def auroc(inside: Targets, outside: Targets) -> float:
     return float(wins / (2 * low.size * high.size))
 
 
-def area_above_oracle(distance: Array, score: Array, error: str, points: int) -> float:
+def area_above_oracle(distance: Array, score: Array, error: str) -> float:
     """Return :func:`ause` of errors and uncertainties, (rows,)."""
-    share, kept = retention(distance, score, error, points)
-    oracle = retention(distance, distance, error, points)[1]
+    share, kept = retention(distance, score, error)
+    oracle = retention(distance, distance, error)[1]
     return _relative_area(share, kept - oracle, kept[0])
 
 
-def area_below_random(distance: Array, score: Array, error: str, points: int) -> float:
+def area_below_random(distance: Array, score: Array, error: str) -> float:
     """Return :func:`aurg` of errors and uncertainties, (rows,)."""
-    share, kept = retention(distance, score, error, points)
+    share, kept = retention(distance, score, error)
     return _relative_area(share, kept[0] - kept, kept[0])
 
 

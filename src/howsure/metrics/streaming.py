@@ -166,16 +166,6 @@ class StreamingMetric(Metric):
             return plot_curve(value, ax=ax, label_names=labels, name=type(self).__name__)
         return self._plot(value, ax)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the value of one batch and add the batch. An error leaves the metric unchanged."""
-        # torchmetrics sets all states aside first, and does not bring them back if the update raises
-        before = self.__dict__ | {name: list(v) for name, v in self.metric_state.items() if isinstance(v, list)}
-        try:
-            return super().forward(*args, **kwargs)
-        except Exception:
-            self.__dict__.update(before)
-            raise
-
     def set_dtype(self, dst_type: str | torch.dtype) -> Self:  # noqa: ARG002
         """Return the metric as it is: sums stay in float64, counts whole numbers."""
         return self
@@ -192,20 +182,6 @@ class StreamingMetric(Metric):
 
         moved: Self = super()._apply(move, exclude_state)
         return moved
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: list[str]
-    ) -> None:
-        """Take the states from a state dict to the metric's device. An invalid state raises an error."""
-        for name, default in self._defaults.items():
-            key = prefix + name
-            if key in state_dict and not _fits(state_dict[key], default):
-                lists[-1].append(f"{key} cannot be the state {name} of {type(self).__name__}: {state_dict[key]!r:.80}")
-                del state_dict[key]
-            elif key in state_dict:
-                found, device = state_dict[key], self.count.device
-                state_dict[key] = [t.to(device) for t in found] if isinstance(found, list) else found.to(device)
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
 
 class BootStrapper(torchmetrics.wrappers.BootStrapper):
@@ -491,18 +467,17 @@ class RetentionCurve(StreamingMetric):
         uncertainty: the ranking: "std", "aleatoric", "epistemic" or "entropy". A part that the prediction does not
             have raises an error.
         error: "rmse" or "mae", of the mean.
-        points: shares 1, 1 − 1/points, …, 1/points, each rounded up to whole rows; fewer where there are fewer rows.
         options: of ``torchmetrics.Metric``.
     """
 
     higher_is_better: bool | None = None
 
-    def __init__(self, uncertainty: str = "std", error: str = "rmse", points: int = 100, **options: Any) -> None:
+    def __init__(self, uncertainty: str = "std", error: str = "rmse", **options: Any) -> None:
         super().__init__(**options)
         if uncertainty not in ("std", "aleatoric", "epistemic", "entropy"):
             raise InputError(f"unknown uncertainty {uncertainty!r}; known are std, aleatoric, epistemic, entropy")
-        check_ranking(error, points)
-        self.uncertainty, self.error, self.points = uncertainty, error, points
+        check_ranking(error)
+        self.uncertainty, self.error = uncertainty, error
         self._score = f"score_{uncertainty}"
         self.add_state("distance", [], dist_reduce_fx="cat")
         self.add_state(self._score, [], dist_reduce_fx="cat")
@@ -524,14 +499,14 @@ class RetentionCurve(StreamingMetric):
         rows = self._rows()
         if not rows[0].size:
             return tuple(self._result(self.count.new_empty(0, dtype=torch.float64)) for _ in range(2))
-        share, kept = retention(*rows, self.error, self.points)
+        share, kept = retention(*rows, self.error)
         return self._array(share), self._array(kept if _rankable(*rows) else np.full_like(kept, np.nan))
 
     def _area(self, area: Callable[..., float]) -> Tensor:
         """Return a function of errors and uncertainties; NaN if there are none, or if some cannot be ranked."""
         rows = self._rows()
         good = rows[0].size > 0 and _rankable(*rows)
-        return self._array(np.array(area(*rows, self.error, self.points) if good else np.nan))
+        return self._array(np.array(area(*rows, self.error) if good else np.nan))
 
     def _rows(self) -> tuple[Any, Any]:
         """Return |mean − y| and uncertainty of all targets as arrays."""
@@ -553,7 +528,7 @@ class RetentionCurve(StreamingMetric):
         super()._sync_dist(*args, **kwargs)
 
     def extra_repr(self) -> str:
-        return f"uncertainty={self.uncertainty!r}, error={self.error!r}, points={self.points}"
+        return f"uncertainty={self.uncertainty!r}, error={self.error!r}"
 
 
 class AUSE(RetentionCurve):
@@ -584,12 +559,3 @@ class AURG(RetentionCurve):
 
 def _rankable(distance: Any, score: Any) -> bool:
     return bool(np.isfinite(distance).all() and not np.isnan(score).any())
-
-
-def _fits(state: Any, default: Any) -> bool:
-    """Return whether a value that was loaded can be a state: a sum like its default, or a list of columns."""
-    if isinstance(default, Tensor):
-        return isinstance(state, Tensor) and (state.dtype, state.shape) == (default.dtype, default.shape)
-    return isinstance(state, list) and all(
-        isinstance(each, Tensor) and each.dtype == torch.float64 and each.ndim == 1 for each in state
-    )
