@@ -106,13 +106,6 @@ class Support(TargetMap):
         """Return the support of a part of a prediction, which is this one."""
         return self
 
-    @classmethod
-    def cat(cls, supports: "Sequence[Support]", _shapes: Sequence[Sequence[int]]) -> "Support":
-        """Return the support of several predictions, which must be the same."""
-        if any(each != supports[0] for each in supports):
-            raise InputError("only predictions with the same possible values can be joined")
-        return supports[0]
-
     def to_dict(self) -> dict[str, Any]:
         """Return the support as plain values."""
         return {"kind": self.kind, "values": self.values.tolist(), "edges": self.edges.tolist()}

@@ -82,17 +82,6 @@ class Transform(TargetMap):
         chosen = [t.expand(tuple(shape))[keys] for t in (self.scale, self.shift)]
         return Transform(self.kind, *_without_repeats(*chosen))
 
-    @classmethod
-    def cat(cls, transforms: "Sequence[Transform]", shapes: Sequence[Sequence[int]]) -> "Transform":
-        """Return the transform of several predictions of these shapes and of one kind, row after row."""
-        first = transforms[0]
-        if all(each == first for each in transforms):
-            return first
-        rows = list(zip(transforms, shapes, strict=True))
-        scale = torch.cat([t.scale.expand(tuple(shape)) for t, shape in rows])
-        shift = torch.cat([t.shift.expand(tuple(shape)) for t, shape in rows])
-        return cls(first.kind, *_without_repeats(scale, shift))
-
     # Plain values -----------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from howsure.distributions import Normal, NormalInverseGamma, StudentT
+from howsure.distributions import Normal, NormalInverseGamma
 from howsure.errors import InputError
 from howsure.images.batches import to_network
 from howsure.images.networks import ImageRecipe, answer_of, maps_and_features, pooled_features, raw_maps
@@ -17,6 +17,7 @@ from howsure.likelihoods import Method
 from howsure.nn import UNet
 from howsure.nn.appearance import MIN_IMAGES, ImageFading, Seen, appearance
 from howsure.prediction import Answer, Prediction
+from howsure.prediction.state import location, stretch
 from howsure.storage import checked_header, load_model, reading_model, save_model
 from howsure.tables.state import METHODS, method_from_state, method_state, training_from_state, training_state
 from howsure.training import Training, resolve_device
@@ -198,7 +199,8 @@ class FittedImages:
         shares = [fading(Seen(looks, pooled)) for fading, pooled in zip(self.fading, features, strict=True)]
         familiarity = torch.stack(shares)
         widths = torch.stack([fading.width for fading in self.fading])[:, None, None, None]
-        answer = _widened(self._answer(raw, size), widths)
+        answer = self._answer(raw, size)
+        answer = stretch(answer, widths.to(location(answer).dtype), location(answer))
         return with_share(answer, familiarity[..., None, None]), familiarity
 
     @torch.no_grad()
@@ -453,22 +455,10 @@ def _choose_width(model: FittedImages, pairs: Pairs) -> None:
         predictive = model.answers_with_evidence(part.images)[0].predictive()
         y = torch.where(known, part.maps, 0.0)
         for k, width in enumerate(WIDTHS):
-            each = _widened(predictive, torch.tensor(width, device=model.device)).log_prob(y)[0]
+            factor = torch.tensor(width, dtype=predictive.loc.dtype, device=model.device)
+            each = stretch(predictive, factor, predictive.loc).log_prob(y)[0]
             totals[k] += torch.where(known, each, 0.0).sum().double().cpu()
     fading.width.fill_(WIDTHS[int(totals.argmax())])
-
-
-def _widened(answer: Any, factor: Tensor) -> Any:
-    """Return distributions whose scales are multiplied by a factor."""
-    if isinstance(answer, NormalInverseGamma):
-        beta = answer.beta * factor.to(answer.beta.dtype).square()
-        return NormalInverseGamma(
-            answer.gamma, answer.nu, alpha_minus_one=answer.alpha_minus_one, beta=beta, validate_args=False
-        )
-    scale = answer.scale * factor.to(answer.scale.dtype)
-    if isinstance(answer, StudentT):
-        return StudentT(answer.df, answer.loc, scale, validate_args=False)
-    return Normal(answer.loc, scale, validate_args=False)
 
 
 def _place(fading: ImageFading, device: torch.device) -> ImageFading:

@@ -27,7 +27,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.formulas import mixture as mixtures
 from howsure.prediction.checks import real_numbers
 
-__all__ = ["Answer", "State", "device_of"]
+__all__ = ["Answer", "State", "device_of", "location", "stretch"]
 
 Array = NDArray[Any]  # of floats: float64 or float32
 Answer = NormalInverseGamma | StudentT | Normal
@@ -280,10 +280,9 @@ class State:
             raise InputError(f"only predictions of one shape, kind and number of members can be joined, got {found}")
         if not all(_same_weights(first, p) for p in parts):
             raise InputError(f"only predictions whose members have the same weights can be joined, got {found}")
-        transforms = [p.transform for p in parts if p.transform is not None]
-        shapes = [p.shape for p in parts]
-        transform = type(transforms[0]).cat(transforms, shapes) if transforms else None  # type: ignore[arg-type]
-        joined = cls(join([p.answers for p in parts]), members=0, transform=transform)
+        if any(p.transform != first.transform for p in parts):
+            raise InputError("only predictions with the same transform of the target can be joined")
+        joined = cls(join([p.answers for p in parts]), members=0, transform=first.transform)
         joined.atom, joined.names, joined._weights = first.atom, first.names, first._weights
         if first._weights is not None and first._weights.ndim > 1:
             joined._weights = torch.cat([cast(Tensor, p._weights) for p in parts], 1)
@@ -301,9 +300,8 @@ class State:
     @property
     def _kind(self) -> tuple[Any, ...]:
         """Properties that are equal in predictions that can be joined."""
-        kind = self.transform and self.transform.kind
-        given = (self._familiarity is None, self.guarantee is None)
-        return self.members, self.shape[1:], type(self.answers), kind, self.atom, given
+        given = (self.transform is None, self._familiarity is None, self.guarantee is None)
+        return self.members, self.shape[1:], type(self.answers), self.atom, given
 
     def scaled(self, factor: ArrayLike) -> Self:
         """Return the prediction with every row's distribution stretched about the row's mean.
@@ -439,7 +437,7 @@ def location(answer: Answer) -> Tensor:
 
 
 def stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
-    """Return a distribution stretched about a mean, which has no dimension of members."""
+    """Return a distribution stretched about a mean: about its own, or about one without a dimension of members."""
     loc = location(answer)
     around = loc + (factor - 1) * (loc - mean)  # exact for a factor of 1
     leaves: tuple[Tensor, ...]
