@@ -70,12 +70,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_NAMES = {  # the modules of the names above. The others are in estimators
+_NAMES = {  # the modules of the names above. The others are modules themselves
     "calibration": ("calibrate",),
     "conformal": ("OnlineConformal",),
     "displays": ("CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "RetentionDisplay"),
     "distributed": ("global_mean_factor",),
     "distributions": ("Mixture", "Normal", "NormalInverseGamma", "StudentT"),
+    "estimators": ("EnsembleRegressor", "EvidentialRegressor", "Regressor", "load"),
     "explain": ("explain_familiarity", "importance"),
     "exporting": ("export",),
     "images": ("FittedImages", "ImageRecipe", "fit_images"),
@@ -87,23 +88,6 @@ _NAMES = {  # the modules of the names above. The others are in estimators
     "report.html": ("write_report",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = (
-    "calibration",
-    "distributed",
-    "distributions",
-    "formulas",
-    "images",
-    "kernels",
-    "losses",
-    "metrics",
-    "network",
-    "nn",
-    "prediction",
-    "schedules",
-    "scorers",
-    "tables",
-    "training",
-)
 
 
 def __getattr__(name: str) -> Any:
@@ -112,10 +96,13 @@ def __getattr__(name: str) -> Any:
     Torch and scikit-learn take a second each to import. A head needs torch alone, and the shell imports them where an
     interrupt is handled.
     """
-    if name in _MODULES:
+    if name in _HOMES:
+        value = getattr(import_module(f"howsure.{_HOMES[name]}"), name)
+        globals()[name] = value  # the next time it is found without this function
+        return value
+    try:
         return import_module(f"howsure.{name}")
-    if name not in __all__:
-        raise AttributeError(f"module 'howsure' has no attribute {name!r}")
-    value = getattr(import_module(f"howsure.{_HOMES.get(name, 'estimators')}"), name)
-    globals()[name] = value  # the next time it is found without this function
-    return value
+    except ModuleNotFoundError as error:
+        if error.name != f"howsure.{name}":
+            raise
+    raise AttributeError(f"module 'howsure' has no attribute {name!r}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from howsure.formulas import normal, quadrature, student_tail
 from howsure.formulas.quadrature import select
@@ -310,38 +311,13 @@ def _integrate(
     prepared = (*quadrature.density_parameters(df, loc, scale), weights)
 
     def of_rows(edges: Tensor, rows: Tensor) -> Tensor:
-        found: Tensor = _Recomputed.apply(integral, edges, *select(rows, *prepared))  # type: ignore[no-untyped-call]
+        own = select(rows, *prepared)
+        if is_traced(edges, *(p for p in own if p is not None)):  # transforms take no hooks
+            return integral(edges, *own).unsqueeze(0)
+        # the graph holds the parameters instead of the densities at hundreds of nodes per row
+        found: Tensor = checkpoint(integral, edges, *own, use_reentrant=False, preserve_rng_state=False)
         return found.unsqueeze(0)
 
     distance = quadrature.reach(df, scale, _TAIL)
     ends = (loc - distance).amin(0), (loc + distance).amax(0)
     return torch.where(valid, quadrature.by_panels(of_rows, df, loc, scale, distance, *ends).squeeze(0), math.nan)
-
-
-class _Recomputed(torch.autograd.Function):
-    """Compute an integral, and in the backward pass once more.
-
-    The graph then holds the parameters instead of the densities at hundreds of nodes per row.
-    """
-
-    @staticmethod
-    def forward(integral: Callable[..., Tensor], edges: Tensor, *parameters: Tensor | None) -> Tensor:
-        return integral(edges, *parameters)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
-        ctx.integral = inputs[0]
-        ctx.present = [p is not None for p in inputs[2:]]
-        ctx.save_for_backward(inputs[1], *(p for p in inputs[2:] if p is not None))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        edges, *given = ctx.saved_tensors
-
-        def of_given(*given: Tensor) -> Tensor:
-            rest = iter(given)
-            result: Tensor = ctx.integral(edges, *(next(rest) if there else None for there in ctx.present))
-            return result
-
-        found = iter(torch.func.vjp(of_given, *given)[1](grad))
-        return None, None, *(next(found) if there else None for there in ctx.present)

@@ -437,7 +437,7 @@ def location(answer: Answer) -> Tensor:
 
 
 def stretch(answer: Any, factor: Tensor, mean: Tensor) -> Any:
-    """Return a distribution stretched about a mean: about its own, or about one without a dimension of members."""
+    """Return a distribution stretched about a mean, which has no dimension of members, or about its location."""
     loc = location(answer)
     around = loc + (factor - 1) * (loc - mean)  # exact for a factor of 1
     leaves: tuple[Tensor, ...]
