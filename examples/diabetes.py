@@ -11,6 +11,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 import howsure as hs
+from howsure.plots import new_figure
 
 
 def main() -> None:
@@ -20,7 +21,6 @@ def main() -> None:
     settings = parser.parse_args()
 
     x, y = load_diabetes(return_X_y=True, as_frame=True)
-    y = y.rename("disease progression")
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.5, random_state=0)
     model = hs.EvidentialRegressor(steps=settings.steps, random_state=0).fit(x_train, y_train)
     p = model.predict_distribution(x_test)
@@ -30,10 +30,11 @@ def main() -> None:
         print(f"{name:18s} {value:.3f}")
     folder = Path(settings.out)
     folder.mkdir(parents=True, exist_ok=True)
-    figure = p.plot(y_test)
-    intervals = figure.axes[0]
+    figure, axes = new_figure(1, 2, (10.0, 3.7))
+    intervals = hs.IntervalDisplay.from_predictions(p, y_test, ax=axes[0, 0]).ax_
     low, high = intervals.get_ylim()
     intervals.set_ylim(low, high + 0.25 * (high - low))  # the legend stands above the intervals of the narrowest rows
+    hs.CalibrationDisplay.from_predictions(p, y_test, ax=axes[0, 1])
     figure.savefig(folder / "diabetes.png", dpi=110)
     print(f"wrote {folder / 'diabetes.png'}")
 

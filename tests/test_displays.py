@@ -1,5 +1,11 @@
 """Displays draw the numbers of howsure.metrics, and reject inputs that they cannot draw."""
 
+import pickle
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,6 +71,27 @@ def test_interval_display_counts_targets_inside(rows):
     assert display.inside.mean() == pytest.approx(hs.metrics.coverage(display.prediction, y, 0.5))
     assert "50" in display.ax_.get_legend().get_texts()[0].get_text()
     drawn(display)
+
+
+def test_interval_display_draws_intervals_about_their_medians_by_width():
+    raw = torch.randn(3, 1000, 4, generator=torch.Generator().manual_seed(2))
+    p = hs.Prediction(hs.NormalInverseGamma.from_raw(raw), members=0)
+    y = p.sample(1, seed=0)[0]
+    display = hs.IntervalDisplay.from_predictions(p, y)
+    (lines,) = (each for each in display.ax_.collections if hasattr(each, "get_segments"))
+    widths = np.diff([segment[:, 1] for segment in lines.get_segments()], axis=1)[:, 0]
+    assert len(widths) == 250
+    assert (np.diff(widths) >= 0).all()
+    assert widths[[0, -1]] == pytest.approx(np.sort(np.diff(p.interval(0.9), axis=1)[:, 0])[[0, -1]])
+    outside = int((~display.inside).sum())
+    assert any(f"({outside} of 1,000, " in text.get_text() for text in display.ax_.get_legend().get_texts())
+
+
+def test_notebook_shows_the_figure_of_a_display(rows):
+    x, y = rows
+    display = hs.CalibrationDisplay.from_estimator(Constant(), x, y)
+    assert display._repr_png_().startswith(b"\x89PNG")
+    assert pickle.loads(pickle.dumps(display)).rows == 400
 
 
 def test_displays_draw_into_given_axes(rows):
@@ -164,3 +191,35 @@ def test_calibration_display_of_few_conformal_rows_ends_early(house_model):
     sure = hs.calibrate(model, table[:30], y[:30], method="conformal")
     display = hs.CalibrationDisplay.from_estimator(sure, table[30:], y[30:])
     assert display.coverage[-1] == pytest.approx(0.96)  # 30 of 31 rows
+
+
+def test_example_of_the_docs_runs(monkeypatch, capsys, tmp_path):
+    script = Path(__file__).parents[1] / "examples/diabetes.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--steps", "20", "--out", str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert "crps" in capsys.readouterr().out
+    assert (tmp_path / "diabetes.png").stat().st_size > 10_000
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_no_pyplot_is_loaded_and_missing_matplotlib_raises_with_hint():
+    code = """
+import sys, torch, howsure as hs
+p = hs.Prediction(hs.Normal(torch.zeros(3), 1.0))
+assert "matplotlib" not in sys.modules
+hs.IntervalDisplay(p, [0.0, 1.0, 2.0]).plot()
+assert "matplotlib.pyplot" not in sys.modules
+for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+    del sys.modules[name]
+sys.modules["matplotlib"] = None
+try:
+    hs.IntervalDisplay(p, [0.0, 1.0, 2.0]).plot()
+except hs.InputError as error:
+    print(error)
+"""
+    assert run(code) == 'matplotlib is not installed; install it with pip install ".[plot]" in a checkout of howsure'

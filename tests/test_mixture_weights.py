@@ -514,7 +514,7 @@ def test_graph_reaches_weights_and_ends_with_detach():
     assert p.weights.tolist() == [0.25, 0.75]
 
 
-def test_maps_one_row_and_figures():
+def test_maps_and_one_row():
     p = Prediction(answers("normal", 2, (4, 3, 5)), 0, [1, 3])
     assert p.familiarity is None
     assert p.mean.shape == (4, 3, 5)
@@ -524,7 +524,3 @@ def test_maps_one_row_and_figures():
     assert single.familiarity.shape == single.std.shape == ()
     row = Prediction(answers("evidential", 2, (1,)), 0, [1, 3], familiarity=shares(2, 1))
     assert row.to_frame().shape == (1, 7)
-    plt = pytest.importorskip("matplotlib.pyplot")
-    figure = Prediction(answers("normal", 2, (30,)), 0, [1, 3]).plot(np.zeros(30))
-    assert len(figure.axes) == 3
-    plt.close(figure)

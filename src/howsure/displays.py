@@ -1,9 +1,10 @@
 """Pictures of a model, in the form of scikit-learn's displays: ``from_estimator`` and ``from_predictions``.
 
 Each class stores the arrays that it draws. After ``plot`` the attributes ``ax_`` and ``figure_`` hold the axes and the
-figure. Matplotlib is needed (extra ``plot``).
+figure. A notebook shows a display as its figure. Matplotlib is needed (extra ``plot``).
 """
 
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from howsure import metrics
 from howsure.errors import InputError
-from howsure.plots import COLOURS, draw_coverage, figure_of, legend, new_figure
+from howsure.plots import COLOURS, figure_of, legend, new_figure
 from howsure.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = ["CalibrationDisplay", "EvidenceDisplay", "IntervalDisplay", "Retentio
 
 Array = NDArray[Any]
 CURVE_POINTS = 101
+MAX_INTERVALS = 250  # in one panel
 GRID_POINTS = 101  # along a single feature
 GRID_SIDE = 41  # along each of two features
 
@@ -40,6 +42,12 @@ class _Drawn:
         self.ax_ = ax
         self.figure_ = figure_of(ax)
         return ax
+
+    def _repr_png_(self) -> bytes:
+        """Return the figure as PNG, for notebooks."""
+        target = io.BytesIO()
+        self.figure_.savefig(target, format="png", dpi=100)
+        return target.getvalue()
 
 
 class _Display(_Drawn):
@@ -110,7 +118,7 @@ class IntervalDisplay(_Display):
         _one_target(prediction)
         metrics.coverage(prediction, y, coverage)  # checks y and the coverage
         ends, values = prediction.interval(coverage), np.asarray(y, dtype=float).ravel()
-        self.prediction, self.y, self.coverage = prediction, y, coverage
+        self.prediction, self.y, self.coverage, self.ends = prediction, values, coverage, ends
         self.inside: Array = (values >= ends[:, 0]) & (values <= ends[:, 1])
 
     @classmethod
@@ -132,7 +140,23 @@ class IntervalDisplay(_Display):
 
     def plot(self, ax: "Axes | None" = None) -> Self:
         """Draw into ``ax``, or into a new figure, and return the display."""
-        self.prediction.plot(self.y, self.coverage, ax=self._axes(ax, (6.4, 4.0)))
+        ax = self._axes(ax, (6.4, 4.0))
+        order = np.argsort(self.ends[:, 1] - self.ends[:, 0], kind="stable")
+        shown = order[np.linspace(0, len(order) - 1, min(len(order), MAX_INTERVALS)).round().astype(int)]
+        median, place = self.prediction[shown].median, np.arange(len(shown))
+        low, high = (self.ends[shown] - median[:, None]).T
+        label = f"{100 * self.coverage:.4g}% interval"
+        width = float(np.clip(220 / len(shown), 0.8, 6.0))
+        ax.vlines(place, low, high, colors=COLOURS["epistemic"], alpha=0.35, lw=width, label=label)
+        ax.axhline(0, color=COLOURS["epistemic"], lw=0.8)
+        count = int((~self.inside).sum())
+        outside = f"target outside ({count:,} of {len(order):,}, {100 * count / len(order):.3g}%)"
+        inside, deviation = self.inside[shown], self.y[shown] - median
+        for chosen, color, name in ((inside, "data", "target inside"), (~inside, "aleatoric", outside)):
+            ax.scatter(place[chosen], deviation[chosen], s=8, color=COLOURS[color], lw=0, label=name, zorder=3)
+        ax.set(xlabel=f"{len(shown):,} rows, narrowest to widest interval", ylabel="target − predicted median")
+        ax.set_xticks([])
+        legend(ax, loc="upper left")
         return self
 
 
@@ -183,8 +207,12 @@ class CalibrationDisplay(_Display):
     def plot(self, ax: "Axes | None" = None) -> Self:
         """Draw into ``ax``, or into a new figure, and return the display."""
         ax = self._axes(ax)
-        draw_coverage(ax, self.coverage, self.observed, self.rows)
-        ax.set(xlabel="coverage of the interval", ylabel="share of targets inside")
+        levels, chance = self.coverage, 1.96 * np.sqrt(self.coverage * (1 - self.coverage) / max(1, self.rows))
+        low, high = (np.clip(levels + sign * chance, 0, 1) for sign in (-1, 1))
+        ax.fill_between(levels, low, high, color=COLOURS["range"], lw=0, label="ideal ± chance (95%)")
+        ax.plot([0, 1], [0, 1], color=COLOURS["data"], lw=1, ls="--", label="ideal")
+        ax.plot(levels, self.observed, color=COLOURS["epistemic"], lw=1.8, label="observed")
+        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="coverage of the interval", ylabel="share of targets inside")
         legend(ax, loc="upper left")
         return self
 

@@ -14,20 +14,16 @@ from torch import Tensor
 from howsure.distributions import NormalInverseGamma
 from howsure.distributions.arguments import fit_rows, fit_shape
 from howsure.errors import InputError
-from howsure.plots import Predicted, draw
 from howsure.prediction import quantities
-from howsure.prediction.checks import checked_coverages, checked_levels, draw_some, real_numbers
+from howsure.prediction.checks import checked_coverages, checked_levels, real_numbers
 from howsure.prediction.state import State, device_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Decomposition", "Prediction", "as_prediction"]
 
 Array = NDArray[Any]  # of floats: float64 or float32
-PLOTTED = 10_000  # values of a target that a figure is made from
 
 
 class Decomposition(NamedTuple):
@@ -372,69 +368,6 @@ class Prediction(State):
         for k, coverage in enumerate(coverages):
             columns[f"lower_{coverage:g}"], columns[f"upper_{coverage:g}"] = ends[..., k, 0], ends[..., k, 1]
         return {name: column for name, column in columns.items() if column is not None}
-
-    def plot(
-        self,
-        y: ArrayLike | None = None,
-        coverage: float = 0.9,
-        *,
-        mask: ArrayLike | None = None,
-        ax: "Axes | None" = None,
-    ) -> "Figure":
-        """Return a matplotlib figure: the intervals and, with targets, how well they hold.
-
-        Without y it shows the medians in their order, with their intervals. With y it has three panels: the targets in
-        their intervals, from the narrowest to the widest, the share of targets in intervals of every
-        probability, and the histogram of P(Y ≤ y), the probability integral transform. Several targets have a row of
-        panels each. Of more than 10,000 rows or pixels, 10,000 are drawn at random, which the title notes.
-
-        Args:
-            y: targets, of the shape of the prediction.
-            coverage: the probability of the intervals.
-            mask: True where a target counts. Without it a missing target is an error.
-            ax: matplotlib axes to draw only the intervals into.
-
-        Raises:
-            InputError: if matplotlib is not installed (extra ``plot``), or the prediction cannot be drawn.
-
-        >>> from howsure import Normal
-        >>> figure = Prediction(Normal(torch.arange(5.0), 1.0)).plot([0.0, 1.5, 2.0, 2.5, 4.0])
-        >>> len(figure.axes)
-        3
-        """
-        (coverage,) = checked_coverages([coverage])
-        if not self.shape:
-            raise InputError("plot shows rows, and a single value has none; of row i: p[[i]].plot()")
-        several = self.shape[1] if len(self.shape) == 2 else 1
-        if several > 6 or (ax is not None and several > 1):
-            most = "one target into given axes" if ax is not None else "at most 6 targets"
-            raise InputError(f"plot draws {most}, and there are {several}; choose, as in p[:, 0].plot()")
-        known = np.ones(self.shape, dtype=bool) if mask is None else _numpy(self.known(mask))
-        target = None if y is None else _numpy(self.target(y, mask))
-        if not known.any():
-            raise InputError("there are no rows to plot")
-        label = getattr(y, "name", None)  # of a pandas or polars Series
-        names: Sequence[Any] = [label if isinstance(label, str) and label else "y"]
-        if len(self.shape) != 2:
-            return draw([self._predicted(names[0], target, known, coverage)], coverage, ax)
-        names = self.names or [f"y{t}" for t in range(several)]
-        shown = []
-        for t, name in enumerate(names):
-            own = None if target is None else target[:, t]
-            shown.append(self[:, t]._predicted(name, own, known[:, t], coverage))
-        return draw(shown, coverage, ax)
-
-    def _predicted(self, name: str, y: Array | None, known: Array, coverage: float) -> Predicted:
-        """Return the data of a figure for one target or all pixels: at most `PLOTTED` values, drawn at random."""
-        flat = known.ravel().nonzero()[0]
-        chosen = np.unravel_index(draw_some(flat, PLOTTED), self.shape)
-        p, unit = self[chosen], "rows" if len(self.shape) < 2 else "pixels"
-        ends = p._ends([coverage])[..., 0, :]
-        if y is None:
-            return Predicted(str(name), p.median, ends, None, None, None, len(flat), unit)
-        below, at, pit = quantities.randomised_pit(p, y[chosen])
-        depth = np.maximum(1 - 2 * at, 2 * below - 1)
-        return Predicted(str(name), p.median, ends, y[chosen], pit, depth, len(flat), unit)
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for notebooks; only these are computed."""
