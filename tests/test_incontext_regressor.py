@@ -109,18 +109,6 @@ def test_frames_with_text_and_missing_values_are_read():
     assert list(p.index) == list(range(90, 120))
 
 
-def test_held_out_predictions_do_not_see_their_rows():
-    x, y = table(60)
-    folds = np.array_split(np.arange(60), 3)
-    p = expert.held_out_predictions(x, y, folds)
-    changed = y.copy()
-    changed[folds[1]] += 100
-    again = expert.held_out_predictions(x, changed, folds)
-    assert p.shape == (60,)
-    assert np.array_equal(p.mean[folds[1]], again.mean[folds[1]])
-    assert not np.allclose(p.mean[folds[0]], again.mean[folds[0]])
-
-
 @pytest.mark.parametrize("method", [None, "scale", "conformal"])
 def test_saved_model_predicts_the_same(tmp_path, fitted, method):
     x, y = table(100, seed=1)

@@ -246,10 +246,6 @@ def fit_target(y: Tensor, shape: torch.Size, like: Tensor, mask: Tensor | None) 
         raise InputTypeError(f"y must be a tensor, not {type(y).__name__}")
     if not y.is_floating_point():
         raise InputTypeError(f"y is {y.dtype}; targets of a regression are floating point, as in y.float()")
-    if y.is_nested:
-        raise InputError(
-            "y is a nested tensor. Pass its rows, y.values(), and give the head the values() of its features"
-        )
     y = fit_shape(y, shape)
     if y.shape != shape:
         raise InputError(

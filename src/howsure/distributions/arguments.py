@@ -102,8 +102,6 @@ def check_floating(what: str, value: Any) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise InputTypeError(f"{what} must be a floating-point tensor, not {kind}")
-    if value.is_nested:
-        raise InputError(f"{what} is a nested tensor; heads work row by row: give them the rows, x.values()")
 
 
 def check_domain(owner: str, parameters: Mapping[str, Tensor], domains: Mapping[str, Any]) -> None:

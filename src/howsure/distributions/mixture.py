@@ -275,22 +275,16 @@ class Mixture(Predictive, Rows):
     def _result_dtype(self, value: Tensor) -> torch.dtype:
         return torch.promote_types(value.dtype, self.components.loc.dtype)
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
-        """Return draws of shape (*sample_shape, *batch_shape)."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        if self.weights is not None:
-            return self._sample_by_weights(shape)
-        every = self.components.sample(sample_shape)
-        chosen = torch.randint(self.members, shape, device=every.device).unsqueeze(self.dim)
-        return every.gather(every.ndim + self.dim, chosen).squeeze(self.dim)
-
     @torch.no_grad()
-    def _sample_by_weights(self, shape: torch.Size) -> Tensor:
-        """Return draws of this shape, each from one member chosen by its weight."""
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
+        """Return draws of shape (*sample_shape, *batch_shape), each from one member chosen by its weight."""
+        shape = torch.Size(sample_shape) + self.batch_shape
         full, weights = self.expand(shape).components, self._aligned_weights
-        assert weights is not None
-        level = torch.rand(shape, dtype=torch.float64, device=weights.device).unsqueeze(self.dim)
-        chosen = (level >= mixture.steps(weights, self.dim)).sum(self.dim, keepdim=True)
+        if weights is None:
+            chosen = torch.randint(self.members, shape, device=full.loc.device).unsqueeze(self.dim)
+        else:
+            level = torch.rand(shape, dtype=torch.float64, device=weights.device).unsqueeze(self.dim)
+            chosen = (level >= mixture.steps(weights, self.dim)).sum(self.dim, keepdim=True)
         return on_leaves(lambda t: t.gather(self.dim, chosen).squeeze(self.dim), full).sample()
 
     def _as_tensor(self, value: Any) -> Tensor:

@@ -34,7 +34,7 @@ def export(
     coverage: float | None = 0.9,
     overwrite: bool = False,
     single: bool = False,
-    dynamic: Sequence[Any] = (0,),
+    dynamic: Sequence[int] = (0,),
     input_names: Sequence[str] | None = None,
 ) -> Path:
     """Write a fitted regressor or a network as one file for programs without howsure, and return its path.
@@ -56,7 +56,7 @@ def export(
         single: of a regressor: compute hidden layers in float32, which is faster, with errors of about 1e-5 of the
             spread of y.
         dynamic: of a network: dimensions whose size may change from call to call, the same for every input, such as
-            (0, 2, 3) for images of any number and size; or a list with the dimensions of each input.
+            (0, 2, 3) for images of any number and size.
         input_names: of a network in an ONNX file; by default "x", or "x0", "x1", … of several.
 
     Raises:
@@ -128,7 +128,7 @@ def _describe(model: Regressor, coverage: float | None) -> dict[str, Any]:
     }
 
 
-def _program(module: nn.Module, example: Sequence[Any], dynamic: Sequence[Any]) -> "ExportedProgram":
+def _program(module: nn.Module, example: Sequence[Any], dynamic: Sequence[int]) -> "ExportedProgram":
     """Return a module as a program of ``torch.export``.
 
     A dynamic dimension of size 1 is doubled: torch.export takes 0 and 1 for sizes that never change.
@@ -137,13 +137,10 @@ def _program(module: nn.Module, example: Sequence[Any], dynamic: Sequence[Any]) 
         raise InputTypeError("an export needs an example of the inputs: one tensor or several")
     if not isinstance(dynamic, Sequence) or isinstance(dynamic, str):
         raise InputTypeError(f"dynamic is a list of dimensions, such as (0,), not {dynamic!r}")
-    each = list(dynamic) if any(isinstance(d, Sequence) for d in dynamic) else [dynamic] * len(example)
-    if len(each) != len(example):
-        raise InputError(f"dynamic has the dimensions of {len(each)} inputs, and the example {len(example)} inputs")
     inputs, shapes = [], []
-    for k, (x, dims) in enumerate(zip(example, each, strict=True)):
+    for k, x in enumerate(example):
         shape: dict[int, Any] = {}
-        for d in dims:
+        for d in dynamic:
             if isinstance(d, bool) or not isinstance(d, int) or not -x.ndim <= d < x.ndim:
                 raise InputError(f"dynamic={dynamic!r}: input {k} of shape {tuple(x.shape)} has no dimension {d!r}")
             if x.shape[d] == 0:

@@ -18,7 +18,6 @@ __all__ = ["ImageRecipe", "answer_of", "maps_and_features", "pooled_features", "
 
 SCORES = ("nll", "rmse")
 Called = TypeVar("Called")
-SMALL = 1 << 22  # up to this many numbers, the maps of all networks are stacked at the end
 
 
 @dataclass(frozen=True)
@@ -110,18 +109,8 @@ def _stacked(
     forward: Callable[[Called], Tensor], networks: Sequence[Called], device: torch.device, half: bool
 ) -> Tensor:
     """Return the maps ``forward(network)`` of all networks as one tensor, with a new first dimension."""
-    small: list[Tensor] = []
-    large: Tensor | None = None
     with _precision(device, half):
-        for k, network in enumerate(networks):
-            maps = forward(_evaluated(network))
-            if torch.is_grad_enabled() or len(networks) * maps.numel() <= SMALL:
-                small.append(maps)
-                continue
-            if large is None:  # allocate all maps at once: many small allocations would fragment the memory
-                large = maps.new_empty((len(networks), *maps.shape))
-            large[k] = maps
-    return torch.stack(small) if large is None else large
+        return torch.stack([forward(_evaluated(network)) for network in networks])
 
 
 def _precision(device: torch.device, half: bool) -> torch.autocast:

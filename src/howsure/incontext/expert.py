@@ -1,7 +1,6 @@
-"""The pretrained network on arrays: predictions for new rows, and for the rows of a table from the other rows."""
+"""The pretrained network on arrays."""
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from howsure.incontext.model import Context, Network
 from howsure.prediction import Prediction
 from howsure.threads import one_thread
 
-__all__ = ["held_out_predictions", "load_network", "predict", "read_context"]
+__all__ = ["load_network", "predict", "read_context"]
 
 Array = NDArray[np.float64]
 WEIGHTS = Path(__file__).with_name("weights.safetensors")
@@ -67,12 +66,3 @@ def predict(context: Context, x: Array) -> Prediction:
     weight, loc, log_nu, alpha, scale = (part[..., 0] if targets == 1 else part for part in found)
     given = NormalInverseGamma(loc, log_nu.exp(), alpha, alpha * (2 * scale).exp(), validate_args=False)
     return Prediction(given, members=0, weights=weight.exp())
-
-
-def held_out_predictions(x: Array, y: Array, folds: Sequence[NDArray[np.int64]]) -> Prediction:
-    """Return predictions for the rows of all folds, one fold after the other, each from the rows of the other folds."""
-    found = []
-    for rows in folds:
-        others = np.setdiff1d(np.concatenate(list(folds)), rows)
-        found.append(predict(read_context(x[others], y[others]), x[rows]))
-    return Prediction.cat(found)

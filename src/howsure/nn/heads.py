@@ -294,13 +294,10 @@ class _Conv(_Head):
         targets: int | None = None,
         kernel_size: Sizes = 1,
         *,
-        stride: Sizes = 1,
         padding: str | Sizes = "same",
-        dilation: Sizes = 1,
         groups: int = 1,
-        padding_mode: str = "zeros",
         device: Any = None,
-        dtype: Any = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         count = 1 if targets is None else targets
@@ -312,13 +309,10 @@ class _Conv(_Head):
             in_channels,
             count * self.parameters_per_target,
             kernel_size,
-            stride=stride,
             padding=padding,
-            dilation=dilation,
             groups=groups,
-            padding_mode=padding_mode,
             device=device,
-            dtype=dtype,
+            **options,
         )
 
     @classmethod
@@ -369,10 +363,10 @@ class NIGConv2d(_Conv2d, _Evidential):
         in_channels: C, for maps of shape (N, C, H, W) or (C, H, W).
         targets: None for one target and the shape (N, H, W), or the number T of targets for the shape (N, T, H, W).
         kernel_size: height and width of the kernel, a number or one for each.
-        stride, dilation: as in ``nn.Conv2d``.
         padding: "same" for the height and width of the input. With a stride, numbers as in ``nn.Conv2d``.
         groups: as in ``nn.Conv2d``. Each group of channels predicts T / groups targets.
-        padding_mode, device, dtype: as in ``nn.Conv2d``.
+        device: of the parameters, as in ``nn.Conv2d``.
+        **options: further arguments of ``nn.Conv2d``: stride, dilation, padding_mode and dtype.
 
     >>> NIGConv2d(32)(torch.zeros(2, 32, 8, 10)).batch_shape
     torch.Size([2, 8, 10])

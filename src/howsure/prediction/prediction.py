@@ -318,38 +318,32 @@ class Prediction(State):
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
-    def to_frame(
-        self, coverage: float | Sequence[float] = 0.9, index: Any = None, names: Sequence[str] | None = None
-    ) -> "pd.DataFrame":
+    def to_frame(self, coverage: float | Sequence[float] = 0.9) -> "pd.DataFrame":
         """Return a data frame with mean, standard deviations, intervals and familiarity.
 
-        With several targets, the columns start with the name of the target: ``price_mean``.
+        With several targets, the columns start with the name of the target: ``price_mean``. The index is that of the
+        table that was predicted.
 
         Args:
             coverage: probability of the interval, or several: ``[0.5, 0.9]`` gives ``lower_0.5``, ``upper_0.5``,
                 ``lower_0.9``, ``upper_0.9``.
-            index: labels of the rows. None: the labels of the table that was predicted.
-            names: names of several targets. None: the names in the training of the regressor.
 
         Raises:
-            InputError: for predictions with more than two dimensions, and names that do not fit.
+            InputError: for predictions with more than two dimensions.
         """
         import pandas as pd
 
         if len(self.shape) > 2:
             raise InputError(f"expected a prediction of rows, or of rows and targets, got shape {self.shape}")
-        index, names = self.index if index is None else index, names or self.names
         columns = {k: np.atleast_1d(v) for k, v in self._columns(checked_coverages(coverage)).items()}
         familiarity = self.familiarity
         shares = {} if familiarity is None else {"familiarity": np.atleast_1d(familiarity)}
         if len(self.shape) < 2:
-            return pd.DataFrame(columns | shares, index=index)
-        names = names or [f"y{t}" for t in range(self.shape[1])]
-        if len(names) != self.shape[1] or len(set(names)) != len(names):
-            raise InputError(f"{len(names)} names for {self.shape[1]} targets: expected one different name each")
+            return pd.DataFrame(columns | shares, index=self.index)
+        names = self.names or [f"y{t}" for t in range(self.shape[1])]
         wide = {f"{name}_{k}": v[:, t] for t, name in enumerate(names) for k, v in columns.items()}
         wide |= shares
-        return pd.DataFrame(wide, index=index)
+        return pd.DataFrame(wide, index=self.index)
 
     def _columns(self, coverages: Sequence[float]) -> dict[str, Array]:
         """Return the columns of a table by name, without those that the prediction does not have."""
