@@ -1,5 +1,4 @@
 import inspect
-import re
 
 import numpy as np
 import pytest
@@ -491,46 +490,6 @@ def test_one_row_is_a_prediction_too():
     assert len(Prediction(evidential(3, ()), members=0).to_frame(0.5)) == 1
 
 
-def test_notebook_shows_the_first_rows_and_computes_no_others():
-    import pandas as pd
-
-    p = Prediction(evidential(3, (20,)), members=0)
-    shown = p._repr_html_()
-    assert "moments" not in vars(p)
-    assert "Prediction(shape=(20,), members=3)" in shown
-    assert re.search(r"\b15\b", shown)
-    assert shown.count("<tr") == 6
-    for column in p[:5].to_frame().columns:
-        assert f"<th>{column}</th>" in shown
-    assert f"<td>{p.mean[4]:.4g}</td>" in shown
-    assert f"<td>{p.mean[5]:.4g}</td>" not in shown
-
-    targets = Prediction(evidential(3, (20, 6)), members=0)
-    targets.names = ["<b>", *"cdefg"]
-    targets.index = pd.date_range("2020-01-01", periods=20)
-    shown = targets._repr_html_()
-    assert re.search(r"\b17\b.*\b2\b", shown)
-    assert shown.count("<tr") == 1 + 3 * 4
-    assert "&lt;b&gt;" in shown
-    assert "2020-01-03" in shown
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (4, 2), (4, 0), (2, 3, 4)])
-def test_every_shape_has_a_view(shape):
-    for members in (1, 3):
-        for p in (Prediction(evidential(members, shape), members=0), Prediction(ensemble(members, shape), members=0)):
-            shown = p._repr_html_()
-            assert f"Prediction(shape={shape}, members={members})" in shown
-            assert ("<table" in shown) == (len(shape) < 3 and 0 not in shape)
-
-
-def test_view_never_fails():
-    p = Prediction(hs.Normal(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, 2.0]), validate_args=False))
-    assert "NaN" in p._repr_html_()
-    p.index = ["one label too few"]
-    assert "Prediction(shape=(2,), members=1)" in p._repr_html_()
-
-
 # Metrics ------------------------------------------------------------------------------------------------------------
 
 
@@ -651,7 +610,7 @@ def test_target_that_cannot_be_negative_is_scored_and_drawn(kind):
         assert metrics.calibration_curve(zero, [0.0], levels * mass) == pytest.approx(levels, rel=1e-6)
     counts = np.histogram(quantities.randomised_pit(p, y)[2], bins=20, range=(0, 1))[0]
     assert stats.chisquare(counts).pvalue > 1e-3
-    assert ("median" in p._repr_html_()) == (kind == "log")
+    assert ("median" in p.to_frame()) == (kind == "log")
 
 
 def test_right_prediction_is_calibrated(right):

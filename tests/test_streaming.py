@@ -441,13 +441,6 @@ def test_targets_learned_by_their_logarithm_have_no_moments():
     assert {name for name, value in found.items() if value.isnan()} == {"rmse", "mae", "crps"}
 
 
-def test_description_names_the_options():
-    assert repr(streaming.Coverage(0.5)) == "Coverage(coverage=0.5)"
-    assert repr(streaming.CalibrationError()) == "CalibrationError(39 quantiles)"
-    assert repr(streaming.AUSE()) == "AUSE(uncertainty='std', error='rmse')"
-    assert repr(streaming.PITHistogram(20)) == "PITHistogram(bins=20)"
-
-
 # Processes ------------------------------------------------------------------------------------------------------------
 
 

@@ -301,9 +301,6 @@ class _Interval(StreamingMetric):
         width, distance = width_and_distance(answer, y, self.coverage, mask)
         self._increase(width.numel(), **{self._width: width.sum(), self._distance: distance.sum()})
 
-    def extra_repr(self) -> str:
-        return f"coverage={self.coverage:g}"
-
 
 class IntervalScore(_Interval):
     """Width of the central interval plus 2/(1−coverage) times the distance of y, `howsure.metrics.interval_score`.
@@ -359,10 +356,6 @@ class _Curve(StreamingMetric):
     def compute(self) -> Tensor:
         """Return a share for each probability, ideally the probability itself; NaN if there are no targets."""
         return self._result(self._mean(self._state))
-
-    def extra_repr(self) -> str:
-        several = f"{len(self.levels)} {self._argument.removesuffix('s')}s"
-        return f"coverage={self.levels[0]:g}" if len(self.levels) == 1 else several
 
 
 class CoverageCurve(_Curve):
@@ -450,9 +443,6 @@ class PITHistogram(CalibrationCurve):
         curve = self._mean(self._state)
         return self._result(curve.diff(prepend=curve.new_zeros(1)))
 
-    def extra_repr(self) -> str:
-        return f"bins={len(self.levels)}"
-
 
 # Ranking --------------------------------------------------------------------------------------------------------------
 
@@ -526,9 +516,6 @@ class RetentionCurve(StreamingMetric):
             if not len(getattr(self, name)):
                 setattr(self, name, [torch.empty(0, dtype=torch.float64, device=self.count.device)])
         super()._sync_dist(*args, **kwargs)
-
-    def extra_repr(self) -> str:
-        return f"uncertainty={self.uncertainty!r}, error={self.error!r}"
 
 
 class AUSE(RetentionCurve):

@@ -228,6 +228,3 @@ class ImageFading(nn.Module):
     def forward(self, seen: Seen) -> Tensor:
         distance = self.distance(seen)
         return torch.where(distance <= self.reach, 1.0, (self.reach / distance).pow(self.power).clamp(min=MIN_SHARE))
-
-    def extra_repr(self) -> str:
-        return f"channels={list(self.channels)}"

@@ -74,9 +74,6 @@ class FeatureDensity(nn.Module):
             distance: Tensor = torch.linalg.vector_norm(whitened, dim=-1)
         return distance.to(torch.promote_types(features.dtype, torch.float32))
 
-    def extra_repr(self) -> str:
-        return f"features={len(self.mean)}"
-
 
 def _check_training(features: Tensor, shrinkage: float | None) -> None:
     if features.ndim != 2 or features.shape[0] < 2 or features.shape[1] < 1:

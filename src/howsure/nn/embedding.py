@@ -141,6 +141,3 @@ class PiecewiseLinear(nn.Module):
         return PiecewiseLinear(
             self.column, self.slope[chosen], self.offset[chosen], self.low, self.high, self.in_features
         )
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, bins={self.bins}"

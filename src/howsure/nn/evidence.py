@@ -251,10 +251,6 @@ class ConjugateEvidence(nn.Module):
             some.register_buffer(name, buffer[chosen])
         return some
 
-    def extra_repr(self) -> str:
-        members = f", members={len(self.offset)}" if self.offset.ndim == 2 else ""
-        return f"features={self.offset.shape[-1]}, rank={self.inverse.shape[-1]}{members}"
-
 
 def _unit_scale(sums: FeatureSums, layers: Sequence[int]) -> Tensor:
     """Return the divisor of each unit: its deviation, with a floor relative to its layer's mean variance."""

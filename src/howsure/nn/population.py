@@ -230,6 +230,3 @@ class Population(nn.Module):
     def _bare(self) -> "Population":
         """Return an object of the class that :meth:`select` returns, before its ``__init__``."""
         return Population.__new__(Population)
-
-    def extra_repr(self) -> str:
-        return f"members={self.members}, sizes={self.sizes}, activation={self.activation}"

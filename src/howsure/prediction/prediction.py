@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from html import escape
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -321,8 +320,8 @@ class Prediction(State):
     def to_frame(self, coverage: float | Sequence[float] = 0.9) -> "pd.DataFrame":
         """Return a data frame with mean, standard deviations, intervals and familiarity.
 
-        With several targets, the columns start with the name of the target: ``price_mean``. The index is that of the
-        table that was predicted.
+        With several targets, the columns start with the name of the target: ``price_mean``. Rows have the
+        index of the table that was predicted.
 
         Args:
             coverage: probability of the interval, or several: ``[0.5, 0.9]`` gives ``lower_0.5``, ``upper_0.5``,
@@ -362,28 +361,6 @@ class Prediction(State):
         for k, coverage in enumerate(coverages):
             columns[f"lower_{coverage:g}"], columns[f"upper_{coverage:g}"] = ends[..., k, 0], ends[..., k, 1]
         return {name: column for name, column in columns.items() if column is not None}
-
-    def _repr_html_(self) -> str:
-        """Return the first rows as a table for notebooks; only these are computed."""
-        import pandas as pd
-
-        line = f"<p><code>{escape(repr(self))}</code></p>"
-        if len(self.shape) > 2 or 0 in self.shape:
-            return line
-        rows, targets = (5, 1) if len(self.shape) < 2 else (3, 4)
-        try:
-            if len(self.shape) == 2:
-                names: Sequence[str] = self.names or [f"y{t}" for t in range(self.shape[1])]
-                few = self[:rows]
-                frame: pd.DataFrame = pd.concat({name: few[:, t].to_frame() for t, name in enumerate(names[:targets])})
-            else:
-                frame = (self[:rows] if self.shape else self).to_frame()
-            table = frame.to_html(float_format=lambda value: f"{value:.4g}", border=0)
-        except Exception:  # a notebook would show a traceback instead of the object
-            return line
-        more = zip(self.shape, (rows, targets), ("rows", "targets"), strict=False)
-        left = " and ".join(f"{size - most:,} more {unit}" for size, most, unit in more if size > most)
-        return line + table + (f"<p>… and {left}: <code>to_frame()</code></p>" if left else "")
 
 
 def as_prediction(answer: Any) -> Prediction:

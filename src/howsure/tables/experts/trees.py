@@ -181,9 +181,6 @@ class TreeEnsemble(nn.Module):
         right = z.index_select(0, row + (step & PLACES)) > self.threshold.index_select(0, node)
         return node + 1 + right * (step >> PLACE_BITS)
 
-    def extra_repr(self) -> str:
-        return f"targets={len(self.start)}, trees={self.trees}, nodes={len(self.feature)}, depth={self.depth}"
-
 
 def _right_children(sizes: NDArray[np.int64], feature: NDArray[np.int8]) -> NDArray[np.int64]:
     """Return the node at which the right branch of each split begins; for leaves, any node.
