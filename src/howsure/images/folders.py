@@ -4,7 +4,6 @@ A file need not be trusted: nothing is unpacked, and its size is checked before 
 """
 
 import contextlib
-import importlib
 import io
 import math
 import zipfile
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from howsure.errors import InputError, install_hint
+from howsure.errors import InputError, import_extra
 from howsure.files import listed
 from howsure.io.bounded import check_size, read_bytes, read_member, reading
 
@@ -290,11 +289,7 @@ def _visible(names: list[str]) -> list[str]:
 
 def import_vision(module: str) -> Any:
     """Return a module of Pillow or h5py, which only images need and which are therefore an extra."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = "h5py" if module == "h5py" else "pillow"
-        raise InputError(f"{package} is not installed: {install_hint('vision')}") from error
+    return import_extra(module, "vision")
 
 
 def read_image(files: Files, name: str) -> Any:
