@@ -269,6 +269,25 @@ def test_training_lowers_the_loss():
     assert train.score(found.network, [batch])["posterior"] < before["posterior"]
 
 
+def test_training_resumes_to_the_same_numbers(tmp_path):
+    shapes = [train.Shape(3, 32, 2, 24)]
+    first = trainer()
+    for (_, batch), _ in zip(train.batches(shapes, 0, CPU), range(3), strict=False):
+        first.step(batch, 1.0)
+    first.save(tmp_path)
+    numbers = []
+    for seed in (1, 2):
+        found = trainer(seed)
+        found.load(tmp_path)
+        assert found.history["steps"] == 3
+        assert all(torch.equal(a, b) for a, b in zip(found.parameters, first.parameters, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(found.average, first.average, strict=True))
+        for (_, batch), _ in zip(train.batches(shapes, 5, CPU), range(2), strict=False):
+            last = found.step(batch, 1.0)
+        numbers.append(last)
+    assert torch.equal(*numbers)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 def test_captured_graph_has_the_gradients_of_the_network():
     torch.manual_seed(0)
@@ -281,6 +300,17 @@ def test_captured_graph_has_the_gradients_of_the_network():
     gradient = torch.cat([g.flatten() for g in found.gradients])
     assert torch.allclose(again, parts, atol=0.02, rtol=0.02)
     assert (gradient - expected).norm() < 0.2 * expected.norm()
+
+
+def test_training_starts_from_exported_weights(tmp_path):
+    first = trainer(1)
+    train.export(first.network, first.history, tmp_path / "weights.safetensors")
+    second = trainer(2)
+    second.start(tmp_path / "weights.safetensors")
+    assert second.history["before"]["steps"] == 0
+    for a, b, c in zip(first.parameters, second.parameters, second.average, strict=True):
+        assert torch.equal(a.half().float(), b)
+        assert torch.equal(b, c)
 
 
 def test_exported_weights_load(tmp_path):

@@ -2,8 +2,9 @@ r"""Train the network on simulated tables: ``python -m howsure.incontext.train -
 
 The loss is the mean over query rows of both parts of :func:`howsure.incontext.model.loss`. Matrices of the blocks
 are trained by Muon, which steps along the orthogonal factor of the momentum (Jordan et al. 2024), all other weights by
-AdamW. The learning rate rises, stays, and in the last part of the run, ``--decay``, falls to 0. ``weights.safetensors``
-has the moving average of the weights at the end, in half precision.
+AdamW. The learning rate rises, stays, and in the last part of the run, ``--decay``, falls to 0. The checkpoint is
+written before the fall, so that training can go on from it with ``--resume``; ``weights.safetensors`` has the moving
+average of the weights at the end, in half precision.
 """
 
 import argparse
@@ -169,6 +170,18 @@ class Optimizer:
         self.adam.param_groups[0]["lr"] = OTHER_RATE * rate
         self.adam.step()
 
+    def state(self) -> dict[str, Any]:
+        """Return the moments in bfloat16."""
+        adam = self.adam.state_dict()["state"].items()
+        adam = {k: {n: (v if n == "step" else v.bfloat16()).cpu() for n, v in state.items()} for k, state in adam}
+        return {"momenta": [m.bfloat16().cpu() for m in self.momenta], "adam": adam}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the moments."""
+        for momentum, saved in zip(self.momenta, state["momenta"], strict=True):
+            momentum.copy_(saved)
+        self.adam.load_state_dict({**self.adam.state_dict(), "state": state["adam"]})
+
 
 # --- training ------------------------------------------------------------------------------------------------------
 
@@ -189,7 +202,7 @@ class Trainer:
         self.gradients = [torch.zeros_like(p) for p in self.parameters]
         for p, gradient in zip(self.network.parameters(), self.gradients, strict=True):
             p.grad = gradient
-        self.history: dict[str, Any] = {"steps": 0}
+        self.history: dict[str, Any] = {"steps": 0, "seconds": 0.0, "seeds": [], "devices": []}
 
     def step(self, batch: Batch, rate: float, graph: "Graph | None" = None) -> Tensor:
         """Take one step of the optimizer, and return the mean of each loss of `row_losses` over the batch, (3,)."""
@@ -221,6 +234,32 @@ class Trainer:
         kept = [p.clone() for p in self.parameters]
         torch._foreach_copy_(self.parameters, self.average)
         torch._foreach_copy_(self.average, kept)
+
+    def save(self, folder: Path) -> None:
+        """Write weights, average, moments and history as four files of at most 16 MB."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("weights", "average"):
+            torch.save({k: v.cpu() for k, v in self.network.state_dict().items()}, folder / f"{name}.pt")
+            self.swap()
+        torch.save(self.optimizer.state(), folder / "moments.pt")
+        (folder / "history.json").write_text(json.dumps(self.history))
+
+    def load(self, folder: Path) -> None:
+        """Restore a training from the folder of :meth:`save`."""
+        self.network.load_state_dict(torch.load(folder / "average.pt"))
+        self.swap()
+        self.network.load_state_dict(torch.load(folder / "weights.pt"))
+        self.optimizer.load(torch.load(folder / "moments.pt"))
+        self.history |= json.loads((folder / "history.json").read_text())
+
+    def start(self, path: Path) -> None:
+        """Copy exported weights; their history is kept as ``before``."""
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            self.history["before"] = {k: json.loads(v) for k, v in file.metadata().items()}
+            self.network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        torch._foreach_copy_(self.average, self.parameters)
 
 
 class Graph:
@@ -282,7 +321,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m howsure.incontext.train", description=__doc__)
     parser.add_argument("--seconds", type=float, required=True, help="time to train")
-    parser.add_argument("--out", type=Path, required=True, help="folder for weights and log")
+    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, weights and log")
+    parser.add_argument("--resume", type=Path, help="folder with a checkpoint")
+    parser.add_argument("--start", type=Path, help="exported weights to start from, with new moments")
     parser.add_argument("--decay", type=float, default=0.0, help="share of the time in which the learning rate falls")
     parser.add_argument("--seed", type=int, default=0)
     run(parser.parse_args(arguments))
@@ -293,17 +334,26 @@ def run(settings: argparse.Namespace) -> None:
     device, start = torch.device("cuda" if torch.cuda.is_available() else "cpu"), time.monotonic()
     torch.manual_seed(settings.seed)
     trainer = Trainer(Network(), device)
-    history, log, due, recent = trainer.history, settings.out / "log.jsonl", SECONDS_BETWEEN_VALIDATIONS, list[Tensor]()
-    history["seeds"] = [settings.seed]
-    history["devices"] = [torch.cuda.get_device_name() if device.type == "cuda" else "cpu"]
+    if settings.resume:
+        trainer.load(settings.resume)
+    elif settings.start:
+        trainer.start(settings.start)
+    history, seed, log = trainer.history, settings.seed + trainer.history["steps"], settings.out / "log.jsonl"
+    before, due, saved, recent = history["seconds"], SECONDS_BETWEEN_VALIDATIONS, False, list[Tensor]()
+    history["seeds"].append(settings.seed)
+    history["devices"].append(torch.cuda.get_device_name() if device.type == "cuda" else "cpu")
     settings.out.mkdir(parents=True, exist_ok=True)
     sets = {"training": validation(device, ()), "foreign": validation(device, FOREIGN)}
-    shapes, graphs = draw_shapes(settings.seed), dict[int, Graph]()
+    shapes, graphs = draw_shapes(seed), dict[int, Graph]()
     memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-    for index, batch in batches(shapes, settings.seed, device):
-        history["seconds"] = spent = time.monotonic() - start
+    for index, batch in batches(shapes, seed, device):
+        spent = time.monotonic() - start
+        history["seconds"] = before + spent
         rate = min(1.0, (1 - spent / settings.seconds) / settings.decay) if settings.decay else 1.0
         done = spent >= settings.seconds
+        if (rate < 1 or done) and not saved:
+            trainer.save(settings.out)
+            saved = True
         if spent > due or done:
             report(trainer, sets, recent, log)
             due, recent = time.monotonic() - start + SECONDS_BETWEEN_VALIDATIONS, []
