@@ -31,7 +31,7 @@ Kind = Literal["number", "boolean", "category", "date"]
 
 MIN_READABLE_CELLS = 0.95  # share of the cells of a text column that make it a column of numbers or dates
 MIN_READABLE_TEXTS = 0.5  # share of its different texts, which must be exceeded
-MAX_TEXTS_OF_MIXTURE = 20  # different values of a column of numbers and text that is a category
+MAX_TEXTS_OF_CODES = 20  # different values of a column of numbers, text and units that is a category
 SAMPLE = 1000  # different texts, at equal distances, by which the way to read a column of text is chosen
 ONE_KIND: dict[str, tuple[Kind, str]] = {  # kind and content of a column whose values are all of a kind
     "boolean": ("boolean", ""),
@@ -147,14 +147,16 @@ def _decide_texts(name: str, cells: Sequence[str], rows: NDArray[np.int64]) -> t
     readable = ~np.isnan(_read_texts(texts, kind, content))
     if kind == "number" and content != "duration" and _are_codes(texts[readable]):
         return CATEGORY
-    if readable.mean() > MIN_READABLE_TEXTS:
-        if readable[codes].mean() >= MIN_READABLE_CELLS:
-            if kind == "date" and len(forms) > 1:
-                return _refuse_order(name, cells, rows, forms) if len(texts) > 1 else CATEGORY
-            return kind, content
-        if len(texts) > MAX_TEXTS_OF_MIXTURE or 2 * len(texts) > len(cells):
-            what = "a duration" if content == "duration" else f"a {kind}"
-            _refuse_cells(name, cells, rows, ~readable[codes], f"not {what}", f"write every cell as {what}")
+    is_read = readable.mean() > MIN_READABLE_TEXTS
+    if is_read and readable[codes].mean() >= MIN_READABLE_CELLS:
+        if kind == "date" and len(forms) > 1:
+            return _refuse_order(name, cells, rows, forms) if len(texts) > 1 else CATEGORY
+        return kind, content
+    if len(texts) <= MAX_TEXTS_OF_CODES and 2 * len(texts) <= len(cells):
+        return CATEGORY
+    if is_read:
+        what = "a duration" if content == "duration" else f"a {kind}"
+        _refuse_cells(name, cells, rows, ~readable[codes], f"not {what}", f"write every cell as {what}")
     quantities = are_quantities(texts.tolist())
     if quantities.mean() > MIN_READABLE_TEXTS:
         _refuse_cells(name, cells, rows, quantities[codes], "numbers with a unit", "write numbers without units")
