@@ -105,7 +105,7 @@ class Recipe:
         weights of any step are usable. ``docs/choices.md`` explains how these numbers were found.
         """
         size = max(1.0, rows / 1000)
-        steps = round(min(6000 * size**0.301, 12_000))
+        steps = round(min(6000 * (rows / 1000) ** 0.301, 12_000))
         settings = Settings(
             steps=steps,
             learning_rate=5e-3,
