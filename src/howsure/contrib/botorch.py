@@ -88,7 +88,11 @@ class FunctionPosterior(Posterior):
         """
         level, noise = base_samples.flatten(0, -2).split([1, self.factor.shape[-1]], -1)
         member = torch.bucketize(level.squeeze(-1).contiguous(), self.weights.cumsum(0)[:-1], right=True)
-        found = torch.stack([self.loc[k] + self.factor[k] @ e for k, e in zip(member.tolist(), noise, strict=True)])
+        order = member.argsort(stable=True)
+        each = noise[order].split(member.bincount(minlength=len(self.loc)).tolist())  # a product for each member
+        parts = zip(self.loc, self.factor, each, strict=True)
+        values = [loc.unsqueeze(-1) + factor @ own.mT for loc, factor, own in parts]
+        found = torch.cat(values, -1)[..., order.argsort()].movedim(-1, 0)
         return found.reshape(self._extended_shape(sample_shape))
 
 

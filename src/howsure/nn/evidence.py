@@ -238,8 +238,10 @@ class ConjugateEvidence(nn.Module):
         directions = self.directions.to(dtype)
         z = (features.to(dtype) - offset) / scale
         along = z @ directions
-        others = (z - along @ directions.mT) * rest.sqrt().unsqueeze(-1)
-        return torch.cat([along * inverse.sqrt(), others, constant.sqrt().unsqueeze(-1).expand(*z.shape[:-1], 1)], -1)
+        parts = [along * inverse.sqrt(), constant.sqrt().unsqueeze(-1).expand(*z.shape[:-1], 1)]
+        if directions.shape[-1] < directions.shape[-2]:
+            parts.append((z - along @ directions.mT) * rest.sqrt().unsqueeze(-1))
+        return torch.cat(parts, -1)
 
     @torch.no_grad()
     def select(self, members: Sequence[int]) -> "ConjugateEvidence":
