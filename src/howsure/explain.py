@@ -11,6 +11,7 @@ from howsure.errors import InputError, InputTypeError
 from howsure.estimators import Regressor
 from howsure.metrics import crps
 from howsure.prediction import Prediction
+from howsure.tables.table import open_table
 
 __all__ = ["explain_familiarity", "importance"]
 
@@ -30,7 +31,7 @@ def importance(
 
     Args:
         model: a fitted regressor.
-        X: test rows, an array or a pandas table.
+        X: test rows, as ``predict`` takes them.
         y: their targets.
         metric: function of a prediction and y, smaller is better. The default is the CRPS.
         repeats: number of permutations of each column.
@@ -41,7 +42,7 @@ def importance(
         and ``std``, its standard deviation over permutations.
 
     Raises:
-        InputTypeError: for another model, or another kind of table.
+        InputTypeError: for another model.
         InputError: if X has fewer than two rows, or ``repeats`` is less than 1.
 
     >>> import howsure as hs
@@ -50,7 +51,7 @@ def importance(
     >>> importance(model, X, X[:, 1]).index[-1]
     'x1'
     """
-    table = _checked(model, X)
+    table, named = _checked(model, X)
     if repeats < 1 or len(table) < 2:
         raise InputError("importance needs at least two rows and one permutation")
     random, before = np.random.default_rng(random_state), metric(model.predict_distribution(X), y)
@@ -60,8 +61,7 @@ def importance(
         for _ in range(repeats):
             other = table.copy()
             other.isetitem(k, other.iloc[random.permutation(len(other)), k].array)
-            changed = other if isinstance(X, pd.DataFrame) else other.to_numpy()
-            changes.append(metric(model.predict_distribution(changed), y) - before)
+            changes.append(metric(model.predict_distribution(other if named else other.to_numpy()), y) - before)
         found.append((np.mean(changes), np.std(changes)))
     names = pd.Index(model.encoding_.names, name="column")
     return pd.DataFrame(found, names, ["importance", "std"]).sort_values("importance")
@@ -76,13 +76,13 @@ def explain_familiarity(model: Regressor, X: Any) -> pd.DataFrame:  # noqa: N803
 
     Args:
         model: a fitted regressor whose evidence was computed, as by default.
-        X: rows, an array or a pandas table.
+        X: rows, as ``predict`` takes them.
 
     Returns:
         A table of the shape of X with the increases of the familiarity, and first the column ``familiarity``.
 
     Raises:
-        InputTypeError: for another model, or another kind of table.
+        InputTypeError: for another model.
         InputError: if the predictions of the model have no familiarity.
 
     >>> import howsure as hs
@@ -91,7 +91,7 @@ def explain_familiarity(model: Regressor, X: Any) -> pd.DataFrame:  # noqa: N803
     >>> explain_familiarity(model, np.array([[0.5, 9.0]])).iloc[0, 1:].idxmax()
     'x1'
     """
-    table, codes = _checked(model, X), model.encoding_.codes(model.read(X))
+    (table, _), codes = _checked(model, X), model.encoding_.codes(model.read(X))
     before = model.model_.predict(codes).familiarity
     if before is None:
         raise InputError(
@@ -106,10 +106,9 @@ def explain_familiarity(model: Regressor, X: Any) -> pd.DataFrame:  # noqa: N803
     return pd.DataFrame(found, table.index)
 
 
-def _checked(model: Any, X: Any) -> pd.DataFrame:  # noqa: N803
-    """Return rows as a pandas table, after checking the model."""
+def _checked(model: Any, X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
+    """Return the columns of the model as a pandas table, and whether X has their names, after checking the model."""
     if not isinstance(model, Regressor) or not hasattr(model, "encoding_"):
         raise InputTypeError(f"an explanation needs a fitted regressor of a table, not a {type(model).__name__}")
-    if not isinstance(X, pd.DataFrame | np.ndarray):
-        raise InputTypeError(f"X must be a pandas table or an array, not {type(X).__name__}")
-    return pd.DataFrame(X)
+    table, named = open_table(X)
+    return table.iloc[:, model.encoding_.order(list(table.columns), named)], named

@@ -109,7 +109,7 @@ class Encoding:
         with: the text "01" stays text in a batch that has only such codes.
         """
         frame, named = open_table(x)
-        order = self._order(list(frame.columns), named)
+        order = self.order(list(frame.columns), named)
         columns = tuple(e.read(frame.iloc[:, k]) for e, k in zip(self.encoders, order, strict=True))
         return Table(columns, len(frame), named, frame.index if named else None)
 
@@ -135,7 +135,7 @@ class Encoding:
         features: Array = ColumnEncoder(self.encoders)(torch.from_numpy(self.codes(table))).numpy()
         return features
 
-    def _order(self, names: list[str], named: bool) -> list[int]:
+    def order(self, names: list[str], named: bool) -> list[int]:
         """Return which column of a table each encoder reads: by name if both have names, else by position."""
         if not (self.named and named):
             if len(names) != len(self.encoders):
