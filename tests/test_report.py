@@ -19,6 +19,7 @@ import howsure as hs
 from howsure.errors import InputError, InputTypeError
 from howsure.report.bands import binomial_range, curve_band
 from howsure.report.evaluation import by_familiarity, by_group, evaluate
+from howsure.report.explained import explain
 from howsure.report.html import MARK
 from howsure.report.svg import HEIGHT, LEFT, PLOT_HEIGHT, PLOT_WIDTH, TOP, WIDTH, Axis, Chart
 from howsure.report.unusual import reasons, unusual_columns
@@ -338,6 +339,43 @@ def test_page_names_the_least_reliable_row_and_the_reason(page):
     assert "<i>1</i>" in page.text  # the label of the row
     assert "price <b>" in page.text
     assert "nan" not in page.text.lower().split()
+
+
+def test_page_explains_importance_and_unfamiliar_rows(page, model):
+    """The target depends on the size only, and row 1 has an unheard-of size."""
+    bars = [float(attrs["width"]) for tag, attrs in page.elements if tag == "rect" and attrs.get("height") == "8"]
+    assert bars[0] == 100.0
+    assert len(bars) == len(model.encoding_.names)
+    assert max(bars[1:]) < 50
+    assert re.search(r"Columns that matter .* Growth of the CRPS size \d+% ± [\d.]+%", page.text)
+    assert re.search(r"Columns that make rows unfamiliar .* With a typical value <i>1</i> 0\S* size \S+", page.text)
+
+
+def test_explanation_agrees_with_the_functions(model):
+    table, y = make_table(seed=1), make_target(make_table(seed=1), seed=2)
+    table.loc[1, "size"] = 900.0
+    result = result_of(model, table, y)
+    found = explain(model, table, result, [f"row {k}" for k in range(ROWS)])
+    expected = hs.importance(model, table, y, repeats=3) / hs.metrics.crps(model.predict_distribution(table), y)
+    assert found["rows"] == ROWS
+    for (name, growth, error), (column, values) in zip(found["columns"], expected[::-1].iterrows(), strict=True):
+        assert name == column
+        assert [growth, error] == pytest.approx(values.tolist())
+    label, position, causes = found["odd"][0]
+    assert (label, position, causes[0][0]) == ("row 1", 1, "size")
+    familiarity = model.predict_distribution(table.assign(size=model.encoding_.encoders[0].fill)).familiarity[1]
+    assert causes[0][1] + result.familiarity[1] == pytest.approx(familiarity, rel=1e-4)
+    assert all(result.familiarity[k] < 0.5 for _, k, _ in found["odd"])
+
+
+def test_explanation_of_a_large_table_is_of_a_sample(small):
+    model, _ = small
+    x = np.random.default_rng(1).standard_normal((2000, 2))
+    found = explain(model, x, result_of(model, x, x[:, 0]), [str(k) for k in range(2000)])
+    assert found["rows"] <= 305
+    assert found["columns"][0][0] == "x0"
+    assert found["odd"] == []  # this model has no familiarity
+    assert explain(model, x[:1], result_of(model, x[:1], x[:1, 0]), ["0"]) == {}
 
 
 def test_without_a_threshold_no_row_is_flagged(model, tmp_path):

@@ -34,6 +34,7 @@ class TargetResult:
         y: true values, (N,).
         p: prediction of the rows, (N,).
         threshold: familiarity below which a row is unfamiliar; None if the model has none.
+        column: index of the target in predictions of all targets, () if there is one target.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TargetResult:
     y: Array
     p: Prediction
     threshold: float | None
+    column: tuple[int, ...] = ()
 
     @cached_property
     def has_mean(self) -> bool:
@@ -184,8 +186,8 @@ def evaluate(p: Prediction, y: ArrayLike, threshold: float | None) -> list[Targe
     for k, values in enumerate(targets.T):
         rows = np.flatnonzero(~np.isnan(values))
         if len(rows):
-            own = p[rows] if len(p.shape) == 1 else p[rows, k]
-            found.append(TargetResult(names[k], rows, values[rows], own, threshold))
+            column = () if len(p.shape) == 1 else (k,)
+            found.append(TargetResult(names[k], rows, values[rows], p[(rows, *column)], threshold, column))
     if not found:
         raise InputError("no row has a known target; a report compares predictions with targets")
     return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +12,8 @@ from howsure.errors import InputError, InputTypeError, install_hint
 from howsure.estimators import Regressor
 from howsure.files import write_text
 from howsure.report import charts, sentences
-from howsure.report.evaluation import COVERAGE, Group, TargetResult, by_familiarity, by_group, evaluate
-from howsure.report.svg import Chart
+from howsure.report.evaluation import COVERAGE, TargetResult, by_familiarity, by_group, evaluate
+from howsure.report.explained import explain
 from howsure.report.unusual import later_rows, reasons, unusual_columns
 from howsure.report.words import clip, counted, percent, show
 from howsure.tables.table import Table
@@ -127,27 +127,6 @@ def page_environment(package: str = "howsure.report") -> Any:
 # Content of the page --------------------------------------------------------------------------------------------------
 
 
-class CheckedRow(NamedTuple):
-    """A row of the table of rows with wide intervals."""
-
-    label: str
-    position: int  # among the rows of the target
-    reasons: list[tuple[str, str]]
-
-
-class Section(NamedTuple):
-    """Content of the page about one target."""
-
-    result: TargetResult
-    picture: Chart
-    summary: list[str]
-    notes: list[str]
-    rows: list[CheckedRow]
-    groups: list[tuple[str, list[Group]]]
-    scores: list[sentences.ScoreLine]
-    charts: list[Chart]
-
-
 def _content(
     model: Regressor,
     X: Any,  # noqa: N803
@@ -162,7 +141,7 @@ def _content(
         raise InputError("the table has no rows; a report needs at least one")
     table = model.read(features)
     results = evaluate(p, y, model.unfamiliar_below_)
-    sections = [_section(k, result, model, table, labels, name, results) for k, result in enumerate(results)]
+    sections = [_section(k, result, model, features, table, labels, name, results) for k, result in enumerate(results)]
     names = " and ".join(clip(result.name) for result in results) if len(results) < 4 else f"{len(results)} targets"
     return {
         "version": __version__,
@@ -214,20 +193,18 @@ def _section(
     number: int,
     result: TargetResult,
     model: Regressor,
+    X: Any,  # noqa: N803
     table: Table,
     groups: NDArray[Any] | None,
     group_name: str,
     results: list[TargetResult],
-) -> Section:
+) -> dict[str, Any]:
+    """Return the content of the page about one target."""
     index = [str(label) for label in (range(table.rows) if table.index is None else table.index)]
     labels = [index[k] for k in result.rows]
     shown = result.sample(max(MIN_MARKS, MAX_MARKS // len(results)))
-    made = [
-        charts.predicted_chart(result, shown, labels),
-        charts.parts_chart(result, shown, labels),
-        charts.calibration_chart(result),
-        charts.retention_chart(result),
-    ]
+    made = [draw(result, shown, labels) for draw in (charts.predicted_chart, charts.parts_chart)]
+    made += [charts.calibration_chart(result), charts.retention_chart(result)]
     picture, *others = [chart for chart in made if chart is not None]
     for chart in (picture, *others):
         chart.name += f"-{number}"
@@ -235,16 +212,18 @@ def _section(
     if groups is not None:
         found.append((clip(group_name), by_group(result, groups[result.rows])))
     encoders = model.encoding_.encoders
-    return Section(
-        result,
-        picture,
-        sentences.summary(result),
-        sentences.notes(result, table.rows),
-        [CheckedRow(labels[k], k, reasons(encoders, table, int(result.rows[k]))) for k in result.widest[:SHOWN_ROWS]],
-        [(name, each) for name, each in found if each],
-        sentences.score_lines(result),
-        others,
-    )
+    checked = [(labels[k], k, reasons(encoders, table, int(result.rows[k]))) for k in result.widest[:SHOWN_ROWS]]
+    return {
+        "result": result,
+        "picture": picture,
+        "summary": sentences.summary(result),
+        "notes": sentences.notes(result, table.rows),
+        "rows": checked,
+        "groups": [(name, each) for name, each in found if each],
+        "scores": sentences.score_lines(result),
+        "charts": others,
+        "explained": explain(model, X, result, labels),
+    }
 
 
 def _model_lines(model: Regressor) -> list[tuple[str, str]]:
