@@ -4,17 +4,22 @@ The other blocks of the recipes are run where they stand; see conftest.py of the
 """
 
 import ast
+import importlib.util
 import json
 import os
+import pickle
 import re
+import shutil
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import howsure as hs
@@ -70,6 +75,7 @@ def test_ddp_recipe_ends_the_threads_of_its_process_group(tmp_path):
     path = script("torchrun.md", "train.py", tmp_path)
     count = """
 from pathlib import Path
+from types import SimpleNamespace
 names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
 if os.environ["RANK"] == "0":
     print("python", len(names), "gloo", sum("gloo" in name for name in names))
@@ -148,6 +154,41 @@ def test_server_responds_to_another_process(tmp_path):
     assert reply["lower_0.9"] == pytest.approx(p.interval(0.9)[:, 0], rel=1e-4, abs=1e-4)
     assert refused == 422
     assert "2" in reason["detail"]
+
+
+class Saved:
+    """The part of ``mlflow.pyfunc`` that the recipe calls, in the manner of MLflow: a pickled class and its files."""
+
+    class PythonModel:
+        pass
+
+    def save_model(self, path, python_model, artifacts):
+        copies = {name: shutil.copy(file, f"{path}-{name}") for name, file in artifacts.items()}
+        Path(path).write_bytes(pickle.dumps((python_model.__dict__, copies)))
+        self.kind = type(python_model)
+
+    def load_model(self, path):
+        state, copies = pickle.loads(Path(path).read_bytes())  # noqa: S301
+        model = self.kind()
+        model.__dict__.update(state)
+        model.load_context(SimpleNamespace(artifacts=copies))
+        return SimpleNamespace(predict=lambda table: model.predict(None, table))
+
+
+def test_mlflow_model_predicts_as_the_regressor(tmp_path, monkeypatch, capsys):
+    """With MLflow where it is installed, otherwise with a stand-in for the three names of it that the recipe uses."""
+    if importlib.util.find_spec("mlflow") is None:
+        monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(pyfunc=Saved()))
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```python\n(.*?)^```", (RECIPES / "mlflow.md").read_text(encoding="utf-8"), re.M | re.S)
+    X = pd.DataFrame({"a": np.arange(60.0), "b": ["u", "v"] * 30})  # noqa: N806
+    names = {"X": X, "y": np.arange(60.0)}
+    exec(block, names)  # noqa: S102
+    shown = names["mlflow"].pyfunc.load_model("served").predict(X[:3])
+    p = names["model"].predict_distribution(X[:3])
+    assert list(shown.columns) == ["mean", "std", "low", "high"]
+    np.testing.assert_allclose(shown, np.column_stack([p.mean, p.std, p.interval(0.9)]))
+    assert "mean" in capsys.readouterr().out
 
 
 def test_every_recipe_is_in_the_list_of_recipes():
