@@ -168,7 +168,7 @@ class Saved:
         self.kind = type(python_model)
 
     def load_model(self, path):
-        state, copies = pickle.loads(Path(path).read_bytes())  # noqa: S301
+        state, copies = pickle.loads(Path(path).read_bytes())
         model = self.kind()
         model.__dict__.update(state)
         model.load_context(SimpleNamespace(artifacts=copies))
@@ -183,7 +183,7 @@ def test_mlflow_model_predicts_as_the_regressor(tmp_path, monkeypatch, capsys):
     (block,) = re.findall(r"^```python\n(.*?)^```", (RECIPES / "mlflow.md").read_text(encoding="utf-8"), re.M | re.S)
     X = pd.DataFrame({"a": np.arange(60.0), "b": ["u", "v"] * 30})  # noqa: N806
     names = {"X": X, "y": np.arange(60.0)}
-    exec(block, names)  # noqa: S102
+    exec(block, names)
     shown = names["mlflow"].pyfunc.load_model("served").predict(X[:3])
     p = names["model"].predict_distribution(X[:3])
     assert list(shown.columns) == ["mean", "std", "low", "high"]

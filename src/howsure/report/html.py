@@ -141,7 +141,7 @@ def _content(
         raise InputError("the table has no rows; a report needs at least one")
     table = model.read(features)
     results = evaluate(p, y, model.unfamiliar_below_)
-    sections = [_section(k, result, model, features, table, labels, name, results) for k, result in enumerate(results)]
+    sections = [_section(k, each, model, features, table, labels, name, len(results)) for k, each in enumerate(results)]
     names = " and ".join(clip(result.name) for result in results) if len(results) < 4 else f"{len(results)} targets"
     return {
         "version": __version__,
@@ -190,19 +190,12 @@ def _group_labels(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _section(
-    number: int,
-    result: TargetResult,
-    model: Regressor,
-    X: Any,  # noqa: N803
-    table: Table,
-    groups: NDArray[Any] | None,
-    group_name: str,
-    results: list[TargetResult],
+    number: int, result: TargetResult, model: Regressor, rows: Any, table: Table, groups: Any, by: str, targets: int
 ) -> dict[str, Any]:
     """Return the content of the page about one target."""
     index = [str(label) for label in (range(table.rows) if table.index is None else table.index)]
     labels = [index[k] for k in result.rows]
-    shown = result.sample(max(MIN_MARKS, MAX_MARKS // len(results)))
+    shown = result.sample(max(MIN_MARKS, MAX_MARKS // targets))
     made = [draw(result, shown, labels) for draw in (charts.predicted_chart, charts.parts_chart)]
     made += [charts.calibration_chart(result), charts.retention_chart(result)]
     picture, *others = [chart for chart in made if chart is not None]
@@ -210,7 +203,7 @@ def _section(
         chart.name += f"-{number}"
     found = [("Familiarity", by_familiarity(result))]
     if groups is not None:
-        found.append((clip(group_name), by_group(result, groups[result.rows])))
+        found.append((clip(by), by_group(result, groups[result.rows])))
     encoders = model.encoding_.encoders
     checked = [(labels[k], k, reasons(encoders, table, int(result.rows[k]))) for k in result.widest[:SHOWN_ROWS]]
     return {
@@ -222,7 +215,7 @@ def _section(
         "groups": [(name, each) for name, each in found if each],
         "scores": sentences.score_lines(result),
         "charts": others,
-        "explained": explain(model, X, result, labels),
+        "explained": explain(model, rows, result, labels),
     }
 
 
