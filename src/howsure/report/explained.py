@@ -14,8 +14,7 @@ __all__ = ["explain"]
 
 MAX_ROWS = 300  # that are predicted again for each column
 MAX_COLUMNS = 40  # with more, a page would take minutes
-SHOWN_ROWS = 5
-SHOWN_CAUSES = 3
+SHOWN_ROWS, SHOWN_CAUSES = 5, 3
 MIN_CAUSE = 0.05  # smallest increase of the familiarity that is shown
 
 
