@@ -11,7 +11,6 @@ A page marks each generated block with two comments::
 
 from howsure_paper.quoted.attach import ATTACH
 from howsure_paper.quoted.blocks import Block, Changes, check_pages, write_pages
-from howsure_paper.quoted.botorch import BOTORCH
 from howsure_paper.quoted.incontext import IN_CONTEXT
 from howsure_paper.quoted.sentences import SENTENCES
 from howsure_paper.quoted.shifts import SHIFTS
@@ -19,4 +18,4 @@ from howsure_paper.quoted.tables import TABLES
 
 __all__ = ["BLOCKS", "Changes", "check_pages", "write_pages"]
 
-BLOCKS: dict[str, Block] = {**ATTACH, **TABLES, **SENTENCES, **SHIFTS, **IN_CONTEXT, **BOTORCH}
+BLOCKS: dict[str, Block] = {**ATTACH, **TABLES, **SENTENCES, **SHIFTS, **IN_CONTEXT}

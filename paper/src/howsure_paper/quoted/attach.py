@@ -1,6 +1,7 @@
-"""The table and sentence of docs/trained.md on evidence that was attached to trained networks."""
+"""The tables on evidence that was attached to networks: of docs/trained.md, and of docs/recipes/botorch.md."""
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 from howsure_paper.quoted.blocks import Block, table
@@ -69,8 +70,18 @@ def sets_below_laplace(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def regret_table(record: Mapping[str, Any]) -> str:
+    """Return median final regrets of Bayesian optimisation, and the ratio of the networks to the Gaussian process."""
+    rows, names = [], {"branin": "Branin", "hartmann6": "Hartmann-6", "noisy": "Hartmann-3 with noise"}
+    for problem, runs in record["regrets"].items():
+        each = [median(run[-1] for run in runs[method]) for method in ("howsure", "gp", "gp_power", "random")]
+        rows.append([names[problem], *(f"{m:.3f}" for m in each), f"{each[0] / each[1]:.1f}"])
+    return table("| networks | GP | GP, power transform | random | networks : GP", rows)
+
+
 ATTACH: dict[str, Block] = {
     "attach toys": lambda results: toy_table(read_record(results / "bench_attach")),
     "attach fresh": lambda results: fresh_table(read_record(results / "bench_attach")),
     "attach tails": lambda results: COUNTS[len(sets_below_laplace(read_record(results / "bench_attach")))],
+    "botorch": lambda results: regret_table(read_record(results / "bench_botorch")),
 }
