@@ -76,7 +76,9 @@ def _from_library(x: Any) -> pd.DataFrame:
     try:
         frame = x.to_pandas()
     except Exception as error:  # of either library, and for lack of the method
-        raise InputTypeError(f"x is a {type(x).__name__}: {error}", hint="collect() a lazy frame; polars needs pyarrow") from error
+        raise InputTypeError(
+            f"x is a {type(x).__name__}: {error}", hint="collect() lazy frames; install pyarrow"
+        ) from error
     if not isinstance(frame, pd.DataFrame):
         raise InputTypeError(f"x is a {type(x).__name__}, not a table")
     return frame
