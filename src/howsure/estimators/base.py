@@ -34,7 +34,7 @@ from howsure.prediction import Prediction, real_numbers
 from howsure.storage import save_model
 from howsure.tables.censoring import read_censored
 from howsure.tables.constant import varies
-from howsure.tables.copies import merge_copies
+from howsure.tables.copies import warn_of_copies
 from howsure.tables.encoder import ColumnEncoder, Encoding
 from howsure.tables.evidence import add_evidence, learn_ridge, rows_of_a_fold
 from howsure.tables.members import choose_members, count_networks, kinds_of_inputs
@@ -172,8 +172,8 @@ class Regressor(_ScikitLearn):
     ) -> Self:
         """Learn from a table X (array, pandas, polars or Arrow) and targets y, (N,) or (N, T).
 
-        Columns may be numbers, booleans, text, categories or dates, with missing values. Copies of a row count as one
-        row with a weight. A fit that fails leaves the estimator as it was.
+        Columns may be numbers, booleans, text, categories or dates, with missing values. A fit that fails leaves the
+        estimator as it was.
 
         Args:
             X: the table.
@@ -221,10 +221,7 @@ class Regressor(_ScikitLearn):
         if weights is not None:
             table, target, weights = table.select(rows), target[rows], weights[rows]
             known = None if known is None else known[rows]
-        if known is None:
-            kept, weights = merge_copies(table, target, weights)
-            if len(kept) < len(rows):
-                table, target, rows = table.select(kept), target[kept], rows[kept]
+        warn_of_copies(table, target)
         base = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.target_names_ = names
         self.calibration_: Calibration | ConformalCalibration | None = None

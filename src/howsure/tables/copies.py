@@ -1,4 +1,6 @@
-"""Copies of rows: each counts as one row with a weight, because a copy adds no information."""
+"""Copies of rows, which are training and validation rows of a network at once."""
+
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -6,10 +8,10 @@ from numpy.typing import NDArray
 
 from howsure.tables.table import Table
 
-__all__ = ["merge_copies", "row_hashes"]
+__all__ = ["row_hashes", "warn_of_copies"]
 
 Array = NDArray[np.float64]
-MAX_SHARED = 0.5  # share of copied rows whose target other rows have; with more, copies may be chance
+MAX_COPIES = 0.5  # share of the rows that may be copies without a warning
 
 
 def row_hashes(table: Table, y: Array | None = None) -> NDArray[np.uint64]:
@@ -19,26 +21,18 @@ def row_hashes(table: Table, y: Array | None = None) -> NDArray[np.uint64]:
     return np.asarray(whole, dtype=np.uint64)
 
 
-def merge_copies(table: Table, y: Array, weights: Array | None) -> tuple[NDArray[np.int64], Array | None]:
-    """Return the rows without copies, in their order, and their weights: sums over copies; None if all are equal.
+def warn_of_copies(table: Table, y: Array) -> None:
+    """Warn if most rows are copies of others, unless rows with equal columns have different targets.
 
-    Copies are rows with equal columns and targets. They would be training and validation rows of a network at once.
-    Rows are equal by chance, and all are returned, if most targets of copies occur in other rows too, as grades or
-    zeros do, and rows with equal columns have different targets.
-
-    Args:
-        table: the training rows.
-        y: their targets, (N,) or (N, T).
-        weights: their weights, (N,); None: all count the same.
+    A fit takes the share of copies among new rows to be the same. That is right for a random part of a table, and
+    wrong for rows that were repeated to balance a table.
     """
-    everything = np.arange(table.rows)
-    _, first, group = np.unique(row_hashes(table, y), return_index=True, return_inverse=True)
-    if len(first) == table.rows or len(first) < 2:
-        return everything, weights
-    _, value, counts = np.unique(y[first], axis=0, return_inverse=True, return_counts=True)
-    shared = counts[value][np.bincount(group) > 1]  # rows with the target of each row that has copies
-    if np.mean(shared > 1) > MAX_SHARED and len(np.unique(row_hashes(table))) < len(first):
-        return everything, weights
-    order = np.argsort(first)
-    total = np.bincount(group, weights)[order].astype(float)
-    return first[order], None if np.ptp(total) == 0 else total / total.max()
+    distinct = len(np.unique(row_hashes(table, y)))
+    copies = table.rows - distinct
+    if copies > MAX_COPIES * table.rows and len(np.unique(row_hashes(table))) == distinct > 1:
+        warnings.warn(
+            f"{copies} of {table.rows} rows are copies of other rows; intervals of rows that are not in the table will "
+            "be too narrow. Drop the copies, and pass sample_weight if some rows count more",
+            UserWarning,
+            stacklevel=4,
+        )

@@ -248,8 +248,8 @@ def fit_trees(
 ) -> tuple[TreeFeatures, Array]:
     """Return trees learned from all rows, and predictions (N, 2 T) of each row by trees that have not seen it.
 
-    The rows should have no copies (:func:`howsure.tables.copies.merge_copies`). Otherwise a row and its copy may land
-    in different folds, and trees that have seen the one predict the other.
+    A row and its copy usually land in different folds. Then the trees that predict the one have seen the other, and its
+    out-of-fold prediction is as flattering as an in-fold one.
 
     Args:
         x: finite values (N, F). Values beyond ±1e300 count as ±1e300.
