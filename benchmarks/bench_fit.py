@@ -1,6 +1,6 @@
 """The CPU time of a fit, beside NGBoost and CatBoost.
 
-    python benchmarks/bench_fit.py --data DATA [--sets yacht,boston,…]
+    OMP_NUM_THREADS=1 python benchmarks/bench_fit.py --data DATA [--sets yacht,boston,…] [--steps N]
 
 Each method has its defaults and one thread, and is fitted to the training rows of the first standard split of each UCI
 set: 277 to 41,157 rows. "quick" is ``EvidentialRegressor(members=4, evidence="edge")``. CatBoost is asked for a normal
@@ -9,11 +9,8 @@ geometric means of ratios: the defaults to NGBoost, and the quick setting to Cat
 """
 
 import argparse
-import os
 import time
 import warnings
-
-os.environ["OMP_NUM_THREADS"] = "1"  # before numpy and torch start their threads
 
 import numpy as np
 import torch
@@ -22,12 +19,12 @@ import howsure as hs
 from howsure_paper.datasets import uci
 
 
-def regressors() -> dict:
+def regressors(steps: int | None) -> dict:
     """Return the methods by name."""
     from catboost import CatBoostRegressor
     from ngboost import NGBRegressor
 
-    options = {"random_state": 0, "device": "cpu", "verbose": False}
+    options = {"random_state": 0, "steps": steps, "device": "cpu", "verbose": False}
     return {
         "default": hs.EvidentialRegressor(**options),
         "quick": hs.EvidentialRegressor(members=4, evidence="edge", **options),
@@ -42,19 +39,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", required=True, help="data folder")
     parser.add_argument("--sets", default=",".join(uci.SETS), help="UCI sets, with commas")
+    parser.add_argument("--steps", type=int, help="most training steps of ours; default: those of the regressor")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
-    for model in regressors().values():  # imports and first calls
+    for model in regressors(arguments.steps).values():  # imports and first calls
         model.fit(random.normal(size=(60, 3)), random.normal(size=60))
     seconds = []
-    print(f"{'set':<10}{'rows':>8}" + "".join(f"{name:>10}" for name in regressors()))
+    print(f"{'set':<10}{'rows':>8}" + "".join(f"{name:>10}" for name in regressors(None)))
     for name in arguments.sets.split(","):
         table = uci.load(name, arguments.data)
         train = table.splits[0][0]
         own = []
-        for model in regressors().values():
+        for model in regressors(arguments.steps).values():
             start = time.process_time()
             model.fit(table.x[train], table.y[train])
             own.append(time.process_time() - start)

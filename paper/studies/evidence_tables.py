@@ -26,7 +26,6 @@ from howsure import metrics
 from howsure.likelihoods import Evidential, Method, NormalLikelihood, Recipe
 from howsure.prediction import Prediction
 from howsure.tables.evidence import (
-    NETWORKS_PER_FOLD,
     add_evidence,
     best_ridge,
     extrapolation_folds,
@@ -111,8 +110,7 @@ def fit_all(table: Table, method: Method, chosen: Sequence[Split]) -> list[tuple
 def ridges_of(table: Table, method: Method, chosen: Sequence[Split]) -> list[float | None]:
     """Return λ for each split, learned from the ends of its training rows; all folds are trained as one population."""
     folds = [extrapolation_folds(table.x, s.train, k) for k, s in enumerate(chosen)]
-    seeds = [range(7 + k, 7 + k + NETWORKS_PER_FOLD) for k in range(len(chosen))]
-    each = [[m for inner, _ in own for m in hold_out(inner, s)] for own, s in zip(folds, seeds, strict=True)]
+    each = [[m for inner, _ in own for m in hold_out(inner, [7 + k])] for k, own in enumerate(folds)]
     recipe = short_recipe(table.recipe(rows_of_a_fold(max(len(s.train) for s in chosen))))
     everyone = [member for members in each for member in members]
     fitted = fit(method, table.x, table.learned, everyone, recipe=recipe, device=table.device)

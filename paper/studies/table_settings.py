@@ -41,9 +41,9 @@ SETTINGS = {  # share of the width, parameters of the regressor, constants of ho
 }
 
 
-def tables(data: str, folder: Path, count: int) -> Iterator[Table]:
+def tables(data: str, sets: list[str], folder: Path, count: int) -> Iterator[Table]:
     """Yield the UCI tables, then ``count`` tables of the folder."""
-    for name in SETS:
+    for name in sets:
         table = uci.load(name, data)
         rows = np.random.default_rng(1).permutation(table.splits[0][0])[:MAX_ROWS]
         yield name, pd.DataFrame(table.x[rows]).add_prefix("c"), table.y[rows]
@@ -73,7 +73,9 @@ def divide(x: pd.DataFrame, rows: int, tails: bool) -> splits.Split | None:
     return order[end:-end], np.r_[order[:end], order[-end:]]
 
 
-def scores_of(setting: str, x: pd.DataFrame, y: np.ndarray, division: splits.Split) -> dict[str, float]:
+def scores_of(
+    setting: str, x: pd.DataFrame, y: np.ndarray, division: splits.Split, steps: int | None
+) -> dict[str, float]:
     """Fit with a setting, and return the scores of the rows set aside in deviations of the training targets."""
     width, parameters, constants = SETTINGS[setting]
     default, (train, aside) = Recipe.for_rows, division
@@ -85,7 +87,7 @@ def scores_of(setting: str, x: pd.DataFrame, y: np.ndarray, division: splits.Spl
 
     with mock.patch.object(Recipe, "for_rows", recipe), mock.patch.multiple(evidence, **constants or {"RANK": 128}):
         start = time.process_time()
-        model = hs.EvidentialRegressor(random_state=0, device="cpu", verbose=False, **parameters)
+        model = hs.EvidentialRegressor(random_state=0, steps=steps, device="cpu", verbose=False, **parameters)
         model.fit(x.iloc[train], y[train])
         seconds = time.process_time() - start
         p, deviation = model.predict_distribution(x.iloc[aside]), y[train].std()
@@ -117,6 +119,8 @@ def print_differences(rows: list[dict], chosen: list[str]) -> None:
 def main() -> None:
     parser = option_parser(__doc__, "table_settings")
     parser.add_argument("--tables", type=Path, required=True, help="folder of CSV files")
+    parser.add_argument("--sets", default=",".join(SETS), help="UCI sets with commas")
+    parser.add_argument("--steps", type=int, help="training steps (default: those of the regressor)")
     parser.add_argument("--count", type=int, default=14, help="tables of the folder")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="names with commas")
     parser.add_argument("--tails", action="store_true", help="set aside the ends of a direction")
@@ -125,10 +129,15 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen = list(dict.fromkeys(["default", *options.settings.split(",")]))
     record = new_record("table_settings", torch.device("cpu"), tails=options.tails, rows=[])
-    for name, x, y in tables(options.data, options.tables, options.count):
+    for name, x, y in tables(options.data, options.sets.split(","), options.tables, options.count):
         division = divide(x, len(y), options.tails)
         for setting in chosen if division else ():
-            row = {"table": name, "rows": len(y), "setting": setting, **scores_of(setting, x, y, division)}
+            row = {
+                "table": name,
+                "rows": len(y),
+                "setting": setting,
+                **scores_of(setting, x, y, division, options.steps),
+            }
             record["rows"].append(row)
             write_record(options.out, record)
     print_differences(record["rows"], chosen)

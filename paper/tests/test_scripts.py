@@ -31,7 +31,9 @@ ARGUMENTS = {
     "benchmarks/bench_incontext.py": "--seconds --out {out}",
     "benchmarks/bench_inputs.py": "--rows 80 --repeats 1 --steps 10",
     "benchmarks/bench_bounds.py": "--tables 6 --jobs 1 --steps 10",
+    "benchmarks/bench_fit.py": "--data {data} --sets yacht --steps 5",
     "benchmarks/bench_intervals.py": "--small",
+    "benchmarks/bench_linear.py": "--rows 30 --columns 2 --noise 1 --jobs 1 --steps 5",
     "benchmarks/bench_loss.py": f"--rows 1000 --repeats 3 {CPU}",
     "benchmarks/bench_online.py": "--data {data} --rows 40 --stream 20 --steps 5",
     "benchmarks/bench_population.py": f"--steps 20 {CPU}",
@@ -55,6 +57,7 @@ ARGUMENTS = {
     "paper/studies/shifts.py": f"--data {{data}} --steps 5 {RECORD}",
     "paper/studies/table_inputs.py": f"--sets yacht --splits 1 --steps 10 {RECORD}",
     "paper/studies/table_recipe.py": f"--sets yacht --splits 1 --steps 20 {RECORD}",
+    "paper/studies/table_settings.py": f"--tables {{data}} --sets yacht --count 0 --steps 5 {RECORD}",
     "paper/studies/tie_side.py": f"--sets yacht --splits 2 --folds 2 --members 2 --steps 20 {RECORD}",
     "paper/studies/uci_estimator.py": f"--sets yacht --steps 20 {RECORD}",
 }
@@ -114,8 +117,8 @@ def small_data(monkeypatch):
     monkeypatch.setattr(rooms, "rooms", lambda count, seed, size: make_rooms(40, seed, (32, 48)))
 
 
-# two that start processes of their own, and three that need other packages
-LONG = tuple(f"benchmarks/bench_{name}.py" for name in ("rows", "tables", "deploy", "targets", "botorch"))
+# two that start processes of their own, and four that need other packages
+LONG = tuple(f"benchmarks/bench_{name}.py" for name in ("rows", "tables", "deploy", "targets", "botorch", "fit"))
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.extras] * (s in LONG)) for s in ARGUMENTS])

@@ -12,6 +12,7 @@ __all__ = ["row_hashes", "warn_of_copies"]
 
 Array = NDArray[np.float64]
 MAX_COPIES = 0.5  # share of the rows that may be copies without a warning
+MIN_DISTINCT = 20  # different rows; with fewer, nobody expects exact intervals
 
 
 def row_hashes(table: Table, y: Array | None = None) -> NDArray[np.uint64]:
@@ -29,7 +30,7 @@ def warn_of_copies(table: Table, y: Array) -> None:
     """
     distinct = len(np.unique(row_hashes(table, y)))
     copies = table.rows - distinct
-    if copies > MAX_COPIES * table.rows and len(np.unique(row_hashes(table))) == distinct > 1:
+    if copies > MAX_COPIES * table.rows and len(np.unique(row_hashes(table))) == distinct >= MIN_DISTINCT:
         warnings.warn(
             f"{copies} of {table.rows} rows are copies of other rows; intervals of rows that are not in the table will "
             "be too narrow. Drop the copies, and pass sample_weight if some rows count more",
