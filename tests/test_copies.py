@@ -13,7 +13,7 @@ RANDOM = np.random.default_rng(0)
 
 def test_rows_that_were_repeated_are_counted_in_a_warning():
     x, y = RANDOM.normal(size=(40, 2)), RANDOM.normal(size=40)
-    with pytest.warns(UserWarning, match="160 of 200 rows are copies") as caught:
+    with pytest.warns(UserWarning, match="160") as caught:
         hs.EvidentialRegressor(**SWIFT).fit(np.tile(x, (5, 1)), np.tile(y, 5))
     assert caught[0].filename == __file__
 

@@ -470,6 +470,12 @@ def test_conformal_groups_are_columns_of_the_input(trained):
         assert 0.9 <= inside[k::2].mean() <= 0.92
 
 
+@pytest.mark.parametrize("arguments", [("other", None), ("scale", 0), ("isotonic", [0])])
+def test_calibrated_checks_its_method_and_groups(trained, arguments):
+    with pytest.raises(hs.InputError):
+        trained[1].calibrated([rows(40)], *arguments)
+
+
 def test_calibration_of_a_plain_network_points_to_attach():
     with pytest.raises(hs.InputTypeError, match="attach"):
         hs.calibrate(mlp(), [rows(20)])

@@ -18,7 +18,7 @@ from howsure.metrics.scores import Mask, Predictive, Targets
 from howsure.prediction import Prediction, as_prediction, checked_coverages, checked_levels, draw_some, quantities
 from howsure.storage import checked_header
 
-__all__ = ["Calibration", "RecalibratedPrediction", "calibrate"]
+__all__ = ["Calibration", "RecalibratedPrediction", "calibrate", "check_method"]
 
 Array = NDArray[np.float64]
 METHODS = ("scale", "isotonic", "conformal")
@@ -73,11 +73,8 @@ def calibrate(
     >>> calibration.apply(answer).std[:4]
     array([2., 2., 2., 2.], dtype=float32)
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"unknown calibration method {method!r}; known are {', '.join(METHODS)}")
     is_network, is_regressor = _is_network(model), hasattr(model, "predict_distribution")
-    if groups is not None and (method != "conformal" or not (is_network or is_regressor)):
-        raise InputError("groups requires a model and method='conformal'")
+    check_method(method, groups, is_network or is_regressor)
     if mask is not None and (is_network or is_regressor):
         raise InputError("mask requires a prediction; leave out rows instead, or pass missing targets as NaN")
     if isinstance(model, torch.nn.Module) and not is_network:
@@ -92,6 +89,14 @@ def calibrate(
     if method == "isotonic":
         raise InputError("isotonic calibration gives no density; apply it to the predictions of the model")
     return model._calibrated(*data, method, groups)
+
+
+def check_method(method: Any, groups: Any, is_model: bool = True) -> None:
+    """Raise an error for an unknown method, and for groups that cannot be calibrated."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f"unknown calibration method {method!r}; known are {', '.join(METHODS)}")
+    if groups is not None and (method != "conformal" or not is_model):
+        raise InputError("groups requires a model and method='conformal'")
 
 
 def _of_prediction(p: Prediction, y: Any, method: str, mask: Mask) -> "Calibration | ConformalCalibration":

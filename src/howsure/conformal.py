@@ -316,8 +316,9 @@ class ConformalIntervals:
 class OnlineConformal:
     r"""Intervals for a stream of rows, whose width follows the targets (Gibbs and Candès 2021).
 
-    The interval of a row is the interval of its prediction, stretched by a factor q. After each target, q grows if the
-    interval missed it, and shrinks otherwise,
+    The interval of a row is the 90% interval of its prediction, for every c, stretched about its centre by a factor q.
+    At first q is 1. For another c the first intervals are too wide or too narrow, until q has adapted. After each
+    target, q grows if the interval missed it, and shrinks otherwise,
 
     .. math:: \ln q \leftarrow \ln q + \eta\,(1[y \text{ missed}] - (1 - c)) .
 
@@ -350,7 +351,11 @@ class OnlineConformal:
 
         Args:
             prediction: of the next rows, for one target.
+
+        Raises:
+            InputError: if the prediction has several targets.
         """
+        self._check(prediction)
         return _in_units_of_y(prediction, _Frame.of(prediction).stretched(np.asarray(self.factor)))
 
     def update(self, prediction: Prediction, y: ArrayLike) -> None:
@@ -363,8 +368,11 @@ class OnlineConformal:
         Raises:
             InputError: if the prediction has several targets, or y does not fit or has missing values.
         """
-        if len(prediction.shape) != 1:
-            raise InputError(f"OnlineConformal takes predictions of one target, got the shape {prediction.shape}")
+        self._check(prediction)
         target = prediction.target(y).cpu().double().numpy()
         for score in _scores(prediction, target).tolist():
             self.factor *= math.exp(self.rate * ((score > self.factor) - (1 - self.coverage)))
+
+    def _check(self, prediction: Prediction) -> None:
+        if len(prediction.shape) != 1:
+            raise InputError(f"OnlineConformal takes predictions of one target, got the shape {prediction.shape}")

@@ -139,7 +139,10 @@ class IntervalDisplay(_Display):
         return cls(prediction, y, coverage).plot(ax)
 
     def plot(self, ax: "Axes | None" = None) -> Self:
-        """Draw into ``ax``, or into a new figure, and return the display."""
+        """Draw into ``ax``, or into a new figure, and return the display.
+
+        At most 250 rows are drawn, spread evenly over the order of widths. The legend counts all rows.
+        """
         ax = self._axes(ax, (6.4, 4.0))
         order = np.argsort(self.ends[:, 1] - self.ends[:, 0], kind="stable")
         shown = order[np.linspace(0, len(order) - 1, min(len(order), MAX_INTERVALS)).round().astype(int)]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 from torch.utils.data import DataLoader
 
-from howsure.calibration import Calibration, calibrate
+from howsure.calibration import Calibration, calibrate, check_method
 from howsure.conformal import ConformalCalibration
 from howsure.distributed import count_ranks, sum_over_ranks
 from howsure.distributions import NormalInverseGamma
@@ -331,7 +331,7 @@ class NetworkModel(nn.Module):
         return self.calibration.apply(p) if self.calibration and self.calibration.method == "isotonic" else p
 
     def calibrated(self, loader: Iterable[Any], method: str = "scale", groups: Any = None) -> "NetworkModel":
-        """Return the model with a calibration, as :func:`howsure.calibrate` does.
+        """Return a new model with a calibration, which replaces an earlier one, as :func:`howsure.calibrate` does.
 
         Args:
             loader: batches (inputs, targets) that the network was not trained on.
@@ -339,8 +339,10 @@ class NetworkModel(nn.Module):
             groups: columns of the first input whose groups are calibrated separately, for ``"conformal"``.
 
         Raises:
-            InputError: if the method cannot calibrate outputs of this shape.
+            InputError: if the method is unknown or cannot calibrate outputs of this shape, or for groups without
+                ``"conformal"``.
         """
+        check_method(method, groups)
         plain = self._with_calibration(None)
         parts, targets, tables = [], [], []
         for batch, (inputs, y) in enumerate(_batches(loader, self.network)):

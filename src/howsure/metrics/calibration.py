@@ -41,14 +41,14 @@ def coverage(prediction: Predictive, y: Targets, coverage: float = 0.9, *, mask:
     Args:
         prediction: a prediction, or the output distribution of one network.
         y: targets, of the shape of the prediction.
-        coverage: the probability that the central interval states; several of them for a curve.
+        coverage: the probability that the central interval states, one number. :func:`coverage_curve` takes several.
         mask: True where a target counts; without it a missing target is an error.
 
     Returns:
         A share in [0, 1]; ideally ``coverage``.
 
     Raises:
-        InputError: if y does not fit the prediction, or a target is missing and not masked.
+        InputError: if y does not fit the prediction, a target is missing and not masked, or no target counts.
 
     >>> import torch, howsure as hs
     >>> coverage(hs.Normal(torch.zeros(4), 1.0), [-3.0, -1.0, 0.0, 1.0], coverage=0.9)

@@ -116,7 +116,11 @@ class Prediction(State):
 
     @property
     def default_decomposition(self) -> str:
-        """The default of :meth:`decompose`: ``"paper"`` or ``"identified"``."""
+        """The default of :meth:`decompose`: ``"identified"`` for several members, and ``"paper"`` for one.
+
+        A familiarity or weights by row make it ``"paper"`` for a Normal Inverse-Gamma without a transform. With a
+        transform, a familiarity makes it ``"identified"``.
+        """
         by_row = self._weights is not None and self._weights.ndim > 1  # components of one posterior, not networks
         computed = self._familiarity is not None or by_row
         if computed and isinstance(self.answers, NormalInverseGamma) and self.transform is None:
