@@ -429,7 +429,7 @@ def test_intervals_hold_in_a_later_year():
     assert model.encoding_.encoders[0].cycles == ("year", "week", "day")
 
 
-def test_times_are_learned_but_not_continued():
+def test_times_outside_of_the_training_range_have_wider_intervals():
     g = np.random.default_rng(0)
     born = pd.Timestamp("1950-01-01") + pd.to_timedelta(g.integers(0, 18_000, 600), unit="D")
     age = (born - pd.Timestamp("1950-01-01")).days.to_numpy() / 365
@@ -437,8 +437,9 @@ def test_times_are_learned_but_not_continued():
     model = small(steps=400).fit(table[:450], y[:450])
     assert model.score(table[450:], y[450:]) > 0.8
     far = table[:2].assign(born=[pd.Timestamp("2200-06-01"), pd.Timestamp("1900-06-01")])
-    features = model.encoding_.transform(model.encoding_.read(far))
-    assert features[:, 0].tolist() == [born[:450].max().timestamp(), born[:450].min().timestamp()]
+    inside, outside = model.predict_distribution(table[450:]), model.predict_distribution(far)
+    assert np.diff(outside.interval()).min() > 2 * np.median(np.diff(inside.interval()))
+    assert outside.familiarity.max() < np.median(inside.familiarity) / 2
     assert saved(model.encoding_) == model.encoding_
 
 

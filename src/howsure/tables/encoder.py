@@ -34,8 +34,8 @@ class Encoding:
     Numbers and booleans stay as they are, with the median of the training rows where they are missing. A column with
     missing values has a feature that flags them. A category has features of zeros and ones, and zeros in all of them if
     it was not seen in training. A column of many categories is encoded by the means of its targets where that helps.
-    A date is its seconds since 1970, clipped to the range of the training rows, and its place in the year, the week and
-    the day, where the training rows span these and vary in them. Identifiers are left out.
+    A date is its seconds since 1970, and its place in the year, the week and the day, where the training rows span
+    these and vary in them. Identifiers are left out.
     """
 
     encoders: tuple[Encoder, ...]
@@ -307,17 +307,16 @@ class _CategoryFeatures(nn.Module):
 
 
 class _DateFeatures(nn.Module):
-    """Features of a date: its seconds, clipped to the training range, and its place in some cycles."""
+    """Features of a date: its seconds, and its place in some cycles."""
 
     def __init__(self, column: int, encoder: Encoder) -> None:
         super().__init__()
         self.column, self.fill, self.cycles = column, encoder.fill, encoder.cycles
-        self.low, self.high = encoder.low, encoder.high
 
     def forward(self, x: Tensor) -> Tensor:
         given = x[:, self.column]
         seconds = torch.where(given.isnan(), self.fill, given)
-        parts = [seconds.clamp(self.low, self.high)]
+        parts = [seconds]
         for cycle in self.cycles:
             period = float(PERIODS[cycle])
             angle = (2 * math.pi) * (seconds - period * (seconds / period).floor()) / period

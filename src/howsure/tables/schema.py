@@ -32,7 +32,7 @@ class Encoder:
         kind: how it is encoded.
         content: how its values are written, see :class:`howsure.tables.columns.Column`.
         fill: the number that replaces a missing one: the median of the training rows.
-        low, high: the lowest and the highest number of the training rows. The time of a date is clipped to them.
+        low, high: the lowest and the highest number of the training rows.
         mean, std: mean and standard deviation of the numbers of the training rows.
         flags_missing: whether a feature marks missing values.
         categories: of a category: one feature each, or one row of ``means`` each.
