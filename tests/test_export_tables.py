@@ -19,6 +19,7 @@ from shell import shell
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+states = onnxruntime.capi.onnxruntime_pybind11_state  # its errors are not all RuntimeErrors
 pytestmark = pytest.mark.extras
 
 NAMES = ("mean", "std", "aleatoric_std", "epistemic_std")
@@ -68,7 +69,8 @@ def test_no_rows_give_no_rows_in_pt2_and_an_error_in_onnx_runtime(model, tmp_pat
     x = np.zeros((0, 3))
     program = torch.export.load(hs.export(model, tmp_path / "m.pt2")).module()
     assert {tuple(value.shape) for value in program(torch.from_numpy(x)).values()} == {(0,)}
-    with pytest.raises(RuntimeError):  # docs/deploy.md has a sentence on it: remove both when this passes
+    # docs/deploy.md has a sentence on it: remove both when this passes
+    with pytest.raises((RuntimeError, states.Fail, states.RuntimeException)):
         run(hs.export(model, tmp_path / "m.onnx"), x)
 
 
@@ -182,7 +184,9 @@ def test_texts_dates_booleans_and_missing_values_by_the_written_mapping(tmp_path
     new = frame.copy()
     new["code"] = new["code"].astype(object)
     new.loc[7, "town"], new.loc[8, "code"], new.loc[9, "code"] = "Paris", "never seen", None
-    check(run(path, as_numbers(new, columns)), fitted.predict_distribution(new))
+    with pytest.warns(UserWarning, match="'code'"):  # a gap that no training row had
+        p = fitted.predict_distribution(new)
+    check(run(path, as_numbers(new, columns)), p)
     metadata = session(path).get_modelmeta().custom_metadata_map
     assert json.loads(metadata["columns"]) == columns
     assert json.loads(metadata["coverage"]) == 0.9
