@@ -26,7 +26,7 @@ def features(rows=200, size=6, seed=0):
 # The leverage ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ridge", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("ridge", [0.0, 0.01, 1.0, 100.0])
 def test_leverage_is_the_posterior_variance_of_bayesian_linear_regression(ridge):
     """Var[ψᵀw] = ψᵀ(ΨᵀWΨ + λI)⁻¹ψ, computed by NumPy with an explicit constant."""
     train, new = features().numpy(), features(20, seed=1).numpy() * 2

@@ -186,8 +186,9 @@ class ConjugateEvidence(nn.Module):
         new.scale.copy_(basis.scale)
         new.directions.copy_(basis.directions[..., :kept])
         new.inverse.copy_(inverse[..., :kept])
-        others = basis.values[..., kept:].mean(-1) if kept < size else torch.zeros_like(basis.rows)
-        new.rest.copy_(1 / (others + penalty.squeeze(-1)))
+        # no other directions: they count for nothing, also without a ridge
+        rest = 1 / (basis.values[..., kept:].mean(-1) + penalty.squeeze(-1)) if kept < size else 0 * basis.rows
+        new.rest.copy_(rest)
         new.constant.copy_(1 / (basis.rows + penalty.squeeze(-1)))
         return new
 
