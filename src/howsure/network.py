@@ -315,6 +315,7 @@ class NetworkModel(nn.Module):
         """
         is_loader = len(inputs) == 1 and isinstance(inputs[0], DataLoader)
         batches = [inputs] if not is_loader else map(_without_targets, inputs[0])
+        conformal = self.calibration if isinstance(self.calibration, ConformalCalibration) else None
         parts, tables = [], []
         for batch in batches:
             tensors = _as_inputs(self.network, batch)
@@ -322,12 +323,13 @@ class NetworkModel(nn.Module):
                 answer, familiarity = self.with_familiarity(*tensors)
             p = Prediction(answer, familiarity=familiarity.flatten(1).mean(1) if familiarity.ndim > 1 else familiarity)
             parts.append(p.cpu() if is_loader else p)
-            tables.append(tensors[0].cpu())
+            if conformal:  # which finds the groups in the inputs
+                tables.append(tensors[0].cpu())
         if not parts:
             raise InputError("the loader has no batches")
         p = Prediction.cat(parts) if is_loader else parts[0]
-        if isinstance(self.calibration, ConformalCalibration):
-            return self.calibration.apply(p, _columns(torch.cat(tables)))
+        if conformal:
+            return conformal.apply(p, _columns(torch.cat(tables)))
         return self.calibration.apply(p) if self.calibration and self.calibration.method == "isotonic" else p
 
     def calibrated(self, loader: Iterable[Any], method: str = "scale", groups: Any = None) -> "NetworkModel":
