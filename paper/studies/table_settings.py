@@ -85,7 +85,7 @@ def scores_of(
         hidden = tuple(8 * round(units * width / 8) for units in found.network.hidden)
         return replace(found, network=replace(found.network, hidden=hidden))
 
-    with mock.patch.object(Recipe, "for_rows", recipe), mock.patch.multiple(evidence, **constants or {"RANK": 128}):
+    with mock.patch.object(Recipe, "for_rows", recipe), mock.patch.dict(vars(evidence), constants):
         start = time.process_time()
         model = hs.EvidentialRegressor(random_state=0, steps=steps, device="cpu", verbose=False, **parameters)
         model.fit(x.iloc[train], y[train])
