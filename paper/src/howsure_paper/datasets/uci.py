@@ -256,7 +256,7 @@ def _fetch(url: str, end: float) -> bytes:
 
 
 def _read(url: str, end: float) -> bytes:
-    """Return what a server sends before the time ``end``."""
+    """Return the bytes that a server sends before the time ``end``."""
     parts, size = [], 0
     with urllib.request.urlopen(url, timeout=60) as response:
         while (part := response.read1(1 << 16)) and time.monotonic() < end:
